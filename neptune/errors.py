@@ -1,0 +1,71 @@
+"""Everything a user can cause, as one family of exceptions (design §2).
+
+A message is one screen: what was asked, what is wrong, where, what is legal here, what to try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NeptuneError(Exception):
+    """Base of all errors a user can cause.
+
+    `asked` is the request in the user's words; `wrong` what is the matter; `where` the IR line or the
+    argument; `legal` the choices that would have been accepted; `hint` what to try next.
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        wrong: str,
+        *,
+        where: str | None = None,
+        legal: Sequence[str] = (),
+        hint: str | None = None,
+    ) -> None:
+        self.asked, self.wrong, self.where, self.legal, self.hint = asked, wrong, where, tuple(legal), hint
+        lines = [asked]
+        lines += ["  " + line for line in wrong.splitlines()]
+        if self.legal:
+            lines.append("  legal here: " + ", ".join(self.legal))
+        if hint:
+            lines.append("  try: " + hint)
+        if where:
+            first, *rest = where.splitlines()
+            lines += ["  at: " + first, *("      " + line for line in rest)]
+        super().__init__("\n".join(lines))
+
+
+class ExpressionError(NeptuneError):
+    """The input expression says something that Neptune does not take."""
+
+
+class ScheduleError(NeptuneError):
+    """A schedule request that names nothing, or is not legal where it was made."""
+
+
+class FusionError(NeptuneError):
+    """A fusion that was asked for and cannot be proved."""
+
+
+class ShapeError(NeptuneError):
+    """A call with the wrong arguments: count, rank, dtype, device, sizes, strides."""
+
+
+class TargetError(NeptuneError):
+    """A target that cannot be compiled for or run on."""
+
+
+class RecordError(NeptuneError):
+    """A saved kernel or a tuning record that is damaged or foreign."""
+
+
+class InternalError(Exception):
+    """A defect of Neptune itself; the message says how to report it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message}\n  This is a defect in Neptune, not in your program. "
+            "Please report it with the program text (kernel.ir('loops')) and the template."
+        )

@@ -1,0 +1,425 @@
+"""Scalar expressions of the loop-scalar IR (design §4).
+
+    expr := Const(value, dtype) | Var(name, dtype) | Load(buffer, index…, dtype)
+          | Op(name, expr…) | Cast(expr, dtype) | Select(pred, expr, expr)
+
+Semantics.  Float arithmetic is that of the real numbers rounded to `dtype` at every node; a Cast is one
+explicit rounding.  `floordiv` and `mod` round towards minus infinity.  `Select` evaluates as a choice:
+the branch that is not taken contributes nothing, not even a NaN.  `max` and `min` follow the reducers of
+the same name.  Nodes are frozen and compared by structure (`==` is structural; an equality *expression*
+is `eq(a, b)`).  Constructors fold integer constants only: a float expression is never rewritten here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from neptune.ir.dtypes import is_float, is_int
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """A row of the operator table: `kind` is arith, math, compare, logic or constant."""
+
+    name: str
+    arity: int
+    kind: str
+    infix: str | None = None
+
+
+_ROWS = (
+    OpInfo("add", 2, "arith", "+"),
+    OpInfo("sub", 2, "arith", "-"),
+    OpInfo("mul", 2, "arith", "*"),
+    OpInfo("div", 2, "arith", "/"),
+    OpInfo("floordiv", 2, "arith", "//"),
+    OpInfo("mod", 2, "arith", "%"),
+    OpInfo("min", 2, "arith"),
+    OpInfo("max", 2, "arith"),
+    OpInfo("neg", 1, "arith"),
+    OpInfo("pow", 2, "math"),
+    OpInfo("exp", 1, "math"),
+    OpInfo("exp2", 1, "math"),
+    OpInfo("log", 1, "math"),
+    OpInfo("log2", 1, "math"),
+    OpInfo("sqrt", 1, "math"),
+    OpInfo("rsqrt", 1, "math"),
+    OpInfo("tanh", 1, "math"),
+    OpInfo("sigmoid", 1, "math"),
+    OpInfo("abs", 1, "math"),
+    OpInfo("lt", 2, "compare", "<"),
+    OpInfo("le", 2, "compare", "<="),
+    OpInfo("gt", 2, "compare", ">"),
+    OpInfo("ge", 2, "compare", ">="),
+    OpInfo("eq", 2, "compare", "=="),
+    OpInfo("ne", 2, "compare", "!="),
+    OpInfo("and", 2, "logic", "and"),
+    OpInfo("or", 2, "logic", "or"),
+    OpInfo("not", 1, "logic"),
+    # log2(e) and ln(2) stay symbolic so that the exact models can give them exact values.
+    OpInfo("log2e", 0, "constant"),
+    OpInfo("ln2", 0, "constant"),
+)
+OPS = {row.name: row for row in _ROWS}
+
+
+class _Operators:
+    """Python operators on expressions; plain numbers take the dtype of the other side."""
+
+    __slots__ = ()
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return binary("mod", self, other)
+
+    def __neg__(self) -> Expr:
+        return op("neg", self)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return binary("ge", self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a Neptune expression has no truth value while it is being built: use select(), "
+            "logical_and() and logical_or() instead of if, and, or and chained comparisons"
+        )
+
+    def astype(self, dtype: str) -> Expr:
+        """`Cast(self, dtype)`, or self where the dtype is already that."""
+        return cast(self, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(_Operators):
+    """A literal. Float values are Python floats (inf allowed); integers and bools are exact."""
+
+    value: int | float | bool
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Var(_Operators):
+    """A loop variable, a scalar argument, a symbolic size or a tunable, by name."""
+
+    name: str
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Load(_Operators):
+    """`buffer[index…]`; the buffer is named, its declaration lives in the Program."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op(_Operators):
+    """An operator of `OPS` on its arguments. Build one with `op` or `binary`, which derive the dtype."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(_Operators):
+    """One rounding (or conversion) of `arg` to `dtype`."""
+
+    arg: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select(_Operators):
+    """`then` where `pred` holds, else `other`; both have one dtype."""
+
+    pred: Expr
+    then: Expr
+    other: Expr
+
+    @property
+    def dtype(self) -> str:
+        return self.then.dtype
+
+
+Expr: TypeAlias = Const | Var | Load | Op | Cast | Select
+ExprLike: TypeAlias = "Expr | int | float | bool | _Operators"
+
+TRUE = Const(True, "bool")
+FALSE = Const(False, "bool")
+
+
+def as_expr(value: ExprLike, dtype: str | None = None) -> Expr:
+    """Lift a Python number: bool → bool, int → int32 (or `dtype`), float → float32 (or `dtype`)."""
+    if isinstance(value, Const | Var | Load | Op | Cast | Select):
+        return value
+    if isinstance(value, bool):
+        return Const(value, "bool")
+    if isinstance(value, int):
+        if dtype is not None and is_float(dtype):
+            return Const(float(value), dtype)
+        return Const(value, dtype or "int32")
+    if isinstance(value, float):
+        return Const(value, dtype if dtype is not None and is_float(dtype) else "float32")
+    raise TypeError(f"cannot use {value!r} ({type(value).__name__}) as an expression")
+
+
+def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
+    """Integer identities and constants. Float expressions are returned untouched (x·0 is not 0)."""
+    if not is_int(a.dtype):
+        return None
+    ca = a.value if isinstance(a, Const) else None
+    cb = b.value if isinstance(b, Const) else None
+    if ca is not None and cb is not None:
+        table: dict[str, Callable[[int, int], int]] = {
+            "add": lambda x, y: x + y,
+            "sub": lambda x, y: x - y,
+            "mul": lambda x, y: x * y,
+            "min": min,
+            "max": max,
+        }
+        x, y = int(ca), int(cb)
+        if name in table:
+            return Const(table[name](x, y), a.dtype)
+        if name == "floordiv" and y != 0:
+            return Const(x // y, a.dtype)
+        if name == "mod" and y != 0:
+            return Const(x % y, a.dtype)
+    if name == "add":
+        return b if ca == 0 else a if cb == 0 else None
+    if name == "sub" and cb == 0:
+        return a
+    if name == "mul":
+        if ca == 0 or cb == 0:
+            return Const(0, a.dtype)
+        return b if ca == 1 else a if cb == 1 else None
+    if name == "floordiv" and cb == 1:
+        return a
+    if name in ("min", "max") and a == b:
+        return a
+    return None
+
+
+def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
+    """A two-argument operator; a Python number on either side takes the other side's dtype."""
+    if not isinstance(a, Const | Var | Load | Op | Cast | Select):
+        a = as_expr(a, b.dtype if isinstance(b, Const | Var | Load | Op | Cast | Select) else None)
+    b = as_expr(b, a.dtype)
+    return op(name, a, b)
+
+
+def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
+    """Build an operator node and derive its dtype (`dtype` matters for nullary constants only).
+
+    Raises TypeError for an unknown operator, a wrong count, or arguments of different dtypes.
+    """
+    info = OPS.get(name)
+    if info is None:
+        raise TypeError(f"unknown operator {name!r}; known: {', '.join(OPS)}")
+    exprs = tuple(as_expr(a) for a in args)
+    if len(exprs) != info.arity:
+        raise TypeError(f"{name} takes {info.arity} arguments, not {len(exprs)}")
+    if len(exprs) == 2 and exprs[0].dtype != exprs[1].dtype:
+        raise TypeError(f"{name} needs one dtype on both sides, not {exprs[0].dtype} and {exprs[1].dtype}")
+    if info.kind == "logic" and any(e.dtype != "bool" for e in exprs):
+        raise TypeError(f"{name} takes bools, not {', '.join(e.dtype for e in exprs)}")
+    if info.kind == "math" and not is_float(exprs[0].dtype) and name != "abs":
+        raise TypeError(f"{name} takes a float, not {exprs[0].dtype}: cast first")
+    if name == "div" and not is_float(exprs[0].dtype):
+        raise TypeError("div is the float division; use floordiv for integers")
+    if name in ("floordiv", "mod") and not is_int(exprs[0].dtype):
+        raise TypeError(f"{name} takes integers, not {exprs[0].dtype}")
+    if len(exprs) == 2 and (folded := _fold(name, *exprs)) is not None:
+        return folded
+    if name == "and" and (TRUE in exprs or FALSE in exprs):
+        return FALSE if FALSE in exprs else exprs[0] if exprs[1] == TRUE else exprs[1]
+    if name == "or" and (TRUE in exprs or FALSE in exprs):
+        return TRUE if TRUE in exprs else exprs[0] if exprs[1] == FALSE else exprs[1]
+    if info.kind in ("compare", "logic"):
+        return Op(name, exprs, "bool")
+    return Op(name, exprs, exprs[0].dtype if exprs else dtype)
+
+
+def cast(value: ExprLike, dtype: str) -> Expr:
+    """A Cast, or the value itself where it already has `dtype`; integer literals are converted."""
+    e = as_expr(value)
+    if e.dtype == dtype:
+        return e
+    if isinstance(e, Const) and is_int(e.dtype) and is_int(dtype):
+        return Const(e.value, dtype)
+    return Cast(e, dtype)
+
+
+def select(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
+    """A choice; a Python number on either branch takes the other branch's dtype."""
+    p = as_expr(pred)
+    if p.dtype != "bool":
+        raise TypeError(f"select needs a bool predicate, not {p.dtype}")
+    if not isinstance(then, Const | Var | Load | Op | Cast | Select):
+        then = as_expr(then, as_expr(other).dtype)
+    b = as_expr(other, then.dtype)
+    if then.dtype != b.dtype:
+        raise TypeError(f"select branches differ in dtype: {then.dtype} and {b.dtype}")
+    if p in (TRUE, FALSE):
+        return then if p == TRUE else b
+    return Select(p, then, b)
+
+
+def eq(a: ExprLike, b: ExprLike) -> Expr:
+    """The expression a == b (`==` between expressions compares their structure)."""
+    return binary("eq", a, b)
+
+
+def ne(a: ExprLike, b: ExprLike) -> Expr:
+    """The expression a != b."""
+    return binary("ne", a, b)
+
+
+def logical_and(*args: ExprLike) -> Expr:
+    """The conjunction of any number of predicates (TRUE for none)."""
+    result: Expr = TRUE
+    for a in args:
+        result = op("and", result, a)
+    return result
+
+
+def logical_or(*args: ExprLike) -> Expr:
+    """The disjunction of any number of predicates (FALSE for none)."""
+    result: Expr = FALSE
+    for a in args:
+        result = op("or", result, a)
+    return result
+
+
+def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
+    """⌈a / b⌉ for integers, b > 0: `(a + (b - 1)) // b`."""
+    b = as_expr(b)
+    return binary("floordiv", binary("add", a, binary("sub", b, 1)), b)
+
+
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """min(a, b) as an expression."""
+    return binary("min", a, b)
+
+
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """max(a, b) as an expression."""
+    return binary("max", a, b)
+
+
+# --- traversal ---------------------------------------------------------------------------------
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions, in printing order."""
+    match e:
+        case Load(_, index, _):
+            return index
+        case Op(_, args, _):
+            return args
+        case Cast(arg, _):
+            return (arg,)
+        case Select(p, a, b):
+            return (p, a, b)
+        case _:
+            return ()
+
+
+def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
+    """The node `e` with other children (through the folding constructors)."""
+    match e:
+        case Load(buffer, _, dtype):
+            return Load(buffer, parts, dtype)
+        case Op(name, _, dtype):
+            return op(name, *parts, dtype=dtype)
+        case Cast(_, dtype):
+            return cast(parts[0], dtype)
+        case Select():
+            return select(*parts)
+        case _:
+            return e
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """Every node, the root first."""
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
+    """Top-down rewriting: where `fn` returns an expression it replaces the node (not revisited)."""
+    new = fn(e)
+    if new is not None:
+        return new
+    parts = children(e)
+    fresh = tuple(rewrite(c, fn) for c in parts)
+    return e if all(a is b for a, b in zip(parts, fresh, strict=True)) else rebuild(e, fresh)
+
+
+def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
+    """Replace variables by name."""
+    if not env:
+        return e
+    return rewrite(e, lambda x: env.get(x.name) if isinstance(x, Var) else None)
+
+
+def variables(e: Expr) -> frozenset[str]:
+    """The names of all variables in `e`, also those inside load indices."""
+    return frozenset(x.name for x in walk(e) if isinstance(x, Var))
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every load in `e`, outer ones first."""
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def conjuncts(pred: Expr | None) -> list[Expr]:
+    """The parts of a conjunction; [] for None and for TRUE."""
+    if pred is None or pred == TRUE:
+        return []
+    if isinstance(pred, Op) and pred.name == "and":
+        return conjuncts(pred.args[0]) + conjuncts(pred.args[1])
+    return [pred]

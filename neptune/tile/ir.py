@@ -1,0 +1,337 @@
+"""The tile IR: what one Triton program does, on whole tiles (design §7, paper §5 and Fig. 13).
+
+    program := inputs outputs temporaries scalars tunables  kernel…
+    kernel  := name, grid axes, tile axes (name → extent), body
+    stmt    := Assign(name, texpr) | StoreTile(buffer, index…, texpr, mask)
+             | Loop(var, lo, hi, facts, body) | Branch(pred, body)
+    texpr   := Scalar(expr) | Iota(axis) | Local(name) | LoadTile(buffer, index…, mask, other)
+             | Map(op, texpr…) | CastTile(texpr, dtype) | Where(mask, texpr, texpr)
+             | Reduce(reducer, axis, texpr) | Dot(a, b, acc) | Rearrange(texpr, einops pattern)
+
+Semantics.
+- Every tile expression has `dims`: an ordered tuple of axis names. The extent of an axis is a constant
+  or a tunable, and a power of two; "1" names a dimension of length one, which broadcasts. Scalars have ().
+- `Map`, `Where` and `Assign` join operands of one rank, dimension by dimension: equal names, or "1".
+  Dimension orders are reconciled before, by `Rearrange` with an einops pattern ("n d -> d n", "m -> m 1").
+- `LoadTile` reads buffer[index…], where every index is an integer tile expression over the load's dims;
+  where `mask` is false nothing is read and the element is `other`.
+- `Dot(a, b, acc)`: a has dims (x, k), b (k, y); the product is summed over k in float32, from `acc` where
+  it is given. `Reduce` folds one axis away.
+- A `Local` is a mutable tile variable: `Assign` sets it, a loop carries it. Elements outside the guard
+  of the stage that assigned them are unspecified, and masked out before they can reach another element.
+- `Loop` and grid variables are int32 scalars; `Scalar` wraps any loop-IR expression over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from neptune.ir.expr import Expr
+from neptune.ir.program import Buffer, Scalar as ScalarParam, Tunable
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A loop-IR expression over loop variables, sizes and tunables; dims ()."""
+
+    expr: Expr
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def dtype(self) -> str:
+        return self.expr.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Iota:
+    """0, 1, … extent-1 along one axis (int32)."""
+
+    axis: str
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+    @property
+    def dtype(self) -> str:
+        return "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The present value of a tile variable."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTile:
+    """`buffer[index…]` under `mask` (a bool tile that broadcasts to dims), else `other`."""
+
+    buffer: str
+    index: tuple[TExpr, ...]
+    mask: TExpr | None
+    other: float
+    dims: tuple[str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """An elementwise operator (a name of `neptune.ir.expr.OPS`)."""
+
+    op: str
+    args: tuple[TExpr, ...]
+    dims: tuple[str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class CastTile:
+    arg: TExpr
+    dtype: str
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return self.arg.dims
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Elementwise choice."""
+
+    pred: TExpr
+    then: TExpr
+    other: TExpr
+    dims: tuple[str, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.then.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Fold `axis` of `arg` away with a reducer of width one."""
+
+    reducer: str
+    axis: str
+    arg: TExpr
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(d for d in self.arg.dims if d != self.axis)
+
+    @property
+    def dtype(self) -> str:
+        return self.arg.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Σ_k a[x, k]·b[k, y] (+ acc[x, y]), float32. `allow_tf32` only if the user asked for it."""
+
+    a: TExpr
+    b: TExpr
+    acc: TExpr | None
+    allow_tf32: bool = False
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.a.dims[0], self.b.dims[1])
+
+    @property
+    def dtype(self) -> str:
+        return "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Rearrange:
+    """einops.rearrange(arg, pattern): a permutation, or insertion of unit dimensions."""
+
+    arg: TExpr
+    pattern: str
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(self.pattern.split("->")[1].split())
+
+    @property
+    def dtype(self) -> str:
+        return self.arg.dtype
+
+
+TExpr: TypeAlias = Scalar | Iota | Local | LoadTile | Map | CastTile | Where | Reduce | Dot | Rearrange
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`name = value`. `stage` is the loop-IR stage it came from, for comments and explain()."""
+
+    name: str
+    value: TExpr
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTile:
+    """`buffer[index…] = value` where `mask` holds."""
+
+    buffer: str
+    index: tuple[TExpr, ...]
+    value: TExpr
+    mask: TExpr | None
+    dims: tuple[str, ...]
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    var: str
+    lo: Expr
+    hi: Expr
+    body: tuple[TStmt, ...]
+    facts: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    pred: Expr
+    body: tuple[TStmt, ...]
+
+
+TStmt: TypeAlias = Assign | StoreTile | Loop | Branch
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """One launch dimension: program id `axis` ("x", "y", "z") is the variable `var` in [0, extent)."""
+
+    var: str
+    extent: Expr
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileKernel:
+    """One kernel. `axes` maps each tile axis to its extent (Const or a tunable Var)."""
+
+    name: str
+    grid: tuple[GridAxis, ...]
+    axes: tuple[tuple[str, Expr], ...]
+    body: tuple[TStmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """Kernels in launch order over the same parameters as the Program they came from."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    temporaries: tuple[Buffer, ...]
+    scalars: tuple[ScalarParam, ...]
+    tunables: tuple[Tunable, ...]
+    kernels: tuple[TileKernel, ...]
+
+    @property
+    def globals(self) -> dict[str, Buffer]:
+        return {b.name: b for b in (*self.inputs, *self.outputs, *self.temporaries)}
+
+    def __str__(self) -> str:
+        from neptune.tile.printer import print_tile_program
+
+        return print_tile_program(self)
+
+
+# --- traversal ---------------------------------------------------------------------------------
+
+
+def tile_children(e: TExpr) -> tuple[TExpr, ...]:
+    """The direct subexpressions."""
+    match e:
+        case LoadTile(_, index, mask, _, _, _):
+            return index if mask is None else (*index, mask)
+        case Map(_, args, _, _):
+            return args
+        case CastTile(arg, _) | Rearrange(arg, _) | Reduce(_, _, arg):
+            return (arg,)
+        case Where(p, a, b, _):
+            return (p, a, b)
+        case Dot(a, b, acc, _):
+            return (a, b) if acc is None else (a, b, acc)
+        case _:
+            return ()
+
+
+def tile_rebuild(e: TExpr, parts: tuple[TExpr, ...]) -> TExpr:
+    """The node with other children of the same dims."""
+    match e:
+        case LoadTile():
+            n = len(e.index)
+            return replace(e, index=parts[:n], mask=parts[n] if len(parts) > n else None)
+        case Map():
+            return replace(e, args=parts)
+        case CastTile() | Rearrange() | Reduce():
+            return replace(e, arg=parts[0])
+        case Where():
+            return replace(e, pred=parts[0], then=parts[1], other=parts[2])
+        case Dot():
+            return replace(e, a=parts[0], b=parts[1], acc=parts[2] if len(parts) > 2 else None)
+        case _:
+            return e
+
+
+def tile_walk(e: TExpr) -> Iterator[TExpr]:
+    """Every node, the root first."""
+    yield e
+    for child in tile_children(e):
+        yield from tile_walk(child)
+
+
+def tile_rewrite(e: TExpr, fn: Callable[[TExpr], TExpr | None]) -> TExpr:
+    """Bottom-up rewriting: children first, then `fn` on the node (None keeps it)."""
+    parts = tile_children(e)
+    fresh = tuple(tile_rewrite(c, fn) for c in parts)
+    if any(a is not b for a, b in zip(parts, fresh, strict=True)):
+        e = tile_rebuild(e, fresh)
+    new = fn(e)
+    return e if new is None else new
+
+
+def stmt_exprs(s: TStmt) -> tuple[TExpr, ...]:
+    """The tile expressions of one statement (not of its body)."""
+    match s:
+        case Assign(_, value, _):
+            return (value,)
+        case StoreTile(_, index, value, mask, _, _):
+            return (*index, value) if mask is None else (*index, value, mask)
+        case _:
+            return ()
+
+
+def map_stmt(s: TStmt, fn: Callable[[TExpr], TExpr]) -> TStmt:
+    """Apply `fn` to every tile expression of a statement, bodies included."""
+    match s:
+        case Assign():
+            return replace(s, value=fn(s.value))
+        case StoreTile():
+            mask = None if s.mask is None else fn(s.mask)
+            return replace(s, index=tuple(fn(i) for i in s.index), value=fn(s.value), mask=mask)
+        case Loop() | Branch():
+            return replace(s, body=tuple(map_stmt(x, fn) for x in s.body))
+
+
+def walk_stmts(body: tuple[TStmt, ...]) -> Iterator[TStmt]:
+    """Every statement in program order, a parent before its parts."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop | Branch):
+            yield from walk_stmts(s.body)
