@@ -22,8 +22,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.ir.expr import conjuncts, logical_and, variables
-from neptune.ir.program import For, If, Program, Stage, Stmt, Store, Update, for_loops, paths, reduction_loops, seq
-from neptune.ir.program import rewrite_stmt
+from neptune.ir.program import (
+    For,
+    If,
+    Program,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+    for_loops,
+    paths,
+    reduction_loops,
+    rewrite_stmt,
+    seq,
+)
 
 
 def init_nest(path: tuple[Stmt, ...], stage: Stage) -> tuple[For | None, Stmt]:

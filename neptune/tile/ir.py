@@ -29,7 +29,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from neptune.ir.expr import Expr
-from neptune.ir.program import Buffer, Scalar as ScalarParam, Tunable
+from neptune.ir.program import Buffer, Tunable
+from neptune.ir.program import Scalar as ScalarParam
 
 
 @dataclass(frozen=True, slots=True)
