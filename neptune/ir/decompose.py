@@ -14,15 +14,18 @@ After::
         s: y[i] += x[i, j]
 
 The init goes before the outermost loop around the stage that is a reduction loop of it; loops inside
-that one which the target's index does use are repeated around the init.
+that one which the target's index does use are repeated around the init.  A loop outside the Alloc of a
+target is no reduction loop: the target starts afresh in each of its iterations.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.ir.expr import conjuncts, logical_and, variables
+from neptune.errors import InternalError
+from neptune.ir.expr import Expr, conjuncts, loads, logical_and, variables
 from neptune.ir.program import (
+    Alloc,
     For,
     If,
     Program,
@@ -33,23 +36,53 @@ from neptune.ir.program import (
     for_loops,
     paths,
     reduction_loops,
-    rewrite_stmt,
     seq,
+    stages,
+    sub_stmts,
+    walk,
+    with_stmts,
+    writes,
 )
+
+
+def _lifetime(path: tuple[Stmt, ...], buffers: tuple[str, ...]) -> tuple[Stmt, ...]:
+    """The part of a path inside which all the buffers exist."""
+    start = max((k + 1 for k, s in enumerate(path) if isinstance(s, Alloc) and s.buffer.name in buffers), default=0)
+    return path[start:]
+
+
+def _anchor(path: tuple[Stmt, ...], stage: Stage) -> For | None:
+    """The outermost reduction loop of an Update, or None."""
+    inside = _lifetime(path, writes(stage.action))
+    return next(iter(reduction_loops(stage, for_loops(inside))), None)
 
 
 def init_nest(path: tuple[Stmt, ...], stage: Stage) -> tuple[For | None, Stmt]:
     """The loop before which the init of `stage` belongs (None: right before the stage), and the init."""
     action = stage.action
     assert isinstance(action, Update) and action.init is not None
-    reduced = reduction_loops(stage, for_loops(path))
-    anchor = reduced[0] if reduced else None
-    inside = path[path.index(anchor) + 1 :] if anchor is not None else ()
-    kept = [s for s in inside if isinstance(s, For) and s not in reduced]
+    anchor = _anchor(path, stage)
+    inside = path[next(k for k, s in enumerate(path) if s is anchor) + 1 :] if anchor is not None else ()
+    reduced = reduction_loops(stage, for_loops(inside))
+    kept = [s for s in for_loops(inside) if s not in reduced]
+    gone = frozenset(f.var for f in reduced) | ({anchor.var} if anchor is not None else frozenset())
+    # What the loop itself allocates or computes is not there yet either.
+    late = frozenset(s.buffer.name for s in walk(anchor) if isinstance(s, Alloc)) if anchor is not None else frozenset()
+    if anchor is not None:
+        late |= {b for s in stages(anchor) for b in writes(s.action)}
+
+    def known(e: Expr) -> bool:
+        return not variables(e) & gone and not any(x.buffer in late for x in loads(e))
+
+    for loop in kept:
+        if not known(loop.lo) or not known(loop.hi):
+            raise InternalError(
+                f"the init of stage {stage.name!r} cannot go before loop {anchor.var if anchor else ''!r}: "
+                f"the bounds of loop {loop.var!r} depend on what happens inside it"
+            )
     # A guard that only restricts what is spatial restricts the init too; the others do not concern it.
-    gone = frozenset(f.var for f in reduced)
-    guards = [c for c in conjuncts(stage.when) if not variables(c) & gone]
-    guards += [s.pred for s in inside if isinstance(s, If) and not variables(s.pred) & gone]
+    guards = conjuncts(stage.when) + [c for s in inside if isinstance(s, If) for c in conjuncts(s.pred)]
+    guards = [c for c in guards if known(c)]
     when = logical_and(*guards) if guards else None
     single = len(action.buffers) == 1
     nest: Stmt = seq(
@@ -59,32 +92,40 @@ def init_nest(path: tuple[Stmt, ...], stage: Stage) -> tuple[For | None, Stmt]:
         )
     )
     for loop in reversed(kept):
-        nest = replace(loop, body=nest)
+        # Its facts hold inside the reduction loop; before it, where that loop may be empty, they need not.
+        nest = replace(loop, body=nest, facts=())
     return anchor, nest
 
 
 def decompose(program: Program) -> Program:
-    """Return the program with every `Update.init` replaced by an explicit Store (semantics unchanged)."""
-    before: dict[int, list[Stmt]] = {}
-    for path, stage in paths(program.body):
-        if isinstance(stage.action, Update) and stage.action.init is not None:
-            anchor, nest = init_nest(path, stage)
-            before.setdefault(id(anchor if anchor is not None else stage), []).append(nest)
+    """Return the program with every `Update.init` replaced by an explicit Store (semantics unchanged).
 
-    def place(s: Stmt) -> Stmt | None:
-        inits = before.get(id(s), [])
-        inner = s
-        if isinstance(s, Stage) and isinstance(s.action, Update) and s.action.init is not None:
-            inner = replace(s, action=replace(s.action, init=None))
-        elif inits:
-            before.pop(id(s))
-            fresh = rewrite_stmt(s, place)
-            assert fresh is not None
-            inner = fresh
-        return seq(*inits, inner) if inits else inner
-
-    if not before:
+    >>> from neptune.ir.parser import parse_program
+    >>> lines = ["program p", "  out y: f32[]", "body:", "  for j in [0, 4):", "    s: y[] += 1.0 init 0.0"]
+    >>> print(str(decompose(parse_program("\\n".join(lines)))).split("body:\\n")[1], end="")
+      s_init: y[] = 0.0
+      for j in [0, 4):
+        s: y[] += 1.0
+    """
+    if not any(isinstance(s.action, Update) and s.action.init is not None for s in stages(program.body)):
         return program
-    body = rewrite_stmt(program.body, place)
-    assert body is not None
-    return program.with_body(body)
+    return program.with_body(_placed(program.body, ()))
+
+
+def _placed(s: Stmt, path: tuple[Stmt, ...]) -> Stmt:
+    """The statement at the end of `path` with its inits explicit, those that belong right before it included.
+
+    Positions are told apart by their path: one object may stand at several places of a program.
+    """
+    inits: list[Stmt] = []
+    if isinstance(s, For | Stage):
+        for around, stage in paths(s, path):
+            if isinstance(stage.action, Update) and stage.action.init is not None:
+                anchor = _anchor(around, stage)
+                if (s is stage and anchor is None) or (len(around) > len(path) and around[len(path)] is anchor):
+                    inits.append(init_nest(around, stage)[1])
+    if isinstance(s, Stage):
+        inner: Stmt = replace(s, action=replace(s.action, init=None)) if isinstance(s.action, Update) else s
+    else:
+        inner = with_stmts(s, tuple(_placed(part, (*path, s)) for part in sub_stmts(s)))
+    return seq(*inits, inner) if inits else inner

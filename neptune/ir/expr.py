@@ -243,10 +243,12 @@ def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A two-argument operator; a Python number on either side takes the other side's dtype."""
+    """A two-argument operator; a Python number takes the other side's dtype, and int32 meets int64 as int64."""
     if not isinstance(a, Const | Var | Load | Op | Cast | Select):
         a = as_expr(a, b.dtype if isinstance(b, Const | Var | Load | Op | Cast | Select) else None)
     b = as_expr(b, a.dtype)
+    if {a.dtype, b.dtype} == {"int32", "int64"}:
+        a, b = cast(a, "int64"), cast(b, "int64")
     return op(name, a, b)
 
 

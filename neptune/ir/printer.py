@@ -46,7 +46,9 @@ _DEFAULT = {"int32", "float32", "bool"}
 
 
 def _const(e: Const) -> str:
-    text = str(e.value) if not isinstance(e.value, float) else repr(e.value)
+    # By dtype, not by the Python type of the value: `Const(1, "float32")` must read back as a float.
+    kind = DTYPES[e.dtype].kind
+    text = repr(float(e.value) if kind == "float" else bool(e.value) if kind == "bool" else int(e.value))
     return text if e.dtype in _DEFAULT else f"{text}:{DTYPES[e.dtype].short}"
 
 
@@ -67,7 +69,7 @@ def print_expr(e: Expr, level: int = 0) -> str:
         case Op(name, args, dtype):
             strength = PRECEDENCE.get(name)
             if strength is None:
-                suffix = "" if args or dtype in _DEFAULT else f":{DTYPES[dtype].short}"
+                suffix = "" if args or dtype == "float32" else f":{DTYPES[dtype].short}"
                 return f"{name}({', '.join(print_expr(a) for a in args)}){suffix}"
             left, right = print_expr(args[0], strength), print_expr(args[1], strength + 1)
             if OPS[name].kind == "compare":
@@ -125,7 +127,7 @@ def print_program(program: Program) -> str:
     """The whole program as text."""
     lines = [f"program {program.name}"]
     for word, group in (("in", program.inputs), ("out", program.outputs), ("temp", program.temporaries)):
-        lines += [f"  {word} {_buffer(b)}" for b in group]
+        lines += [f"  {word} {_buffer(b)}" + ("" if b.scope == "global" else f" @{b.scope}") for b in group]
     for s in program.scalars:
         text = f"  scalar {s.name}: {DTYPES[s.dtype].short}"
         text += "" if s.lo is None else f" lo {s.lo}"

@@ -4,7 +4,7 @@
     kernel  := name, grid axes, tile axes (name → extent), body
     stmt    := Assign(name, texpr) | StoreTile(buffer, index…, texpr, mask)
              | Loop(var, lo, hi, facts, body) | Branch(pred, body)
-    texpr   := Scalar(expr) | Iota(axis) | Local(name) | LoadTile(buffer, index…, mask, other)
+    texpr   := Scalar(expr) | Full(scalar, dims) | Iota(axis) | Local(name) | LoadTile(buffer, index…, mask, other)
              | Map(op, texpr…) | CastTile(texpr, dtype) | Where(mask, texpr, texpr)
              | Reduce(reducer, axis, texpr) | Dot(a, b, acc) | Rearrange(texpr, einops pattern)
 
@@ -46,6 +46,15 @@ class Scalar:
     @property
     def dtype(self) -> str:
         return self.expr.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A tile whose every element is `value`."""
+
+    value: Scalar
+    dims: tuple[str, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,7 @@ class Rearrange:
         return self.arg.dtype
 
 
-TExpr: TypeAlias = Scalar | Iota | Local | LoadTile | Map | CastTile | Where | Reduce | Dot | Rearrange
+TExpr: TypeAlias = Scalar | Full | Iota | Local | LoadTile | Map | CastTile | Where | Reduce | Dot | Rearrange
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +271,7 @@ def tile_children(e: TExpr) -> tuple[TExpr, ...]:
             return index if mask is None else (*index, mask)
         case Map(_, args, _, _):
             return args
-        case CastTile(arg, _) | Rearrange(arg, _) | Reduce(_, _, arg):
+        case CastTile(arg, _) | Rearrange(arg, _) | Reduce(_, _, arg) | Full(arg, _, _):
             return (arg,)
         case Where(p, a, b, _):
             return (p, a, b)
@@ -280,6 +289,9 @@ def tile_rebuild(e: TExpr, parts: tuple[TExpr, ...]) -> TExpr:
             return replace(e, index=parts[:n], mask=parts[n] if len(parts) > n else None)
         case Map():
             return replace(e, args=parts)
+        case Full():
+            assert isinstance(parts[0], Scalar)
+            return replace(e, value=parts[0])
         case CastTile() | Rearrange() | Reduce():
             return replace(e, arg=parts[0])
         case Where():

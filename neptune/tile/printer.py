@@ -10,6 +10,7 @@ from neptune.tile.ir import (
     Branch,
     CastTile,
     Dot,
+    Full,
     Iota,
     LoadTile,
     Local,
@@ -31,6 +32,8 @@ def print_texpr(e: TExpr) -> str:
     match e:
         case Scalar(expr):
             return print_expr(expr)
+        case Full(value, dims, _):
+            return f"full({print_texpr(value)}, {' '.join(dims)!r})"
         case Iota(axis):
             return f"iota({axis})"
         case Local(name, _, _):

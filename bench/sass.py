@@ -1,0 +1,401 @@
+"""Read compiled kernels: registers, spills, and what each loop of the machine code holds. No GPU is needed.
+
+    python -m bench.sass some.cubin
+    python -m bench.sass path/kernel.py:name --arg x='*fp16' --arg n=i32 --const BLOCK=128 --warps 8 --stages 2
+
+A kernel is compiled for sm_90 by a child process, because some failures of ptxas make Triton print the whole PTX and
+others end the process; it is then taken apart with the disassembler that the Triton wheel carries. `analyse` finds the
+loops of a cubin, `compile_kernel` compiles and analyses, `clean_loop` picks the loop that an attention kernel spends
+its time in.
+
+The figure to watch is `overlapped`: exponentials issued while a matrix instruction is in flight. Of a loop that waits
+for each product before it goes on, it is 0, and matrix and exponential units take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_SECTION = re.compile(r"^\.text\.(\S+):")
+_LABEL = re.compile(r"^(\.L\S+):")
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z]\S*)\s*([^;]*);")
+_TARGET = re.compile(r"`\((\.L\S+)\)")
+_ENDS = ("EXIT", "RET", "BRX", "JMX", "KILL")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of SASS: `guarded` when a predicate decides whether it takes effect."""
+
+    address: int
+    opcode: str
+    operands: str
+    guarded: bool
+    target: str | None
+
+
+@dataclass(frozen=True)
+class LoopStats:
+    """What one loop of a kernel holds, from its header to its last backward branch.
+
+    Blocks that ptxas moved out of line (spinning on a barrier that is not ready yet) are not counted, and `ex2` is per
+    thread: with 128 keys in a tile and one warp group per 64 queries, 64 of a tile and 2 of the rescaling.
+    """
+
+    kernel: str
+    start: int
+    end: int
+    instructions: int
+    hgmma: int
+    hmma: int
+    ex2: int
+    overlapped: int
+    ldgsts: int
+    utmaldg: int
+    ldg: int
+    selects: int
+    local: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel to compile.
+
+    `kernel` is `path.py:name` or `module:name`; `divisible` names arguments that are multiples of 16.
+    """
+
+    kernel: str
+    signature: dict[str, str]
+    constants: dict[str, Any] = field(default_factory=dict)
+    divisible: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    capability: int = 90
+
+
+@dataclass(frozen=True)
+class Report:
+    """A compiled kernel. `warnings` are ptxas's C75xx: matrix instructions that it had to run one by one."""
+
+    kernel: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    warnings: tuple[str, ...]
+    loops: tuple[LoopStats, ...]
+
+
+class CompileError(Exception):
+    """ptxas or Triton gave up; the message is one screen, without the PTX."""
+
+
+def analyse(cubin: bytes) -> list[LoopStats]:
+    """The loops of every kernel in a cubin, in the order of their addresses, outer before inner."""
+    return [stats for name, code, labels in _functions(_disassemble(cubin)) for stats in _loops(name, code, labels)]
+
+
+def clean_loop(loops: Iterable[LoopStats]) -> LoopStats | None:
+    """The innermost loop with matrix instructions that compares and selects least: the one over unmasked tiles."""
+    matrix = [loop for loop in loops if loop.hgmma or loop.hmma]
+    inner = [a for a in matrix if not any(b is not a and a.start <= b.start and b.end <= a.end for b in matrix)]
+    return min(inner, key=lambda loop: (loop.selects, loop.start), default=None)
+
+
+def compile_kernel(request: Request, timeout: float = 300.0) -> Report:
+    """Compile in a child process and analyse. Raises CompileError where that fails."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    with tempfile.TemporaryDirectory() as scratch:
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "TRITON_CACHE_DIR": scratch,  # a cached kernel would come without ptxas's messages
+            "TRITON_DUMP_PTXAS_LOG": "1",
+        }
+        try:
+            child = subprocess.run(
+                [sys.executable, "-m", "bench.sass", "--worker", scratch],
+                input=json.dumps(asdict(request)),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{request.kernel}: not compiled within {timeout:g} s") from None
+        if child.returncode:
+            raise CompileError(f"{request.kernel}: {_complaint(child.stdout, child.stderr)}")
+        result = json.loads(Path(scratch, "result.json").read_text())
+        cubin = Path(scratch, "kernel.cubin").read_bytes()
+    registers = re.search(r"Used (\d+) registers", child.stdout)
+    spilled = re.search(r"(\d+) bytes spill stores", child.stdout)
+    return Report(
+        kernel=result["name"],
+        registers=int(registers[1]) if registers else 0,
+        spill_bytes=int(spilled[1]) if spilled else 0,
+        shared_bytes=result["shared"],
+        warnings=tuple(sorted(set(re.findall(r"\bC75\d\d\b", child.stdout)))),
+        loops=tuple(analyse(cubin)),
+    )
+
+
+def _complaint(stdout: str, stderr: str) -> str:
+    for line in stdout.splitlines():
+        if line.startswith("ptxas") and ("fatal" in line or "error" in line):
+            return line[:400]
+    tail = [line for line in stderr.splitlines() if line.strip()]
+    return tail[-1][:400] if tail else "the compiler process died without a message"
+
+
+def _disassemble(cubin: bytes) -> str:
+    from triton import knobs  # here, so that reading a cubin's statistics is all that needs it
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "kernel.cubin")
+        path.write_bytes(cubin)
+        done = subprocess.run([knobs.nvidia.nvdisasm.path, "-c", str(path)], capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(f"nvdisasm: {done.stderr.strip()[:400]}")
+    return done.stdout
+
+
+def _functions(text: str) -> Iterable[tuple[str, list[Instruction], dict[str, int]]]:
+    """Each function's name, its instructions, and where its labels point (an index into the instructions)."""
+    name, code, labels = "", list[Instruction](), dict[str, int]()
+    for line in text.splitlines():
+        if section := _SECTION.match(line):
+            if code:
+                yield name, code, labels
+            name, code, labels = section[1], [], {}
+        elif label := _LABEL.match(line):
+            labels[label[1]] = len(code)
+        elif found := _INSTRUCTION.match(line):
+            address, guard, opcode, operands = found.groups()
+            target = _TARGET.search(operands)
+            code.append(Instruction(int(address, 16), opcode, operands, guard is not None, target and target[1]))
+    if code:
+        yield name, code, labels
+
+
+def _loops(name: str, code: Sequence[Instruction], labels: dict[str, int]) -> list[LoopStats]:
+    """Natural loops: backward edges to a block that dominates their source.
+
+    Dominance matters: a wait that ptxas moved behind the kernel ends with a jump back into the middle of a loop, which
+    is backward and yet no loop.
+    """
+    starts, successors = _blocks(code, labels)
+    dominators = _dominators(successors)
+    spans: dict[int, set[int]] = {}
+    for source, targets in enumerate(successors):
+        for header in targets:
+            if header in dominators[source] and starts[header] <= starts[source]:
+                spans.setdefault(header, set()).update(_natural_loop(header, source, successors))
+    found = []
+    for header, body in spans.items():
+        latch = max(block for block in body if header in successors[block])
+        inside = [index for block in sorted(body) if header <= block <= latch for index in _block(block, starts, code)]
+        found.append(_measure(name, [code[index] for index in inside]))
+    return sorted(found, key=lambda loop: (loop.start, -loop.end))
+
+
+def _block(block: int, starts: Sequence[int], code: Sequence[Instruction]) -> range:
+    return range(starts[block], starts[block + 1] if block + 1 < len(starts) else len(code))
+
+
+def _blocks(code: Sequence[Instruction], labels: dict[str, int]) -> tuple[list[int], list[list[int]]]:
+    """Where basic blocks start, and which blocks follow each."""
+    cuts = {0, *labels.values()}
+    cuts |= {i + 1 for i, op in enumerate(code) if op.opcode.startswith(("BRA", *_ENDS))}
+    starts = sorted(cut for cut in cuts if cut < len(code))
+    number = {start: block for block, start in enumerate(starts)}
+    successors: list[list[int]] = []
+    for block in range(len(starts)):
+        last = code[_block(block, starts, code)[-1]]
+        jumps = last.opcode.startswith("BRA") and last.target in labels
+        # A branch may also be conditional through an operand: `BRA.U !UP0, target`.
+        certain = not last.guarded and (not jumps or last.operands.strip().startswith("`"))
+        follow = [number[labels[last.target]]] if jumps and last.target and labels[last.target] in number else []
+        if not (certain and last.opcode.startswith(("BRA", *_ENDS))) and block + 1 < len(starts):
+            follow.append(block + 1)
+        successors.append(follow)
+    return starts, successors
+
+
+def _dominators(successors: Sequence[Sequence[int]]) -> list[set[int]]:
+    """For each block, the blocks on every path to it from the first; empty for a block that nothing reaches."""
+    sources: list[list[int]] = [[] for _ in successors]
+    for block, targets in enumerate(successors):
+        for target in targets:
+            sources[target].append(block)
+    known: list[set[int]] = [set() for _ in successors]
+    known[0] = {0}
+    changed = True
+    while changed:
+        changed = False
+        for block in range(1, len(successors)):
+            reached = [known[source] for source in sources[block] if known[source]]
+            now = {block} | set.intersection(*reached) if reached else set()
+            changed |= now != known[block]
+            known[block] = now
+    return known
+
+
+def _natural_loop(header: int, latch: int, successors: Sequence[Sequence[int]]) -> set[int]:
+    """The header and every block that reaches the latch without passing the header."""
+    body, work = {header, latch}, [latch]
+    while work:
+        block = work.pop()
+        if block == header:
+            continue
+        before = [source for source, targets in enumerate(successors) if block in targets and source not in body]
+        body.update(before)
+        work += before
+    return body
+
+
+def _measure(name: str, body: Sequence[Instruction]) -> LoopStats:
+    def count(*prefixes: str) -> int:
+        return sum(op.opcode.startswith(prefixes) for op in body)
+
+    return LoopStats(
+        kernel=name,
+        start=body[0].address,
+        end=body[-1].address,
+        instructions=len(body),
+        hgmma=count("HGMMA"),
+        hmma=count("HMMA"),
+        ex2=count("MUFU.EX2"),
+        overlapped=_overlapped(body),
+        ldgsts=count("LDGSTS"),
+        utmaldg=count("UTMALDG"),
+        ldg=count("LDG."),
+        selects=count("FSEL", "FSETP", "SEL"),
+        local=count("LDL", "STL"),
+    )
+
+
+def _overlapped(body: Sequence[Instruction]) -> int:
+    """Exponentials issued while a matrix instruction may be in flight.
+
+    An HGMMA that ends a group says so by `gsb0`; `WARPGROUP.DEPBAR.LE gsb0, n` leaves at most n groups in flight. The
+    loop is walked twice, and counted the second time, since a group may be in flight across the backward branch.
+    """
+    groups, open_group, total = 0, False, 0
+    for counted in (False, True):
+        for op in body:
+            if op.opcode.startswith("HGMMA"):
+                open_group = "gsb0" not in op.operands
+                groups += not open_group
+            elif op.opcode.startswith("WARPGROUP.DEPBAR"):
+                groups = min(groups, int(op.operands.split(",")[1], 16))
+            elif op.opcode.startswith("MUFU.EX2"):
+                total += counted and (groups > 0 or open_group)
+    return total
+
+
+def _worker(folder: str) -> None:
+    """In the child: compile what stdin asks for, and leave the cubin and its metadata in the folder."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    request = Request(**json.load(sys.stdin))
+    where, _, name = request.kernel.rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        if spec is None or spec.loader is None:
+            raise SystemExit(f"cannot import {where}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    function = getattr(module, name)
+    hints = {(function.arg_names.index(arg),): [["tt.divisibility", 16]] for arg in request.divisible}
+    source = ASTSource(function, request.signature, request.constants, hints)
+    options = {"num_warps": request.num_warps, "num_stages": request.num_stages}
+    kernel = triton.compile(source, target=GPUTarget("cuda", request.capability, 32), options=options)
+    Path(folder, "kernel.cubin").write_bytes(kernel.asm["cubin"])
+    Path(folder, "result.json").write_text(json.dumps({"name": kernel.metadata.name, "shared": kernel.metadata.shared}))
+
+
+def _constant(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.sass", description="What the loops of a kernel hold.")
+    parser.add_argument("what", nargs="?", help="a cubin, or path.py:kernel or module:kernel to compile")
+    parser.add_argument(
+        "--arg", action="append", default=[], metavar="NAME=TYPE", help="a runtime argument: *fp16, i32"
+    )
+    parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="a constexpr argument")
+    parser.add_argument("--divisible", action="append", default=[], metavar="NAME", help="an argument that is 16·n")
+    parser.add_argument("--warps", type=int, default=4)
+    parser.add_argument("--stages", type=int, default=3)
+    parser.add_argument("--capability", type=int, default=90)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", metavar="FOLDER", help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    if options.worker:
+        _worker(options.worker)
+        return 0
+    if not options.what:
+        _parser().error("name a cubin or a kernel")
+    report: Report | None = None
+    try:
+        if ":" in options.what:
+            types = dict(item.split("=", 1) for item in options.arg)
+            constants = {key: _constant(value) for key, value in (item.split("=", 1) for item in options.const)}
+            request = Request(
+                kernel=options.what,
+                signature=types | dict.fromkeys(constants, "constexpr"),
+                constants=constants,
+                divisible=tuple(options.divisible),
+                num_warps=options.warps,
+                num_stages=options.stages,
+                capability=options.capability,
+            )
+            report = compile_kernel(request)
+            loops: Sequence[LoopStats] = report.loops
+        else:
+            loops = analyse(Path(options.what).read_bytes())
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(asdict(report) if report else [asdict(loop) for loop in loops], indent=2))
+        return 0
+    if report:
+        print(
+            f"{report.kernel}: {report.registers} registers, {report.spill_bytes} bytes spilled, "
+            f"{report.shared_bytes} bytes shared, warnings: {', '.join(report.warnings) or 'none'}"
+        )
+    clean = clean_loop(loops)
+    for loop in loops:
+        values = {key: value for key, value in asdict(loop).items() if value and key not in ("kernel", "start", "end")}
+        figures = ", ".join(f"{key} {value}" for key, value in values.items())
+        print(f"  {loop.kernel} {loop.start:#06x}-{loop.end:#06x}: {figures}{'  <- clean' if loop is clean else ''}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Compile generated kernels for a target without a GPU: assembly, registers, spills, shared memory.
+
+The compiler runs in a worker process. Signatures are those of a real launch: pointers and strides are
+divisible by 16 (without that nothing is loaded asynchronously), lengths are not specialised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neptune.codegen.triton import kernel_texts
+from neptune.codegen.triton_kernel import Parameter
+from neptune.codegen.worker import Json, Worker
+from neptune.errors import InternalError, TargetError
+from neptune.ir.expr import Const, Expr, Var
+from neptune.tile.ir import TileProgram
+
+TYPES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "int64": "i64",
+    "int32": "i32",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "i1",
+}
+WORKER = Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None})
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One compiled kernel. `matrix` names the matrix instruction it uses, None for none; `spill_bytes`
+    are per thread; `warnings` are the compiler's remarks that cost speed (serialised wgmma)."""
+
+    name: str
+    asm: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    matrix: str | None
+    warnings: tuple[str, ...]
+
+
+def parse_target(target: str) -> tuple[str, int | str, int]:
+    """Triton's (backend, architecture, warp size).
+
+    >>> parse_target("cuda:90"), parse_target("hip:gfx942")
+    (('cuda', 90, 32), ('hip', 'gfx942', 64))
+    """
+    backend, _, arch = target.partition(":")
+    if backend == "cuda" and arch.isdigit():
+        return backend, int(arch), 32
+    if backend == "hip" and arch.startswith("gfx"):
+        return backend, arch, 64 if arch.startswith("gfx9") else 32
+    raise TargetError(
+        f"compile for target {target!r}",
+        "this is not a GPU that can be compiled for",
+        legal=("cuda:80", "cuda:90", "hip:gfx942"),
+    )
+
+
+def tunable_values(program: TileProgram, params: Mapping[str, int]) -> dict[str, int]:
+    """The value of each tunable: given, else its first candidate."""
+    values = {}
+    for t in program.tunables:
+        if t.name not in params and not t.candidates:
+            raise InternalError(f"no value for {t.name}, which has no candidates")
+        values[t.name] = int(params[t.name]) if t.name in params else t.candidates[0]
+    return values
+
+
+def compile_offline(
+    source: str, program: TileProgram, target: str, params: Mapping[str, int] | None = None, *, loads: str = "pointer"
+) -> list[Compiled]:
+    """Compile every kernel of `program`, whose module `source` is, for `target`.
+
+    `params` are values of tunables, `num_warps` and `num_stages`; `loads` is what `source` was
+    generated with. Raises TargetError where the compiler refuses.
+    """
+    params = dict(params or {})
+    values = tunable_values(program, params)
+    options = {"num_warps": int(params.get("num_warps", 4)), "num_stages": int(params.get("num_stages", 2))}
+    request: Json = {"source": source, "target": parse_target(target), "options": options}
+    results = []
+    for kernel in kernel_texts(program, loads=loads):
+        request |= _signature(program, kernel.parameters, values) | {"function": kernel.function}
+        asked = f"compile kernel {kernel.function} for {target} with {values | options}"
+        try:
+            answer, asm = WORKER.request(request)
+        except EOFError:
+            raise TargetError(asked, "the compiler aborted", hint="other tile sizes, num_warps or num_stages") from None
+        if "error" in answer:
+            raise TargetError(asked, _short(answer["error"]), hint="other tile sizes, num_warps or num_stages")
+        results.append(Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])}))
+    return results
+
+
+def _signature(program: TileProgram, parameters: tuple[Parameter, ...], values: dict[str, int]) -> Json:
+    """Types, constants and divisibility of a kernel's parameters, as a launch would find them."""
+    scalars = {s.name: s.dtype for s in program.scalars}
+    types: dict[str, str] = {}
+    aligned = []
+    for p in parameters:
+        if p.kind == "tunable":
+            types[p.name] = "constexpr"
+        elif p.kind == "scalar":
+            types[p.name] = TYPES[scalars[p.of]]
+        elif p.kind == "stride":
+            types[p.name] = "i32"
+            aligned.append(p.name)
+        elif p.kind == "descriptor":
+            box = ", ".join(str(_extent(e, values)) for e in p.box)
+            types[p.name] = f"tensordesc<{TYPES[program.globals[p.of].dtype]}[{box}]>"
+        else:
+            types[p.name] = f"*{TYPES[program.globals[p.of].dtype]}"
+            aligned.append(p.name)
+    constants = {p.name: values[p.name] for p in parameters if p.kind == "tunable"}
+    return {"types": types, "constants": constants, "aligned": aligned}
+
+
+def _extent(e: Expr | None, values: dict[str, int]) -> int:
+    match e:
+        case None:
+            return 1
+        case Const(value, _):
+            return int(value)
+        case Var(name, _):
+            return values[name]
+        case _:
+            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
+
+
+def _short(text: str, lines: int = 6) -> str:
+    """The first lines of a compiler's message."""
+    return "\n".join(line[:200] for line in text.splitlines()[:lines])

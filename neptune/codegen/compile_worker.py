@@ -1,0 +1,93 @@
+"""The process that compiles: see `neptune.codegen.compile`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from neptune.codegen.worker import Json, serve
+
+_modules: dict[str, ModuleType] = {}
+_folder = tempfile.TemporaryDirectory(prefix="neptune-")
+
+
+def load_source(source: str) -> ModuleType:
+    """Import source text; triton reads functions back from their file, so that there must be one."""
+    if source not in _modules:
+        name = f"generated_{len(_modules)}"
+        path = Path(_folder.name, f"{name}.py")
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _modules[source] = module
+    return _modules[source]
+
+
+def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
+    """Compile one kernel and measure it."""
+    import triton  # type: ignore[import-untyped]
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+    from triton.compiler import ASTSource  # type: ignore[import-untyped]
+
+    fn = getattr(load_source(request["source"]), request["function"])
+    attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["aligned"]}
+    source = ASTSource(fn, request["types"], request["constants"], attrs)
+    backend, arch, warp = request["target"]
+    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options=request["options"])
+    if backend == "cuda":
+        return _measure_cuda(compiled, arch)
+    return _measure_hip(compiled)
+
+
+def _measure_cuda(compiled: Any, arch: int) -> tuple[Json, bytes]:
+    """Registers, spills and remarks from `ptxas -v` on the PTX that triton made (its own run may be cached)."""
+    ptx: str = compiled.asm["ptx"]
+    log = _ptxas(ptx, arch)
+    registers = re.search(r"Used (\d+) registers", log)
+    spills = re.search(r"(\d+) bytes spill stores", log)
+    answer = {
+        "registers": int(registers[1]) if registers else 0,
+        "spill_bytes": int(spills[1]) if spills else 0,
+        "shared_bytes": int(compiled.metadata.shared),
+        "matrix": "wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else None,
+        "warnings": sorted(set(re.findall(r"C75\d\d[^\n]*", log))),
+    }
+    return answer, ptx.encode()
+
+
+def _ptxas(ptx: str, arch: int) -> str:
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # type: ignore[import-untyped]
+
+    path = Path(_folder.name, "kernel.ptx")
+    path.write_text(ptx)
+    command = [get_ptxas(arch).path, "-v", f"--gpu-name={sm_arch_from_capability(arch)}", str(path), "-o", "/dev/null"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+def _measure_hip(compiled: Any) -> tuple[Json, bytes]:
+    """The same from the metadata in the assembly; a spilled register is 4 bytes a thread."""
+    asm: str = compiled.asm["amdgcn"]
+
+    def field(name: str) -> int:
+        found = re.search(rf"\.{name}:\s*(\d+)", asm)
+        return int(found[1]) if found else 0
+
+    answer = {
+        "registers": field("vgpr_count"),
+        "spill_bytes": 4 * field("vgpr_spill_count"),
+        "shared_bytes": field("group_segment_fixed_size") or int(compiled.metadata.shared),
+        "matrix": "mfma" if "v_mfma" in asm else None,
+        "warnings": [],
+    }
+    return answer, asm.encode()
+
+
+if __name__ == "__main__":
+    serve(compile_kernel)

@@ -1,0 +1,64 @@
+"""TilePrograms as Triton source: one self-contained module a program.
+
+The module holds one `@triton.jit` function per kernel and one launch function, named like the program,
+that reads sizes and strides off the tensors, allocates temporaries and launches the kernels in order.
+The text is a function of the TileProgram alone, so that it can be compared and cached.
+
+How names come about: `<buffer>_ptr` and `stride_<buffer>_<dim>` are parameters, `offs_<axis>` runs along
+a tile axis, `idx_<axis>` holds positions in the whole problem, `<buffer>_base` and `<buffer>_offs` are the
+scalar and the tile part of an address. Everything else is named by the program.
+"""
+
+from __future__ import annotations
+
+from neptune.codegen.triton_kernel import KernelText, write_kernel
+from neptune.codegen.triton_launch import write_launch
+from neptune.codegen.triton_text import HELPERS
+from neptune.tile.ir import TileProgram
+
+LOADS = ("pointer", "descriptor")
+
+
+def kernel_texts(program: TileProgram, *, loads: str = "pointer") -> list[KernelText]:
+    """The kernels of a program, in launch order."""
+    if loads not in LOADS:
+        raise ValueError(f"loads must be one of {', '.join(LOADS)}, not {loads!r}")
+    return [write_kernel(program, k, descriptors=loads == "descriptor") for k in program.kernels]
+
+
+def generate(program: TileProgram, *, header: str = "", loads: str = "pointer") -> str:
+    """The Python module of a TileProgram.
+
+    `header` becomes the module's docstring. With `loads="descriptor"`, loads and stores that are boxes
+    go through host tensor descriptors (tensors must then be 16-byte aligned in base and strides).
+
+    >>> from neptune.tile.ir import TileProgram
+    >>> print(generate(TileProgram("nothing", (), (), (), (), (), ())).splitlines()[0])
+    \"\"\"Triton kernels of `nothing`.\"\"\"
+    """
+    kernels = kernel_texts(program, loads=loads)
+    lines = [*_docstring(header or f"Triton kernels of `{program.name}`."), ""]
+    lines += _imports(program, kernels)
+    for name in sorted(frozenset[str]().union(*(k.helpers for k in kernels))):
+        lines += ["", "", *HELPERS[name].splitlines()]
+    for k in kernels:
+        lines += ["", "", *k.lines]
+    lines += ["", "", *write_launch(program, kernels)]
+    return "\n".join(lines) + "\n"
+
+
+def _docstring(text: str) -> list[str]:
+    """The text as a docstring, whatever quotes and backslashes are in it."""
+    lines = text.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
+    if len(lines) == 1:
+        return [f'"""{lines[0]}"""']
+    return [f'"""{lines[0]}', *lines[1:], '"""']
+
+
+def _imports(program: TileProgram, kernels: list[KernelText]) -> list[str]:
+    """What the module uses, and no more."""
+    lines = ["import torch"] if program.temporaries else []
+    lines += ["import triton", "import triton.language as tl"]
+    if any(p.kind == "descriptor" for k in kernels for p in k.parameters):
+        lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
+    return lines

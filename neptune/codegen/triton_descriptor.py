@@ -1,0 +1,122 @@
+"""Reads and writes through host tensor descriptors (TMA on Hopper).
+
+An access qualifies where every index is `scalar` or `scalar + iota` of an axis of its own, the last
+one along an axis, and its mask says no more than "inside the buffer": the hardware fills with zero and
+clips there.  The descriptor's box has one element along every scalar dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from neptune.codegen.triton_index import Term, linear
+from neptune.codegen.triton_scope import Context
+from neptune.codegen.triton_text import ATOM, Text
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Const, Expr
+from neptune.tile.ir import Iota, LoadTile, Map, Rearrange, Scalar, StoreTile, TExpr
+
+MAX_RANK = 5
+MIN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A descriptor access: the axis of each dimension (None: one element) and the first coordinate."""
+
+    axes: tuple[str | None, ...]
+    starts: tuple[tuple[Term, ...], ...]
+
+
+def box_of(ctx: Context, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> Box | None:
+    """The box of an access, or None where it is not one."""
+    b = ctx.buffer(buffer)
+    axes: list[str | None] = []
+    starts: list[tuple[Term, ...]] = []
+    for e in index:
+        terms = linear(e)
+        tiles = [t for t in terms if t.tile is not None]
+        if len(tiles) > 1 or any(t.negative or t.factors or not isinstance(t.tile, Iota) for t in tiles):
+            return None
+        axes.append(tiles[0].tile.axis if tiles and isinstance(tiles[0].tile, Iota) else None)
+        starts.append(tuple(t for t in terms if t.tile is None))
+    used = [a for a in axes if a is not None]
+    if not 1 <= len(b.shape) <= MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
+        return None
+    last = ctx.extents[axes[-1]]
+    if isinstance(last, Const) and last.value * DTYPES[b.dtype].bits // 8 < MIN_BYTES:
+        return None
+    return Box(tuple(axes), tuple(starts))
+
+
+def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:
+    """True where `mask` is a conjunction of `index[k] < size of dimension k`."""
+    if mask is None:
+        return True
+    if isinstance(mask, Map) and mask.op == "and":
+        return all(inside(ctx, buffer, index, a) for a in mask.args)
+    if isinstance(mask, Rearrange):
+        return inside(ctx, buffer, index, mask.arg)
+    if not (isinstance(mask, Map) and mask.op == "lt" and isinstance(mask.args[1], Scalar)):
+        return False
+    shape = ctx.buffer(buffer).shape
+    wanted = (_unordered(linear(mask.args[0])), mask.args[1].expr)
+    return any(wanted == (_unordered(linear(i)), size) for i, size in zip(index, shape, strict=True))
+
+
+def _unordered(terms: tuple[Term, ...]) -> frozenset[tuple[bool, tuple[Expr, ...], str]]:
+    return frozenset((t.negative, t.factors, t.tile.axis if isinstance(t.tile, Iota) else str(t.tile)) for t in terms)
+
+
+def descriptor_name(ctx: Context, buffer: str, box: Box) -> str:
+    """The kernel parameter for this buffer and box, requested from the launch function."""
+    key = (buffer, box.axes)
+    if key not in ctx.boxes:
+        same = sum(1 for b, _ in ctx.boxes if b == buffer)
+        ctx.boxes[key] = f"{buffer}_desc" + (f"_{same}" if same else "")
+    return ctx.boxes[key]
+
+
+def coordinates(ctx: Context, box: Box) -> str:
+    """The first element of the box, as a list."""
+    from neptune.codegen.triton_access import scalar_sum
+
+    return f"[{', '.join(str(scalar_sum(ctx, None, list(s))) if s else '0' for s in box.starts)}]"
+
+
+def _extent(ctx: Context, axis: str) -> str:
+    return str(ctx.scalar(ctx.extents[axis]))
+
+
+def descriptor_load(ctx: Context, e: LoadTile) -> Text | None:
+    """The read through a descriptor, or None where only pointers will do."""
+    box = box_of(ctx, e.buffer, e.index, e.dims)
+    zero_filled = e.mask is None or (e.other == 0 and math.copysign(1, e.other) > 0)
+    if box is None or not zero_filled or not inside(ctx, e.buffer, e.index, e.mask):
+        return None
+    order = [a for a in box.axes if a is not None]
+    text = f"{descriptor_name(ctx, e.buffer, box)}.load({coordinates(ctx, box)})"
+    if len(order) < len(box.axes):
+        text += f".reshape({', '.join(_extent(ctx, a) for a in order)})"
+    if order == list(e.dims):
+        return Text(text)
+    if len(order) == 2:
+        return Text(f"{text}.T")
+    return Text(f"tl.permute({text}, {[order.index(d) for d in e.dims]})")
+
+
+def descriptor_store(ctx: Context, s: StoreTile, value: Text) -> str | None:
+    """The write through a descriptor, or None where only pointers will do."""
+    box = box_of(ctx, s.buffer, s.index, s.dims)
+    if box is None or not inside(ctx, s.buffer, s.index, s.mask):
+        return None
+    if [a for a in box.axes if a is not None] != list(s.dims) or s.value.dims != s.dims:
+        return None
+    text = value
+    if len(s.dims) < len(box.axes):
+        shape = ", ".join("1" if a is None else _extent(ctx, a) for a in box.axes)
+        text = Text(f"{value.at(ATOM)}.reshape({shape})")
+    return f"{descriptor_name(ctx, s.buffer, box)}.store({coordinates(ctx, box)}, {text})"
+
+

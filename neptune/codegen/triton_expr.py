@@ -1,0 +1,212 @@
+"""Scalar expressions as Python text: inside a kernel, and in the launch function.
+
+Triton's integer `//` and `%` truncate towards zero, the IR's round towards minus infinity: where the
+numerator cannot be seen to be non-negative the kernel gets a form that floors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neptune.codegen.triton_text import (
+    ADD,
+    ATOM,
+    CHOICE,
+    COMPARE,
+    INFIX,
+    MUL,
+    NOT_WORD,
+    OR_WORD,
+    TL_DTYPES,
+    UNARY,
+    Text,
+    call,
+    constant,
+    infix,
+    literal,
+)
+from neptune.errors import InternalError
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, loads
+
+MATH = {
+    "exp": "tl.exp",
+    "exp2": "tl.exp2",
+    "log": "tl.log",
+    "log2": "tl.log2",
+    "sqrt": "tl.sqrt",
+    "rsqrt": "tl.rsqrt",
+    "sigmoid": "tl.sigmoid",
+    "tanh": "_tanh",
+}
+SMALL_POWER = 8
+
+
+def nonnegative(e: Expr, known: Callable[[str], bool]) -> bool:
+    """True where `e >= 0` shows in its syntax; `known` says so of a variable."""
+    match e:
+        case Const(value, _):
+            return value >= 0
+        case Var(name, _):
+            return known(name)
+        case Cast(arg, _):
+            return nonnegative(arg, known)
+        case Select(_, a, b):
+            return nonnegative(a, known) and nonnegative(b, known)
+        case Op("max", args, _):
+            return any(nonnegative(a, known) for a in args)
+        case Op("add" | "mul" | "min" | "floordiv", args, _):
+            return all(nonnegative(a, known) for a in args)
+        case Op("mod", (_, b), _):
+            return nonnegative(b, known)
+        case _:
+            return False
+
+
+def ceiling(e: Expr) -> tuple[Expr, Expr] | None:
+    """(a, b) where `e` is ⌈a / b⌉ as `neptune.ir.expr.ceildiv` builds it."""
+    if not (isinstance(e, Op) and e.name == "floordiv"):
+        return None
+    top, b = e.args
+    if not (isinstance(top, Op) and top.name == "add"):
+        return None
+    a, extra = top.args
+    less = Const(b.value - 1, b.dtype) if isinstance(b, Const) else Op("sub", (b, Const(1, b.dtype)), b.dtype)
+    return (a, b) if extra == less else None
+
+
+def apply_math(name: str, x: Text, dtype: str, helper: Callable[[str], None]) -> Text:
+    """A one-argument function; 16-bit floats go through float32, the least that Triton's functions take."""
+    fn = MATH[name]
+    if fn.startswith("_"):
+        helper(fn)
+    if dtype in ("float16", "bfloat16"):
+        return Text(f"{call(fn, f'{x.at(ATOM)}.to(tl.float32)')}.to({TL_DTYPES[dtype]})")
+    return call(fn, x)
+
+
+def apply_pow(x: Text, y: Text, exponent: Expr | None, dtype: str, helper: Callable[[str], None]) -> Text:
+    """x to the y: by multiplication for a small integer literal, else through exp2 and log2."""
+    n = exponent.value if isinstance(exponent, Const) else None
+    if n is not None and n == int(n) and 1 <= n <= SMALL_POWER:
+        helper("_power")
+        return call("_power", x, str(int(n)))
+    helper("_pow")
+    if dtype in ("float16", "bfloat16"):
+        return Text(f"{call('_pow', f'{x.at(ATOM)}.to(tl.float32)', y)}.to({TL_DTYPES[dtype]})")
+    return call("_pow", x, y)
+
+
+class ScalarPrinter:
+    """Expressions inside a kernel.
+
+    `var` gives the text of a variable, `load` that of a scalar load under a guard (or None), `named`
+    the name of an expression that a line above has computed, `known` the variables that are never
+    negative, `helper` notes a helper function that the module must define.
+    """
+
+    def __init__(
+        self,
+        var: Callable[[str], str],
+        load: Callable[[Load, Text | None], Text],
+        named: Callable[[Expr], str | None],
+        known: Callable[[str], bool],
+        helper: Callable[[str], None],
+    ) -> None:
+        self.var, self.load, self.named, self.known, self.helper = var, load, named, known, helper
+
+    def __call__(self, e: Expr, guard: Text | None = None) -> Text:
+        """The text of `e`; scalar loads in it read only where `guard` holds."""
+        if name := self.named(e):
+            return Text(name)
+        if (folded := constant(e)) is not None:
+            return folded
+        match e:
+            case Const(value, dtype):
+                return literal(value, dtype)
+            case Var(name, _):
+                return Text(self.var(name))
+            case Load():
+                return self.load(e, guard)
+            case Cast(arg, dtype):
+                # tl.cast takes plain numbers too, which loop variables are in the interpreter.
+                return call("tl.cast", self(arg, guard), TL_DTYPES[dtype])
+            case Select():
+                return self.select(e, guard)
+            case Op():
+                return self.operator(e, guard)
+
+    def select(self, e: Select, guard: Text | None) -> Text:
+        """A choice. Both sides are computed, so loads in them are guarded by the predicate."""
+        p = self(e.pred, guard)
+        yes = p if guard is None else infix("and", guard, p)
+        no = Text(f"not {p.at(NOT_WORD)}", NOT_WORD)
+        no = no if guard is None else infix("and", guard, no)
+        then = self(e.then, yes if loads(e.then) else guard)
+        return call("tl.where", p, then, self(e.other, no if loads(e.other) else guard))
+
+    def operator(self, e: Op, guard: Text | None) -> Text:
+        name, args = e.name, e.args
+        if (parts := ceiling(e)) is not None and nonnegative(parts[0], self.known):
+            return call("tl.cdiv", *(self(p, guard) for p in parts))
+        texts = [self(a, guard) for a in args]
+        if name in ("floordiv", "mod") and not nonnegative(args[0], self.known):
+            return floored(name, *texts)
+        if name in INFIX:
+            text = infix(name, texts[0], texts[1], e.dtype)
+            return narrow_quotient(text, e.dtype) if name == "div" else text
+        if name in ("min", "max"):
+            return call(f"tl.{name}imum", *texts)
+        if name == "neg":
+            return Text(f"-{texts[0].at(UNARY)}", UNARY)
+        if name == "not":
+            return Text(f"not {texts[0].at(NOT_WORD)}", NOT_WORD)
+        if name == "abs":
+            return call("tl.abs", *texts)
+        if name == "pow":
+            return apply_pow(texts[0], texts[1], args[1], e.dtype, self.helper)
+        return apply_math(name, texts[0], e.dtype, self.helper)
+
+
+def narrow_quotient(text: Text, dtype: str) -> Text:
+    """Triton divides 16-bit floats in float32; the IR rounds the quotient."""
+    return Text(f"{text.at(ATOM)}.to({TL_DTYPES[dtype]})") if dtype in ("float16", "bfloat16") else text
+
+
+def floored(name: str, a: Text, b: Text) -> Text:
+    """Floor division or its remainder from operators that truncate; b > 0.
+
+    >>> str(floored("floordiv", Text("x"), Text("4")))
+    'tl.where(x < 0, x - (4 - 1), x) // 4'
+    """
+    if name == "mod":
+        return Text(f"({a.at(MUL)} % {b.at(UNARY)} + {b.at(MUL)}) % {b.at(UNARY)}", MUL)
+    shifted = f"{a.at(ADD)} - ({b.at(ADD)} - 1)"
+    return Text(f"tl.where({a.at(COMPARE + 1)} < 0, {shifted}, {a}) // {b.at(UNARY)}", MUL)
+
+
+def host_expr(e: Expr, name_of: Callable[[str], str]) -> Text:
+    """An integer expression in the launch function, on Python's integers."""
+    if (parts := ceiling(e)) is not None:
+        return call("triton.cdiv", *(host_expr(p, name_of) for p in parts))
+    match e:
+        case Const(value, dtype):
+            return literal(value, dtype)
+        case Var(name, _):
+            return Text(name_of(name))
+        case Cast(arg, dtype):
+            inner = host_expr(arg, name_of)
+            return call("float", inner) if is_float(dtype) else inner
+        case Select(p, a, b):
+            then, pred, other = (host_expr(x, name_of) for x in (a, p, b))
+            return Text(f"{then.at(OR_WORD)} if {pred.at(OR_WORD)} else {other.at(OR_WORD)}", CHOICE)
+        case Op(("min" | "max") as name, (a, b), _):
+            return call(name, host_expr(a, name_of), host_expr(b, name_of))
+        case Op("neg", (a,), _):
+            return Text(f"-{host_expr(a, name_of).at(UNARY)}", UNARY)
+        case Op("not", (a,), _):
+            return Text(f"not {host_expr(a, name_of).at(NOT_WORD)}", NOT_WORD)
+        case Op(name, (a, b), _) if name in INFIX:
+            return infix(name, host_expr(a, name_of), host_expr(b, name_of))
+        case _:
+            raise InternalError(f"the launch function cannot compute {e}")

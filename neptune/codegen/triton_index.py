@@ -1,0 +1,178 @@
+"""Index tiles taken apart: a scalar part, one part per axis, and what is left (a gather).
+
+`i0 * BLOCK_M + iota(m)` is the scalar `i0 * BLOCK_M` and the axis m with coefficient 1.  Positions are
+kept by axis *name*, so that the same parts serve a tile and its transpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neptune.errors import InternalError
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import Const, Expr, Op
+from neptune.tile.ir import (
+    CastTile,
+    Full,
+    Iota,
+    LoadTile,
+    Map,
+    Rearrange,
+    Scalar,
+    TExpr,
+    Where,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """sign · product of `factors` · `tile` (a tile expression, the axis of an Iota, or nothing)."""
+
+    negative: bool
+    factors: tuple[Expr, ...]
+    tile: TExpr | None = None
+
+
+def linear(e: TExpr) -> tuple[Term, ...]:
+    """The terms of an integer tile expression; what is not linear in axes becomes one opaque term."""
+    match e:
+        case Scalar(expr):
+            return scalar_terms(expr)
+        case Iota():
+            return (Term(False, (), e),)
+        case Full(value, _, _):
+            return linear(value)
+        case CastTile(arg, dtype) if is_int(dtype) and is_int(arg.dtype):
+            return linear(arg)
+        case Rearrange(arg, pattern):
+            return tuple(
+                t if t.tile is None or isinstance(t.tile, Iota) else replace(t, tile=_rearranged(t.tile, arg, pattern))
+                for t in linear(arg)
+            )
+        case Map("add", (a, b), _, _):
+            return (*linear(a), *linear(b))
+        case Map("sub", (a, b), _, _):
+            return (*linear(a), *_negated(linear(b)))
+        case Map("neg", (a,), _, _):
+            return _negated(linear(a))
+        case Map("mul", (a, Scalar(c)), _, _) | Map("mul", (Scalar(c), a), _, _):
+            return tuple(replace(t, factors=(*t.factors, c)) for t in linear(a))
+        case _:
+            return (Term(False, (), e),)
+
+
+def scalar_terms(e: Expr) -> tuple[Term, ...]:
+    """The summands of a scalar, so that each can be computed where its variables allow."""
+    match e:
+        case Const(0, _):
+            return ()
+        case Op("add", (a, b), _):
+            return (*scalar_terms(a), *scalar_terms(b))
+        case Op("sub", (a, b), _):
+            return (*scalar_terms(a), *_negated(scalar_terms(b)))
+        case _:
+            return (Term(False, (e,)),)
+
+
+def _negated(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    return tuple(replace(t, negative=not t.negative) for t in terms)
+
+
+def _rearranged(tile: TExpr, arg: TExpr, pattern: str) -> TExpr:
+    """The pattern on a term of `arg`, which may have lower rank (a scalar among tiles)."""
+    return tile if not tile.dims or tile.dims != arg.dims else Rearrange(tile, pattern)
+
+
+def oriented(e: TExpr, source: tuple[str, ...], target: tuple[str, ...]) -> TExpr:
+    """Push a permutation of dims, `source` to `target`, down to the leaves of a mask or an index.
+
+    >>> from neptune.tile.ir import Iota, Rearrange
+    >>> oriented(Rearrange(Iota("n"), "n -> n 1"), ("n", "d"), ("d", "n"))
+    Rearrange(arg=Iota(axis='n'), pattern='n -> 1 n')
+    """
+    if source == target or len(e.dims) != len(source):
+        return e
+    order = [source.index(d) for d in target]
+    dims = tuple(e.dims[k] for k in order)
+    match e:
+        case Map():
+            return replace(e, args=tuple(oriented(a, source, target) for a in e.args), dims=dims)
+        case Where():
+            p, a, b = (oriented(x, source, target) for x in (e.pred, e.then, e.other))
+            return Where(p, a, b, dims)
+        case CastTile():
+            return replace(e, arg=oriented(e.arg, source, target))
+        case Full():
+            return replace(e, dims=dims)
+        case Rearrange(arg, pattern):
+            return Rearrange(arg, f"{pattern.split('->')[0].strip()} -> {' '.join(dims)}")
+        case _:
+            return Rearrange(e, f"{' '.join(e.dims)} -> {' '.join(dims)}")
+
+
+def transposed_load(load: LoadTile, pattern: str) -> LoadTile | None:
+    """The load that gives rearrange(load, pattern) directly, for a permutation; else None."""
+    target = tuple(pattern.split("->")[1].split())
+    source = tuple(pattern.split("->")[0].split())
+    if source != load.dims or sorted(source) != sorted(target) or len(set(source)) != len(source):
+        return None
+    return replace(
+        load,
+        index=tuple(oriented(i, source, target) for i in load.index),
+        mask=None if load.mask is None else oriented(load.mask, source, target),
+        dims=target,
+    )
+
+
+def subscript(source: tuple[str, ...], target: tuple[str, ...]) -> str | None:
+    """`[:, None]` and the like that lifts dims `source` into `target` by inserting units, or None.
+
+    >>> subscript(("m",), ("m", "1")), subscript(("n",), ("m", "n")), subscript(("m",), ("m",))
+    ('[:, None]', '[None, :]', '')
+    """
+    left = list(source)
+    marks = []
+    for d in target:
+        if left and left[0] == d:
+            left.pop(0)
+            marks.append(":")
+        else:
+            marks.append("None")
+    if left:
+        return None
+    return f"[{', '.join(marks)}]" if "None" in marks else ""
+
+
+def permutation(source: tuple[str, ...], target: tuple[str, ...]) -> list[int] | None:
+    """The order of `source` dims that matches `target`, in which "1" stands for any dim."""
+    if len(source) != len(target):
+        return None
+    free = [k for k, d in enumerate(source) if d == "1"]
+    order = []
+    for d in target:
+        if d != "1" and d in source:
+            order.append(source.index(d))
+        elif free:
+            order.append(free.pop(0))
+        else:
+            return None
+    return order
+
+
+def place(text: str, source: tuple[str, ...], target: tuple[str, ...]) -> str:
+    """Text of a tile with dims `source`, lifted and permuted so that it broadcasts to `target`."""
+    if not source or all(a in (b, "1") for a, b in zip(source, target, strict=False)) and len(source) == len(target):
+        return text
+    order = permutation(source, target)
+    if order is not None:
+        if order == list(range(len(order))):
+            return text
+        return f"tl.trans({text})" if order == [1, 0] else f"tl.permute({text}, {order})"
+    marks = subscript(source, target)
+    if marks is None:
+        named = [d for d in target if d in source]
+        if sorted(named) != sorted(source):
+            raise InternalError(f"cannot bring a tile over {source} to {target}")
+        inner = place(text, source, tuple(named))
+        return f"{inner}{subscript(tuple(named), target)}"
+    return text + marks

@@ -1,0 +1,208 @@
+"""Write the body of one kernel: statements, grid variables, and the parameters they turned out to need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neptune.codegen import triton_access as access
+from neptune.codegen.triton_descriptor import descriptor_store
+from neptune.codegen.triton_index import place
+from neptune.codegen.triton_scope import Context, local_names, stride_name
+from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, wrap
+from neptune.codegen.triton_tile import TileWriter
+from neptune.errors import InternalError
+from neptune.ir.expr import Expr, children
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Full,
+    GridAxis,
+    LoadTile,
+    Local,
+    Loop,
+    Scalar,
+    StoreTile,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    stmt_exprs,
+    tile_walk,
+    walk_stmts,
+)
+
+AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel. `kind` is pointer, descriptor, stride, scalar or tunable; `of` the buffer
+    or the scalar; `dim` a stride's dimension; `box` a descriptor's block shape."""
+
+    name: str
+    kind: str
+    of: str
+    dim: int = 0
+    box: tuple[Expr | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A kernel as text, with what the launch function and the compiler must know of it."""
+
+    function: str
+    lines: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    helpers: frozenset[str]
+
+
+def function_name(program: TileProgram, kernel: TileKernel) -> str:
+    """The name of a kernel's `@triton.jit` function, never that of the launch function."""
+    return kernel.name if kernel.name.endswith("kernel") and kernel.name != program.name else f"{kernel.name}_kernel"
+
+
+def write_kernel(program: TileProgram, kernel: TileKernel, *, descriptors: bool = False) -> KernelText:
+    """One kernel."""
+    writer = _Writer(Context(program, kernel, descriptors))
+    writer.grid()
+    for s in kernel.body:
+        writer.statement(s)
+    ctx = writer.ctx
+    parameters = _parameters(ctx)
+    name = function_name(program, kernel)
+    signature = ", ".join(f"{p.name}: tl.constexpr" if p.kind == "tunable" else p.name for p in parameters)
+    lengths = [p.name for p in parameters if p.kind == "scalar"]
+    decorator = f"@triton.jit(do_not_specialize={_names(lengths)})" if lengths else "@triton.jit"
+    body = [f"    {line}" for line in ctx.scopes[0].lines]
+    lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
+    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers))
+
+
+def _names(names: list[str]) -> str:
+    return "[" + ", ".join(f'"{n}"' for n in names) + "]"
+
+
+def _parameters(ctx: Context) -> tuple[Parameter, ...]:
+    """What the body used, in one order: pointers, strides, scalars, tunables."""
+    found: list[Parameter] = []
+    for b in ctx.program.globals.values():
+        if f"{b.name}_ptr" in ctx.used:
+            found.append(Parameter(f"{b.name}_ptr", "pointer", b.name))
+        for (buffer, axes), name in ctx.boxes.items():
+            if buffer == b.name:
+                box = tuple(None if a is None else ctx.extents[a] for a in axes)
+                found.append(Parameter(name, "descriptor", b.name, box=box))
+    for b in ctx.program.globals.values():
+        names = [(stride_name(b, k), k) for k in range(len(b.shape) - 1)]
+        found += [Parameter(n, "stride", b.name, dim=k) for n, k in names if n in ctx.used]
+    found += [Parameter(s.name, "scalar", s.name) for s in ctx.program.scalars if s.name in ctx.used]
+    found += [Parameter(t.name, "tunable", t.name) for t in ctx.program.tunables if t.name in ctx.used]
+    return tuple(found)
+
+
+def grid_letters(grid: tuple[GridAxis, ...]) -> dict[str, tuple[GridAxis, ...]]:
+    """Launch dimensions in order, each with the grid axes that share it, the fastest first."""
+    unknown = [g.axis for g in grid if g.axis not in AXES]
+    if unknown:
+        raise InternalError(f"no such launch dimension: {unknown[0]}")
+    return {a: group for a in AXES if (group := tuple(g for g in grid if g.axis == a))}
+
+
+class _Writer:
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.locals = local_names(ctx.program, ctx.kernel)
+        self.tile = TileWriter(ctx, self.locals)
+        self.stage = ""
+        self.types: dict[str, Local] = {}
+        for s in walk_stmts(ctx.kernel.body):
+            for root in stmt_exprs(s):
+                self.types |= {x.name: x for x in tile_walk(root) if isinstance(x, Local)}
+
+    # --- grid ----------------------------------------------------------------------------------
+
+    def grid(self) -> None:
+        """Program ids. Axes that share a launch dimension are taken apart, the first being the fastest."""
+        head = self.ctx.scopes[0].first
+        for letter, group in grid_letters(self.ctx.kernel.grid).items():
+            source = Text(f"tl.program_id({AXES.index(letter)})")
+            if len(group) > 1:
+                head.append(f"pid_{letter} = {source}")
+                source = Text(f"pid_{letter}")
+            for k, g in enumerate(group):
+                text = source
+                if k + 1 < len(group):
+                    size = self.ctx.scalar(g.extent).at(MUL + 1)
+                    text = Text(f"{source.at(MUL)} % {size}", MUL)
+                    source = Text(f"{source.at(MUL)} // {size}", MUL)
+                wide = g.var in self.ctx.wide
+                head.append(f"{g.var} = {text.at(ATOM)}.to(tl.int64)" if wide else f"{g.var} = {text}")
+
+    # --- statements ----------------------------------------------------------------------------
+
+    def statement(self, s: TStmt) -> None:
+        match s:
+            case Assign():
+                self.comment(s.stage)
+                self.assign(s)
+            case StoreTile():
+                self.comment(s.stage)
+                self.store(s)
+            case Loop():
+                self.loop(s)
+            case Branch():
+                self.branch(s)
+        self.tile.statement_done()
+
+    def comment(self, stage: str) -> None:
+        """Name the stage that the next lines compute."""
+        if stage and stage != self.stage:
+            self.ctx.emit(f"# {stage}")
+        self.stage = stage
+
+    def assign(self, s: Assign) -> None:
+        """A local. Its dims and dtype are those that its readers expect, so that a loop can carry it."""
+        wanted = self.types.get(s.name)
+        value = s.value
+        if wanted is not None and wanted.dims and isinstance(value, Scalar):
+            value = Full(value, wanted.dims, wanted.dtype)
+        text = self.tile.load(value) if isinstance(value, LoadTile) else self.tile(value)
+        if wanted is not None and wanted.dims != value.dims and wanted.dims:
+            text = call("tl.broadcast_to", place(text.at(ATOM), value.dims, wanted.dims), self.shape(wanted.dims))
+        if wanted is not None and wanted.dtype != value.dtype:
+            text = call("tl.cast", text, TL_DTYPES[wanted.dtype])
+        self.ctx.emit(f"{self.locals[s.name]} = {text}")
+
+    def shape(self, dims: tuple[str, ...]) -> str:
+        return access.shape(self.ctx, dims)
+
+    def store(self, s: StoreTile) -> None:
+        value = self.tile.placed(s.value, s.dims)
+        if self.ctx.descriptors and (line := descriptor_store(self.ctx, s, value)) is not None:
+            self.ctx.emit(line)
+            return
+        pointer, _ = self.tile.pointer(s.buffer, s.index, s.dims)
+        mask = [] if s.mask is None else [f"mask={self.tile.placed(s.mask, s.dims)}"]
+        self.ctx.emit(str(call("tl.store", pointer, value, *mask)))
+
+    def loop(self, s: Loop) -> None:
+        lo = self.bound(s.lo, f"{s.var}_begin")
+        hi = self.bound(s.hi, f"{s.var}_end")
+        self.ctx.bind_loop(s)
+        head = f"for {s.var} in range({hi}):" if lo == "0" else f"for {s.var} in range({lo}, {hi}):"
+        self.nested(head, s.body, s.var)
+
+    def bound(self, e: Expr, name: str) -> str:
+        return self.ctx.name_scalar(e, name) if children(e) else str(self.ctx.scalar(e))
+
+    def branch(self, s: Branch) -> None:
+        self.nested(f"if {self.ctx.scalar(s.pred)}:", s.body)
+
+    def nested(self, head: str, body: tuple[TStmt, ...], *names: str) -> None:
+        """A body one level further in."""
+        with self.ctx.scope(*names) as inner:
+            self.stage = ""
+            for part in body:
+                self.statement(part)
+        self.stage = ""
+        self.ctx.emit(head, *(f"    {line}" for line in inner.lines or ["pass"]))
+

@@ -1,0 +1,118 @@
+"""The launch function: sizes from shapes, temporaries, grids, and the kernels in order."""
+
+from __future__ import annotations
+
+from neptune.codegen.triton_expr import host_expr
+from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
+from neptune.codegen.triton_text import MUL, WIDTH, wrap
+from neptune.ir.expr import Expr, Var, variables
+from neptune.ir.program import Tunable
+from neptune.tile.ir import TileKernel, TileProgram
+
+DEFAULT_WARPS = 4
+DEFAULT_STAGES = 2
+
+
+def _text(e: Expr) -> str:
+    return str(host_expr(e, str))
+
+
+def shape_sources(program: TileProgram) -> dict[str, str]:
+    """Where each size that is a plain dimension of an input is read: name → `q.shape[2]`."""
+    found: dict[str, str] = {}
+    for b in program.inputs:
+        for k, d in enumerate(b.shape):
+            if isinstance(d, Var) and d.name not in found:
+                found[d.name] = f"{b.name}.shape[{k}]"
+    return found
+
+
+def launch_signature(program: TileProgram) -> str:
+    """`q, k, out, scale, *, part=None, BLOCK_M=64, num_warps=4, num_stages=2`."""
+    sources = shape_sources(program)
+    words = [b.name for b in (*program.inputs, *program.outputs)]
+    words += [s.name for s in program.scalars if s.name not in sources]
+    words.append("*")
+    words += [f"{b.name}=None" for b in program.temporaries]
+    words += [f"{t.name}={t.candidates[0] if t.covers is None else None}" for t in program.tunables]
+    return ", ".join([*words, f"num_warps={DEFAULT_WARPS}", f"num_stages={DEFAULT_STAGES}"])
+
+
+def write_launch(program: TileProgram, kernels: list[KernelText]) -> list[str]:
+    """The launch function's lines."""
+    lines = [f"def {program.name}({launch_signature(program)}):"]
+    sources = shape_sources(program)
+    needed = _needed(program, kernels)
+    lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
+    for t in program.tunables:
+        lines += _cover(t)
+    for b in program.temporaries:
+        sizes = ", ".join(_text(d) for d in b.shape)
+        comma = "," if len(b.shape) == 1 else ""
+        device = f"{(program.inputs or program.outputs)[0].name}.device"
+        lines.append(f"    if {b.name} is None:")
+        lines.append(f"        {b.name} = torch.empty(({sizes}{comma}), dtype=torch.{b.dtype}, device={device})")
+    for kernel, text in zip(program.kernels, kernels, strict=True):
+        lines += _launch(kernel, text)
+    return [x for line in lines for x in wrap(line)]
+
+
+def _cover(t: Tunable) -> list[str]:
+    """A tile that must cover a size is as large as the size needs."""
+    if t.covers is None:
+        return []
+    return [f"    if {t.name} is None:", f"        {t.name} = triton.next_power_of_2({_text(t.covers)})"]
+
+
+def _needed(program: TileProgram, kernels: list[KernelText]) -> frozenset[str]:
+    """The sizes that the launch function mentions."""
+    exprs = [g.extent for k in program.kernels for g in k.grid]
+    exprs += [d for b in program.temporaries for d in b.shape]
+    exprs += [t.covers for t in program.tunables if t.covers is not None]
+    names = frozenset[str]().union(*(variables(e) for e in exprs))
+    return names | {p.name for k in kernels for p in k.parameters if p.kind == "scalar"}
+
+
+def _launch(kernel: TileKernel, text: KernelText) -> list[str]:
+    """One kernel: its descriptors, its grid, the call."""
+    lines = []
+    for p in text.parameters:
+        if p.kind == "descriptor":
+            box = ", ".join("1" if d is None else _text(d) for d in p.box)
+            lines.append(f"    {p.name} = TensorDescriptor.from_tensor({p.of}, [{box}])")
+    groups = grid_letters(kernel.grid)
+    sizes = []
+    for letter in "xyz"[: max(("xyz".index(a) + 1 for a in groups), default=1)]:
+        parts = [host_expr(g.extent, str) for g in groups.get(letter, ())]
+        sizes.append(str(parts[0]) if len(parts) == 1 else " * ".join(p.at(MUL + 1) for p in parts) or "1")
+    comma = "," if len(sizes) == 1 else ""
+    lines.append(f"    grid = ({', '.join(sizes)}{comma})")
+    lines.append(f"    {text.function}[grid](")
+    for kind in ("tensor", "stride", "scalar"):
+        words = [_argument(p) for p in text.parameters if _group(p) == kind]
+        lines += wrap_words(words)
+    words = [f"{p.name}={p.name}" for p in text.parameters if p.kind == "tunable"]
+    lines += wrap_words(words)
+    return [*lines, "        num_warps=num_warps,", "        num_stages=num_stages,", "    )"]
+
+
+def _group(p: Parameter) -> str:
+    return "tensor" if p.kind in ("pointer", "descriptor") else p.kind
+
+
+def _argument(p: Parameter) -> str:
+    if p.kind == "stride":
+        return f"{p.of}.stride({p.dim})"
+    return p.of if p.kind in ("pointer", "scalar") else p.name
+
+
+def wrap_words(words: list[str]) -> list[str]:
+    """Arguments on as few lines as they need."""
+    lines: list[str] = []
+    line = ""
+    for w in words:
+        if line and len(line) + len(w) + 2 > WIDTH - 1:
+            lines.append(line)
+            line = ""
+        line = f"{line} {w}," if line else f"        {w},"
+    return [*lines, line] if line else lines

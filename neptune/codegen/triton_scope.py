@@ -1,0 +1,287 @@
+"""The state of writing one kernel: nested scopes, names, and what of the parameters is used.
+
+A definition (an offset tile, a base pointer, a bound) is written once, at the head of the outermost
+scope in which its variables exist: that is what hoists the invariant parts of addresses out of loops.
+Reads of memory are not hoisted: an outer scope may run where the inner one does not.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from neptune.codegen.triton_expr import ScalarPrinter, nonnegative
+from neptune.codegen.triton_text import ATOM, Text, call, infix
+from neptune.ir.expr import Expr, Load, Var, children, variables
+from neptune.ir.program import Buffer
+from neptune.tile.ir import (
+    LoadTile,
+    Loop,
+    Scalar,
+    StoreTile,
+    TExpr,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    stmt_exprs,
+    tile_walk,
+    walk_stmts,
+)
+
+
+@dataclass
+class Scope:
+    """A kernel, loop or branch body: its loop variables, its lines in three groups, its names."""
+
+    vars: frozenset[str]
+    first: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    names: dict[Hashable, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.first + self.head + self.body
+
+
+class Context:
+    """What all parts of the kernel writer share."""
+
+    def __init__(self, program: TileProgram, kernel: TileKernel, descriptors: bool) -> None:
+        self.program, self.kernel, self.descriptors = program, kernel, descriptors
+        self.extents = dict(kernel.axes)
+        self.scopes = [Scope(frozenset(g.var for g in kernel.grid))]
+        self.used: set[str] = set()
+        self.helpers: set[str] = set()
+        self.boxes: dict[tuple[str, tuple[str | None, ...]], str] = {}
+        self.stored = frozenset(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile))
+        self.wide = frozenset() if descriptors else address_only(kernel)
+        self._depth: dict[str, int] = {}
+        self._reserved = reserved_names(program, kernel)
+        self._signs = {g.var: True for g in kernel.grid} | {t.name: True for t in program.tunables}
+        sizes = frozenset(d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var))
+        self._signs |= {s.name: s.name in sizes or (s.lo or -1) >= 0 or s.lo == 0 for s in program.scalars}
+        self._params = frozenset(s.name for s in program.scalars) | frozenset(t.name for t in program.tunables)
+        self.scalar = ScalarPrinter(self.variable, self.scalar_load, self.named, self.is_nonnegative, self.helpers.add)
+
+    # --- names ---------------------------------------------------------------------------------
+
+    def fresh(self, name: str, level: int) -> str:
+        """An unused name. Sibling scopes may share one; an outer scope never takes an inner one's,
+        for Triton would carry it through the loop."""
+        active = {n for s in self.scopes for n in s.names.values()}
+        candidate, k = name, 0
+        while candidate in self._reserved or candidate in active or self._depth.get(candidate, level) != level:
+            k += 1
+            candidate = f"{name}_{k}"
+        self._depth[candidate] = level
+        return candidate
+
+    def find(self, key: Hashable) -> str | None:
+        """The name a definition has in the scopes that are open."""
+        return next((s.names[key] for s in self.scopes if key in s.names), None)
+
+    def define(self, key: Hashable, name: str, text: Text | str, level: int, first: bool = False) -> str:
+        """Name a value at the head of scope `level`, once; `first` for what depends on no other line."""
+        if (known := self.find(key)) is not None:
+            return known
+        scope = self.scopes[level]
+        scope.names[key] = fresh = self.fresh(name, level)
+        (scope.first if first else scope.head).append(f"{fresh} = {text}")
+        return fresh
+
+    def emit(self, *lines: str) -> None:
+        """Add lines to the body of the innermost scope."""
+        self.scopes[-1].body.extend(lines)
+
+    @property
+    def depth(self) -> int:
+        return len(self.scopes) - 1
+
+    @contextmanager
+    def scope(self, *names: str) -> Iterator[Scope]:
+        """Write into a nested body that binds `names`."""
+        inner = Scope(frozenset(names))
+        self.scopes.append(inner)
+        try:
+            yield inner
+        finally:
+            self.scopes.pop()
+
+    # --- variables -----------------------------------------------------------------------------
+
+    def variable(self, name: str) -> str:
+        if name in self._params:
+            self.used.add(name)
+        return name
+
+    def is_nonnegative(self, name: str) -> bool:
+        return self._signs.get(name, False)
+
+    def bind_loop(self, loop: Loop) -> None:
+        """Note the sign of a loop variable."""
+        self._signs[loop.var] = nonnegative(loop.lo, self.is_nonnegative)
+
+    def level(self, exprs: Iterable[Expr]) -> int:
+        """The outermost scope in which all of `exprs` can be computed."""
+        return max((self._level(e) for e in exprs), default=0)
+
+    def _level(self, e: Expr) -> int:
+        for k, s in enumerate(self.scopes):
+            if e in s.names:
+                return k
+        if isinstance(e, Load):
+            return self.depth
+        if isinstance(e, Var):
+            return max((k for k, s in enumerate(self.scopes) if e.name in s.vars), default=0)
+        return self.level(children(e))
+
+    def named(self, e: Expr) -> str | None:
+        return None if isinstance(e, Var) else self.find(e)
+
+    def name_scalar(self, e: Expr, name: str) -> str:
+        """The text of a scalar, through a line of its own unless it is a literal or a variable."""
+        if not children(e):
+            return str(self.scalar(e))
+        return self.define(e, name, self.scalar(e), self.level([e]))
+
+    # --- parameters ----------------------------------------------------------------------------
+
+    def buffer(self, name: str) -> Buffer:
+        return self.program.globals[name]
+
+    def pointer(self, buffer: str) -> str:
+        self.used.add(f"{buffer}_ptr")
+        return f"{buffer}_ptr"
+
+    def stride(self, buffer: str, dim: int) -> str | None:
+        """The stride parameter of a dimension; None for the last, which is unit."""
+        b = self.buffer(buffer)
+        if dim == len(b.shape) - 1:
+            return None
+        name = stride_name(b, dim)
+        self.used.add(name)
+        return name
+
+    # --- scalar reads --------------------------------------------------------------------------
+
+    def scalar_load(self, load: Load, guard: Text | None) -> Text:
+        """A read of one element, such as an entry of a page table."""
+        address = Text(self.pointer(load.buffer))
+        for k, index in enumerate(load.index):
+            part, stride = self.scalar(index, guard), self.stride(load.buffer, k)
+            if stride is not None:
+                part = infix("mul", self.widened(part, [index]), Text(stride))
+            if str(part) != "0":
+                address = infix("add", address, part)
+        if guard is not None:
+            return call("tl.load", address, f"mask={guard}", "other=0")
+        text = call("tl.load", address)
+        if load.buffer in self.stored:
+            return text
+        return Text(self.define(load, f"{load.buffer}_value", text, self.depth))
+
+    def widened(self, text: Text, exprs: Iterable[Expr]) -> Text:
+        """A scalar as int64, before it is multiplied by a stride and could pass 2**31."""
+        names = frozenset[str]().union(*(variables(e) for e in exprs))
+        grid = self.scopes[0].vars
+        if names & self.wide or not names - frozenset(t.name for t in self.program.tunables):
+            return text
+        if names & grid:
+            return Text(f"{text.at(ATOM)}.to(tl.int64)")
+        # Loop variables are plain numbers in the interpreter, without a method `to`.
+        return call("tl.cast", text, "tl.int64")
+
+
+def stride_name(b: Buffer, dim: int) -> str:
+    """`stride_<buffer>_<dim>`, by the name of its size where that says which dimension is meant."""
+    size = b.shape[dim]
+    plain = isinstance(size, Var) and sum(size == d for d in b.shape) == 1
+    return f"stride_{b.name}_{size.name if plain and isinstance(size, Var) else dim}"
+
+
+def reserved_names(program: TileProgram, kernel: TileKernel) -> frozenset[str]:
+    """Names that no definition may take: parameters, loop variables, tile variables, modules."""
+    names = {"tl", "triton", "torch", "TensorDescriptor", "range", "float", *keyword.kwlist}
+    names |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
+    names |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    names |= set(local_names(program, kernel).values())
+    for b in program.globals.values():
+        names |= {f"{b.name}_ptr", f"{b.name}_desc", *(stride_name(b, k) for k in range(len(b.shape)))}
+    return frozenset(names)
+
+
+def local_names(program: TileProgram, kernel: TileKernel) -> dict[str, str]:
+    """The Python name of each tile variable: its own, unless a size or a loop variable has it."""
+    taken = {"tl", "triton", "torch", "range", "float", *keyword.kwlist}
+    taken |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
+    taken |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    names: dict[str, str] = {}
+    for s in walk_stmts(kernel.body):
+        name = getattr(s, "name", None)
+        if isinstance(name, str) and name not in names:
+            names[name] = f"{name}_tile" if name in taken else name
+    return names
+
+
+def address_only(kernel: TileKernel) -> frozenset[str]:
+    """Grid variables that occur in nothing but scalar parts of addresses: these may be int64 throughout."""
+    elsewhere: set[str] = set()
+    for s in walk_stmts(kernel.body):
+        elsewhere |= _statement_variables(s)
+    for g in kernel.grid:
+        elsewhere |= variables(g.extent)
+    return frozenset(g.var for g in kernel.grid) - elsewhere
+
+
+def _statement_variables(s: TStmt) -> set[str]:
+    exprs: list[Expr] = []
+    if isinstance(s, Loop):
+        exprs = [s.lo, s.hi]
+    elif not isinstance(s, StoreTile) and hasattr(s, "pred"):
+        exprs = [s.pred]
+    found = {v for e in exprs for v in _direct(e)}
+    roots = stmt_exprs(s)
+    if isinstance(s, StoreTile):
+        roots = roots[len(s.index) :]
+        for i in s.index:
+            found |= _index_variables(i)
+    for root in roots:
+        found |= _tile_variables(root)
+    return found
+
+
+def _direct(e: Expr) -> set[str]:
+    """Variables of `e` outside the indices of loads in it."""
+    if isinstance(e, Load):
+        return set()
+    if isinstance(e, Var):
+        return {e.name}
+    return {v for c in children(e) for v in _direct(c)}
+
+
+def _tile_variables(e: TExpr) -> set[str]:
+    """Variables of scalars in `e`, but for bare scalar indices of its loads."""
+    found: set[str] = set()
+    skip: set[int] = set()
+    for x in tile_walk(e):
+        if isinstance(x, LoadTile):
+            for i in x.index:
+                found |= _index_variables(i)
+                skip |= {id(n) for n in tile_walk(i)}
+        elif isinstance(x, Scalar) and id(x) not in skip:
+            found |= _direct(x.expr)
+    return found
+
+
+def _index_variables(i: TExpr) -> set[str]:
+    """Variables of the parts of an index that become tiles."""
+    from neptune.codegen.triton_index import linear
+
+    found: set[str] = set()
+    for t in linear(i):
+        if t.tile is not None:
+            found |= {v for f in t.factors for v in _direct(f)} | _tile_variables(t.tile)
+    return found

@@ -1,0 +1,209 @@
+"""Pieces of Python text: precedence, literals, line breaking, helper functions of generated modules."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Const, Expr, Op
+
+# Binding strength of Python's operators, loosest first; an atom is a name, a call or a subscript.
+CHOICE, OR_WORD, AND_WORD, NOT_WORD, COMPARE, OR, AND, ADD, MUL, UNARY, ATOM = range(11)
+INFIX = {
+    "add": ("+", ADD),
+    "sub": ("-", ADD),
+    "mul": ("*", MUL),
+    "div": ("/", MUL),
+    "floordiv": ("//", MUL),
+    "mod": ("%", MUL),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "and": ("&", AND),
+    "or": ("|", OR),
+}
+TL_DTYPES = {name: f"tl.{'int1' if name == 'bool' else name}" for name in DTYPES}
+WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Python text and how strongly its outermost operator binds."""
+
+    text: str
+    level: int = ATOM
+
+    def at(self, level: int) -> str:
+        """The text as an operand of an operator that binds this strongly."""
+        return f"({self.text})" if self.level < level else self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def infix(name: str, a: Text, b: Text, dtype: str = "int32") -> Text:
+    """A two-argument operator with the parentheses it needs and no others; float sums keep their order.
+
+    >>> str(infix("sub", Text("a"), infix("add", Text("b"), Text("c"))))
+    'a - (b + c)'
+    """
+    symbol, level = INFIX[name]
+    associative = name in ("and", "or") or (name == "add" and not is_float(dtype))
+    left = level + 1 if level == COMPARE else level
+    return Text(f"{a.at(left)} {symbol} {b.at(level if associative else level + 1)}", level)
+
+
+def call(name: str, *args: Text | str) -> Text:
+    """A function call."""
+    return Text(f"{name}({', '.join(str(a) for a in args)})")
+
+
+def literal(value: float | int | bool, dtype: str) -> Text:
+    """A number as Triton source takes it.
+
+    >>> str(literal(float("-inf"), "float32")), str(literal(1, "float16"))
+    ('float("-inf")', '1.0')
+    """
+    kind = DTYPES[dtype].kind
+    if kind == "bool":
+        return Text(str(bool(value)))
+    if kind == "float" and not math.isfinite(value):
+        return Text(f'float("{float(value)}")')
+    text = repr(float(value)) if kind == "float" else repr(int(value))
+    return Text(text, UNARY if text.startswith("-") else ATOM)
+
+
+def shortest_float32(value: float) -> float:
+    """The decimal number with the fewest digits that rounds to the same float32.
+
+    >>> shortest_float32(0.08838834764831845 * 1.4426950408889634)
+    0.12751743
+    """
+    try:
+        wanted = struct.pack("f", value)
+    except OverflowError:
+        return value
+    for digits in range(1, 10):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("f", short) == wanted:
+            return short
+    return value
+
+
+def constant(e: Expr) -> Text | None:
+    """Arithmetic of literals with log2(e) or ln(2), as one literal; None for everything else."""
+    if not any(isinstance(x, Op) and not x.args for x in _nodes(e)):
+        return None
+    value = _value(e)
+    if value is None:
+        return None
+    return literal(value if e.dtype == "float64" else shortest_float32(value), e.dtype)
+
+
+def _nodes(e: Expr) -> list[Expr]:
+    return [e, *(n for a in e.args for n in _nodes(a))] if isinstance(e, Op) else [e]
+
+
+def _value(e: Expr) -> float | None:
+    if isinstance(e, Const):
+        return float(e.value)
+    if not isinstance(e, Op):
+        return None
+    args = [_value(a) for a in e.args]
+    match e.name, args:
+        case "log2e", []:
+            return math.log2(math.e)
+        case "ln2", []:
+            return math.log(2)
+        case "neg", [float(a)]:
+            return -a
+        case "mul", [float(a), float(b)]:
+            return a * b
+        case "div", [float(a), float(b)] if b != 0:
+            return a / b
+        case _:
+            return None
+
+
+def wrap(line: str) -> list[str]:
+    """Break a line that is too long at the commas of its outermost bracket, one part a line."""
+    if len(line) <= WIDTH:
+        return [line]
+    pad = line[: len(line) - len(line.lstrip())]
+    for start, end, cuts in _groups(line):
+        if not cuts:
+            continue
+        marks = [start, *cuts, end]
+        parts = [line[a + 1 : b].strip() for a, b in zip(marks, marks[1:], strict=False)]
+        inner = [x for p in parts if p for x in wrap(f"{pad}    {p},")]
+        return [line[: start + 1], *inner, pad + line[end:]]
+    return [line]
+
+
+def _groups(line: str) -> list[tuple[int, int, list[int]]]:
+    """The bracket groups of a line, outermost and longest first: start, end, commas at top level."""
+    groups: list[tuple[int, int, list[int], int]] = []
+    stack: list[tuple[int, list[int]]] = []
+    quoted = False
+    for k, c in enumerate(line):
+        if c == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif c in "([{":
+            stack.append((k, []))
+        elif c in ")]}" and stack:
+            start, cuts = stack.pop()
+            groups.append((start, k, cuts, len(stack)))
+        elif c == "," and stack:
+            stack[-1][1].append(k)
+    groups.sort(key=lambda g: (g[3], g[0] - g[1]))
+    return [(start, end, cuts) for start, end, cuts, _ in groups]
+
+
+HELPERS = {
+    "_multiply": """\
+@triton.jit
+def _multiply(a, b):
+    return a * b
+""",
+    "_tanh": """\
+@triton.jit
+def _tanh(x):
+    # 1 - 2 / (exp(2|x|) + 1) cancels near zero, where the odd Taylor polynomial is exact to float32.
+    a = tl.abs(x)
+    far = 1.0 - 2.0 / (tl.exp2(a * 2.8853900817779268) + 1.0)
+    s = a * a
+    near = s * (-1382.0 / 155925.0) + 62.0 / 2835.0
+    near = near * s - 17.0 / 315.0
+    near = near * s + 2.0 / 15.0
+    near = near * s - 1.0 / 3.0
+    near = a + a * s * near
+    t = tl.where(a < 0.35, near, far)
+    return tl.where(x < 0, -t, t)
+""",
+    "_pow": """\
+@triton.jit
+def _pow(x, y):
+    # |x|^y, with the sign of an odd integer power; a negative base has no other real power.
+    size = tl.where(y == 0, 1.0, tl.exp2(y * tl.log2(tl.abs(x))))
+    whole = tl.floor(y) == y
+    odd = tl.floor(y * 0.5) * 2.0 != y
+    negative = tl.where(whole, tl.where(odd, -size, size), float("nan"))
+    return tl.where((x < 0) & (y != 0), negative, size)
+""",
+    "_power": """\
+@triton.jit
+def _power(x, N: tl.constexpr):
+    # A small integer power by multiplication.
+    result = x
+    for _ in tl.static_range(N - 1):
+        result = result * x
+    return result
+""",
+}

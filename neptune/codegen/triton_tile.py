@@ -1,0 +1,246 @@
+"""Tile expressions as Triton text; see `neptune.tile.ir` for what each node means."""
+
+from __future__ import annotations
+
+from neptune.codegen import triton_access as access
+from neptune.codegen.triton_descriptor import descriptor_load
+from neptune.codegen.triton_expr import apply_math, apply_pow, floored, narrow_quotient
+from neptune.codegen.triton_index import linear, place, transposed_load
+from neptune.codegen.triton_scope import Context
+from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import Const, Expr, Op
+from neptune.tile.ir import (
+    CastTile,
+    Dot,
+    Full,
+    Iota,
+    LoadTile,
+    Local,
+    Map,
+    Rearrange,
+    Reduce,
+    Scalar,
+    TExpr,
+    Where,
+)
+
+REDUCTIONS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
+NARROW = ("float16", "bfloat16")
+
+
+class TileWriter:
+    """Writes the tile expressions of one kernel. A load inside an expression gets a line of its own."""
+
+    def __init__(self, ctx: Context, locals_: dict[str, str]) -> None:
+        self.ctx, self.locals = ctx, locals_
+        self.pending: dict[LoadTile, str] = {}
+
+    def statement_done(self) -> None:
+        """Loads are shared within one statement only: another may store in between."""
+        self.pending.clear()
+
+    def __call__(self, e: TExpr) -> Text:
+        """The text of a tile whose dims are `e.dims`."""
+        if (folded := self.fold(e)) is not None:
+            return folded
+        match e:
+            case Scalar(expr):
+                return self.ctx.scalar(expr)
+            case Full():
+                return self.full(e)
+            case Iota(axis):
+                return Text(access.iota(self.ctx, axis))
+            case Local(name, _, _):
+                return Text(self.locals.get(name, name))
+            case LoadTile():
+                return self.named_load(e)
+            case Map():
+                return self.map(e)
+            case CastTile():
+                return self.cast(e)
+            case Where():
+                return call("tl.where", *(self.placed(x, e.dims) for x in (e.pred, e.then, e.other)))
+            case Reduce():
+                return self.reduce(e)
+            case Dot():
+                return self.dot(e)
+            case Rearrange():
+                return self.rearrange(e)
+
+    def placed(self, e: TExpr, dims: tuple[str, ...]) -> Text:
+        """`e` as it broadcasts to `dims`."""
+        text = self(e)
+        moved = place(text.at(ATOM), e.dims, dims)
+        return text if moved == text.at(ATOM) else Text(moved)
+
+    def fold(self, e: TExpr) -> Text | None:
+        """Arithmetic of literals with log2(e), as one literal."""
+        expr = as_scalar(e) if isinstance(e, Map) else None
+        return None if expr is None else constant(expr)
+
+    def full(self, e: Full) -> Text:
+        dims, dtype = access.shape(self.ctx, e.dims), TL_DTYPES[e.dtype]
+        if isinstance(e.value.expr, Const) and e.value.expr.value == 0:
+            return call("tl.zeros", dims, dtype)
+        value = literal(e.value.expr.value, e.dtype) if isinstance(e.value.expr, Const) else self.ctx.scalar(e.value.expr)
+        return call("tl.full", dims, value, dtype)
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def named_load(self, e: LoadTile) -> Text:
+        if e not in self.pending:
+            text = self.load(e)
+            name = self.ctx.fresh(e.buffer, self.ctx.depth)
+            self.ctx.scopes[-1].names[("load", name)] = name
+            self.ctx.emit(f"{name} = {text}")
+            self.pending[e] = name
+        return Text(self.pending[e])
+
+    def load(self, e: LoadTile) -> Text:
+        """`tl.load` of a tile, or a read through a host tensor descriptor."""
+        if self.ctx.descriptors and (text := descriptor_load(self.ctx, e)) is not None:
+            return text
+        pointer, parts = self.pointer(e.buffer, e.index, e.dims)
+        if not access.covered(parts, e.dims):
+            pointer = call("tl.broadcast_to", pointer, access.shape(self.ctx, e.dims))
+        if e.mask is None:
+            return call("tl.load", pointer)
+        other = literal(e.other, e.dtype)
+        return call("tl.load", pointer, f"mask={self.placed(e.mask, e.dims)}", f"other={other}")
+
+    def pointer(
+        self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]
+    ) -> tuple[Text, access.Parts]:
+        """The tile of pointers of an access, and the parts of its index."""
+        ctx = self.ctx
+        parts = access.split(ctx, buffer, index)
+        pointer = access.base(ctx, buffer, parts)
+        for stride, t in parts.opaque:
+            assert t.tile is not None
+            text = self.placed(t.tile, dims)
+            if stride is not None:
+                text = Text(f"{text.at(ATOM)}.to(tl.int64)")
+            text = access.product(ctx, t.factors, text)
+            text = text if stride is None else infix("mul", text, Text(stride))
+            pointer = access.add(pointer, text, t.negative)
+        offs = access.offsets(ctx, buffer, parts, dims)
+        return (pointer if offs is None else infix("add", pointer, offs)), parts
+
+    # --- arithmetic ----------------------------------------------------------------------------
+
+    def map(self, e: Map) -> Text:
+        if (position := self.position(e)) is not None:
+            return position
+        args = [self.placed(a, e.dims) for a in e.args]
+        name = e.op
+        if name in ("floordiv", "mod") and not self.nonnegative(e.args[0]):
+            return floored(name, *args)
+        if name in INFIX:
+            text = infix(name, args[0], args[1], e.dtype)
+            return narrow_quotient(text, e.dtype) if name == "div" else text
+        if name in ("min", "max"):
+            return call(f"tl.{name}imum", *args)
+        if name == "neg":
+            return Text(f"-{args[0].at(UNARY)}", UNARY)
+        if name == "not":
+            return Text(f"~{args[0].at(UNARY)}", UNARY)
+        if name == "abs":
+            return call("tl.abs", *args)
+        if name == "pow":
+            return apply_pow(args[0], args[1], as_scalar(e.args[1]), e.dtype, self.ctx.helpers.add)
+        return apply_math(name, args[0], e.dtype, self.ctx.helpers.add)
+
+    def position(self, e: Map) -> Text | None:
+        """`scalar + iota`, the positions of a tile along an axis, as a name of its own: `idx_<axis>`."""
+        if e.op != "add" or not is_int(e.dtype):
+            return None
+        if not any(isinstance(a, Scalar) for a in e.args):
+            return None
+        terms = linear(e)
+        axes = [t for t in terms if t.tile is not None]
+        if len(axes) != 1 or axes[0].negative or axes[0].factors or not isinstance(axes[0].tile, Iota):
+            return None
+        axis = axes[0].tile.axis
+        factors = [f for t in terms for f in t.factors]
+        start = next(a for a in e.args if isinstance(a, Scalar))
+        text = infix("add", self.ctx.scalar(start.expr), Text(access.iota(self.ctx, axis)))
+        if len(e.args) != 2 or len(linear(next(a for a in e.args if a is not start))) != 1:
+            return None
+        name = self.ctx.define(("position", str(text)), f"idx_{axis}", text, self.ctx.level(factors))
+        return Text(place(name, (axis,), e.dims))
+
+    def nonnegative(self, e: TExpr) -> bool:
+        """True where every element shows to be >= 0."""
+        from neptune.codegen.triton_expr import nonnegative
+
+        match e:
+            case Scalar(expr):
+                return nonnegative(expr, self.ctx.is_nonnegative)
+            case Iota():
+                return True
+            case Map("add" | "mul" | "min" | "floordiv", args, _, _):
+                return all(self.nonnegative(a) for a in args)
+            case Map("max", args, _, _):
+                return any(self.nonnegative(a) for a in args)
+            case Map("mod", (_, b), _, _):
+                return self.nonnegative(b)
+            case Rearrange(arg, _):
+                return self.nonnegative(arg)
+            case Full(value, _, _):
+                return self.nonnegative(value)
+            case _:
+                return False
+
+    def cast(self, e: CastTile) -> Text:
+        if e.arg.dtype == e.dtype:
+            return self(e.arg)
+        if not e.arg.dims:
+            return call("tl.cast", self(e.arg), TL_DTYPES[e.dtype])
+        return Text(f"{self(e.arg).at(ATOM)}.to({TL_DTYPES[e.dtype]})")
+
+    def reduce(self, e: Reduce) -> Text:
+        """A reduction. Triton widens 16-bit extremes to float32; the IR keeps the dtype."""
+        axis = e.arg.dims.index(e.axis)
+        arg = self(e.arg)
+        if e.reducer == "prod":
+            self.ctx.helpers.add("_multiply")
+            return call("tl.reduce", arg, str(axis), "_multiply")
+        text = call(REDUCTIONS[e.reducer], arg, f"axis={axis}")
+        if e.dtype in NARROW and e.reducer != "sum":
+            return Text(f"{text}.to({TL_DTYPES[e.dtype]})")
+        return text
+
+    def dot(self, e: Dot) -> Text:
+        args = [self(e.a), self(e.b)]
+        if e.acc is not None and not _is_zero(e.acc):
+            args.append(self.placed(e.acc, e.dims))
+        if e.a.dtype == "float32":
+            args.append(Text(f'input_precision="{"tf32" if e.allow_tf32 else "ieee"}"'))
+        return call("tl.dot", *args)
+
+    def rearrange(self, e: Rearrange) -> Text:
+        """A permutation of a load is loaded so; other permutations and unit dims are taken in registers."""
+        if isinstance(e.arg, LoadTile) and (load := transposed_load(e.arg, e.pattern)) is not None:
+            return self.named_load(load)
+        source = tuple(e.pattern.split("->")[0].split())
+        if source.count("1") > e.dims.count("1"):
+            return call("tl.reshape", self(e.arg), access.shape(self.ctx, e.dims))
+        return Text(place(self(e.arg).at(ATOM), source, e.dims))
+
+
+def _is_zero(e: TExpr) -> bool:
+    return isinstance(e, Full) and isinstance(e.value.expr, Const) and e.value.expr.value == 0
+
+
+def as_scalar(e: TExpr) -> Expr | None:
+    """A tile expression of scalars only, as a scalar expression; None where a tile is in it."""
+    match e:
+        case Scalar(expr):
+            return expr
+        case Map(op, args, (), dtype):
+            parts = [as_scalar(a) for a in args]
+            exprs = tuple(p for p in parts if p is not None)
+            return Op(op, exprs, dtype) if len(exprs) == len(parts) else None
+        case _:
+            return None

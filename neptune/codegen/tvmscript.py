@@ -1,0 +1,371 @@
+"""Print a Program as TVMScript text, for the LLVM target (design §8: every rounding is honoured).
+
+TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text says nothing it could rewrite:
+
+- A 16-bit float is *carried* as float32 and rounded after every operation that can be inexact (float32 has
+  more than twice the precision, so rounding twice is rounding once).  bfloat16 is rounded on its bits: TVM
+  erases `Cast(f32, Cast(bf16, x))`.
+- Float literals are printed by their bits, because TVM folds `x * 0` to 0, `x + 0` to x and `x / c` to
+  `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
+- int32 is carried as int64: sizes, indices and products of them are exact (a Cast to int32 still wraps).
+- What `Select`, `and` and `or` do not take is not executed where it could trap (loads, integer divisions).
+- `max(a, b)` and `min(a, b)` are `a > b ? a : b` and `a < b ? a : b` up to the order of the operands; whether
+  a NaN operand survives is unspecified.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import struct
+
+from neptune.errors import InternalError
+from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
+from neptune.ir.printer import print_stage
+from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
+from neptune.ir.reducers import REDUCERS
+
+# What holds a dtype inside an expression, and in memory (bfloat16 and bool have no usable TVM type).
+CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64"}
+STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
+_CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
+_RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
+# TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.
+_LIBM = {("tanh", "float32"): "tanhf", ("tanh", "float64"): "tanh"}
+
+
+def carrier(dtype: str) -> str:
+    """The TVM dtype in which a value of `dtype` is computed."""
+    return CARRIER.get(dtype, dtype)
+
+
+def storage(dtype: str) -> str:
+    """The TVM dtype of a buffer of `dtype`."""
+    return STORAGE.get(dtype, dtype)
+
+
+# --- literals and roundings ------------------------------------------------------------------------
+
+
+def _bf16_nearest(value: float) -> float:
+    """The bfloat16 nearest to a float32 value, as torch rounds it."""
+    if not math.isfinite(value):
+        return value
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def float_literal(value: float, dtype: str) -> str:
+    """A float literal of `dtype`, rounded to it and spelled by its bits in the carrier.
+
+    >>> float_literal(1.0, "float16")
+    'T.reinterpret("float32", T.uint32(0x3f800000))'
+    """
+    pack, bits = ("<d", "int64") if dtype == "float64" else ("<f", "uint32")
+    if dtype == "float16":
+        value = _packed("<e", value)
+    elif dtype != "float64":
+        value = _packed("<f", value)
+        value = _bf16_nearest(value) if dtype == "bfloat16" else value
+    packed = struct.pack(pack, value)
+    # Zero bits are not accepted there, and a plain 0.0 is folded: |-0.0| is neither.
+    raw = int.from_bytes(packed if any(packed) else struct.pack(pack, -0.0), "little", signed=bits == "int64")
+    text = f'T.reinterpret("{carrier(dtype)}", T.{bits}({raw:#x}))'
+    return text if any(packed) else f"T.fabs({text})"
+
+
+def _packed(code: str, value: float) -> float:
+    try:
+        return float(struct.unpack(code, struct.pack(code, value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _can_trap(e: Expr) -> bool:
+    """Whether evaluating `e` where it is not wanted could fault: it loads, or divides integers."""
+    return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
+
+
+# --- the printer -----------------------------------------------------------------------------------
+
+
+class Printer:
+    """Prints one Program. `strided` names the buffers whose last stride is not 1; with `fence` a product is
+    kept from being contracted with a sum (for machines on which a fused multiply-add cannot be switched off).
+    """
+
+    def __init__(self, program: Program, strided: frozenset[str], fence: bool) -> None:
+        self.program, self.strided, self.fence = program, strided, fence
+        self.names: dict[tuple[str, str], str] = {}
+        self.used: set[str] = set(_RESERVED)
+        self.lets: list[tuple[str, str]] = []
+        self.scalars = {s.name: s.dtype for s in program.scalars}
+        # Everything that is visible from the start gets its name first, so that it keeps it.
+        for b in program.globals:
+            self.name("buffer", b)
+        for v in (*self.scalars, *(t.name for t in program.tunables)):
+            self.name("var", v)
+
+    def name(self, kind: str, name: str) -> str:
+        """The Python identifier of a buffer or a variable."""
+        key = (kind, name)
+        if key not in self.names:
+            self.names[key] = self.fresh(name)
+        return self.names[key]
+
+    def fresh(self, name: str) -> str:
+        base = name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) else "v_"
+        text, k = base, 0
+        while text in self.used:
+            k += 1
+            text = f"{base}_{k}"
+        self.used.add(text)
+        return text
+
+    def let(self, dtype: str, value: str, body: str) -> str:
+        """`body` with a `{}` for a name that is bound to `value`."""
+        name = self.fresh("u")
+        self.lets.append((name, dtype))
+        return f"T.Let({body.replace('{}', name)}, where={{{name}: {value}}})"
+
+    # --- roundings
+
+    def round16(self, text: str, dtype: str) -> str:
+        """Round a float32 to a 16-bit float, carried as float32."""
+        if dtype == "float16":
+            return f'T.Cast("float32", T.Cast("float16", {text}))'
+        # Nearest, ties to even, on the bits; a NaN (whose payload might carry into the sign) is quietened.
+        nan = "T.bitwise_and({}, T.uint32(0x7fffffff)) > T.uint32(0x7f800000)"
+        quiet = "T.bitwise_or({}, T.uint32(0x400000))"
+        carry = "{} + T.uint32(0x7fff) + T.bitwise_and(T.shift_right({}, T.uint32(16)), T.uint32(1))"
+        body = f"T.bitwise_and(T.Select({nan}, {quiet}, {carry}), T.uint32(0xffff0000))"
+        bits = self.let("uint32", f'T.reinterpret("uint32", {text})', body)
+        return f'T.reinterpret("float32", {bits})'
+
+    def round_odd(self, text: str) -> str:
+        """Round a float64 to float32 by truncation, with a sticky last bit: safe to round once more."""
+        x = self.fresh("u")
+        self.lets.append((x, "float64"))
+        near = f'T.reinterpret("uint32", T.Cast("float32", {x}))'
+        back = 'T.Cast("float64", T.reinterpret("float32", {}))'
+        away = f'T.Cast("uint32", T.fabs({back}) > T.fabs({x}))'
+        inexact = f"T.Or({back} < {x}, {back} > {x})"
+        body = f"T.Select({inexact}, T.bitwise_or({{}} - {away}, T.uint32(1)), {{}})"
+        bits = self.let("uint32", near, body)
+        return f'T.Let(T.reinterpret("float32", {bits}), where={{{x}: {text}}})'
+
+    def cast(self, text: str, src: str, dst: str) -> str:
+        """One conversion between carried values."""
+        if dst == "bool":
+            if is_float(src):  # not `!=`, which compiles to false for NaN
+                return f"T.Select({text} == {float_literal(0.0, src)}, T.bool(False), T.bool(True))"
+            return f"({text} != T.{carrier(src)}(0))"
+        if dst in ("float16", "bfloat16"):
+            if src == "float64":
+                text = self.round_odd(text)
+            elif src in ("int32", "int64"):
+                text = self.round_odd(f'T.Cast("float64", {text})')
+            elif not is_float(src):
+                text = f'T.Cast("float32", {text})'
+            return self.round16(text, dst)
+        if is_float(src) and is_int(dst):
+            text, src = f'T.Cast("int64", {text})', "int64"
+        if src == "int64" and dst == "int32":
+            return f'T.Cast("int64", T.Cast("int32", {text}))'
+        return text if carrier(src) == carrier(dst) else f'T.Cast("{carrier(dst)}", {text})'
+
+    # --- expressions
+
+    def const(self, e: Const) -> str:
+        if e.dtype == "bool":
+            return f"T.bool({bool(e.value)})"
+        if is_float(e.dtype):
+            return float_literal(float(e.value), e.dtype)
+        return f"T.{carrier(e.dtype)}({int(e.value)})"
+
+    def load(self, e: Load) -> str:
+        text = f"{self.name('buffer', e.buffer)}[{self.index(e.index)}]"
+        if e.dtype == "bfloat16":
+            return f'T.reinterpret("float32", T.shift_left(T.Cast("uint32", {text}), T.uint32(16)))'
+        if e.dtype == "bool":
+            return f"({text} != T.uint8(0))"
+        return text if carrier(e.dtype) == e.dtype else f'T.Cast("{carrier(e.dtype)}", {text})'
+
+    def index(self, index: tuple[Expr, ...]) -> str:
+        """An index; a 0-d buffer is passed as one element."""
+        return ", ".join(self.expr(i) for i in index) if index else "T.int64(0)"
+
+    def var(self, e: Var) -> str:
+        text = self.name("var", e.name)
+        dtype = self.scalars.get(e.name, e.dtype)
+        if dtype == "bool":
+            return f"({text} != T.int64(0))"
+        return f'T.Cast("{dtype}", {text})' if dtype in ("int8", "uint8") else text
+
+    def expr(self, e: Expr) -> str:
+        """The text of an expression, in its carrier."""
+        match e:
+            case Const():
+                return self.const(e)
+            case Var():
+                return self.var(e)
+            case Load():
+                return self.load(e)
+            case Cast(arg, dtype):
+                return self.cast(self.expr(arg), arg.dtype, dtype)
+            case Select(p, a, b):
+                choose = "T.if_then_else" if _can_trap(a) or _can_trap(b) else "T.Select"
+                return f"{choose}({self.expr(p)}, {self.expr(a)}, {self.expr(b)})"
+            case Op(name, args, dtype):
+                if OPS[name].kind == "constant":
+                    return float_literal(_CONSTANTS[name], dtype)
+                if OPS[name].kind == "logic":
+                    return self.logic(name, args)
+                if OPS[name].kind == "compare":
+                    return self.compare(name, args)
+                text = self.arith(name, args, carrier(dtype))
+                exact = name in ("neg", "abs", "min", "max")
+                return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
+
+    def logic(self, name: str, args: tuple[Expr, ...]) -> str:
+        texts = [self.expr(a) for a in args]
+        # Not T.Not: it would turn `not (x > 0)` into `x <= 0`, which differs for NaN.
+        if name == "not":
+            return f"T.Select({texts[0]}, T.bool(False), T.bool(True))"
+        if not _can_trap(args[1]):
+            return f"T.{name.capitalize()}({texts[0]}, {texts[1]})"
+        if name == "and":
+            return f"T.if_then_else({texts[0]}, {texts[1]}, T.bool(False))"
+        return f"T.if_then_else({texts[0]}, T.bool(True), {texts[1]})"
+
+    def compare(self, name: str, args: tuple[Expr, ...]) -> str:
+        a, b = (self.expr(x) for x in args)
+        if args[0].dtype == "bool":
+            a, b = f'T.Cast("int64", {a})', f'T.Cast("int64", {b})'
+        elif is_float(args[0].dtype) and name in ("eq", "ne"):
+            # For NaN, `x == x` is folded to true (`x <= x` is not), and `x != y` compiles to false.
+            same = f"({a} {'<=' if args[0] == args[1] else '=='} {b})"
+            return same if name == "eq" else f"T.Select({same}, T.bool(False), T.bool(True))"
+        return f"({a} {OPS[name].infix} {b})"
+
+    def arith(self, name: str, args: tuple[Expr, ...], dtype: str) -> str:
+        """An arithmetic or math operator in the carrier `dtype`, before the rounding to 16 bits."""
+        texts = [self.expr(a) for a in args]
+        one = float_literal(1.0, dtype) if is_float(dtype) else ""
+        match name:
+            case "sub" if is_float(dtype) and args[0] == args[1]:
+                return f"({texts[0]} + (-{texts[1]}))"  # `x - x` is folded to 0, wrong for inf and NaN
+            case "mul" if self.fence and is_float(dtype):
+                return f'T.call_llvm_pure_intrin("{dtype}", "llvm.arithmetic.fence", {texts[0]} * {texts[1]})'
+            case "add" | "sub" | "mul" | "div":
+                return f"({texts[0]} {OPS[name].infix} {texts[1]})"
+            case "floordiv" | "mod":
+                return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
+            case "neg":
+                return f"(-{texts[0]})" if is_float(dtype) else f"(T.{dtype}(0) - {texts[0]})"
+            case "abs":
+                return f"T.{'fabs' if is_float(dtype) else 'abs'}({texts[0]})"
+            case "rsqrt":
+                return f"({one} / T.sqrt({texts[0]}))"
+            case "sigmoid":
+                return f"({one} / ({one} + T.exp(-{texts[0]})))"
+            case _ if (name, dtype) in _LIBM:
+                return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {texts[0]})'
+            case _:
+                return f"T.{name}({', '.join(texts)})"
+
+    # --- statements
+
+    def stored(self, value: Expr, dtype: str) -> str:
+        """A value as it is written to a buffer of `dtype`."""
+        text = self.expr(cast(value, dtype))
+        if dtype == "bfloat16":
+            return f'T.Cast("uint16", T.shift_right(T.reinterpret("uint32", {text}), T.uint32(16)))'
+        return text if carrier(dtype) == storage(dtype) else f'T.Cast("{storage(dtype)}", {text})'
+
+    def stmt(self, s: Stmt, indent: int) -> list[str]:
+        """The lines of a statement."""
+        pad = "    " * indent
+        match s:
+            case For(var, lo, hi, body, _, _):
+                head = f"{pad}for {self.name('var', var)} in range({self.expr(lo)}, {self.expr(hi)}):"
+                return [head, *self.stmt(body, indent + 1)]
+            case If(pred, body):
+                return [f"{pad}if {self.expr(pred)}:", *self.stmt(body, indent + 1)]
+            case Seq(stmts):
+                return [line for x in stmts for line in self.stmt(x, indent)] or [f"{pad}T.evaluate(0)"]
+            case Stage():
+                return self.stage(s, indent)
+            case Alloc():
+                raise InternalError("an Alloc was not hoisted before printing")
+
+    def stage(self, s: Stage, indent: int) -> list[str]:
+        lines = ["    " * indent + "# " + print_stage(s)]
+        if s.when is not None:
+            lines.append("    " * indent + f"if {self.expr(s.when)}:")
+            indent += 1
+        return lines + ["    " * indent + line for line in self.action(s.action)]
+
+    def action(self, action: Store | Update) -> list[str]:
+        buffers = (action.buffer,) if isinstance(action, Store) else action.buffers
+        dtypes = [self.program.globals[b].dtype for b in buffers]
+        values: tuple[Expr, ...]
+        if isinstance(action, Store):
+            values = (action.value,)
+        else:
+            state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
+            values = REDUCERS[action.reducer].combine(state, action.values)
+        texts = [self.stored(v, d) for v, d in zip(values, dtypes, strict=True)]
+        targets = [f"{self.name('buffer', b)}[{self.index(action.index)}]" for b in buffers]
+        if len(texts) == 1:
+            return [f"{targets[0]} = {texts[0]}"]
+        # All parts of a tuple are computed from the old state before any is written.
+        temps = [self.fresh("v") for _ in texts]
+        lines = [f"{t} = T.bind({text})" for t, text in zip(temps, texts, strict=True)]
+        return lines + [f"{target} = {t}" for target, t in zip(targets, temps, strict=True)]
+
+    # --- the function
+
+    def parameter(self, name: str, dtype: str) -> str:
+        return f"{self.name('var', name)}: T.{carrier(dtype) if is_float(dtype) else 'int64'}"
+
+    def buffer(self, b: Buffer, handle: str) -> list[str]:
+        """The lines that declare a buffer behind its handle, with free strides if it is an argument."""
+        name, dims = self.name("buffer", b.name), [self.expr(d) for d in b.shape] or ["T.int64(1)"]
+        strides = [self.fresh(f"{name}_s{k}") for k in range(len(dims))]
+        if b.name not in self.strided:
+            strides[-1] = "T.int64(1)"
+        lines = [f"    {s} = T.int64()" for s in strides if not s.startswith("T.")]
+        shape, steps = "".join(f"{d}, " for d in dims), "".join(f"{s}, " for s in strides)
+        # Alignment 1 element: torch views begin anywhere.
+        size = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "uint16": 2}.get(storage(b.dtype), 1)
+        head = f'T.match_buffer({handle}, ({shape}), "{storage(b.dtype)}", strides=({steps}), align={size})'
+        return [*lines, f"    {name} = {head}"]
+
+    def function(self) -> str:
+        """The whole text."""
+        p = self.program
+        handles = {b: self.fresh(f"{self.name('buffer', b)}_h") for b in p.globals}
+        params = [f"{h}: T.handle" for h in handles.values()]
+        params += [self.parameter(s.name, s.dtype) for s in p.scalars]
+        params += [self.parameter(t.name, "int32") for t in p.tunables]
+        declared = [line for b in p.globals.values() for line in self.buffer(b, handles[b.name])]
+        body = self.stmt(p.body, 1)
+        lets = [f"    {name} = T.{dtype}()" for name, dtype in self.lets]
+        attrs = '    T.func_attr({"global_symbol": "main", "tirx.noalias": True})'
+        head = ["@T.prim_func", f"def main({', '.join(params)}):", attrs]
+        return "\n".join([*head, *declared, *lets, *body]) + "\n"
+
+
+def print_tvmscript(program: Program, strided: frozenset[str] = frozenset(), fence: bool = False) -> str:
+    """The TVMScript text of a decomposed Program without Allocs (see `llvm.hoist_allocs`).
+
+    The parameters are the inputs, outputs and temporaries, then the scalars and the tunables. The comment
+    over each statement is the stage it comes from. Example::
+
+        # s: y[i] += x[i, j]
+        y[i] = (y[i] + x[i, j])
+    """
+    return Printer(program, strided, fence).function()

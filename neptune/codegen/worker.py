@@ -1,0 +1,127 @@
+"""A persistent worker process: one request at a time, JSON headers and raw bytes over pipes, no pickle.
+
+Compiling and interpreting Triton each need a process of their own: `TRITON_INTERPRET` counts only
+before triton's first import, ptxas failures print to stdout, and compiler assertions abort.
+
+A frame is two 8-byte lengths, a JSON object, and that many raw bytes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+Json = dict[str, Any]
+LENGTHS = struct.Struct("<QQ")
+
+
+def write_frame(stream: BinaryIO, header: Json, body: bytes = b"") -> None:
+    """Send one message."""
+    text = json.dumps(header).encode()
+    stream.write(LENGTHS.pack(len(text), len(body)))
+    stream.write(text)
+    stream.write(body)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> tuple[Json, bytes]:
+    """Receive one message; EOFError where the other side is gone."""
+    head, body = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
+    return json.loads(_exactly(stream, head)), _exactly(stream, body)
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) != count:
+        raise EOFError
+    return data
+
+
+class Worker:
+    """A child that runs `python -m module` and answers requests; started on first use, restarted if it dies.
+
+    `env` is laid over this process's environment; None removes a variable.
+    """
+
+    def __init__(self, module: str, env: dict[str, str | None]) -> None:
+        self.module, self.env = module, env
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def request(self, header: Json, body: bytes = b"") -> tuple[Json, bytes]:
+        """One round trip. EOFError where the worker died of it; the next request starts a new one."""
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                write_frame(process.stdin, header, body)  # type: ignore[arg-type]
+                return read_frame(process.stdout)  # type: ignore[arg-type]
+            except (EOFError, OSError) as e:
+                self._stop()
+                raise EOFError(f"the worker {self.module} died") from e
+            except BaseException:
+                # An interrupted exchange leaves half a frame behind.
+                self._stop()
+                raise
+
+    def close(self) -> None:
+        """End the process; a later request starts another."""
+        with self._lock:
+            self._stop()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            root = str(Path(__file__).resolve().parents[2])
+            path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+            env = {**os.environ, "PYTHONPATH": path}
+            for name, value in self.env.items():
+                env.pop(name, None)
+                if value is not None:
+                    env[name] = value
+            command = [sys.executable, "-m", self.module]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+            atexit.register(self.close)
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        atexit.unregister(self.close)
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def serve(handle: Callable[[Json, bytes], tuple[Json, bytes]]) -> None:
+    """The child's loop: answer frames until the parent closes the pipe.
+
+    The pipe keeps a descriptor of its own; what libraries print goes to /dev/null. An exception in
+    `handle` is answered as {"error": …}.
+    """
+    replies = os.fdopen(os.dup(1), "wb")
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    while True:
+        try:
+            header, body = read_frame(sys.stdin.buffer)  # type: ignore[arg-type]
+        except EOFError:
+            return
+        try:
+            answer = handle(header, body)
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}"}, b""
+        write_frame(replies, *answer)  # type: ignore[arg-type]

@@ -1,0 +1,320 @@
+"""From tensors that refer to one another to a Program: what every front end shares.
+
+A front end makes `Tensor`s whose bodies read other tensors (`Read`) at loop variables (`Axis`). Both node
+kinds carry their object, so that names are chosen once, here, when the whole program is known:
+
+    y = Tensor("y", (n,), "float32", Body((i,), Reduction("sum", x[i, j], (j,), init)))
+
+becomes
+
+    for i in [0, n):
+      for j in [0, m):
+        y: y[i] += x[i, j]  init 0.0
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from neptune.errors import ExpressionError
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, rewrite, walk
+from neptune.ir.printer import print_expr
+from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis(Var):
+    """A loop variable with its range [lo, hi). Two axes are equal when they are the same object."""
+
+    lo: Expr = ZERO
+    hi: Expr = ZERO
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Load):
+    """A load that remembers which Tensor it reads."""
+
+    source: Tensor = field(kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Reduction:
+    """`reducer` folded over `axes`, starting from `init`; it stands alone as the body of a stage."""
+
+    reducer: str
+    value: Expr
+    axes: tuple[Axis, ...]
+    init: Expr
+
+    def __repr__(self) -> str:
+        return f"{self.reducer}(…, axis={', '.join(a.name for a in self.axes)})"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise ExpressionError(
+            f"{self!r} inside a larger expression",
+            "a reduction must be the outermost expression of its stage",
+            hint="give the reduction a stage of its own and read that stage here",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    astype = __bool__ = _refuse
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a stage computes at each point of `axes`."""
+
+    axes: tuple[Axis, ...]
+    value: Expr | Reduction
+
+    @property
+    def loops(self) -> tuple[Axis, ...]:
+        """All loop variables, outermost first."""
+        return self.axes + (self.value.axes if isinstance(self.value, Reduction) else ())
+
+    @property
+    def exprs(self) -> Iterator[Expr]:
+        """Every expression of the nest in the order of reading: loop bounds, value, init."""
+        for axis in self.loops:
+            yield from (axis.lo, axis.hi)
+        if isinstance(self.value, Reduction):
+            yield from (self.value.value, self.value.init)
+        else:
+            yield self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A named array: a placeholder (`body` is None) or the result of one stage of the same name.
+
+    `t[i, j]` and `t(i, j)` read one element.
+    """
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: str
+    body: Body | None = field(default=None, repr=False)
+
+    def __call__(self, *index: ExprLike) -> Read:
+        exprs = tuple(self._index(k, i) for k, i in enumerate(index))
+        if len(exprs) != len(self.shape):
+            raise ExpressionError(
+                f"reading `{_read(self.name, exprs)}`",
+                f"`{self.name}` has {len(self.shape)} dimensions, but {len(exprs)} indices were given",
+            )
+        for i, dim in zip(exprs, self.shape, strict=True):
+            if isinstance(i, Const) and (i.value < 0 or (isinstance(dim, Const) and i.value >= dim.value)):
+                raise ExpressionError(
+                    f"reading `{_read(self.name, exprs)}`",
+                    f"index {i.value} is outside the dimension [0, {print_expr(dim)})",
+                )
+        return Read(self.name, exprs, self.dtype, source=self)
+
+    def __getitem__(self, index: ExprLike | tuple[ExprLike, ...]) -> Read:
+        return self(*index) if isinstance(index, tuple) else self(index)
+
+    def __iter__(self) -> NoReturn:
+        # Without this, Python would iterate a Tensor through __getitem__, for ever.
+        raise TypeError(f"tensor `{self.name}` cannot be iterated: index it")
+
+    def _index(self, position: int, value: ExprLike) -> Expr:
+        try:
+            e = as_expr(value)
+        except TypeError:
+            e = None
+        if e is None or not is_int(e.dtype):
+            what = repr(value) if e is None else f"`{print_expr(e)}` ({e.dtype})"
+            raise ExpressionError(f"reading `{self.name}`", f"index {position} is {what}, not an integer expression")
+        return e
+
+
+def _read(name: str, index: Sequence[Expr]) -> str:
+    return f"{name}[{', '.join(print_expr(i) for i in index)}]"
+
+
+def unique(name: str, taken: Iterable[str]) -> str:
+    """`name`, or `name_1`, `name_2`, … : the first that is not taken."""
+    used = set(taken)
+    candidates = (name if k == 0 else f"{name}_{k}" for k in range(len(used) + 1))
+    return next(c for c in candidates if c not in used)
+
+
+def reachable(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """All tensors behind `outputs`, producers first: depth-first, left to right, entered at the first read."""
+    order: dict[Tensor, None] = {}
+
+    def visit(tensor: Tensor) -> None:
+        if tensor in order:
+            return
+        for e in tensor.body.exprs if tensor.body is not None else ():
+            for node in walk(e):
+                if isinstance(node, Read):
+                    visit(node.source)
+        order[tensor] = None
+
+    for t in outputs:
+        visit(t)
+    return list(order)
+
+
+def build(
+    outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor | Var] | None = None, name: str | None = None
+) -> Program:
+    """The Program that computes `outputs`: one top-level nest per stage, producers first.
+
+    `inputs` orders the tensor arguments (and, by the `Var`s in it, the trailing scalar arguments). By
+    default tensors come depth-first, left to right from the outputs, a stage being entered at its first
+    read, and scalars that no input's shape binds follow by name. `name` defaults to the first output's.
+
+    Before: `y = compute((n,), lambda i: sum(x[i, j], axis=j), "y")`; after `build(y)`: a program with
+    input x, output y, size n and the one stage y.
+
+    Raises ExpressionError for outputs that are placeholders or repeated, inputs that are missing, and names
+    that clash.
+    """
+    outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    program = name or (outs[0].name if outs else "program")
+    asked = f"building program `{program}`"
+    _check_outputs(asked, outs)
+    tensors = reachable(outs)
+    args, scalar_order = _arguments(asked, tensors, inputs)
+    tensors = [t for t in args if t not in tensors] + tensors
+    _check_names(asked, tensors)
+    scalars = _scalars(asked, tensors, args, scalar_order)
+    stages = [t for t in tensors if t.body is not None]
+    if clash := {t.name for t in tensors} & {s.name for s in scalars}:
+        shared = sorted(clash)[0]
+        raise ExpressionError(asked, f"`{shared}` names both a tensor and a size or scalar", hint="rename one of them")
+    _check_name(asked, program)
+    return Program(
+        program,
+        tuple(_buffer(t) for t in args),
+        tuple(_buffer(t) for t in outs),
+        tuple(_buffer(t) for t in stages if t not in outs),
+        scalars,
+        (),
+        seq(*(_nest(t, {s.name for s in scalars}) for t in stages)),
+    )
+
+
+def _check_outputs(asked: str, outs: tuple[Tensor, ...]) -> None:
+    if not outs:
+        raise ExpressionError(asked, "there is no output")
+    for k, t in enumerate(outs):
+        if not isinstance(t, Tensor):
+            raise ExpressionError(asked, f"output {k} is {t!r}, not a tensor")
+        if t.body is None:
+            raise ExpressionError(asked, f"output `{t.name}` is an input", hint="copy it with a compute of its own")
+        if t in outs[:k]:
+            raise ExpressionError(asked, f"output `{t.name}` is listed twice")
+
+
+def _arguments(
+    asked: str, tensors: list[Tensor], inputs: Sequence[Tensor | Var] | None
+) -> tuple[list[Tensor], list[str]]:
+    """The input tensors in order, and the names of the scalars whose order was asked for."""
+    needed = [t for t in tensors if t.body is None]
+    if inputs is None:
+        return needed, []
+    args = [t for t in inputs if isinstance(t, Tensor)]
+    for k, t in enumerate(inputs):
+        if isinstance(t, Tensor) and t.body is not None:
+            raise ExpressionError(asked, f"input {k}, `{t.name}`, is computed", hint="list placeholders only")
+        if not isinstance(t, Tensor | Var):
+            raise ExpressionError(asked, f"input {k} is {t!r}, not a tensor or a scalar")
+        if isinstance(t, Tensor) and args.count(t) > 1:
+            raise ExpressionError(asked, f"input `{t.name}` is listed twice")
+    if missing := [t.name for t in needed if t not in args]:
+        raise ExpressionError(asked, f"`inputs` lacks {', '.join(f'`{m}`' for m in missing)}")
+    return args, [v.name for v in inputs if isinstance(v, Var)]
+
+
+def _check_name(asked: str, name: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ExpressionError(asked, f"`{name}` is not a name", hint="use letters, digits and underscores")
+
+
+def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
+    seen: set[str] = set()
+    for t in tensors:
+        _check_name(asked, t.name)
+        if t.name in seen:
+            raise ExpressionError(asked, f"two tensors are named `{t.name}`", hint="stage names must be unique")
+        seen.add(t.name)
+
+
+# --- sizes and scalars -------------------------------------------------------------------------
+
+
+def _factors(dim: Expr) -> Iterator[str]:
+    """The variables of a pure product; in a dimension each of them is then at least 1 or the array empty."""
+    if isinstance(dim, Var):
+        yield dim.name
+    elif isinstance(dim, Op) and dim.name == "mul":
+        for arg in dim.args:
+            yield from _factors(arg)
+
+
+def _scalars(asked: str, tensors: list[Tensor], args: list[Tensor], listed: list[str]) -> tuple[Scalar, ...]:
+    """Sizes in the order in which the inputs' shapes bind them, then listed ones, then the rest by name."""
+    dims = [d for t in tensors for d in t.shape]
+    used = [e for t in tensors if t.body is not None for e in t.body.exprs]
+    dtypes: dict[str, str] = {}
+    for v in (v for e in (*dims, *used) for v in walk(e) if isinstance(v, Var) and not isinstance(v, Axis)):
+        _check_name(asked, v.name)
+        if dtypes.setdefault(v.name, v.dtype) != v.dtype:
+            raise ExpressionError(asked, f"`{v.name}` is used both as {dtypes[v.name]} and as {v.dtype}")
+    sizes = {n for d in dims for n in _factors(d)}
+    in_shapes = {v.name for d in dims for v in walk(d) if isinstance(v, Var)}
+    bound = [d.name for t in args for d in t.shape if isinstance(d, Var)]
+    order = dict.fromkeys([*bound, *(n for n in listed if n in dtypes), *sorted(dtypes)])
+    return tuple(Scalar(n, dtypes[n], lo=1 if n in sizes else 0 if n in in_shapes else None) for n in order)
+
+
+# --- nests -------------------------------------------------------------------------------------
+
+
+def _buffer(tensor: Tensor) -> Buffer:
+    return Buffer(tensor.name, tensor.shape, tensor.dtype)
+
+
+def _nest(tensor: Tensor, taken: set[str]) -> Stmt:
+    """The loops and the stage of one tensor; loop names avoid `taken` and one another."""
+    assert tensor.body is not None
+    names: dict[Axis, str] = {}
+    for k, axis in enumerate(tensor.body.loops):
+        plain = axis.name if axis.name.isidentifier() and axis.name.strip("_") else f"i{k}"
+        names[axis] = unique(plain, taken | set(names.values()))
+
+    def plain_node(e: Expr) -> Expr | None:
+        if isinstance(e, Axis):
+            return Var(names[e], e.dtype)
+        if isinstance(e, Read):
+            return Load(e.buffer, tuple(resolve(i) for i in e.index), e.dtype)
+        return None
+
+    def resolve(e: Expr) -> Expr:
+        return rewrite(e, plain_node)
+
+    index = tuple(resolve(a) for a in tensor.body.axes)
+    value = tensor.body.value
+    action: Store | Update
+    if isinstance(value, Reduction):
+        action = Update((tensor.name,), index, value.reducer, (resolve(value.value),), (resolve(value.init),))
+    else:
+        action = Store(tensor.name, index, resolve(value))
+    nest: Stmt = Stage(tensor.name, action)
+    for axis in reversed(tensor.body.loops):
+        nest = For(names[axis], resolve(axis.lo), resolve(axis.hi), nest)
+    return nest

@@ -1,0 +1,381 @@
+"""Tensor expressions without TVM, in TE's spelling.
+
+    m, n = var("m"), var("n")
+    x = placeholder((m, n), "float32", "x")
+    j = reduce_axis((0, n), "j")
+    y = compute((m,), lambda i: sum(x[i, j], axis=j), "y")
+    program = build(y)
+
+gives
+
+    for i in [0, m):
+      for j in [0, n):
+        y: y[i] += x[i, j]  init 0.0
+
+One `compute` is one stage, named like its tensor. Loops take the names of the lambda's parameters (i0, i1, …
+for `*axes`) and of the reduce axes; one that would hide another or a size gets a suffix (`i_1`). Equality of
+expressions is `eq(a, b)`; `a == b` compares their structure and is refused as a predicate.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+
+from neptune.errors import ExpressionError
+from neptune.frontend import assemble
+from neptune.frontend.assemble import Axis, Body, Reduction, Tensor, build
+from neptune.ir import dtypes
+from neptune.ir import expr as ir
+from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
+from neptune.ir.printer import print_expr
+from neptune.ir.program import ZERO
+from neptune.ir.reducers import REDUCERS
+
+__all__ = [
+    "Axis",
+    "Reduction",
+    "Tensor",
+    "abs",
+    "all_of",
+    "any_of",
+    "build",
+    "cast",
+    "ceildiv",
+    "compute",
+    "const",
+    "eq",
+    "exp",
+    "exp2",
+    "if_then_else",
+    "log",
+    "log2",
+    "logical_not",
+    "max",
+    "max_value",
+    "maximum",
+    "min",
+    "min_value",
+    "minimum",
+    "ne",
+    "placeholder",
+    "pow",
+    "power",
+    "prod",
+    "reduce_axis",
+    "rsqrt",
+    "select",
+    "sigmoid",
+    "sqrt",
+    "sum",
+    "tanh",
+    "var",
+]
+
+
+# --- tensors, axes and scalars -----------------------------------------------------------------
+
+
+def var(name: str, dtype: str = "int32") -> Var:
+    """A symbolic size, or a scalar argument where no input's shape is made of it. One name is one variable."""
+    return Var(name, _dtype(f"variable `{name}`", dtype))
+
+
+def const(value: int | float | bool, dtype: str = "float32") -> Expr:
+    """A literal of `dtype`."""
+    return ir.as_expr(value, _dtype(f"constant {value!r}", dtype))
+
+
+def min_value(dtype: str) -> Const:
+    """The lowest finite value of `dtype`: where max starts."""
+    return REDUCERS["max"].identity(_dtype("min_value", dtype))[0]
+
+
+def max_value(dtype: str) -> Const:
+    """The highest finite value of `dtype`: where min starts."""
+    return REDUCERS["min"].identity(_dtype("max_value", dtype))[0]
+
+
+def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`."""
+    asked = f"placeholder `{name}`"
+    return Tensor(name, _shape(asked, shape), _dtype(asked, dtype))
+
+
+def reduce_axis(bounds: tuple[ExprLike, ExprLike], name: str = "k") -> Axis:
+    """A loop variable over [lo, hi) for `sum`, `max`, `min` and `prod`."""
+    lo, hi = _shape(f"reduce axis `{name}`", bounds)
+    return Axis(name, "int32", lo, hi)
+
+
+def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str = "compute") -> Tensor:
+    """The tensor `name` of `shape` with `fcompute(i, j, …)` at each point; its dtype is that of the value.
+
+    `fcompute` takes one index per dimension and returns an expression or one reduction.
+    Before: `compute((m, n), lambda i, j: exp(x[i, j]), "y")`; after:
+    `for i … for j …: y: y[i, j] = exp(x[i, j])`.
+
+    Raises ExpressionError, naming the stage, for whatever the body says that Neptune does not take.
+    """
+    asked = f"stage `{name}`"
+    dims = _shape(asked, shape)
+    axes = tuple(Axis(n, "int32", ZERO, d) for n, d in zip(_parameters(asked, fcompute, len(dims)), dims, strict=True))
+    try:
+        value = fcompute(*axes)
+    except ExpressionError as error:
+        where = error.where or _user_line(error)
+        raise ExpressionError(asked, f"{error.asked}: {error.wrong}", where=where, hint=error.hint) from None
+    except KeyError as error:
+        if not _raised_by_us(error):
+            raise
+        raise ExpressionError(asked, f"unknown dtype {error}", where=_user_line(error), legal=tuple(DTYPES)) from None
+    except TypeError as error:
+        if not _raised_by_us(error):
+            raise
+        hint = _REDUCTION_HINT if "(Reduction)" in str(error) else _CAST_HINT if "dtype" in str(error) else None
+        raise ExpressionError(asked, str(error), where=_user_line(error), hint=hint) from None
+    return define(name, dims, axes, value)
+
+
+def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: object) -> Tensor:
+    """The tensor whose element at `axes` is `value`: `compute` after its lambda has run."""
+    asked = f"stage `{name}`"
+    if isinstance(value, builtins.bool):
+        raise ExpressionError(asked, f"the value is the Python bool {value}", hint=_EQ_HINT)
+    if not isinstance(value, Reduction):
+        try:
+            value = ir.as_expr(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise ExpressionError(asked, f"the value is {value!r}, not an expression or a reduction") from None
+    body = Body(axes, value)
+    for e in body.exprs:
+        for node in ir.walk(e):
+            _dtype(asked, node.dtype)
+            if isinstance(node, Axis) and node not in body.loops:
+                raise ExpressionError(
+                    asked,
+                    f"`{print_expr(e)}` uses the axis `{node.name}`, which is not a loop of this stage",
+                    legal=[f"`{a.name}`" for a in body.loops],
+                    hint="a reduce axis must be in the `axis=` of the reduction that reads it",
+                )
+    result = value.value if isinstance(value, Reduction) else value
+    return Tensor(name, shape, result.dtype, body)
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+
+def reduction(
+    reducer: str,
+    value: ExprLike,
+    axis: Axis | Sequence[Axis],
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
+) -> Reduction:
+    """`reducer` over `axis`. `where` drops values (they become neutral), `init` replaces the identity."""
+    axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    if not axes or not builtins.all(isinstance(a, Axis) for a in axes) or len(set(axes)) < len(axes):
+        raise ExpressionError(
+            f"{reducer} over {axis!r}",
+            "`axis` must be one or several distinct reduce axes",
+            hint="maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None,
+        )
+    e = _expr(value)
+    if e.dtype == "bool":
+        raise ExpressionError(f"{reducer} of `{print_expr(e)}`", "a bool cannot be reduced", hint=".astype('int32')")
+    identity = REDUCERS[reducer].identity(e.dtype)[0]
+    start = identity if init is None else ir.as_expr(init, e.dtype)
+    if start.dtype != e.dtype:
+        raise ExpressionError(f"{reducer} of {e.dtype} values", f"init is {start.dtype}", hint=_CAST_HINT)
+    if where is not None:
+        # Folding an idempotent reducer's start once more changes nothing; its identity might (init = -inf).
+        neutral = start if REDUCERS[reducer].idempotent else identity
+        e = ir.select(_predicate(where), e, neutral)
+    return Reduction(reducer, e, axes, start)
+
+
+def sum(
+    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+) -> Reduction:
+    """Σ expr over `axis`, in the dtype of `expr`, starting from 0 (or `init`)."""
+    return reduction("sum", expr, axis, where, init)
+
+
+def prod(
+    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+) -> Reduction:
+    """The product of expr over `axis`, starting from 1 (or `init`)."""
+    return reduction("prod", expr, axis, where, init)
+
+
+def max(
+    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+) -> Reduction:
+    """The maximum of expr over `axis`, starting from the lowest finite value (or `init`)."""
+    return reduction("max", expr, axis, where, init)
+
+
+def min(
+    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+) -> Reduction:
+    """The minimum of expr over `axis`, starting from the highest finite value (or `init`)."""
+    return reduction("min", expr, axis, where, init)
+
+
+# --- functions of values -----------------------------------------------------------------------
+
+
+def exp(x: ExprLike) -> Expr:
+    """e^x."""
+    return ir.op("exp", _expr(x))
+
+
+def exp2(x: ExprLike) -> Expr:
+    """2^x."""
+    return ir.op("exp2", _expr(x))
+
+
+def log(x: ExprLike) -> Expr:
+    """The natural logarithm."""
+    return ir.op("log", _expr(x))
+
+
+def log2(x: ExprLike) -> Expr:
+    """The logarithm to base 2."""
+    return ir.op("log2", _expr(x))
+
+
+def sqrt(x: ExprLike) -> Expr:
+    """√x."""
+    return ir.op("sqrt", _expr(x))
+
+
+def rsqrt(x: ExprLike) -> Expr:
+    """1/√x."""
+    return ir.op("rsqrt", _expr(x))
+
+
+def tanh(x: ExprLike) -> Expr:
+    """The hyperbolic tangent."""
+    return ir.op("tanh", _expr(x))
+
+
+def sigmoid(x: ExprLike) -> Expr:
+    """1/(1 + e^-x)."""
+    return ir.op("sigmoid", _expr(x))
+
+
+def abs(x: ExprLike) -> Expr:
+    """|x|, also of integers."""
+    return ir.op("abs", _expr(x))
+
+
+def pow(x: ExprLike, y: ExprLike) -> Expr:
+    """x^y for floats."""
+    return ir.binary("pow", x, y)
+
+
+power = pow
+
+
+def cast(x: ExprLike, dtype: str) -> Expr:
+    """`x.astype(dtype)`, with the dtype checked."""
+    return ir.cast(_expr(x), _dtype("cast", dtype))
+
+
+def if_then_else(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
+    """`then` where `pred` holds, else `other`; the branch not taken contributes nothing."""
+    return ir.select(_predicate(pred), then, other)
+
+
+select = if_then_else
+
+
+def all_of(*preds: ExprLike) -> Expr:
+    """The conjunction of predicates."""
+    return ir.logical_and(*(_predicate(p) for p in preds))
+
+
+def any_of(*preds: ExprLike) -> Expr:
+    """The disjunction of predicates."""
+    return ir.logical_or(*(_predicate(p) for p in preds))
+
+
+def logical_not(pred: ExprLike) -> Expr:
+    """The negation of a predicate."""
+    return ir.op("not", _predicate(pred))
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+_CAST_HINT = "cast one side with .astype(dtype)"
+_EQ_HINT = "compare expressions with eq(a, b) or ne(a, b): == compares their structure"
+_REDUCTION_HINT = "a reduction must be the outermost expression of its stage: give it a stage of its own"
+
+
+def _expr(x: ExprLike | Reduction) -> Expr:
+    if isinstance(x, Reduction):
+        x._refuse()
+    return ir.as_expr(x)
+
+
+def _predicate(p: ExprLike) -> Expr:
+    if isinstance(p, builtins.bool):
+        raise ExpressionError(
+            f"a predicate that is the Python bool {p}", "it does not depend on anything", hint=_EQ_HINT
+        )
+    e = _expr(p)
+    if e.dtype != "bool":
+        raise ExpressionError(f"the predicate `{print_expr(e)}`", f"it is {e.dtype}, not bool", hint="compare it")
+    return e
+
+
+def _dtype(asked: str, dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES))
+    return dtype
+
+
+def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
+    if not isinstance(shape, Sequence):
+        raise ExpressionError(asked, f"the shape is {shape!r}, not a sequence", hint="write (n,) for one dimension")
+    dims: list[Expr] = []
+    for dim in shape:
+        try:
+            e = ir.as_expr(dim)
+        except TypeError:
+            e = None
+        if e is None or not is_int(e.dtype):
+            raise ExpressionError(asked, f"the extent {dim!r} is not an integer expression")
+        if isinstance(e, Const) and e.value < 0:
+            raise ExpressionError(asked, f"the extent {e.value} is negative")
+        dims.append(e)
+    return tuple(dims)
+
+
+def _parameters(asked: str, fcompute: Callable[..., object], rank: int) -> list[str]:
+    """Names of the `rank` indices that the lambda takes."""
+    parameters = inspect.signature(fcompute).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if builtins.any(p.kind == p.VAR_POSITIONAL for p in parameters):
+        names += [f"i{k}" for k in range(rank - len(names))]
+    if len(names) != rank:
+        raise ExpressionError(asked, f"the lambda takes {len(names)} indices, but the shape has {rank} dimensions")
+    return names
+
+
+def _raised_by_us(error: Exception) -> bool:
+    """True where the IR's constructors refused, not the user's own code."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename in (ir.__file__, dtypes.__file__)
+
+
+def _user_line(error: Exception) -> str | None:
+    """The line of the lambda that failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, ir.__file__, dtypes.__file__, assemble.__file__)
+    user = [f for f in frames if f.filename not in ours]
+    return f"{user[-1].line}" if user and user[-1].line else None

@@ -1,0 +1,414 @@
+"""Split a contribution into what can wait, φ(r), and what is folded, ψ(r, c) (design §6, steps 0 and 1).
+
+    exp(s[i, j] - m[i]) / l[i] * v[j]   →   φ = 1 / l[i],   ψ = exp(s[i, j] - m[i]) * v[j],
+                                            ψ rolls with the exponent term -m[i]
+
+The split follows the structure of the expression: products, quotients, constant powers, roots, absolute
+values, float casts, choices against 0, and sums inside exp and exp2.  A subexpression that reads no r is
+never opened.  ψ reads r inside such exponents only, which is what makes it defined at every r that can
+occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from neptune.fusion.prove import assume, cancels, magnitude, sign, times
+from neptune.fusion.roles import Predecessor, Problem, Roles, Split, Term
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    binary,
+    cast,
+    conjuncts,
+    logical_and,
+    op,
+    rewrite,
+    select,
+    walk,
+)
+from neptune.ir.printer import print_expr
+
+# The direction an accumulator moves makes exp of a term with this sign shrink.
+SHRINKS = {"max": "-", "min": "+"}
+
+_MOMENTS = "r is added to what is folded: that needs a count and moments, which are not supported yet"
+
+
+def product(parts: tuple[Expr, ...], dtype: str) -> Expr:
+    """Π parts in `dtype`; 1 for none. `x * (1 / y)` is built as `x / y`."""
+    result: Expr | None = None
+    for part in (cast(p, dtype) for p in parts):
+        if result is None:
+            result = part
+        elif isinstance(part, Op) and part.name == "div" and _is(part.args[0], 1):
+            result = binary("div", result, part.args[1])
+        else:
+            result = binary("mul", result, part)
+    return Const(1.0, dtype) if result is None else result
+
+
+def coefficient(term: Term, roles: Roles) -> str | None:
+    """The sign of the coefficient of r in an exponent's term."""
+    result: str | None = "-" if term.negative else "+"
+    for _, by in term.scale:
+        result = times(result, sign(by, roles))
+    return result
+
+
+def cast_text(e: Cast) -> str:
+    """A cast as it is reported."""
+    return f"{e.arg.dtype} → {e.dtype} of {print_expr(e.arg)}"
+
+
+def _is(e: Expr, value: float) -> bool:
+    return isinstance(e, Const) and e.value == value
+
+
+def _mul(a: Expr, b: Expr) -> Expr:
+    return b if _is(a, 1) else a if _is(b, 1) else binary("mul", a, b)
+
+
+def guard(phi: Expr, roles: Roles) -> Expr | None:
+    """`phi`, but 0 where it is undefined; None where no simple test says when that is.
+
+    A φ taken out of `select(mask, x / l, 0)` is applied even if the mask was false throughout and l = 0,
+    where the original is 0: 1 / l becomes `select(l != 0, 1 / l, 0)`.
+    """
+    tests: list[Expr] = []
+    for x in walk(phi):
+        if not isinstance(x, Op) or not roles.reads(x):
+            continue
+        zero = Const(0.0, x.dtype)
+        known = sign(x.args[-1], roles, empty=True)
+        if x.name == "div" and roles.reads(x.args[1]) and known not in ("+", "-"):
+            tests.append(binary("ne", x.args[1], zero))
+        elif (x.name in ("rsqrt", "log", "log2") and known != "+") or (x.name == "pow" and roles.reads(x.args[0])):
+            tests.append(binary("gt", x.args[0], zero))
+        elif x.name == "sqrt" and known not in ("+", "0+"):
+            tests.append(binary("ge", x.args[0], zero))
+        elif x.name in ("exp", "exp2") and not any(isinstance(y, Op) and y.name in ("log", "log2") for y in walk(x)):
+            return None
+    return phi if not tests else select(logical_and(*dict.fromkeys(tests)), phi, 0)
+
+
+@dataclass
+class Splitter:
+    """Splits expressions and keeps what it met: problems, transparent casts, bounds of exponentials.
+
+    `known` gives the φ already taken out of a buffer, so that a load of it stands for φ · load.
+    """
+
+    roles: Roles
+    known: Mapping[str, Expr] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    casts: list[str] = field(default_factory=list)
+    bounds: dict[Expr, float] = field(default_factory=dict)
+    ranges: list[str] = field(default_factory=list)
+    predicates: tuple[Expr, ...] = ()
+
+    # --- small helpers -------------------------------------------------------------------------
+
+    def involved(self, e: Expr) -> bool:
+        """True where `e` depends on r, also through a buffer that a φ was taken out of."""
+        return self.roles.reads(e) or self._known_inside(e)
+
+    def fail(self, e: Expr, strategy: str, reason: str, hint: str | None = None) -> Split:
+        """Leave `e` as it is, with r inside, and say why."""
+        self.problems.append(Problem(strategy, e, reason, hint))
+        return Split((), self.restore(e))
+
+    def restore(self, e: Expr) -> Expr:
+        """`e` with every φ that was taken out of a buffer put back."""
+        if isinstance(e, Load) and e.buffer in self.known:
+            return product((e, self.known[e.buffer]), e.dtype)
+
+        def put_back(x: Expr) -> Expr | None:
+            return self.restore(x) if isinstance(x, Load) and x.buffer in self.known else None
+
+        return rewrite(e, put_back)
+
+    # --- the split -----------------------------------------------------------------------------
+
+    def split(self, e: Expr) -> Split:
+        """e = Π phis · psi."""
+        if not self.involved(e):
+            return Split((), e)
+        if isinstance(e, Load) and e.buffer in self.known:
+            return Split((self.known[e.buffer],), e)
+        if self.roles.reads(e) and not self.roles.varies(e) and not self._known_inside(e):
+            return self._whole(e)
+        match e:
+            case Cast():
+                return self._cast(e)
+            case Select():
+                return self._select(e)
+            case Op("mul" | "div", args, _):
+                return self._in_range(e, self._product(e, self.split(args[0]), self.split(args[1])))
+            case Op("neg", args, _):
+                part = self.split(args[0])
+                return replace(part, psi=op("neg", part.psi))
+            case Op("add" | "sub", args, _):
+                return self._in_range(e, self._sum(e, self.split(args[0]), self.split(args[1])))
+            case Op("pow" | "sqrt" | "rsqrt" | "abs"):
+                return self._power(e)
+            case Op("exp" | "exp2"):
+                return self._exponential(e)
+            case Load():
+                return self.fail(e, "separate", "r is used as an index or read at another position")
+            case _:
+                name = e.name if isinstance(e, Op) else "it"
+                return self.fail(e, "separate", f"{name} mixes r and c: no factor of it depends on r alone")
+
+    def _known_inside(self, e: Expr) -> bool:
+        return any(isinstance(x, Load) and x.buffer in self.known for x in walk(e))
+
+    def _whole(self, e: Expr) -> Split:
+        """All of `e` depends on r and p alone: it waits. Its value at the final r is the original's."""
+        for x in walk(e):
+            if isinstance(x, Load) and x.buffer in self.roles.buffers and self.roles.predecessor(x) is None:
+                return self.fail(x, "separate", f"{x.buffer} is read at more than one position")
+        return Split((e,), Const(1.0, e.dtype)) if is_float(e.dtype) else self.fail(e, "defer", "it is not a float")
+
+    def _product(self, e: Op, a: Split, b: Split) -> Split:
+        if e.name == "mul":
+            return Split((*a.phis, *b.phis), _mul(a.psi, b.psi), (*a.rolls, *b.rolls))
+        under = tuple(binary("div", Const(1.0, p.dtype), p) for p in b.phis)
+        psi = a.psi if _is(b.psi, 1) else binary("div", a.psi, b.psi)
+        return Split((*a.phis, *under), psi, (*a.rolls, *(t.negated() for t in b.rolls)))
+
+    def _sum(self, e: Op, a: Split, b: Split) -> Split:
+        """Both sides must carry the same factors: x/l + y/l waits for 1/l, x/l + y does not."""
+        same_rolls = sorted(a.rolls, key=repr) == sorted(b.rolls, key=repr)
+        if a.phis == b.phis and same_rolls and not (self.roles.reads(a.psi) and not a.rolls):
+            return Split(a.phis, binary(e.name, a.psi, b.psi), a.rolls)
+        if a.rolls or b.rolls:
+            return self.fail(e, "separate", "its two sides would have to be repaired by different factors")
+        return self.fail(e, "separate", _MOMENTS, "two passes: keep this reduction in a loop of its own")
+
+    def _power(self, e: Op) -> Split:
+        """Roots, absolute values and constant powers go through a product where its signs allow it."""
+        before = len(self.problems)
+        inner = self.split(e.args[0])
+        if len(self.problems) > before:
+            if e.name == "pow":
+                return Split((), self.restore(e))
+            del self.problems[before:]
+            return self.fail(e, "separate", f"{e.name} of a sum that mixes r and c has no factor in r alone")
+        exponent = e.args[-1] if e.name == "pow" else None
+        if exponent is not None and not isinstance(exponent, Const):
+            return self.fail(e, "separate", "the exponent of pow is no constant")
+        whole = e.name == "abs" or (isinstance(exponent, Const) and float(exponent.value).is_integer())
+        if not whole and not all(sign(p, self.roles) == "+" for p in inner.phis):
+            reason = f"{e.name} of a product splits only where the sign of r is known, and it is unknown"
+            return self.fail(e, "defer", reason, "take the root of r itself, if r is never negative")
+
+        def powered(x: Expr) -> Expr:
+            return binary("pow", x, Const(exponent.value, x.dtype)) if isinstance(exponent, Const) else op(e.name, x)
+
+        by = Const({"sqrt": 0.5, "rsqrt": -0.5, "abs": 1.0}.get(e.name, 0.0), e.dtype)
+        scale: Expr = exponent if isinstance(exponent, Const) else by
+        rolls = inner.rolls if e.name == "abs" else tuple(t.scaled("mul", scale) for t in inner.rolls)
+        psi = inner.psi if _is(inner.psi, 1) else powered(inner.psi)
+        return Split(tuple(powered(p) for p in inner.phis), psi, rolls)
+
+    def _cast(self, e: Cast) -> Split:
+        source, target = DTYPES[e.arg.dtype], DTYPES[e.dtype]
+        if source.kind != "float":
+            before = len(self.problems)
+            self.split(e.arg)
+            if len(self.problems) > before:
+                return Split((), self.restore(e))
+        if target.kind != "float" or target.bits < 16 or source.kind != "float":
+            reason = f"the cast {source.name} → {target.name} rounds in absolute steps: no factor passes through it"
+            return self.fail(e, "defer", reason, "cast after the reduction, or keep it in a loop of its own")
+        inner = self.split(e.arg)
+        if source.bits > target.bits:
+            self.casts.append(cast_text(e))
+        return self._in_range(e, replace(inner, psi=cast(inner.psi, e.dtype)))
+
+    def _in_range(self, e: Expr, split: Split) -> Split:
+        """float16 overflows at 65504: a ψ of that dtype must be known to stay below without the final r."""
+        if e.dtype != "float16" or not (split.phis or split.rolls):
+            return split
+        if magnitude(split.psi, self.bounds) <= DTYPES["float16"].highest:
+            return split
+        reason = "without the final r this may leave the range of float16, which it is rounded to"
+        return self.fail(e, "defer", reason, "compute it in bfloat16 or float32")
+
+    def _select(self, e: Select) -> Split:
+        if self.involved(e.pred):
+            return self.fail(e, "separate", "which branch is taken depends on r")
+        outer = self.predicates
+        self.predicates = (*outer, *conjuncts(e.pred))
+        then = self.split(e.then)
+        self.predicates = outer
+        other = self.split(e.other)
+        same = then.phis == other.phis and then.rolls == other.rolls
+        if not same and not _is(e.other, 0):
+            return self.fail(e, "separate", "the branches of select differ in their factors, and the other is not 0")
+        phis = []
+        for phi in then.phis:
+            guarded = phi if same else guard(phi, self.roles)
+            if guarded is None:
+                return self.fail(e, "defer", "a factor taken out of select may overflow where nothing is selected")
+            phis.append(guarded)
+        return Split(tuple(phis), select(e.pred, then.psi, other.psi), then.rolls)
+
+    # --- exponents -----------------------------------------------------------------------------
+
+    def _exponential(self, e: Op) -> Split:
+        """exp of a sum: terms in r roll, a term log φ(r) waits if the others keep ψ in range."""
+        terms: list[Term] = []
+        logs: list[tuple[Expr, bool]] = []
+        for leaf, negative, scale in _additive(e.args[0], self.involved):
+            if not self.involved(leaf):
+                continue
+            # A scale that varies (exp(s * m)) would make the repair depend on the element.
+            fixed = not any(self.roles.varies(by) for _, by in scale)
+            if fixed and self.roles.predecessor(leaf) is not None:
+                assert isinstance(leaf, Load)
+                terms.append(Term(e.name, leaf, negative, scale))
+            elif _is_log(leaf) and not self.roles.varies(leaf) and not scale and not self._known_inside(leaf):
+                logs.append((leaf, negative))
+            else:
+                return self.fail(e, "separate", f"the exponent of {e.name} is no sum of terms in r and terms in c")
+        for x in walk(e.args[0]):
+            if isinstance(x, Cast) and self.involved(x) and DTYPES[x.dtype].bits < DTYPES[x.arg.dtype].bits:
+                self.casts.append(cast_text(x))
+        psi = e if not logs else op(e.name, _without(e.args[0], {leaf for leaf, _ in logs}))
+        if (reason := self._range(psi, e, terms, bool(logs))) is not None:
+            return self.fail(e, "separate", reason, "subtract the maximum of the exponent itself")
+        phis = tuple(op(e.name, op("neg", leaf) if negative else leaf) for leaf, negative in logs)
+        return Split(phis, psi, tuple(terms))
+
+    def _range(self, psi: Expr, e: Op, terms: list[Term], deferred: bool) -> str | None:
+        """ψ at an intermediate r must stay as small as at the final one; else the reason it may not."""
+        names = ", ".join(dict.fromkeys(t.load.buffer for t in terms))
+        for t in terms:
+            reducer = self._predecessor(t.load).reducer
+            if reducer not in SHRINKS:
+                return f"{t.load.buffer} is a {reducer}: {e.name} of it may overflow at an intermediate value"
+        values = {t.load: self._predecessor(t.load).value for t in terms}
+        known = {r: assume(v, self.predicates) for r, v in values.items() if v is not None}
+        if terms and not deferred and len(known) < len(values):
+            self.ranges.append(f"not proved: what {names} folds in at this position is unknown")
+            return None
+        assert isinstance(psi, Op)
+        rest = cancels(assume(psi.args[0], self.predicates), known) if len(known) == len(values) > 0 else None
+        if rest is None:
+            held = f"what {names} folds in does not bound it" if names else "no max or min bounds it"
+            return f"the exponent of {e.name} may overflow at an intermediate value: {held}"
+        if not rest.atoms and all(
+            coefficient(t, self.roles) == SHRINKS[self._predecessor(t.load).reducer] for t in terms
+        ):
+            self.bounds[psi] = math.exp(min(rest.constant * (1.0 if e.name == "exp" else math.log(2)), 700.0))
+        left = " + ".join((*rest.atoms, *([f"{rest.constant:g}"] if rest.constant else [])))
+        self.ranges.append(
+            f"{names} bounds what it folds in: {print_expr(psi)} <= {f'{e.name}({left})' if left else '1'}"
+        )
+        return None
+
+    def _predecessor(self, load: Load) -> Predecessor:
+        pred = self.roles.predecessor(load)
+        assert pred is not None, load
+        return pred
+
+
+Leaf = tuple[Expr, bool, tuple[tuple[str, Expr], ...]]
+
+
+def _is_log(e: Expr) -> bool:
+    return isinstance(e, Op) and e.name in ("log", "log2")
+
+
+def _additive(
+    e: Expr, involved: Callable[[Expr], bool], negative: bool = False, scale: tuple[tuple[str, Expr], ...] = ()
+) -> Iterator[Leaf]:
+    """The terms of a sum as (leaf, negative, scale), opened down to what does not depend on r."""
+    match e:
+        case _ if not involved(e):
+            yield e, negative, scale
+        case Op("add" | "sub", (a, b), _):
+            yield from _additive(a, involved, negative, scale)
+            yield from _additive(b, involved, negative != (e.name == "sub"), scale)
+        case Op("neg", (a,), _):
+            yield from _additive(a, involved, not negative, scale)
+        case Op("mul", (a, b), _) if not involved(b):
+            yield from _additive(a, involved, negative, (("mul", b), *scale))
+        case Op("mul", (a, b), _) if not involved(a):
+            yield from _additive(b, involved, negative, (("mul", a), *scale))
+        case Op("div", (a, b), _) if not involved(b):
+            yield from _additive(a, involved, negative, (("div", b), *scale))
+        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
+            yield from _additive(a, involved, negative, scale)
+        case _:
+            yield e, negative, scale
+
+
+def _without(e: Expr, leaves: set[Expr]) -> Expr:
+    """The sum `e` less some of its terms, which stand there unscaled."""
+    match e:
+        case Op("add" | "sub", (a, b), _):
+            if b in leaves:
+                return _without(a, leaves)
+            if a in leaves:
+                rest = _without(b, leaves)
+                return rest if e.name == "add" else op("neg", rest)
+            return binary(e.name, _without(a, leaves), _without(b, leaves))
+        case Op("neg", (a,), _):
+            return op("neg", _without(a, leaves))
+        case _:
+            return e
+
+
+Parts = tuple[Expr | None, Expr]
+
+
+def _both(parts: Parts | None, fn: Callable[[Expr], Expr]) -> Parts | None:
+    """A linear map over φ + ψ."""
+    return None if parts is None else (None if parts[0] is None else fn(parts[0]), fn(parts[1]))
+
+
+def split_sum(e: Expr, splitter: Splitter) -> Parts | None:
+    """e = φ(r) + ψ(c) for a max or min target; None where it is no such sum. φ is None where e reads no r."""
+    roles = splitter.roles
+    if not roles.reads(e):
+        return None, e
+    if not roles.varies(e) and not splitter.problems and is_float(e.dtype):
+        return e, Const(0.0, e.dtype)
+    match e:
+        case Op("add" | "sub", args, _):
+            parts = [split_sum(a, splitter) for a in args]
+            if parts[0] is None or parts[1] is None:
+                return None
+            (p, x), (q, y) = parts[0], parts[1]
+            psi = x if _is(y, 0) else y if _is(x, 0) and e.name == "add" else binary(e.name, x, y)
+            if p is None or q is None:
+                return (p if q is None else q if e.name == "add" else op("neg", q)), psi
+            return binary(e.name, p, q), psi
+        case Op("neg", (a,), _):
+            part = split_sum(a, splitter)
+            return _both(part, lambda x: op("neg", x))
+        case Op("mul" | "div", (a, b), _) if not roles.reads(b) and not roles.varies(b):
+            part = split_sum(a, splitter)
+            return _both(part, lambda x: binary(e.name, x, b))
+        case Op("mul", (a, b), _) if not roles.reads(a) and not roles.varies(a):
+            part = split_sum(b, splitter)
+            return _both(part, lambda x: binary("mul", a, x))
+        case Cast(a, dtype) if is_float(a.dtype) and is_float(dtype) and DTYPES[dtype].bits >= 16:
+            part = split_sum(a, splitter)
+            if part is None or (dtype == "float16" and magnitude(part[1], {}) > DTYPES[dtype].highest):
+                return None
+            if DTYPES[dtype].bits < DTYPES[a.dtype].bits:
+                splitter.casts.append(cast_text(e))
+            return part[0], cast(part[1], dtype)
+        case _:
+            return None

@@ -1,0 +1,397 @@
+"""Find a repair and prove it, before anything is moved (design §6; paper §4.2, Theorem 4.2, Appendix C).
+
+In order: 0. *defer* every factor of g that depends on r and p alone, to be applied once after the loop;
+1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r').  Anything else is
+refused with the reason.  For `l[i] += exp(s[i, j] - m[i])`::
+
+    g = exp(c - r)          h = t*exp(r - r')          factor  exp(m_prev[i] - m[i])
+
+Obligations, each of which is proved or the fusion is refused:
+  split        g = φ(r) · ψ(r, c)
+  update       h(g(r, c), r, r') = g(r', c)                              (eq. 4)
+  commute      h(x ⊕ y, r, r') = h(x, r, r') ⊕ h(y, r, r')               (eq. 5)
+  compose      h(h(t, r, r'), r', r'') = h(t, r, r'') and h(t, r, r) = t
+  defined      ψ and h at every intermediate r, an empty or fully masked start included
+  range        no overflow at an intermediate r that the final r does not have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from neptune.errors import FusionError, InternalError
+from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
+from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Repair, Roles, Term, previous
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, children, op, rewrite, walk
+from neptune.ir.printer import print_expr
+
+_T = Var("t", "float32")
+
+
+def defer(e: Expr, roles: Roles | Query, known: Mapping[str, Expr]) -> tuple[Expr | None, Expr]:
+    """e = φ · ψ with every factor φ(r) that can wait taken out; φ is None where there is none.
+
+    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load.
+
+        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i])
+    """
+    part = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known)).split(e)
+    return (product(part.phis, _widest(part.phis)) if part.phis else None), part.psi
+
+
+def _widest(parts: tuple[Expr, ...]) -> str:
+    return max((p.dtype for p in parts), key=lambda d: DTYPES[d].bits)
+
+
+# --- symbols -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Names for the reads of r and for the maximal subexpressions that read none."""
+
+    names: tuple[tuple[Expr, str], ...]
+
+    def text(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, print_expr(e)) for e, name in self.names)
+
+    def apply(self, e: Expr, rename: Mapping[Expr, str] | None = None) -> Expr:
+        """`e` over symbols, without its float casts; `rename` adds names to the table."""
+        table = dict(self.names) | dict(rename or {})
+
+        def over(x: Expr) -> Expr:
+            if x in table:
+                return Var(table[x], _one_dtype(x))
+            match x:
+                case Cast(arg, _):
+                    return over(arg)
+                case Op(name, args, _):
+                    return Op(name, tuple(over(a) for a in args), _one_dtype(x))
+                case Select(p, a, b):
+                    return Select(over(p), over(a), over(b))
+                case Const(value, _) if not isinstance(value, bool):
+                    return Const(float(value), "float32")
+                case _:
+                    return x
+
+        return over(e)
+
+
+def _one_dtype(e: Expr) -> str:
+    # Symbols are real numbers: only predicates keep a dtype of their own.
+    return "bool" if e.dtype == "bool" else "float32"
+
+
+def symbols_of(e: Expr, roles: Roles) -> Symbols:
+    """Number r's, c's and p's in order of appearance; a lone one goes without a number."""
+    found: dict[Expr, str] = {}
+
+    def visit(x: Expr) -> None:
+        if isinstance(x, Const) or x in found:
+            return
+        if isinstance(x, Load) and x.buffer in roles.buffers:
+            found[x] = "r"
+        elif not roles.reads(x):
+            found[x] = "c" if roles.varies(x) else "p"
+        else:
+            for child in children(x):
+                visit(child)
+
+    visit(e)
+    kinds, count = list(found.values()), dict.fromkeys("rcp", 0)
+    names = []
+    for atom, kind in found.items():
+        count[kind] += 1
+        names.append((atom, kind if kinds.count(kind) == 1 else f"{kind}{count[kind]}"))
+    return Symbols(tuple(names))
+
+
+def pretty(e: Expr) -> str:
+    """Text of an expression over symbols, products and quotients written tight."""
+    return print_expr(e).replace(" * ", "*").replace(" / ", "/")
+
+
+# --- the factor --------------------------------------------------------------------------------
+
+
+def _factor(rolls: tuple[Term, ...]) -> Expr | None:
+    """exp of Σ ±(r' - r) · scale: one function of the differences, so that it cannot lose its range."""
+    exponents: dict[str, Expr] = {}
+    for term in rolls:
+        before, now = previous(term.load), term.load
+        # exp(-r' + r): a negative term is written previous - current, as in the paper's Figure 1.
+        e = binary("sub", before, now) if term.negative else binary("sub", now, before)
+        for step, by in term.scale:
+            e = binary(step, cast(e, by.dtype), by)
+        known = exponents.get(term.base)
+        exponents[term.base] = e if known is None else binary("add", known, cast(e, known.dtype))
+    result: Expr | None = None
+    for base, e in exponents.items():
+        part = op(base, e)
+        result = part if result is None else binary("mul", result, cast(part, result.dtype))
+    return result
+
+
+# --- solving -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A candidate: what waits, what is folded, what rolls; not proved yet."""
+
+    deferred: Expr | None
+    deferred_op: str
+    body: Expr
+    rolls: tuple[Term, ...]
+    casts: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=512)
+def solve(query: Query) -> Repair:
+    """The repair for `query`, with its proofs; raises FusionError where there is none.
+
+    >>> from neptune.ir.expr import op
+    >>> s, m = Load("s", (Var("j"),), "float32"), Load("m", (), "float32")
+    >>> solve(Query("l", "sum", "float32", op("exp", s - m), (Predecessor(m, "max", s),), frozenset({"j"}))).h
+    "h = t*exp(r - r')"
+    """
+    roles = query.roles
+    symbols = symbols_of(query.value, roles)
+    problems = _unfit(query)
+    if problems:
+        raise _refusal(query, symbols, problems)
+    found = _find(query, problems)
+    if found is None:
+        raise _refusal(query, symbols, problems)
+    factor = _factor(found.rolls)
+    factor = None if factor is None else cast(factor, query.dtype)
+    for e in (found.deferred, factor):
+        if e is not None and query.roles.varies(e):
+            raise InternalError(f"the repair of {query.stage} depends on the element: {print_expr(e)}")
+    try:
+        obligations = _prove(query, symbols, found, factor)
+    except Unproved as e:
+        wrong = f"{e.record.statement} was not proved ({e.record.how})"
+        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
+    h: Expr = _T if factor is None else Op("mul", (_T, _over_steps(symbols, found.rolls, factor)), "float32")
+    return Repair(
+        stage=query.stage,
+        kind="none" if factor is None else "rescale",
+        deferred=found.deferred,
+        deferred_op=found.deferred_op,
+        body=found.body,
+        factor=factor,
+        g=f"g = {pretty(symbols.apply(query.value))}",
+        h=f"h = {pretty(h)}",
+        symbols=symbols.text(),
+        obligations=obligations,
+        casts=found.casts,
+    )
+
+
+def _unfit(query: Query) -> list[Problem]:
+    """What rules out every strategy at once."""
+    roles, problems = query.roles, []
+    for x in walk(query.value):
+        if isinstance(x, Load) and x.buffer in roles.buffers and roles.predecessor(x) is None:
+            problems.append(Problem("roles", x, f"{x.buffer} is read at more than one position"))
+        elif isinstance(x, Load) and any(roles.reads(i) for i in x.index):
+            problems.append(Problem("roles", x, "r is used as an index"))
+        elif isinstance(x, Load) and x.buffer in roles.buffers and roles.varies(x):
+            problems.append(Problem("roles", x, f"{x.buffer} is read at a position that moves along the fused axis"))
+    if not roles.reads(query.value):
+        return problems
+    if not is_float(query.dtype):
+        problems.append(Problem("roles", query.value, f"the accumulator is {query.dtype}: no factor passes through it"))
+    if query.reducer == "prod":
+        reason = "a product of n factors needs r to the power of n: counts are not supported yet"
+        problems.append(Problem("roles", query.value, reason))
+    elif query.reducer not in ("sum", "max", "min"):
+        problems.append(Problem("roles", query.value, f"no repair rules for the reducer {query.reducer}"))
+    return problems
+
+
+def _find(query: Query, problems: list[Problem]) -> _Found | None:
+    if not query.roles.reads(query.value):
+        return _Found(None, "mul", query.value, ())
+    if query.reducer in ("max", "min"):
+        splitter = Splitter(query.roles)
+        shifted = split_sum(query.value, splitter)
+        if shifted is not None and shifted[0] is not None:
+            return _Found(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
+    splitter = Splitter(query.roles)
+    split = splitter.split(query.value)
+    problems += splitter.problems
+    problems += _directions(query.roles, split.rolls)
+    if query.reducer in ("max", "min"):
+        problems += _ordered(query, split.phis, split.psi, split.rolls)
+    if split.phis and query.dtype == "float16":
+        reason = "a float16 accumulator may overflow without the factor that is applied at the end"
+        problems.append(Problem("defer", query.value, reason, "accumulate in float32"))
+    if problems:
+        return None
+    deferred = product(split.phis, query.dtype) if split.phis else None
+    once = tuple(dict.fromkeys(splitter.casts))
+    return _Found(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
+
+
+def _directions(roles: Roles, rolls: tuple[Term, ...]) -> list[Problem]:
+    """A rolled exp must never exceed 1: its exponent moves down as r moves the one way that r can."""
+    problems = []
+    for term in rolls:
+        pred = roles.predecessor(term.load)
+        assert pred is not None
+        have, want = coefficient(term, roles), SHRINKS[pred.reducer]
+        if have == want:
+            continue
+        name = f"{pred.load.buffer} ({pred.reducer})"
+        if have is None:
+            scale = " and ".join(print_expr(by) for _, by in term.scale)
+            reason = f"the sign of {scale} is unknown, so that exp of it times {name} may overflow on the way"
+            problems.append(Problem("separate", pred.load, reason, "a constant scale, or one that is positive by form"))
+        else:
+            reason = f"exp of it grows as {name} is repaired: it may overflow at an intermediate value"
+            problems.append(Problem("separate", pred.load, reason))
+    return problems
+
+
+def _ordered(query: Query, phis: tuple[Expr, ...], psi: Expr, rolls: tuple[Term, ...]) -> list[Problem]:
+    """max and min pass a factor ≥ 0 only; a rolled one is 0 at the start, where ψ must absorb it."""
+    problems = []
+    for phi in phis:
+        if not not_negative(phi, query.roles):
+            reason = f"{query.reducer} passes a factor that is >= 0 only, and the sign of r is unknown"
+            problems.append(Problem("defer", phi, reason, "abs or exp of it, if that is what is meant"))
+    safe = ("+", "0+", "0") if query.reducer == "max" else ("-", "0-", "0")
+    if rolls and sign(psi, query.roles) not in safe:
+        reason = f"the first repair turns the identity of {query.reducer} into 0, which the sign of g does not absorb"
+        problems.append(Problem("separate", psi, reason))
+    return problems
+
+
+# --- obligations -------------------------------------------------------------------------------
+
+
+def _over_steps(symbols: Symbols, rolls: tuple[Term, ...], e: Expr, steps: tuple[str, str] = ("", "'")) -> Expr:
+    """A factor over symbols: previous reads get the first suffix, current ones the second."""
+    names = dict(symbols.names)
+    rename: dict[Expr, str] = {}
+    for load in dict.fromkeys(t.load for t in rolls):
+        rename[previous(load)], rename[load] = names[load] + steps[0], names[load] + steps[1]
+    return symbols.apply(e, rename)
+
+
+def _prime(e: Expr, names: frozenset[str]) -> Expr:
+    return rewrite(e, lambda x: Var(x.name + "'", x.dtype) if isinstance(x, Var) and x.name in names else None)
+
+
+def _prove(query: Query, symbols: Symbols, found: _Found, factor: Expr | None) -> tuple[ObligationRecord, ...]:
+    roles, plus = query.roles, query.reducer
+    g, body = symbols.apply(query.value), symbols.apply(found.body)
+    at_end = tuple((name, sign(e, roles)) for e, name in symbols.names)
+    # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
+    on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
+    records = []
+    if found.deferred is not None:
+        # A guard only chooses 0 where φ is undefined: the identity is about where it is defined.
+        phi = symbols.apply(rewrite(found.deferred, _unguarded))
+        text, mark = pretty(phi), "*" if found.deferred_op == "mul" else " + "
+        whole = Op(found.deferred_op, (body, phi), "float32")
+        records.append(prove_identity("split", f"g = ({pretty(body)}){mark}({text})", g, whole, at_end))
+        records.append(_defer_commutes(plus, found.deferred_op, text))
+        records.append(ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original"))
+    if factor is None:
+        return tuple(records)
+    f = _over_steps(symbols, found.rolls, factor)
+    rs = frozenset(dict(symbols.names)[t.load] for t in found.rolls)
+    updated = Op("mul", (body, f), "float32")
+    what = "g" if found.deferred is None else "ψ"
+    records.append(
+        prove_identity("update", f"h({what}(r, c), r, r') = {what}(r', c)", updated, _prime(body, rs), on_the_way)
+    )
+    records.append(_rolled_commutes(plus, f, on_the_way))
+    later = _over_steps(symbols, found.rolls, factor, ("'", "''"))
+    across = _over_steps(symbols, found.rolls, factor, ("", "''"))
+    same = _over_steps(symbols, found.rolls, factor, ("", ""))
+    twice = Op("mul", (f, later), "float32")
+    records.append(prove_identity("compose", "h(h(t, r, r'), r', r'') = h(t, r, r'')", twice, across, on_the_way))
+    records.append(prove_identity("compose", "h(t, r, r) = t", same, Const(1.0, "float32"), on_the_way))
+    records.append(_defined(roles, found.rolls))
+    records.append(
+        ObligationRecord("range", f"{pretty(f)} <= 1", "r only moves one way, and the exponent falls with it")
+    )
+    records += [_range_record(note) for note in found.ranges]
+    return tuple(records)
+
+
+def _unguarded(e: Expr) -> Expr | None:
+    return rewrite(e.then, _unguarded) if isinstance(e, Select) and e.other == Const(0.0, e.dtype) else None
+
+
+def _range_record(note: str) -> ObligationRecord:
+    name, unproved, text = "range", "not proved: ", note
+    if note.startswith(unproved):
+        return ObligationRecord(name, "ψ at an intermediate r is no larger than allowed", note)
+    return ObligationRecord(name, text, "the exponent with r replaced by its contribution, as sums of monomials")
+
+
+def _defer_commutes(reducer: str, how: str, phi: str) -> ObligationRecord:
+    if how == "add":
+        return ObligationRecord("commute", f"{reducer}(x + φ, y + φ) = {reducer}(x, y) + φ", "adding keeps the order")
+    if reducer == "sum":
+        return ObligationRecord("commute", "φ*x + φ*y = φ*(x + y)", "distributivity")
+    how_signed = f"sign facts: {phi} >= 0, where at least one element is folded"
+    return ObligationRecord("commute", f"{reducer}(φ*x, φ*y) = φ*{reducer}(x, y)", how_signed)
+
+
+def _rolled_commutes(reducer: str, f: Expr, signs: tuple[tuple[str, str | None], ...]) -> ObligationRecord:
+    if reducer != "sum":
+        statement = f"h({reducer}(x, y)) = {reducer}(h(x), h(y))"
+        return ObligationRecord("commute", statement, f"{pretty(f)} > 0, so h is increasing in t")
+    x, y = Var("x", "float32"), Var("y", "float32")
+    left = Op("mul", (Op("add", (x, y), "float32"), f), "float32")
+    right = Op("add", (Op("mul", (x, f), "float32"), Op("mul", (y, f), "float32")), "float32")
+    return prove_identity("commute", "h(x + y, r, r') = h(x, r, r') + h(y, r, r')", left, right, signs)
+
+
+def _defined(roles: Roles, rolls: tuple[Term, ...]) -> ObligationRecord:
+    starts = dict.fromkeys(p.load.buffer for t in rolls if (p := roles.predecessor(t.load)) is not None)
+    statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
+    return ObligationRecord("defined", statement, "r is read inside exp only, and starts from a finite identity")
+
+
+# --- refusing ----------------------------------------------------------------------------------
+
+
+def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionError:
+    reads = [p for p in query.predecessors if p.load in {x for x in walk(query.value) if isinstance(x, Load)}]
+    lines = [_reads_line(query, reads), f"    g = {pretty(symbols.apply(query.value))}"]
+    listed = symbols.text()
+    lines += [f"    {name} = {_short(text)}" for name, text in listed[:8]]
+    lines += [f"    … and {len(listed) - 8} more"] if len(listed) > 8 else []
+    for p in list(dict.fromkeys(problems))[:3]:
+        lines.append(f"{p.strategy}: `{_short(pretty(symbols.apply(p.part)))}`: {p.reason}")
+    hints = [p.hint for p in problems if p.hint is not None]
+    changing = " and ".join(f"`{p.load.buffer}`" for p in reads) or "its predecessors"
+    return FusionError(
+        f"cannot fuse reduction `{query.stage}` ({query.reducer}) into the loop of {changing}",
+        "\n".join(lines),
+        legal=("fuse_at an outer loop", f"leave `{query.stage}` in a kernel of its own"),
+        hint=hints[0] if hints else None,
+        where=f"{query.stage}: {query.reducer} of {_short(print_expr(query.value), 100)}",
+    )
+
+
+def _reads_line(query: Query, reads: list[Predecessor]) -> str:
+    names = " and ".join(f"`{p.load.buffer}` ({p.reducer})" for p in reads) or "no predecessor"
+    verb = "is" if len(reads) < 2 else "are"
+    return f"`{query.stage}` reads {names}, which {verb} still changing inside this loop, and no repair was found:"
+
+
+def _short(text: str, width: int = 70) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,147 @@
+"""The parts an expression plays in a fusion, the question put to the solver and its answer (paper §4.2).
+
+A target folds g(r…, c…, p…): **r** is a reduction that still changes inside the fused loop, **c** varies
+along that loop, **p** does neither.  With `l[i] += exp(s[i, j] - m[i])`, `m[i] max= s[i, j]` and j the
+fused loop, g = exp(c - r) with r = m[i] and c = s[i, j].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from neptune.ir.expr import Expr, Load, variables, walk
+
+
+@dataclass(frozen=True)
+class Predecessor:
+    """A reduction the target reads: role r.
+
+    `load` is how the target reads the accumulator (`m[b, h, i]`); `value` is what that reduction folds in
+    at the same position of the fused axis, in the target's loop variables, or None where unknown.
+    """
+
+    load: Load
+    reducer: str
+    value: Expr | None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who is r and which loop variables make an expression a c; everything else is a p."""
+
+    predecessors: tuple[Predecessor, ...]
+    varying: frozenset[str]
+
+    @cached_property
+    def buffers(self) -> frozenset[str]:
+        return frozenset(p.load.buffer for p in self.predecessors)
+
+    def predecessor(self, e: Expr) -> Predecessor | None:
+        """The predecessor that `e` is a read of, if it is exactly one."""
+        return next((p for p in self.predecessors if p.load == e), None)
+
+    def reads(self, e: Expr) -> bool:
+        """True where `e` depends on some r."""
+        return any(isinstance(x, Load) and x.buffer in self.buffers for x in walk(e))
+
+    def varies(self, e: Expr) -> bool:
+        """True where `e` depends on a loop variable of the fused reduction: it holds a c."""
+        return not self.varying.isdisjoint(variables(e))
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked of `solve`: may `stage` be fused into the loop of its predecessors, and how?
+
+    `reducer` is the target's ⊕, `dtype` its accumulator's dtype, `value` its contribution g with the map
+    stages between inlined, `varying` the names of the target's reduction loop variables.
+    """
+
+    stage: str
+    reducer: str
+    dtype: str
+    value: Expr
+    predecessors: tuple[Predecessor, ...]
+    varying: frozenset[str]
+
+    @property
+    def roles(self) -> Roles:
+        return Roles(self.predecessors, self.varying)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why part of an expression is neither deferred nor rolled: `strategy` failed on `part`."""
+
+    strategy: str
+    part: Expr
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """An exponent's term that reads r: ±load, then each of `scale`, ("mul" or "div", factor free of r)."""
+
+    base: str
+    load: Load
+    negative: bool
+    scale: tuple[tuple[str, Expr], ...] = ()
+
+    def scaled(self, step: str, by: Expr) -> Term:
+        return replace(self, scale=(*self.scale, (step, by)))
+
+    def negated(self) -> Term:
+        return replace(self, negative=not self.negative)
+
+
+@dataclass(frozen=True)
+class Split:
+    """e = Π phis · psi; `rolls` are the exponent terms through which psi reads r."""
+
+    phis: tuple[Expr, ...]
+    psi: Expr
+    rolls: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class ObligationRecord:
+    """One proved statement, e.g. ("update", "h(g(r, c), r, r') = g(r', c)", "SymPy: the difference is 0")."""
+
+    name: str
+    statement: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A solved and proved repair of one accumulator (Definition 4.1 for a 1×1 rescaling).
+
+    `kind` is "none" (nothing is rolled) or "rescale", where h(t, r, r') = t * `factor` is applied to the
+    accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
+    folded instead of g.  `deferred` (or None) is applied once after the loop, X = acc * deferred or
+    acc + deferred by `deferred_op`, "mul" or "add".  `g` and `h` are text over `symbols`; `casts` names
+    the float casts that the proof passed through and the code keeps.
+    """
+
+    stage: str
+    kind: str
+    deferred: Expr | None
+    deferred_op: str
+    body: Expr
+    factor: Expr | None
+    g: str
+    h: str
+    symbols: tuple[tuple[str, str], ...]
+    obligations: tuple[ObligationRecord, ...] = field(default=())
+    casts: tuple[str, ...] = field(default=())
+
+
+def previous(load: Load) -> Load:
+    """The value the accumulator had before this step: r, where `load` itself is r' (paper, Algorithm 1).
+
+    >>> previous(Load("m", (), "float32")).buffer
+    'm_prev'
+    """
+    return Load(load.buffer + "_prev", load.index, load.dtype)

@@ -1,0 +1,259 @@
+"""Quasi-affine analysis with symbolic coefficients.
+
+An integer expression is brought to a polynomial over *atoms*: variables, and whatever is not + − ×
+(floordiv, mod, min, max, loads), which stays opaque.  `i0*BLOCK_M + i1` is linear in i1 with
+coefficient 1 and in i0 with the symbolic coefficient BLOCK_M.  On this rest three questions:
+
+- `linear(e, var)`: coefficient and remainder of one variable;
+- `extreme(e, ranges)`: the largest or smallest value while some variables run over their ranges;
+- `always(pred, scope)`: does a predicate hold throughout, given ranges and facts?  A True is a proof;
+  a False only says that no proof was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, conjuncts, op, variables
+from neptune.ir.program import For, Program
+
+Monomial = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Poly:
+    """Σ coefficient · Π atoms, as a sorted tuple of (atoms, coefficient); no zero coefficients."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __add__(self, other: Poly) -> Poly:
+        return _collect([*self.terms, *other.terms])
+
+    def __sub__(self, other: Poly) -> Poly:
+        return self + other.scaled(-1)
+
+    def __mul__(self, other: Poly) -> Poly:
+        return _collect((_join(a, b), x * y) for a, x in self.terms for b, y in other.terms)
+
+    def scaled(self, factor: int) -> Poly:
+        return _collect((m, c * factor) for m, c in self.terms)
+
+    @property
+    def constant(self) -> int | None:
+        """The value, where it is a number."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and self.terms[0][0] == () else None
+
+
+def _join(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted((*a, *b), key=repr))
+
+
+def _collect(terms: Iterable[tuple[Monomial, int]]) -> Poly:
+    total: dict[Monomial, int] = {}
+    for m, c in terms:
+        total[m] = total.get(m, 0) + c
+    return Poly(tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda t: (len(t[0]), repr(t[0])))))
+
+
+def number(value: int) -> Poly:
+    """A constant polynomial."""
+    return _collect([((), value)])
+
+
+def poly(e: Expr) -> Poly:
+    """The polynomial of an integer expression. Integer casts are transparent (indices are exact)."""
+    match e:
+        case Const(value, _):
+            return number(int(value))
+        case Cast(arg, dtype) if dtype in ("int32", "int64") and arg.dtype in ("int32", "int64"):
+            return poly(arg)
+        case Op("add", (a, b), _):
+            return poly(a) + poly(b)
+        case Op("sub", (a, b), _):
+            return poly(a) - poly(b)
+        case Op("mul", (a, b), _):
+            return poly(a) * poly(b)
+        case Op("neg", (a,), _):
+            return poly(a).scaled(-1)
+        case _:
+            return _collect([((e,), 1)])
+
+
+def to_expr(p: Poly, dtype: str = "int32") -> Expr:
+    """A readable expression of a polynomial: highest terms first, subtraction for negative ones."""
+    result: Expr | None = None
+    ordered = sorted(p.terms, key=lambda t: (t[1] < 0, -len(t[0])))
+    for atoms, c in ordered:
+        term: Expr | None = None
+        for a in atoms:
+            term = a if term is None else op("mul", term, a)
+        if term is None:
+            term = Const(abs(c), dtype)
+        elif abs(c) != 1:
+            term = op("mul", term, Const(abs(c), dtype))
+        if result is None:
+            result = term if c > 0 else Const(c, dtype) if not atoms else op("sub", Const(0, dtype), term)
+        else:
+            result = op("add" if c > 0 else "sub", result, term)
+    return Const(0, dtype) if result is None else result
+
+
+def simplify(e: Expr) -> Expr:
+    """The expression by way of its polynomial (terms collected, constants folded)."""
+    return to_expr(poly(e), e.dtype)
+
+
+def split_by(p: Poly, names: frozenset[str]) -> tuple[Poly, Poly]:
+    """Two polynomials adding up to `p`: the terms that mention one of `names`, and the others."""
+    hit = [(m, c) for m, c in p.terms if any(variables(a) & names for a in m)]
+    miss = [(m, c) for m, c in p.terms if not any(variables(a) & names for a in m)]
+    return _collect(hit), _collect(miss)
+
+
+def linear(p: Poly, var: str) -> tuple[Poly, Poly] | None:
+    """(coefficient, rest) with p = coefficient·var + rest, neither mentioning var; None if not so."""
+    coefficient: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for atoms, c in p.terms:
+        hits = [a for a in atoms if var in variables(a)]
+        if not hits:
+            rest.append((atoms, c))
+        elif len(hits) == 1 and isinstance(hits[0], Var):
+            coefficient.append((tuple(a for a in atoms if a != hits[0]), c))
+        else:
+            return None
+    return _collect(coefficient), _collect(rest)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known at a point: inclusive ranges of loop variables, lower bounds of sizes, facts p ≥ 0."""
+
+    ranges: Mapping[str, tuple[Expr, Expr]]
+    at_least: Mapping[str, int]
+    facts: tuple[Poly, ...] = ()
+
+    def sign_floor(self, atom: Expr) -> int | None:
+        """A number that `atom` never goes below, where one is known."""
+        if isinstance(atom, Var):
+            if atom.name in self.at_least:
+                return self.at_least[atom.name]
+            if atom.name in self.ranges:
+                low = poly(self.ranges[atom.name][0]).constant
+                return low if low is not None else 0 if nonnegative(poly(self.ranges[atom.name][0]), self) else None
+        if isinstance(atom, Op) and atom.name == "max":
+            floors = [poly(a).constant for a in atom.args]
+            known = [f for f in floors if f is not None]
+            return max(known) if known else None
+        if isinstance(atom, Op) and atom.name in ("floordiv", "mod", "min"):
+            return 0 if all(nonnegative(poly(a), self) for a in atom.args) else None
+        return None
+
+
+def nonnegative(p: Poly, scope: Scope) -> bool:
+    """True if every term is provably ≥ 0 after shifting each atom to its known floor."""
+    # x·y with x ≥ a, y ≥ b and coefficient > 0 is at least c·a·b; only the constant may then be negative.
+    total = 0
+    for atoms, c in p.terms:
+        floor = c
+        for a in atoms:
+            low = scope.sign_floor(a)
+            if low is None or low < 0 or c < 0:
+                return False
+            floor *= low
+        total += floor
+    return total >= 0
+
+
+def extreme(p: Poly, names: Iterable[str], scope: Scope, *, largest: bool) -> Poly | None:
+    """The largest (or smallest) value of `p` while the variables `names` run over their ranges.
+
+    Each is replaced by an end of its range, innermost first; None where a coefficient has no known sign.
+    """
+    for name in names:
+        parts = linear(p, name)
+        if parts is None:
+            return None
+        coefficient, rest = parts
+        if not coefficient.terms:
+            continue
+        if nonnegative(coefficient, scope):
+            up = largest
+        elif nonnegative(coefficient.scaled(-1), scope):
+            up = not largest
+        else:
+            return None
+        low, high = scope.ranges[name]
+        p = coefficient * poly(high if up else low) + rest
+    return p
+
+
+def as_nonnegative(pred: Expr) -> list[Poly] | None:
+    """A predicate as polynomials that must all be ≥ 0 (integers only); None where it is not affine."""
+    result: list[Poly] = []
+    for c in conjuncts(pred):
+        if not isinstance(c, Op) or len(c.args) != 2 or c.args[0].dtype not in ("int32", "int64"):
+            return None
+        a, b = poly(c.args[0]), poly(c.args[1])
+        match c.name:
+            case "lt":
+                result.append(b - a - number(1))
+            case "le":
+                result.append(b - a)
+            case "gt":
+                result.append(a - b - number(1))
+            case "ge":
+                result.append(a - b)
+            case "eq":
+                result += [a - b, b - a]
+            case _:
+                return None
+    return result
+
+
+def always(pred: Expr, scope: Scope) -> bool:
+    """True if `pred` provably holds for every value of the ranged variables (a fact may be used once)."""
+    needed = as_nonnegative(pred)
+    if needed is None:
+        return False
+    return all(_holds(p, scope) for p in needed)
+
+
+def _holds(p: Poly, scope: Scope) -> bool:
+    candidates = [p, *(p - f for f in scope.facts)]
+    inner_first = list(reversed(list(scope.ranges)))
+    for q in candidates:
+        if nonnegative(q, scope):
+            return True
+        # Substitute one more variable at a time: relaxing outer ones too early can lose a fact.
+        for k in range(1, len(inner_first) + 1):
+            relaxed = extreme(q, inner_first[:k], scope, largest=False)
+            if relaxed is None:
+                break
+            if nonnegative(relaxed, scope) or any(nonnegative(relaxed - f, scope) for f in scope.facts):
+                return True
+    return False
+
+
+def never(pred: Expr, scope: Scope) -> bool:
+    """True if `pred` is provably false for every value of the ranged variables."""
+    needed = as_nonnegative(pred)
+    if needed is None:
+        return False
+    return any(_holds(p.scaled(-1) - number(1), scope) for p in needed)
+
+
+def scope_of(program: Program, loops: Iterable[For]) -> Scope:
+    """The Scope inside the given loops (outermost first) of a program."""
+    at_least = {s.name: s.lo for s in program.scalars if s.lo is not None}
+    at_least |= {t.name: 1 for t in program.tunables}
+    ranges: dict[str, tuple[Expr, Expr]] = {}
+    facts: list[Poly] = []
+    for f in loops:
+        ranges[f.var] = (f.lo, op("sub", f.hi, 1))
+        for fact in f.facts:
+            facts += as_nonnegative(fact) or []
+    return Scope(ranges, at_least, tuple(facts))

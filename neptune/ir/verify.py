@@ -1,0 +1,399 @@
+"""Is this Program well-formed?  Run after every pass; what it finds is a defect of ours.
+
+    verify(program)                 names, dtypes, ranks, writers, order, grid
+    verify(program, lowered=True)   … and nothing left open: no `owes`, no `Update.init`
+
+All findings are collected, so that one report shows the whole damage. Bounds are not checked here: the
+evaluator raises on an access out of bounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from neptune.errors import InternalError
+from neptune.ir.decompose import decompose
+from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, children, loads, op, variables
+from neptune.ir.parser import LITERALS, NAME, parameter_names
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Program,
+    Seq,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+    stages,
+    values,
+    walk,
+    writes,
+)
+from neptune.ir.reducers import REDUCERS
+
+HELPERS = re.compile(r".*_(init|repair)\d*")
+"""One writer: beside its one defining stage, a buffer may be written by stages of these names."""
+SCOPES = ("global", "tile")
+SHOWN = 20
+
+
+def verify(program: Program, *, lowered: bool = False) -> None:
+    """Raise InternalError with every way in which `program` is not well-formed.
+
+    >>> from neptune.ir.parser import parse_program
+    >>> verify(parse_program("program p\\n  out y: f32[]\\nbody:\\n  s: y[] = 1.0\\n"))
+    """
+    findings = [*_declarations(program), *_body(program), *_writers(program), *_owes(program)]
+    if not findings:
+        findings += _order(program)
+    if lowered:
+        findings += _lowered(program)
+    report(f"program {program.name}", findings)
+
+
+def report(subject: str, findings: Iterable[str]) -> None:
+    """Raise InternalError where there are findings, each said once."""
+    unique = list(dict.fromkeys(findings))
+    if unique:
+        more = [f"and {len(unique) - SHOWN} more"] if len(unique) > SHOWN else []
+        raise InternalError("\n  - ".join([f"{subject} is not well-formed:", *unique[:SHOWN], *more]))
+
+
+# --- expressions -------------------------------------------------------------------------------
+
+
+def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """What is wrong with an expression, given the dtypes of variables and the buffers in scope."""
+    match e:
+        case Const():
+            yield from _check_const(e)
+        case Var(name, dtype):
+            if name not in names:
+                yield f"variable {name} is used where it is not defined"
+            elif names[name] != dtype:
+                yield f"variable {name} is {names[name]}, used as {dtype}"
+        case Load(buffer, index, dtype):
+            yield from check_access(buffer, index, buffers)
+            if buffer in buffers and buffers[buffer].dtype != dtype:
+                yield f"buffer {buffer} is {buffers[buffer].dtype}, loaded as {dtype}"
+        case Op(name, args, dtype):
+            yield from check_op(name, tuple(a.dtype for a in args), dtype)
+        case Cast(_, dtype):
+            if dtype not in DTYPES:
+                yield f"unknown dtype {dtype}"
+        case Select(pred, then, other):
+            if pred.dtype != "bool":
+                yield f"select on {pred.dtype}: {_text(pred)} is not a predicate"
+            if then.dtype != other.dtype:
+                yield f"select branches differ in dtype: {then.dtype} and {other.dtype}"
+    for child in children(e):
+        yield from check_expr(child, names, buffers)
+
+
+def check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
+    """What is wrong with an operator of these argument dtypes and this result dtype."""
+    if name not in OPS:
+        yield f"unknown operator {name}"
+    elif not args and not OPS[name].arity:
+        if dtype not in DTYPES or DTYPES[dtype].kind != "float":
+            yield f"{name} is a float, not {dtype}"
+    else:
+        try:
+            # The rules live in the constructor: ask it, with placeholders that cannot fold.
+            derived = op(name, *(Var(f"arg{k}", d) for k, d in enumerate(args))).dtype
+        except TypeError as error:
+            yield str(error)
+        else:
+            if derived != dtype:
+                yield f"{name} of {args[0]} is {derived}, not {dtype}"
+
+
+def _check_const(e: Const) -> Iterator[str]:
+    if e.dtype not in DTYPES:
+        yield f"unknown dtype {e.dtype}"
+        return
+    row = DTYPES[e.dtype]
+    if row.kind == "bool" or isinstance(e.value, bool):
+        fits = row.kind == "bool" and isinstance(e.value, bool)
+    else:
+        fits = row.kind == "float" or (isinstance(e.value, int) and row.lowest <= e.value <= row.highest)
+    if not fits:
+        yield f"{e.value!r} is not a value of {e.dtype}"
+
+
+def check_access(buffer: str, index: tuple[Expr, ...], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """What is wrong with `buffer[index…]`, the index expressions themselves apart."""
+    if buffer not in buffers:
+        yield f"buffer {buffer} is used where it is not defined"
+    elif len(index) != len(buffers[buffer].shape):
+        yield f"buffer {buffer} has rank {len(buffers[buffer].shape)}, indexed by {len(index)}"
+    for i in index:
+        if not is_int(i.dtype):
+            yield f"index {_text(i)} of {buffer} is {i.dtype}, not an integer"
+
+
+def check_integer(what: str, e: Expr) -> Iterator[str]:
+    if not is_int(e.dtype):
+        yield f"{what} {_text(e)} is {e.dtype}, not an integer"
+
+
+def check_predicate(what: str, e: Expr) -> Iterator[str]:
+    if e.dtype != "bool":
+        yield f"{what} {_text(e)} is {e.dtype}, not bool"
+
+
+def _text(e: Expr) -> str:
+    # A malformed expression may not print, and a report must not fail.
+    try:
+        return print_expr(e)
+    except (KeyError, OverflowError, ValueError):
+        return repr(e)
+
+
+# --- declarations ------------------------------------------------------------------------------
+
+
+def _declarations(program: Program) -> Iterator[str]:
+    declared = [b.name for b in (*program.inputs, *program.outputs, *program.temporaries)]
+    params = [s.name for s in program.scalars] + [t.name for t in program.tunables]
+    for kind, names in (("buffer", declared), ("scalar or tunable", params)):
+        yield from (f"{kind} {name} is declared twice" for name in sorted({n for n in names if names.count(n) > 1}))
+    used = [*declared, *params, *(s.name for s in stages(program.body))]
+    used += [x.var for x in walk(program.body) if isinstance(x, For)]
+    used += [x.buffer.name for x in walk(program.body) if isinstance(x, Alloc)]
+    yield from (f"{n!r} cannot be a name" for n in used if not NAME.fullmatch(n) or n in LITERALS)
+    sizes = parameter_names(program.scalars, program.tunables)
+    for b in program.globals.values():
+        yield from _check_buffer(b, sizes, {})
+    for s in program.scalars:
+        if s.dtype not in DTYPES:
+            yield f"scalar {s.name}: unknown dtype {s.dtype}"
+        if s.divisor < 1 or (s.lo is not None and s.hi is not None and s.lo > s.hi):
+            yield f"scalar {s.name}: no value lies in [{s.lo}, {s.hi}] with divisor {s.divisor}"
+    for t in program.tunables:
+        if any(c < 1 for c in t.candidates) or (t.covers is None and not t.candidates):
+            yield f"tunable {t.name} needs positive candidates"
+        if t.covers is not None:
+            yield from check_integer(f"tunable {t.name} covers", t.covers)
+            yield from check_expr(t.covers, sizes, {})
+
+
+def _check_buffer(b: Buffer, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    if b.dtype not in DTYPES:
+        yield f"buffer {b.name}: unknown dtype {b.dtype}"
+    if b.scope not in SCOPES:
+        yield f"buffer {b.name}: unknown scope {b.scope}"
+    for d in b.shape:
+        yield from check_integer(f"a dimension of buffer {b.name},", d)
+        yield from check_expr(d, names, buffers)
+
+
+# --- statements --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What a statement can see. `grid`: the grid loops around it; `outside`: how many of them are around an alloc."""
+
+    names: Mapping[str, str]
+    buffers: Mapping[str, Buffer]
+    inputs: frozenset[str]
+    grid: tuple[str, ...] = ()
+    serial: bool = False
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+
+def _body(program: Program) -> Iterator[str]:
+    names = parameter_names(program.scalars, program.tunables)
+    inputs = frozenset(b.name for b in program.inputs)
+    yield from _check_stmt(program.body, _Scope(names, program.globals, inputs))
+    acts: dict[str, tuple[str, ...]] = {}
+    for s in stages(program.body):
+        if acts.setdefault(s.name, writes(s.action)) != writes(s.action):
+            yield f"stage name {s.name} stands for two stages: one writes {acts[s.name]}, one {writes(s.action)}"
+
+
+def _check_stmt(s: Stmt, scope: _Scope) -> Iterator[str]:
+    match s:
+        case For():
+            yield from _check_for(s, scope)
+        case If(pred, body):
+            yield from check_predicate("condition", pred)
+            yield from check_expr(pred, scope.names, scope.buffers)
+            yield from _check_stmt(body, scope)
+        case Alloc(buffer, body):
+            if buffer.name in scope.buffers:
+                yield f"alloc {buffer.name} shadows a buffer of that name"
+            yield from _check_buffer(buffer, scope.names, scope.buffers)
+            buffers = {**scope.buffers, buffer.name: buffer}
+            outside = {**scope.outside, buffer.name: len(scope.grid)}
+            yield from _check_stmt(body, replace(scope, buffers=buffers, outside=outside))
+        case Seq(parts):
+            for part in parts:
+                yield from _check_stmt(part, scope)
+        case Stage():
+            yield from (f"{text}\n      in: {_stage_text(s)}" for text in _check_stage(s, scope))
+
+
+def _check_for(s: For, scope: _Scope) -> Iterator[str]:
+    grid = s.kind.startswith("grid.")
+    if s.var in scope.names:
+        yield f"loop {s.var} shadows a variable of that name"
+    if not grid and s.kind != "serial":
+        yield f"loop {s.var}: unknown kind {s.kind}"
+    if grid and scope.serial:
+        yield f"grid loop {s.var} is inside a serial loop"
+    for e in (s.lo, s.hi):
+        yield from check_integer(f"bound of loop {s.var},", e)
+        yield from check_expr(e, scope.names, scope.buffers)
+    around = (*scope.grid, s.var) if grid else scope.grid
+    names = {**scope.names, s.var: "int32"}
+    for fact in s.facts:
+        yield from check_predicate(f"fact of loop {s.var},", fact)
+        yield from check_expr(fact, names, scope.buffers)
+    yield from _check_stmt(s.body, replace(scope, names=names, grid=around, serial=scope.serial or not grid))
+
+
+def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
+    action = stage.action
+    exprs = [*action.index, *values(action)]
+    if stage.when is not None:
+        yield from check_predicate("guard", stage.when)
+        exprs.append(stage.when)
+    if isinstance(action, Update):
+        exprs += action.init or ()
+        yield from _check_reducer(action)
+    for e in exprs:
+        yield from check_expr(e, scope.names, scope.buffers)
+    for buffer in writes(action):
+        if buffer in scope.inputs:
+            yield f"input {buffer} is written"
+        yield from check_access(buffer, action.index, scope.buffers)
+        # What is allocated inside a grid loop exists once per program; all else is shared between them.
+        used = frozenset[str]().union(*(variables(i) for i in action.index))
+        for var in scope.grid[scope.outside.get(buffer, 0) :]:
+            if var not in used:
+                yield f"{buffer} is written by every iteration of grid loop {var}, which its index does not use"
+    for buffer, parts in _typed_values(action):
+        if buffer in scope.buffers:
+            for word, e in parts:
+                if e.dtype != scope.buffers[buffer].dtype:
+                    yield f"buffer {buffer} is {scope.buffers[buffer].dtype}, its {word} is {e.dtype}"
+
+
+def _typed_values(action: Store | Update) -> Iterator[tuple[str, list[tuple[str, Expr]]]]:
+    """Each written buffer with the expressions that must have its dtype."""
+    init = (action.init or ()) if isinstance(action, Update) else ()
+    for k, buffer in enumerate(writes(action)):
+        yield buffer, [(word, part[k]) for word, part in (("value", values(action)), ("init", init)) if k < len(part)]
+
+
+def _check_reducer(action: Update) -> Iterator[str]:
+    reducer = REDUCERS.get(action.reducer)
+    if reducer is None:
+        yield f"unknown reducer {action.reducer}"
+        return
+    widths = {"targets": len(action.buffers), "values": len(action.values)}
+    if action.init is not None:
+        widths["inits"] = len(action.init)
+    for what, width in widths.items():
+        if width != reducer.width:
+            yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
+
+
+def _stage_text(stage: Stage) -> str:
+    try:
+        return print_stage(stage)
+    except (KeyError, OverflowError, ValueError):
+        return stage.name
+
+
+# --- the program as a whole --------------------------------------------------------------------
+
+
+def _writers(program: Program) -> Iterator[str]:
+    """Every output has a writer, and a buffer has one defining stage (`HELPERS` apart).
+
+    Two updates of one buffer, or an update of what a plain store defines, are two defining stages.
+    """
+    for output in program.outputs:
+        if not any(output.name in writes(s.action) for s in stages(program.body)):
+            yield f"output {output.name} is never written"
+    defining: dict[str, set[str]] = {}
+    for s in stages(program.body):
+        for buffer in writes(s.action):
+            if isinstance(s.action, Update) or not HELPERS.fullmatch(s.name):
+                defining.setdefault(buffer, set()).add(s.name)
+    for buffer, names in defining.items():
+        if len(names) > 1:
+            yield f"buffer {buffer} is defined by several stages: {', '.join(sorted(names))}"
+
+
+def _owes(program: Program) -> Iterator[str]:
+    names = {s.name for s in stages(program.body)}
+    known = names | program.buffers.keys()
+    loops = {s.var for s in walk(program.body) if isinstance(s, For)}
+    for o in program.owes:
+        if o.stage not in names or o.on not in known or o.loop not in loops:
+            yield f"owes {o.stage} <- {o.on} @ {o.loop} names what is not in the program"
+
+
+def _lowered(program: Program) -> Iterator[str]:
+    for o in program.owes:
+        yield f"stage {o.stage} still owes a repair for {o.on}, which loop {o.loop} changes"
+    for s in stages(program.body):
+        if isinstance(s.action, Update) and s.action.init is not None:
+            yield f"stage {s.name} has an implicit init"
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+def _order(program: Program) -> list[str]:
+    """Reads before any write, in program order, on the form in which the inits stand where they happen."""
+    try:
+        body = decompose(program).body
+    except InternalError as error:
+        return [str(error).splitlines()[0]]
+    findings: list[str] = []
+    _check_order(body, {b.name for b in program.inputs}, findings)
+    return findings
+
+
+def _check_order(s: Stmt, written: set[str], findings: list[str]) -> None:
+    if isinstance(s, Seq):
+        for part in s.stmts:
+            _check_order(part, written, findings)
+    elif isinstance(s, Alloc):
+        # Written inside means written in this life of the buffer only.
+        written.discard(s.buffer.name)
+        _check_order(s.body, written, findings)
+        written.discard(s.buffer.name)
+    else:
+        read = [x.buffer for e in _own_exprs(s) for x in loads(e)]
+        if isinstance(s, Stage) and isinstance(s.action, Update):
+            read += s.action.buffers
+        where = f"stage {s.name}" if isinstance(s, Stage) else f"loop {s.var}" if isinstance(s, For) else "a condition"
+        findings += [f"{where} reads {b} before anything writes it" for b in read if b not in written]
+        if isinstance(s, Stage):
+            written.update(writes(s.action))
+        else:
+            _check_order(s.body, written, findings)
+
+
+def _own_exprs(s: For | If | Stage) -> list[Expr]:
+    """The expressions of a statement without its body (facts are claims, not reads)."""
+    match s:
+        case For(_, lo, hi):
+            return [lo, hi]
+        case If(pred, _):
+            return [pred]
+        case Stage(_, action, when):
+            init = (action.init or ()) if isinstance(action, Update) else ()
+            return [*action.index, *values(action), *init, *([] if when is None else [when])]

@@ -1,0 +1,62 @@
+"""inline: compute a map stage where it is read.
+
+`inline(e)` before → after::
+
+    for i: e: t[i] = exp(x[i])            for i: y: y[i] = exp(x[i]) * 2
+    for i: y: y[i] = t[i] * 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune.errors import ScheduleError
+from neptune.ir.expr import Expr, Load, Var, rewrite, substitute, variables
+from neptune.ir.printer import print_stage
+from neptune.ir.program import Store, map_action, map_exprs
+from neptune.schedule.state import Definition, State
+
+
+def inliner(name: str, definition: Definition) -> dict[str, Store]:
+    """Check that a definition can be inlined (a map over plain, distinct axes) and return it by buffer."""
+    action = definition.action
+    if not isinstance(action, Store):
+        raise ScheduleError(
+            f"inline(`{name}`)", "a reduction cannot be inlined: its value is complete only after its loops"
+        )
+    names = [i.name for i in action.index if isinstance(i, Var)]
+    if len(names) != len(action.index) or len(set(names)) != len(names):
+        raise ScheduleError(f"inline(`{name}`)", "its index is not a plain list of its axes")
+    if set(variables(action.value)) & set(definition.extents) - set(names):
+        raise ScheduleError(f"inline(`{name}`)", "its value depends on an axis that its index does not have")
+    return {action.buffer: action}
+
+
+def inline_loads(e: Expr, stores: dict[str, Store]) -> Expr:
+    """Replace loads of the given buffers by the expressions stored there (indices substituted)."""
+
+    def fn(x: Expr) -> Expr | None:
+        if not isinstance(x, Load) or x.buffer not in stores:
+            return None
+        store = stores[x.buffer]
+        index = tuple(inline_loads(i, stores) for i in x.index)
+        env = {v.name: i for v, i in zip(store.index, index, strict=True) if isinstance(v, Var)}
+        return inline_loads(substitute(store.value, env), stores)
+
+    return rewrite(e, fn)
+
+
+def inline(state: State, name: str) -> State:
+    """Inline one map stage into all its readers and remove it."""
+    _, stage = state.path(name)
+    stores = inliner(name, state.definitions[name])
+    (buffer,) = stores
+    if state.is_output(buffer):
+        raise ScheduleError(f"inline(`{name}`)", f"`{buffer}` is an output", where=print_stage(stage))
+    definitions = {
+        n: Definition(d.axes, map_action(d.action, lambda e: inline_loads(e, stores)))
+        for n, d in state.definitions.items()
+    }
+
+    body = map_exprs(state.program.body, lambda e: inline_loads(e, stores))
+    return replace(state.with_body(body), definitions=definitions).drop_stage(name)

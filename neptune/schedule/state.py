@@ -1,0 +1,290 @@
+"""What a schedule primitive works on: a Program and where the original axes have gone.
+
+A primitive is a pure function State → State (a new State, or an exception: nothing is ever half done).
+
+- `definitions[stage]` is the stage as the user wrote it: its axes (name, extent) and action, untouched
+  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions.
+- `axes[stage][axis]` is the present expression of each original axis over the present loops,
+  e.g. i ↦ i0*BLOCK_M + i1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from neptune.errors import ScheduleError
+from neptune.ir.expr import Expr, Load, Op, Var, rewrite, substitute, walk
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import (
+    Buffer,
+    For,
+    Program,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+    for_loops,
+    map_action,
+    paths,
+    rewrite_stmt,
+    seq,
+    stages,
+    sub_stmts,
+    values,
+    with_stmts,
+    writes,
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop as a template names it: the loop `var` around stage `stage`."""
+
+    stage: str
+    var: str
+
+    def __str__(self) -> str:
+        return self.var
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A stage as written: axes with their extents (outermost first), and the action over them."""
+
+    axes: tuple[tuple[str, Expr], ...]
+    action: Store | Update
+
+    @property
+    def extents(self) -> dict[str, Expr]:
+        return dict(self.axes)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The axes an Update folds away."""
+        if isinstance(self.action, Store):
+            return ()
+        spatial = {x.name for i in self.action.index for x in walk(i) if isinstance(x, Var)}
+        return tuple(name for name, _ in self.axes if name not in spatial)
+
+    def reads(self) -> list[Load]:
+        """Every load of the value expressions, indices included."""
+        return [x for v in values(self.action) for x in walk(v) if isinstance(x, Load)]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of explain(): what was decided about `subject`, and why."""
+
+    kind: str
+    subject: str
+    verdict: str
+    reason: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    program: Program
+    definitions: Mapping[str, Definition]
+    axes: Mapping[str, Mapping[str, Expr]]
+    decisions: tuple[Decision, ...] = ()
+    # (original map stage, text of what it computes) → its copy inside a loop; see rolling_update.
+    copies: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    # --- looking things up ---
+
+    def path(self, stage: str) -> tuple[tuple[Stmt, ...], Stage]:
+        """The statements around a stage and the stage itself (its first piece)."""
+        for path, s in paths(self.program.body):
+            if s.name == stage:
+                return path, s
+        raise unknown_stage(self.program, stage)
+
+    def loops(self, stage: str) -> tuple[For, ...]:
+        return for_loops(self.path(stage)[0])
+
+    def loop(self, ref: Loop) -> For:
+        """The For node a reference names, or a ScheduleError that lists the stage's loops."""
+        loops = self.loops(ref.stage)
+        for f in loops:
+            if f.var == ref.var:
+                return f
+        raise ScheduleError(
+            f"unknown loop `{ref.var}` of stage `{ref.stage}`",
+            f"stage `{ref.stage}` has no loop of that name",
+            legal=[f.var for f in loops],
+            where=print_stage(self.path(ref.stage)[1]),
+        )
+
+    def writer(self, buffer: str) -> str | None:
+        """The stage whose definition writes `buffer` (None for an input)."""
+        for name, d in self.definitions.items():
+            if buffer in writes(d.action):
+                return name
+        return None
+
+    def readers(self, buffer: str) -> list[str]:
+        """The stages whose definitions read `buffer`, in program order."""
+        return [n for n, d in self.definitions.items() if any(x.buffer == buffer for x in d.reads())]
+
+    def is_output(self, buffer: str) -> bool:
+        return any(b.name == buffer for b in self.program.outputs)
+
+    # --- making a changed copy ---
+
+    def with_body(self, body: Stmt) -> State:
+        return replace(self, program=self.program.with_body(body))
+
+    def note(self, decision: Decision) -> State:
+        return replace(self, decisions=(*self.decisions, decision))
+
+    def with_temporary(self, buffer: Buffer) -> State:
+        return replace(self, program=replace(self.program, temporaries=(*self.program.temporaries, buffer)))
+
+    def define(self, stage: str, definition: Definition, axes: Mapping[str, Expr]) -> State:
+        return replace(
+            self,
+            definitions={**self.definitions, stage: definition},
+            axes={**self.axes, stage: dict(axes)},
+        )
+
+    def substitute_axes(self, names: Iterable[str], env: Mapping[str, Expr]) -> State:
+        """Loops of these stages were rewritten: carry that through to where their axes are."""
+        changed = {n: {a: substitute(e, env) for a, e in self.axes[n].items()} for n in names}
+        return replace(self, axes={**self.axes, **changed})
+
+    def drop_stage(self, name: str) -> State:
+        """Remove a stage and, where nothing uses it any more, its temporary buffer."""
+        action = self.definitions[name].action
+        body = rewrite_stmt(self.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
+        definitions = {k: v for k, v in self.definitions.items() if k != name}
+        axes = {k: v for k, v in self.axes.items() if k != name}
+        still = {b for d in definitions.values() for b in (*writes(d.action), *(x.buffer for x in d.reads()))}
+        gone = {b for b in writes(action) if b not in still}
+        assert body is not None
+        program = replace(
+            self.program,
+            body=body,
+            temporaries=tuple(b for b in self.program.temporaries if b.name not in gone),
+            owes=tuple(o for o in self.program.owes if o.stage != name),
+        )
+        copies = {k: v for k, v in self.copies.items() if v != name}
+        return replace(self, program=program, definitions=definitions, axes=axes, copies=copies)
+
+    def rename(self, old: str, new: str) -> State:
+        """Rename a map stage together with its buffer (both are called `old`)."""
+
+        def fix(e: Expr) -> Expr:
+            return rewrite(e, renamed)
+
+        def renamed(x: Expr) -> Expr | None:
+            if isinstance(x, Load) and x.buffer == old:
+                return Load(new, tuple(fix(i) for i in x.index), x.dtype)
+            return None
+
+        def rename_action(action: Store | Update) -> Store | Update:
+            fresh = map_action(action, fix)
+            return replace(fresh, buffer=new) if isinstance(fresh, Store) and fresh.buffer == old else fresh
+
+        def fix_stmt(s: Stmt) -> Stmt:
+            if isinstance(s, Stage):
+                return replace(s, name=new if s.name == old else s.name, action=rename_action(s.action))
+            return with_stmts(s, tuple(fix_stmt(p) for p in sub_stmts(s)))
+
+        program = replace(
+            self.program,
+            body=fix_stmt(self.program.body),
+            temporaries=tuple(replace(b, name=new) if b.name == old else b for b in self.program.temporaries),
+            owes=tuple(replace(o, stage=new if o.stage == old else o.stage) for o in self.program.owes),
+        )
+        definitions = {
+            new if n == old else n: replace(d, action=rename_action(d.action)) for n, d in self.definitions.items()
+        }
+        axes = {new if n == old else n: a for n, a in self.axes.items()}
+        copies = {k: new if v == old else v for k, v in self.copies.items()}
+        return replace(self, program=program, definitions=definitions, axes=axes, copies=copies)
+
+
+def initial(program: Program) -> State:
+    """The State of a freshly imported program (one nest per stage)."""
+    definitions: dict[str, Definition] = {}
+    axes: dict[str, dict[str, Expr]] = {}
+    for path, stage in paths(program.body):
+        loops = for_loops(path)
+        definitions[stage.name] = Definition(tuple((f.var, f.hi) for f in loops), stage.action)
+        axes[stage.name] = {f.var: Var(f.var) for f in loops}
+    return State(program, definitions, axes)
+
+
+def unknown_stage(program: Program, name: str) -> ScheduleError:
+    import difflib
+
+    names = list(dict.fromkeys(s.name for s in stages(program.body)))
+    close = difflib.get_close_matches(name, names, n=1)
+    return ScheduleError(
+        f"unknown stage `{name}`",
+        f"program `{program.name}` has no stage of that name",
+        legal=names,
+        hint=f"did you mean `{close[0]}`?" if close else None,
+    )
+
+
+def replace_node(body: Stmt, old: Stmt, new: Stmt | None) -> Stmt:
+    """The body with one statement (by identity) replaced, or deleted for None."""
+    result = rewrite_stmt(body, lambda s: new if s is old else s)
+    assert result is not None, "a schedule never deletes the last statement"
+    return result
+
+
+def append_to(body: Stmt, loop: For, *extra: Stmt) -> Stmt:
+    """The body with statements added at the end of a loop (by identity)."""
+    return replace_node(body, loop, replace(loop, body=seq(loop.body, *extra)))
+
+
+def insert_before(body: Stmt, anchor: Stmt, *extra: Stmt) -> Stmt:
+    """The body with statements added in front of a statement (by identity)."""
+    return replace_node(body, anchor, seq(*extra, anchor))
+
+
+def insert_after(body: Stmt, anchor: Stmt, *extra: Stmt) -> Stmt:
+    """The body with statements added behind a statement (by identity)."""
+    return replace_node(body, anchor, seq(anchor, *extra))
+
+
+def add_guard(s: Stmt, pred: Expr) -> Stmt:
+    """Every stage below with one more conjunct in its guard."""
+    if isinstance(s, Stage):
+        if s.when == pred:
+            return s
+        when = pred if s.when is None else Op("and", (s.when, pred), "bool")
+        return replace(s, when=when)
+    return with_stmts(s, tuple(add_guard(p, pred) for p in sub_stmts(s)))
+
+
+def fresh_name(taken: Iterable[str], wish: str) -> str:
+    """`wish`, or `wish_1`, `wish_2`, … if it is taken."""
+    used = set(taken)
+    if wish not in used:
+        return wish
+    k = 1
+    while f"{wish}_{k}" in used:
+        k += 1
+    return f"{wish}_{k}"
+
+
+def names_in_use(program: Program) -> set[str]:
+    """Every name a new buffer, stage or loop must avoid."""
+    used = set(program.buffers) | {s.name for s in program.scalars} | {t.name for t in program.tunables}
+    for path, stage in paths(program.body):
+        used.add(stage.name)
+        used |= {f.var for f in for_loops(path)}
+    return used
+
+
+def stage_loops_legal(loops: Iterable[For]) -> list[str]:
+    """Loop names with their ranges, for the `legal here` line of an error."""
+    return [f"{f.var} in [{print_expr(f.lo)}, {print_expr(f.hi)})" for f in loops]
+
+
+Rewrite = Callable[[State], State]

@@ -1,0 +1,243 @@
+"""localize: buffers that live inside one program of a kernel become tiles of their own.
+
+Before → after (i0 is a grid loop)::
+
+    temp m: f32[s_q]                          for i0 grid.x:
+    for i0 grid.x:                              alloc m: f32[BLOCK_M] @tile
+      for i1: m_init: m[i0*BM + i1] = …         for i1: m_init: m[i1] = …
+      …                                         …
+
+The part of each index that comes from loops outside the allocation must be the same in every access:
+it drops out.  What other kernels or the caller need is written back behind the last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from neptune.errors import ScheduleError
+from neptune.ir.affine import Poly, extreme, number, poly, scope_of, simplify, split_by, to_expr
+from neptune.ir.expr import Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
+from neptune.ir.printer import print_stage
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    Program,
+    Seq,
+    Stage,
+    Stmt,
+    Store,
+    map_exprs,
+    paths,
+    seq,
+    stages,
+    sub_stmts,
+    values,
+    with_stmts,
+    writes,
+)
+
+Index = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    loops: tuple[For, ...]
+    stage: Stage
+    index: Index
+    writes: bool
+
+
+def accesses(s: Stmt, buffer: str) -> Iterator[Access]:
+    """Every access to a buffer under `s` in program order, reads of a stage before its write."""
+    for path, stage in paths(s):
+        loops = tuple(x for x in path if isinstance(x, For))
+        action = stage.action
+        for e in (*values(action), *action.index):
+            for x in loads(e):
+                if x.buffer == buffer:
+                    yield Access(loops, stage, x.index, False)
+        if buffer in writes(action):
+            if not isinstance(action, Store):
+                yield Access(loops, stage, action.index, False)
+            yield Access(loops, stage, action.index, True)
+
+
+def kernels_of(body: Stmt) -> tuple[Stmt, ...]:
+    """The top-level nests: each becomes one kernel."""
+    return body.stmts if isinstance(body, Seq) else (body,)
+
+
+def grid_of(nest: Stmt) -> tuple[tuple[For, ...], Stmt]:
+    """The grid loops of a nest and what is inside them."""
+    grid: list[For] = []
+    while isinstance(nest, For) and nest.kind != "serial":
+        grid.append(nest)
+        nest = nest.body
+    return tuple(grid), nest
+
+
+def localize(program: Program) -> Program:
+    """Allocate every buffer that one kernel both writes and reads inside that kernel."""
+    nests = list(kernels_of(program.body))
+    inputs = {b.name for b in program.inputs}
+    kept = set(inputs) | {b.name for b in program.outputs}
+    fresh: list[Stmt] = []
+    for k, nest in enumerate(nests):
+        others = [*nests[:k], *nests[k + 1 :]]
+        grid, body = grid_of(nest)
+        for buffer in program.globals.values():
+            if buffer.name in inputs:
+                continue
+            found = list(accesses(nest, buffer.name))
+            if not found or not any(a.writes for a in found) or all(a.writes for a in found):
+                continue
+            outside = any(True for o in others for _ in accesses(o, buffer.name))
+            wanted = outside or any(b.name == buffer.name for b in program.outputs)
+            body = _allocate(program, grid, body, buffer, wanted)
+            if outside:
+                kept.add(buffer.name)
+        fresh.append(_wrap(grid, body))
+    result = seq(*fresh)
+    used = {b for s in stages(result) for b in writes(s.action)}
+    used |= {x.buffer for s in stages(result) for v in values(s.action) for x in loads(v)}
+    allocated = {s.buffer.name for f in fresh for s in _allocs(f)}
+    temporaries = tuple(b for b in program.temporaries if b.name in used and b.name not in allocated - kept)
+    return replace(program, body=result, temporaries=temporaries)
+
+
+def _allocs(s: Stmt) -> Iterator[Alloc]:
+    if isinstance(s, Alloc):
+        yield s
+    for p in sub_stmts(s):
+        yield from _allocs(p)
+
+
+def _wrap(loops: tuple[For, ...], body: Stmt) -> Stmt:
+    for f in reversed(loops):
+        body = replace(f, body=body)
+    return body
+
+
+def _self_contained(s: Stmt, buffer: str) -> bool:
+    """True if the first access under `s` is a write (there is nothing older to read)."""
+    first = next(accesses(s, buffer), None)
+    return first is None or first.writes
+
+
+def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
+    """Put the allocation around the smallest statement that holds a whole life of the buffer."""
+    parts = sub_stmts(s)
+    users = [p for p in parts if next(accesses(p, buffer.name), None) is not None]
+    separate = all(_self_contained(p, buffer.name) for p in users)
+    descend = not isinstance(s, Stage) and users and (len(users) == 1 or (separate and not wanted))
+    if isinstance(s, For) and users and not separate:
+        descend = False  # an iteration reads what an earlier one wrote
+    if isinstance(s, For) and wanted:
+        descend = descend and all(s.var in _used(a.index) for a in accesses(s, buffer.name))
+    if descend:
+        inner = (*outer, s) if isinstance(s, For) else outer
+        chosen = tuple(_allocate(program, inner, p, buffer, wanted) if p in users else p for p in parts)
+        return with_stmts(s, chosen)
+    return _shrink(program, outer, s, buffer, wanted)
+
+
+def _used(index: Index) -> frozenset[str]:
+    return frozenset[str]().union(*(variables(i) for i in index))
+
+
+def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
+    """Allocate here: indices relative to the outer loops, the shape from what remains."""
+    names = frozenset(f.var for f in outer)
+    found = list(accesses(s, buffer.name))
+    common = [tuple(split_by(poly(i), names)[0] for i in a.index) for a in found]
+    odd = next((a for a, c in zip(found, common, strict=True) if c != common[0]), None)
+    if odd is not None:
+        raise ScheduleError(
+            f"keep `{buffer.name}` on chip",
+            f"stage `{odd.stage.name}` reads elements of `{buffer.name}` that another program of the grid computes",
+            where=print_stage(odd.stage),
+            hint="leave that stage in a kernel of its own",
+        )
+    inner = [[split_by(poly(i), names)[1] for i in a.index] for a in found]
+    kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
+    shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
+    # Where a kernel's results are wanted outside, the tile gets a name of its own.
+    name = f"{buffer.name}_tile" if wanted else buffer.name
+    local = Buffer(name, shape, buffer.dtype, "tile")
+
+    def relative(index: Index) -> Index:
+        return tuple(to_expr(split_by(poly(index[d]), names)[1]) for d in kept)
+
+    body = _rename_accesses(s, buffer.name, name, relative)
+    if wanted:
+        body = seq(body, _write_back(found, buffer, name, relative, s))
+    return Alloc(local, body)
+
+
+def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts: list[Poly], dim: int) -> Expr:
+    sizes: list[Expr] = []
+    for a, p in zip(found, parts, strict=True):
+        scope = scope_of(program, (*outer, *a.loops))
+        high = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=True)
+        if high is None:
+            raise ScheduleError(
+                f"keep `{a.stage.name}` on chip",
+                f"dimension {dim} of its tile has no known extent",
+                where=print_stage(a.stage),
+            )
+        sizes.append(to_expr(high + number(1)))
+    distinct = list(dict.fromkeys(sizes))
+    if len(distinct) > 1:
+        raise ScheduleError(
+            f"keep `{found[0].stage.name}` on chip",
+            f"its accesses span different ranges of dimension {dim}",
+            where=print_stage(found[0].stage),
+        )
+    return simplify(distinct[0])
+
+
+def _rename_accesses(s: Stmt, old: str, new: str, relative: object) -> Stmt:
+    assert callable(relative)
+
+    def fix(e: Expr) -> Expr:
+        def fn(x: Expr) -> Expr | None:
+            if isinstance(x, Load) and x.buffer == old:
+                return Load(new, tuple(fix(i) for i in relative(x.index)), x.dtype)
+            return None
+
+        return rewrite(e, fn)
+
+    def targets(x: Stmt) -> Stmt:
+        if isinstance(x, Stage) and old in writes(x.action):
+            action = x.action
+            index = relative(action.index)
+            if isinstance(action, Store):
+                return replace(x, action=replace(action, buffer=new, index=index))
+            buffers = tuple(new if b == old else b for b in action.buffers)
+            return replace(x, action=replace(action, buffers=buffers, index=index))
+        return with_stmts(x, tuple(targets(p) for p in sub_stmts(x)))
+
+    return targets(map_exprs(s, fix))
+
+
+def _write_back(found: list[Access], buffer: Buffer, name: str, relative: object, s: Stmt) -> Stmt:
+    """Store the tile to the global buffer, over the loops of its last write."""
+    assert callable(relative)
+    last = [a for a in found if a.writes][-1]
+    used = _used(last.index)
+    free = [f for f in last.loops if f.var in used]
+    gone = {f.var for f in last.loops} - used
+    guards = [c for c in conjuncts(last.stage.when) if not variables(c) & gone]
+    store = Store(buffer.name, last.index, Load(name, relative(last.index), buffer.dtype))
+    nest: Stmt = Stage(buffer.name, store, logical_and(*guards) if guards else None)
+    for f in reversed(free):
+        nest = replace(f, body=nest)
+    return nest
+
+
+def is_plain(index: Index) -> bool:
+    """True if every index is a bare variable."""
+    return all(isinstance(i, Var) for i in index)

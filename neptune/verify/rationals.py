@@ -1,0 +1,284 @@
+"""The ordered model: exact rationals with the true maximum, and exponentials that are powers of two.
+
+exp2(x) = 2^x and exp(x) = 4^x, so log2e = 2 and ln2 = 1/2.  Inputs are small integers, so that exponents
+are integers; an exponential of anything else is outside the fragment.  Meant for small instances.
+
+- 0, integral constants up to 8 and infinities are themselves. The finite extremes of the dtypes (and
+  any constant of magnitude 6e4 or more) are integers of magnitude 10^6 and more, far beyond any other value;
+  an exponential of less than -10^5 is exactly 0 and one of more than 10^5 is inf, as in floating point:
+  exp(x - lowest) overflows, exp(lowest - x) vanishes, exp(lowest - lowest) = 1.
+- Every other constant is a keyed small positive integer with its sign (the same constant, the same
+  integer): a scale keeps exponents integral. Relations *between* such constants are therefore lost.
+- inf, -inf and NaN behave as in IEEE arithmetic; x/0 is NaN. abs is exact, and powers with integer
+  exponents; log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x); log, sqrt, tanh, sigmoid are keyed
+  random small integers. Casts of floats round nothing; to an integer they truncate.
+
+n draws, no bound.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from neptune.verify.domains import (
+    Array,
+    Elementwise,
+    EvaluationError,
+    OutsideFragment,
+    Value,
+    flagged_output,
+)
+from neptune.verify.field import EXTREMES, HUGE
+
+BEYOND = 10**5
+_INF = math.inf
+
+
+class Poison:
+    """An element without a value; of two, the worse survives."""
+
+    def __init__(self, name: str, rank: int) -> None:
+        self.name, self.rank = name, rank
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OUTSIDE = Poison("outside", 1)
+UNDEFINED = Poison("undefined", 2)
+
+
+def _strict(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` on values; poison passes through."""
+
+    def wrapped(*args: Any) -> Any:
+        worst: Poison | None = None
+        for x in args:
+            if isinstance(x, Poison) and (worst is None or x.rank > worst.rank):
+                worst = x
+        return fn(*args) if worst is None else worst
+
+    return wrapped
+
+
+def _tidy(x: Any) -> Any:
+    """Integral fractions as ints, which are much faster."""
+    return x.numerator if isinstance(x, Fraction) and x.denominator == 1 else x
+
+
+def _sign(x: Any) -> int:
+    return (x > 0) - (x < 0)
+
+
+def _add(a: Any, b: Any) -> Any:
+    if isinstance(a, float):
+        return a + b if isinstance(b, float) else a
+    return b if isinstance(b, float) else _tidy(a + b)
+
+
+def _neg(a: Any) -> Any:
+    return -a
+
+
+def _mul(a: Any, b: Any) -> Any:
+    if isinstance(a, float) or isinstance(b, float):
+        if a != a or b != b or a == 0 or b == 0:
+            return math.nan
+        return _INF * _sign(a) * _sign(b)
+    return _tidy(a * b)
+
+
+def _inverse(a: Any) -> Any:
+    if isinstance(a, float):
+        return a if a != a else 0
+    return math.nan if a == 0 else _tidy(1 / Fraction(a))
+
+
+def _exp2(x: Any) -> Any:
+    if isinstance(x, float):
+        return 0 if x == -_INF else x
+    if isinstance(x, Fraction):
+        return OUTSIDE
+    if abs(x) > BEYOND:
+        return 0 if x < 0 else _INF
+    return 1 << x if x >= 0 else Fraction(1, 1 << -x)
+
+
+def _max(a: Any, b: Any) -> Any:
+    if a != a or b != b:
+        return math.nan
+    return b if a < b else a
+
+
+def _min(a: Any, b: Any) -> Any:
+    if a != a or b != b:
+        return math.nan
+    return b if b < a else a
+
+
+_ufunc = np.frompyfunc
+_IS_POISON = _ufunc(lambda x: isinstance(x, Poison), 1, 1)
+
+
+class OrderedRationals(Elementwise):
+    """Object arrays of int, Fraction, ±inf and NaN; `seed` draws constants and opaque functions."""
+
+    name = "ordered rationals"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self._rng = np.random.default_rng((seed, 0x0DD))
+        scalar: dict[str, tuple[Callable[..., Any], int]] = {
+            "neg": (_neg, 1),
+            "exp": (lambda x: _exp2(_mul(x, 2)), 1),
+            "exp2": (_exp2, 1),
+            "log": (self._log, 1),
+            "log2": (lambda x: _mul(self._log(x), 2), 1),
+            "sqrt": (self._sqrt, 1),
+            "rsqrt": (lambda x: _inverse(self._sqrt(x)), 1),
+            "tanh": (self._tanh, 1),
+            "sigmoid": (self._sigmoid, 1),
+            "abs": (abs, 1),
+            "add": (_add, 2),
+            "sub": (lambda a, b: _add(a, -b), 2),
+            "mul": (_mul, 2),
+            "div": (lambda a, b: _mul(a, _inverse(b)), 2),
+            "max": (_max, 2),
+            "min": (_min, 2),
+            "pow": (self._pow, 2),
+        }
+        self._functions = {name: _ufunc(_strict(fn), arity, 1) for name, (fn, arity) in scalar.items()}
+        self._compare = {
+            name: _ufunc(self._decided(getattr(operator, name)), 2, 1) for name in ("lt", "le", "gt", "ge", "eq", "ne")
+        }
+
+    # --- the protocol ------------------------------------------------------------------------------
+
+    def parts(self, v: Value) -> tuple[Array, ...]:
+        return (v,)
+
+    def make(self, parts: Sequence[Array]) -> Value:
+        return np.asarray(parts[0], object)
+
+    def undefined(self, shape: tuple[int, ...]) -> Value:
+        return np.full(shape, UNDEFINED, object)
+
+    def const(self, value: float, dtype: str) -> Value:
+        return np.asarray(self._constant(float(value)), object)
+
+    def _constant(self, value: float) -> Any:
+        if not math.isfinite(value):
+            return value
+        if value.is_integer() and abs(value) <= 8:
+            return int(value)
+        sign = 1 if value > 0 else -1
+        if abs(value) >= HUGE:
+            return sign * 10**6 * EXTREMES.get(abs(value), 1)
+        return sign * (1 + self._hash("constant", abs(value)) % 4)
+
+    def lift(self, value: Any, dtype: str) -> Value:
+        """Numbers that are integers (or exact Fractions) stay exactly what they are."""
+        array = np.array(value, object)
+        flat = [_exact(x) for x in array.ravel()]
+        result = np.empty(len(flat), object)
+        result[:] = flat
+        return result.reshape(array.shape)
+
+    def embed(self, value: Array, dtype: str) -> Value:
+        return np.asarray(np.asarray(value, np.int64).astype(object), object)
+
+    def truncate(self, v: Value, dtype: str) -> Array:
+        def whole(x: Any) -> int:
+            return 0 if isinstance(x, float | Poison) else int(x)
+
+        result = np.asarray(_ufunc(whole, 1, 1)(v)).astype(np.int64)
+        return result != 0 if dtype == "bool" else result
+
+    def cast(self, v: Value, dtype: str) -> Value:
+        return v
+
+    def apply(self, name: str, args: Sequence[Value], dtype: str) -> Value:
+        if not args:
+            return np.asarray({"log2e": 2, "ln2": Fraction(1, 2)}[name], object)
+        return np.asarray(self._functions[name](*args), object)
+
+    def compare(self, name: str, a: Value, b: Value) -> Array:
+        return np.asarray(self._compare[name](a, b)).astype(bool)
+
+    def _decided(self, fn: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+        def decide(a: Any, b: Any) -> bool:
+            if a is OUTSIDE or b is OUTSIDE:
+                raise OutsideFragment("a comparison needs an exponential of a fraction")
+            if a is UNDEFINED or b is UNDEFINED:  # whatever such a lane decides must not matter
+                return bool(self._rng.random() < 0.5)
+            return bool(fn(a, b))
+
+        return decide
+
+    def check(self, name: str, v: Value) -> None:
+        poisoned = np.asarray(_IS_POISON(v)).astype(bool)
+        if not poisoned.any():
+            return
+        undefined = np.asarray(_ufunc(lambda x: x is UNDEFINED, 1, 1)(v)).astype(bool)
+        if undefined.any():
+            raise EvaluationError(flagged_output(name, undefined, "depends on uninitialised memory"))
+        raise OutsideFragment(flagged_output(name, poisoned, "is outside the fragment of the ordered rationals"))
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
+        return np.asarray(rng.integers(-3, 4, shape).astype(object), object)
+
+    def differs(self, expected: Value, got: Value) -> Array:
+        def wrong(a: Any, b: Any) -> bool:
+            return a == a and (type(a) is float) != (type(b) is float) or (a == a and a != b)
+
+        return np.asarray(_ufunc(wrong, 2, 1)(expected, got)).astype(bool)
+
+    def known(self, v: Value) -> Array:
+        return np.asarray(_ufunc(lambda x: x == x, 1, 1)(v)).astype(bool)
+
+    # --- opaque functions --------------------------------------------------------------------------
+
+    def _hash(self, name: str, *args: Any) -> int:
+        return zlib.crc32(repr((self.seed, name, *args)).encode())
+
+    def _log(self, x: Any) -> Any:
+        if x == 0:
+            return -_INF
+        if isinstance(x, float) or x < 0:
+            return x if x == _INF else math.nan
+        return self._hash("log", x) % 7 - 3
+
+    def _sqrt(self, x: Any) -> Any:
+        if isinstance(x, float) or x <= 0:
+            return x if x in (0, _INF) else math.nan
+        return 1 + self._hash("sqrt", x) % 3
+
+    def _tanh(self, x: Any) -> Any:
+        return x if x != x else self._hash("tanh", x) % 7 - 3
+
+    def _sigmoid(self, x: Any) -> Any:
+        if isinstance(x, float):
+            return x if x != x else int(x > 0)
+        return 1 + self._hash("sigmoid", x) % 3
+
+    def _pow(self, a: Any, b: Any) -> Any:
+        if isinstance(b, int) and abs(b) <= 8 and not isinstance(a, float):
+            return _inverse(_tidy(Fraction(a) ** -b)) if b < 0 else _tidy(a**b)
+        if a != a or b != b:
+            return math.nan
+        return 1 + self._hash("pow", a, b) % 3
+
+
+def _exact(x: Any) -> Any:
+    """A number as an int or Fraction; infinities and NaN stay floats."""
+    if isinstance(x, int | Fraction | Poison):
+        return _tidy(x)
+    value = float(x)
+    return _tidy(Fraction(value)) if math.isfinite(value) else value

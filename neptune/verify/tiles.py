@@ -1,0 +1,166 @@
+"""Run a TileProgram over a domain: tiles are arrays whose axes follow their dims, programs run one by one."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import einops
+import numpy as np
+
+from neptune.ir.dtypes import is_float
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    CastTile,
+    Dot,
+    Iota,
+    LoadTile,
+    Local,
+    Loop,
+    Map,
+    Rearrange,
+    Reduce,
+    Scalar,
+    StoreTile,
+    TExpr,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    Where,
+)
+from neptune.verify.domains import Array, EvaluationError, Value
+from neptune.verify.expressions import Evaluator, apply_cast, apply_op, choose
+from neptune.verify.loops import fold_axis
+from neptune.verify.memory import Memory
+
+Dims = tuple[str, ...]
+
+
+class Tiles:
+    """Tile kernels over a memory."""
+
+    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+        self.memory = memory
+        self.domain = memory.domain
+        self.evaluator = evaluator
+        self.extents: dict[str, int] = {}
+        self.locals: dict[str, tuple[Dims, Value]] = {}
+
+    def run(self, program: TileProgram, env: dict[str, Any]) -> None:
+        """All kernels, in launch order."""
+        for kernel in program.kernels:
+            self._kernel(kernel, env)
+
+    def _kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
+        self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
+        grid = [range(int(self.evaluator.run(g.extent, env))) for g in kernel.grid]
+        for point in itertools.product(*grid):
+            self.locals = {}
+            here = env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}
+            self._body(kernel.body, here)
+
+    def _body(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
+        for s in body:
+            match s:
+                case Assign(name, value, _):
+                    self.locals[name] = (value.dims, self._whole(value, env))
+                case StoreTile():
+                    self._store(s, env)
+                case Loop(var, lo, hi, inner, _):
+                    for v in range(int(self.evaluator.run(lo, env)), int(self.evaluator.run(hi, env))):
+                        self._body(inner, env | {var: v})
+                case Branch(pred, inner):
+                    if self.evaluator.run(pred, env):
+                        self._body(inner, env)
+
+    def _shape(self, dims: Dims) -> tuple[int, ...]:
+        missing = [d for d in dims if d not in self.extents]
+        if missing:
+            raise EvaluationError(f"tile axis {missing[0]} has no extent in this kernel")
+        return tuple(self.extents[d] for d in dims)
+
+    def _structural(self, fn: Any, v: Value, dtype: str) -> Value:
+        if is_float(dtype):
+            return self.domain.make([fn(np.asarray(x)) for x in self.domain.parts(v)])
+        return fn(np.asarray(v))
+
+    def _aligned(self, e: TExpr, dims: Dims, env: dict[str, Any]) -> Value:
+        """The value of an operand, with axes where `dims` has them, of length one where it lacks one."""
+        v = self.value(e, env)
+        if not e.dims:
+            return v
+        if len(e.dims) == len(dims):
+            if any(a != b and a != "1" and b != "1" for a, b in zip(e.dims, dims, strict=True)):
+                raise EvaluationError(f"a tile of dims {e.dims} meets one of dims {dims}")
+            return v
+        named = [d for d in e.dims if d != "1"]
+        if [d for d in dims if d in named] != named:
+            raise EvaluationError(f"a tile of dims {e.dims} does not broadcast to {dims}")
+        shape = tuple(self.extents[d] if d in named else 1 for d in dims)
+        return self._structural(lambda x: x.reshape(shape), v, e.dtype)
+
+    def _whole(self, e: TExpr, env: dict[str, Any]) -> Value:
+        """The value of `e`, broadcast to all of its dims."""
+        shape = self._shape(e.dims)
+        return self._structural(lambda x: np.broadcast_to(x, shape), self.value(e, env), e.dtype)
+
+    def _access(self, e: LoadTile | StoreTile, env: dict[str, Any]) -> tuple[tuple[Any, ...], Array | None]:
+        shape = self._shape(e.dims)
+        index = [self._aligned(i, e.dims, env) for i in e.index]
+        mask = None if e.mask is None else np.broadcast_to(self._aligned(e.mask, e.dims, env), shape)
+        if index:  # one index carries the full shape, so that the access has it
+            index[0] = np.broadcast_to(index[0], shape)
+        return tuple(index), mask
+
+    def _store(self, s: StoreTile, env: dict[str, Any]) -> None:
+        index, mask = self._access(s, env)
+        value = self._aligned(s.value, s.dims, env)
+        dtype = self.memory.cells[s.buffer].dtype
+        if s.value.dtype != dtype:
+            value = apply_cast(self.domain, value, s.value.dtype, dtype)
+        self.memory.store(s.buffer, index, value, mask)
+
+    def _load(self, e: LoadTile, env: dict[str, Any]) -> Value:
+        index, mask = self._access(e, env)
+        loaded = self.memory.load(e.buffer, index, mask)
+        if mask is None:
+            return loaded
+        other = self.evaluator.const(e.other, e.dtype) if is_float(e.dtype) else int(e.other)
+        return choose(self.domain, mask, loaded, other, e.dtype)
+
+    def value(self, e: TExpr, env: dict[str, Any]) -> Value:
+        """The value of a tile expression; an axis along which it is constant may have length one."""
+        match e:
+            case Scalar(expr):
+                return self.evaluator.run(expr, env)
+            case Iota(axis):
+                return np.arange(self.extents[axis])
+            case Local(name, dims, _):
+                if name not in self.locals:
+                    raise EvaluationError(f"read of the tile variable {name} before it is assigned")
+                had, value = self.locals[name]
+                if had != dims:
+                    raise EvaluationError(f"tile variable {name} has dims {had}, not {dims}")
+                return value
+            case LoadTile():
+                return self._load(e, env)
+            case Map(op, args, dims, dtype):
+                arg_dtype = args[0].dtype if args else dtype
+                return apply_op(self.domain, op, [self._aligned(a, dims, env) for a in args], arg_dtype, dtype)
+            case CastTile(arg, dtype):
+                return apply_cast(self.domain, self.value(arg, env), arg.dtype, dtype)
+            case Where(p, a, b, dims):
+                pred, then, other = (self._aligned(x, dims, env) for x in (p, a, b))
+                return choose(self.domain, pred, then, other, e.dtype)
+            case Reduce(reducer, axis, arg):
+                whole = self._whole(arg, env)
+                return fold_axis(self.evaluator, reducer, (whole,), [arg.dtype], arg.dims.index(axis))[0]
+            case Dot(a, b, acc, _):
+                product = self.domain.dot(self._whole(a, env), self._whole(b, env), "float32")
+                if acc is None:
+                    return product
+                return self.domain.apply("add", (self._whole(acc, env), product), "float32")
+            case Rearrange(arg, pattern):
+                whole = self._whole(arg, env)
+                return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)

@@ -1,0 +1,98 @@
+"""Every refusal of the solver, each with the reason that is its own."""
+
+import pytest
+
+from neptune.errors import FusionError
+from neptune.fusion.repair import solve
+from neptune.fusion.roles import Predecessor, Query
+from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
+
+ROW, COL = Var("i"), Var("j")
+S, C = Load("s", (ROW, COL), "float32"), Load("c", (ROW, COL), "float32")
+M, L = Load("m", (ROW,), "float32"), Load("l", (ROW,), "float32")
+P = Load("p", (ROW,), "float32")
+MAX, SUM, MEAN = Predecessor(M, "max", S), Predecessor(L, "sum", op("exp", S)), Predecessor(L, "sum", S)
+ABS = Predecessor(M, "max", op("abs", S))
+MOVING = Load("m", (COL,), "float32")
+TWO = Const(2.0, "float32")
+
+
+def exp(e: Expr) -> Expr:
+    return op("exp", e)
+
+
+def refused(g: Expr, *preds: Predecessor, reducer: str = "sum", dtype: str = "float32") -> str:
+    with pytest.raises(FusionError) as info:
+        solve(Query("o", reducer, dtype, g, preds, frozenset({"j"})))
+    return str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("g", "preds", "reason"),
+    [
+        (op("tanh", S - M), (MAX,), "tanh mixes r and c"),
+        (exp(op("tanh", S - M)), (MAX,), "the exponent of exp is no sum of terms in r and terms in c"),
+        (op("abs", S - L), (MEAN,), "abs of a sum that mixes r and c"),
+        ((S - L) * (S - L), (MEAN,), "moments, which are not supported yet"),
+        (op("pow", S - L, TWO), (MEAN,), "moments, which are not supported yet"),
+        (op("sqrt", S * M), (MAX,), "sqrt of a product splits only where the sign of r is known"),
+        (exp(S - L), (SUM,), "l is a sum: exp of it may overflow at an intermediate value"),
+        (exp(S - op("log", L)), (SUM,), "no max or min bounds it"),
+        (exp(C - M), (MAX,), "what m folds in does not bound it"),
+        (exp(S * M), (MAX,), "the exponent of exp is no sum of terms in r and terms in c"),
+        # A positive scale that varies: every factor would be another one.
+        (exp((S - M) * exp(C)), (MAX,), "the exponent of exp is no sum of terms in r and terms in c"),
+        (exp((S - M) * P), (MAX,), "the sign of p[i] is unknown"),
+        (exp((S - M) * -1.0), (MAX,), "grows as m (max) is repaired"),
+        (exp(S - M) + exp(S - 2.0 * M), (MAX,), "its two sides would have to be repaired by different factors"),
+        (cast(cast(S / M * 127.0, "int8"), "float32"), (ABS,), "the cast float32 → int8 rounds in absolute steps"),
+        (cast(cast(exp(S - M), "int32"), "float32"), (MAX,), "the cast float32 → int32 rounds in absolute steps"),
+        (cast(cast(S / M, "float16"), "float32"), (ABS,), "may leave the range of float16"),
+        (cast(cast(exp(S - M - C), "float16"), "float32"), (MAX,), "may leave the range of float16"),
+        (select(S > M, S, 0), (MAX,), "which branch is taken depends on r"),
+        (select(ROW >= COL, S / M, 1), (ABS,), "the branches of select differ"),
+        (select(ROW >= COL, S * exp(-M), 0), (MAX,), "may overflow where nothing is selected"),
+        (op("pow", S * M, P), (MAX,), "the exponent of pow is no constant"),
+        (exp(S - M) * Load("m", (COL,), "float32"), (MAX,), "m is read at more than one position"),
+        (Load("x", (cast(M, "int32"),), "float32"), (MAX,), "r is used as an index"),
+        (S * MOVING, (Predecessor(MOVING, "max", S),), "moves along the fused axis"),
+    ],
+)  # fmt: skip
+def test_sums(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
+    assert reason in refused(g, *preds)
+
+
+@pytest.mark.parametrize(
+    ("g", "reducer", "reason"),
+    [
+        (S * M, "max", "the sign of r is unknown"),
+        (S * M, "min", "the sign of r is unknown"),
+        (exp(S - M) * C, "max", "turns the identity of max into 0"),
+        (exp(S - M), "min", "turns the identity of min into 0"),
+        (S * M, "prod", "counts are not supported yet"),
+        (S * M, "argmax", "no repair rules for the reducer argmax"),
+        (cast(S - M, "float16"), "max", "moments"),
+    ],
+)
+def test_other_reducers(g: Expr, reducer: str, reason: str) -> None:
+    assert reason in refused(g, MAX, reducer=reducer)
+
+
+def test_accumulators() -> None:
+    assert "the accumulator is int32" in refused(S * M, MAX, dtype="int32")
+    assert "a float16 accumulator may overflow" in refused(S / L, SUM, dtype="float16")
+
+
+def test_the_message_is_one_screen() -> None:
+    assert refused(op("tanh", S - M), MAX) == (
+        "cannot fuse reduction `o` (sum) into the loop of `m`\n"
+        "  `o` reads `m` (max), which is still changing inside this loop, and no repair was found:\n"
+        "      g = tanh(c - r)\n"
+        "      c = s[i, j]\n"
+        "      r = m[i]\n"
+        "  separate: `tanh(c - r)`: tanh mixes r and c: no factor of it depends on r alone\n"
+        "  legal here: fuse_at an outer loop, leave `o` in a kernel of its own\n"
+        "  at: o: sum of tanh(s[i, j] - m[i])"
+    )
+    wide = op("tanh", M + sum((Load(f"x{k}", (COL,), "float32") * M for k in range(30)), S))
+    assert len(refused(wide, MAX).splitlines()) < 24
