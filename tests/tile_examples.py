@@ -130,7 +130,7 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
     )
     row, col = at(first_row, "m"), at(op("mul", Var("j0"), block_n), "n")
     row_ok = map_("lt", Rearrange(row, "m -> m 1"), Scalar(s_q))
-    q, m, l, acc = (
+    q, m, total, acc = (
         Local("q_tile", ("m", "d"), dtype),
         Local("m", ("m",), "float32"),
         Local("l", ("m",), "float32"),
@@ -164,7 +164,7 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
             Assign("m_new", map_("max", m, Reduce("max", "n", s)), "m"),
             Assign("alpha", map_("exp2", map_("sub", m, m_new)), "m"),
             Assign("p", map_("exp2", map_("sub", s, Rearrange(m_new, "m -> m 1"))), "p"),
-            Assign("l", map_("add", map_("mul", l, alpha), Reduce("sum", "n", p)), "l"),
+            Assign("l", map_("add", map_("mul", total, alpha), Reduce("sum", "n", p)), "l"),
             Assign(
                 "acc",
                 Dot(CastTile(p, dtype), read("v", masked), map_("mul", acc, Rearrange(alpha, "m -> m 1"))),
@@ -180,7 +180,9 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
         Assign("acc", Full(lit(0.0), ("m", "d"), "float32"), "acc"),
         Loop("j0", Const(0, "int32"), clean, step(False)),
         Loop("j0", clean, maximum(clean, end), step(True)),
-        StoreTile("out", rows, CastTile(map_("div", acc, Rearrange(l, "m -> m 1")), dtype), row_ok, ("m", "d"), "out"),
+        StoreTile(
+            "out", rows, CastTile(map_("div", acc, Rearrange(total, "m -> m 1")), dtype), row_ok, ("m", "d"), "out"
+        ),
     )
     grid = (GridAxis("i0", ceildiv(s_q, block_m), "x"), GridAxis("h", heads, "y"), GridAxis("b", batch, "z"))
     kernel = TileKernel("attention", grid, (("m", block_m), ("n", block_n), ("d", depth)), body)
@@ -197,5 +199,3 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
         (Tunable("BLOCK_M", (64, 128)), Tunable("BLOCK_N", (32, 64, 128))),
         (kernel,),
     )
-
-

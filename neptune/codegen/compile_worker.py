@@ -32,9 +32,9 @@ def load_source(source: str) -> ModuleType:
 
 def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
     """Compile one kernel and measure it."""
-    import triton  # type: ignore[import-untyped]
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
-    from triton.compiler import ASTSource  # type: ignore[import-untyped]
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     fn = getattr(load_source(request["source"]), request["function"])
     attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["aligned"]}
@@ -63,7 +63,7 @@ def _measure_cuda(compiled: Any, arch: int) -> tuple[Json, bytes]:
 
 
 def _ptxas(ptx: str, arch: int) -> str:
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # type: ignore[import-untyped]
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     path = Path(_folder.name, "kernel.ptx")
     path.write_text(ptx)
@@ -79,7 +79,7 @@ def _measure_hip(compiled: Any) -> tuple[Json, bytes]:
         found = re.search(rf"\.{name}:\s*(\d+)", asm)
         return int(found[1]) if found else 0
 
-    answer = {
+    answer: Json = {
         "registers": field("vgpr_count"),
         "spill_bytes": 4 * field("vgpr_spill_count"),
         "shared_bytes": field("group_segment_fixed_size") or int(compiled.metadata.shared),

@@ -118,5 +118,3 @@ def descriptor_store(ctx: Context, s: StoreTile, value: Text) -> str | None:
         shape = ", ".join("1" if a is None else _extent(ctx, a) for a in box.axes)
         text = Text(f"{value.at(ATOM)}.reshape({shape})")
     return f"{descriptor_name(ctx, s.buffer, box)}.store({coordinates(ctx, box)}, {text})"
-
-

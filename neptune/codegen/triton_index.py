@@ -161,7 +161,7 @@ def permutation(source: tuple[str, ...], target: tuple[str, ...]) -> list[int] |
 
 def place(text: str, source: tuple[str, ...], target: tuple[str, ...]) -> str:
     """Text of a tile with dims `source`, lifted and permuted so that it broadcasts to `target`."""
-    if not source or all(a in (b, "1") for a, b in zip(source, target, strict=False)) and len(source) == len(target):
+    if not source:
         return text
     order = permutation(source, target)
     if order is not None:

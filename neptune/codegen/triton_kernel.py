@@ -205,4 +205,3 @@ class _Writer:
                 self.statement(part)
         self.stage = ""
         self.ctx.emit(head, *(f"    {line}" for line in inner.lines or ["pass"]))
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op
@@ -139,7 +140,7 @@ def wrap(line: str) -> list[str]:
         if not cuts:
             continue
         marks = [start, *cuts, end]
-        parts = [line[a + 1 : b].strip() for a, b in zip(marks, marks[1:], strict=False)]
+        parts = [line[a + 1 : b].strip() for a, b in pairwise(marks)]
         inner = [x for p in parts if p for x in wrap(f"{pad}    {p},")]
         return [line[: start + 1], *inner, pad + line[end:]]
     return [line]

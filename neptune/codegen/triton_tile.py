@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import apply_math, apply_pow, floored, narrow_quotient
-from neptune.codegen.triton_index import linear, place, transposed_load
+from neptune.codegen.triton_expr import apply_math, apply_pow, floored, narrow_quotient, nonnegative
+from neptune.codegen.triton_index import place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
-from neptune.ir.dtypes import is_int
+from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, Op
 from neptune.tile.ir import (
     CastTile,
@@ -26,7 +26,6 @@ from neptune.tile.ir import (
 )
 
 REDUCTIONS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
-NARROW = ("float16", "bfloat16")
 
 
 class TileWriter:
@@ -83,7 +82,9 @@ class TileWriter:
         dims, dtype = access.shape(self.ctx, e.dims), TL_DTYPES[e.dtype]
         if isinstance(e.value.expr, Const) and e.value.expr.value == 0:
             return call("tl.zeros", dims, dtype)
-        value = literal(e.value.expr.value, e.dtype) if isinstance(e.value.expr, Const) else self.ctx.scalar(e.value.expr)
+        value = (
+            literal(e.value.expr.value, e.dtype) if isinstance(e.value.expr, Const) else self.ctx.scalar(e.value.expr)
+        )
         return call("tl.full", dims, value, dtype)
 
     # --- memory --------------------------------------------------------------------------------
@@ -109,9 +110,7 @@ class TileWriter:
         other = literal(e.other, e.dtype)
         return call("tl.load", pointer, f"mask={self.placed(e.mask, e.dims)}", f"other={other}")
 
-    def pointer(
-        self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]
-    ) -> tuple[Text, access.Parts]:
+    def pointer(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> tuple[Text, access.Parts]:
         """The tile of pointers of an access, and the parts of its index."""
         ctx = self.ctx
         parts = access.split(ctx, buffer, index)
@@ -153,27 +152,17 @@ class TileWriter:
 
     def position(self, e: Map) -> Text | None:
         """`scalar + iota`, the positions of a tile along an axis, as a name of its own: `idx_<axis>`."""
-        if e.op != "add" or not is_int(e.dtype):
+        scalars = [a.expr for a in e.args if isinstance(a, Scalar)]
+        axes = [x for a in e.args if isinstance(x := a.arg if isinstance(a, Rearrange) else a, Iota)]
+        if e.op != "add" or len(scalars) != 1 or len(axes) != 1:
             return None
-        if not any(isinstance(a, Scalar) for a in e.args):
-            return None
-        terms = linear(e)
-        axes = [t for t in terms if t.tile is not None]
-        if len(axes) != 1 or axes[0].negative or axes[0].factors or not isinstance(axes[0].tile, Iota):
-            return None
-        axis = axes[0].tile.axis
-        factors = [f for t in terms for f in t.factors]
-        start = next(a for a in e.args if isinstance(a, Scalar))
-        text = infix("add", self.ctx.scalar(start.expr), Text(access.iota(self.ctx, axis)))
-        if len(e.args) != 2 or len(linear(next(a for a in e.args if a is not start))) != 1:
-            return None
-        name = self.ctx.define(("position", str(text)), f"idx_{axis}", text, self.ctx.level(factors))
+        axis = axes[0].axis
+        text = infix("add", self.ctx.scalar(scalars[0]), Text(access.iota(self.ctx, axis)))
+        name = self.ctx.define(("position", str(text)), f"idx_{axis}", text, self.ctx.level(scalars))
         return Text(place(name, (axis,), e.dims))
 
     def nonnegative(self, e: TExpr) -> bool:
         """True where every element shows to be >= 0."""
-        from neptune.codegen.triton_expr import nonnegative
-
         match e:
             case Scalar(expr):
                 return nonnegative(expr, self.ctx.is_nonnegative)
@@ -200,14 +189,14 @@ class TileWriter:
         return Text(f"{self(e.arg).at(ATOM)}.to({TL_DTYPES[e.dtype]})")
 
     def reduce(self, e: Reduce) -> Text:
-        """A reduction. Triton widens 16-bit extremes to float32; the IR keeps the dtype."""
+        """A reduction. Triton widens extremes, and integer sums, to 32 bits; the IR keeps the dtype."""
         axis = e.arg.dims.index(e.axis)
         arg = self(e.arg)
         if e.reducer == "prod":
             self.ctx.helpers.add("_multiply")
             return call("tl.reduce", arg, str(axis), "_multiply")
         text = call(REDUCTIONS[e.reducer], arg, f"axis={axis}")
-        if e.dtype in NARROW and e.reducer != "sum":
+        if DTYPES[e.dtype].bits < 32 and (e.reducer != "sum" or is_int(e.dtype)):
             return Text(f"{text}.to({TL_DTYPES[e.dtype]})")
         return text
 

@@ -117,11 +117,11 @@ def serve(handle: Callable[[Json, bytes], tuple[Json, bytes]]) -> None:
     os.dup2(quiet, 2)
     while True:
         try:
-            header, body = read_frame(sys.stdin.buffer)  # type: ignore[arg-type]
+            header, body = read_frame(sys.stdin.buffer)
         except EOFError:
             return
         try:
             answer = handle(header, body)
         except Exception as e:
             answer = {"error": f"{type(e).__name__}: {e}"}, b""
-        write_frame(replies, *answer)  # type: ignore[arg-type]
+        write_frame(replies, *answer)

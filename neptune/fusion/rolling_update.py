@@ -22,9 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, InternalError
-from neptune.fusion.factor import defer
 from neptune.fusion.frontier import Frontier, frontier
-from neptune.fusion.repair import solve
+from neptune.fusion.repair import defer, solve
 from neptune.fusion.roles import Predecessor, Query, Repair, Roles, previous
 from neptune.ir.expr import (
     Const,

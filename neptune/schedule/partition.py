@@ -86,9 +86,16 @@ class Bound:
     skips: bool  # a mask that is absorbed, as opposed to a guard
 
 
-def _floor_div(numerator: Poly, divisor: Poly) -> Expr:
+def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
-    return binary("floordiv", maximum(ZERO, to_expr(numerator)), to_expr(divisor))
+    top = to_expr(numerator)
+    return binary("floordiv", top if nonnegative(numerator, scope) else maximum(ZERO, top), to_expr(divisor))
+
+
+def _at_least_zero(p: Poly) -> Expr:
+    """p ≥ 0 with every term on the side where it is positive."""
+    left, right = (tuple((m, s * c) for m, c in p.terms if s * c > 0) for s in (-1, 1))
+    return binary("le", to_expr(Poly(left)), to_expr(Poly(right)))
 
 
 def _row_limited(p: Poly, name: str, guards: Iterable[Poly], scope: Scope) -> Poly | None:
@@ -124,14 +131,14 @@ def _solve(pred: Expr, var: str, inner: list[str], guards: list[Poly], scope: Sc
     if a is None or b is None or a[0].terms != b[0].terms or not a[0].terms:
         return None
     step = a[0]
-    fact = binary("ge", to_expr(least), ZERO)
+    fact = _at_least_zero(least)
     if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound
         width = step.scaled(-1)
-        return Bound(pred, True, _floor_div(a[1] + width, width), _floor_div(b[1] + width, width), fact, skips)
+        some, every = (_floor_div(rest + width, width, scope) for rest in (a[1], b[1]))
+        return Bound(pred, True, some, every, fact, skips)
     if nonnegative(step - number(1), scope):  # step·var + rest ≥ 0: a lower bound
-        up = [to_expr(r.scaled(-1) + step - number(1)) for r in (a[1], b[1])]
-        low, clean = (binary("floordiv", maximum(ZERO, u), to_expr(step)) for u in up)
-        return Bound(pred, False, low, clean, fact, skips)
+        some, every = (_floor_div(rest.scaled(-1) + step - number(1), step, scope) for rest in (a[1], b[1]))
+        return Bound(pred, False, some, every, fact, skips)
     return None
 
 

@@ -7,7 +7,7 @@ domain                 values                      says
 `floats.Rounded`       float64, rounded per node   what an unfused program would compute in its own dtypes
 `field.FieldPair`      (a mod P, b mod Q)          equality up to what `max` is, exp a homomorphism
 `rationals.Ordered…`   exact rationals             equality with the true `max`, exp a power of two
-`degrees.Degrees`      degrees of quotients        the degree in a Schwartz-Zippel bound
+`degrees.Degrees`      degrees of quotients        what a Schwartz-Zippel bound needs
 =====================  ==========================  ========================================================
 
 Only floats belong to a domain: integers and bools are int64 and bool numpy arrays (or Python numbers) in

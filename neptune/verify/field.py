@@ -214,7 +214,7 @@ class FieldPair(Elementwise):
     def differs(self, expected: Value, got: Value) -> Array:
         tags = [np.where(np.abs(v.tag) < INF, 0, v.tag) for v in (expected, got)]
         other_q = (expected.q != got.q) & (expected.q >= 0) & (got.q >= 0)
-        return (expected.tag != NAN) & ((tags[0] != tags[1]) | (expected.p != got.p) | other_q)
+        return np.asarray((expected.tag != NAN) & ((tags[0] != tags[1]) | (expected.p != got.p) | other_q))
 
     def known(self, v: Value) -> Array:
         return np.asarray(v.tag < NAN)

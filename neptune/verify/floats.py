@@ -89,7 +89,7 @@ class Float64:
         return np.full(shape, np.nan)
 
     def const(self, value: float, dtype: str) -> Value:
-        return self.round(np.float64(value), dtype)
+        return self.round(np.asarray(value, np.float64), dtype)
 
     def lift(self, value: Any, dtype: str) -> Value:
         return self.round(np.array(value, np.float64), dtype)
@@ -99,9 +99,9 @@ class Float64:
 
     def truncate(self, v: Value, dtype: str) -> Array:
         if dtype == "bool":
-            return np.asarray(v) != 0
+            return np.asarray(np.asarray(v) != 0)
         with np.errstate(invalid="ignore"):
-            return np.trunc(v).astype(np.int64)
+            return np.asarray(np.trunc(v)).astype(np.int64)
 
     def cast(self, v: Value, dtype: str) -> Value:
         return self.round(v, dtype)
@@ -113,7 +113,7 @@ class Float64:
         return self.round(function(*args), dtype)
 
     def compare(self, name: str, a: Value, b: Value) -> Array:
-        return _COMPARE[name](a, b)
+        return np.asarray(_COMPARE[name](a, b))
 
     def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
         return _FOLD[reducer](v, axis=axis)

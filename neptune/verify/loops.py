@@ -101,10 +101,9 @@ class Loops:
                     self.run(body, inside)
             case Alloc(buffer, body):
                 shape = tuple(int(self.evaluator.run(d, at.env)) for d in buffer.shape)
-                lanes = tuple(a for a in at.axes)
-                extents = tuple(a.extent for a in lanes)
+                extents = tuple(a.extent for a in at.axes)
                 outer = self.memory.cells.get(buffer.name)
-                self.memory.allocate(buffer.name, extents + shape, buffer.dtype, tuple(a.var for a in lanes))
+                self.memory.allocate(buffer.name, extents + shape, buffer.dtype, tuple(a.var for a in at.axes))
                 self.run(body, at)
                 del self.memory.cells[buffer.name]
                 if outer is not None:
@@ -187,7 +186,7 @@ class Loops:
             values = self._fold(action.reducer, values, dtypes, at, folds)
             for k in folds:
                 if active is not None and active.ndim > k:
-                    active = active.any(axis=active.ndim - 1 - k, keepdims=True)
+                    active = np.asarray(active.any(axis=active.ndim - 1 - k, keepdims=True))
         after = replace(at, mask=active)
         places = [self._place(b, action.index, after) for b in action.buffers]
         state = tuple(self.memory.load(b, p, active) for b, p in zip(action.buffers, places, strict=True))
@@ -212,7 +211,7 @@ class Loops:
             axis = len(shape) - 1 - k
             values = fold_axis(self.evaluator, reducer, values, dtypes, axis)
             values = tuple(
-                _structural(self.domain, lambda x, axis=axis: np.expand_dims(x, axis), v, d)  # type: ignore[misc]
+                _structural(self.domain, lambda x, axis=axis: np.expand_dims(x, axis), v, d)
                 for v, d in zip(values, dtypes, strict=True)
             )
         return values

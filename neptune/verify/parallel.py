@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from neptune.ir.expr import Expr, Op, Var, loads, variables
+from neptune.ir.expr import Const, Expr, Op, Var, loads, variables
 from neptune.ir.program import Alloc, For, If, Stage, Stmt, Update, values, walk, writes
 from neptune.ir.reducers import REDUCERS
 
@@ -60,8 +60,6 @@ def _factor(e: Expr, var: str) -> Expr | None:
 
 def _within(r: Expr, extent: Expr, inner: dict[str, list[For]]) -> bool:
     """Whether `r` is an inner loop variable that stays in [0, extent)."""
-    from neptune.ir.expr import Const
-
     if not isinstance(r, Var) or r.name not in inner:
         return False
 

@@ -8,7 +8,8 @@ are integers; an exponential of anything else is outside the fragment.  Meant fo
   an exponential of less than -10^5 is exactly 0 and one of more than 10^5 is inf, as in floating point:
   exp(x - lowest) overflows, exp(lowest - x) vanishes, exp(lowest - lowest) = 1.
 - Every other constant is a keyed small positive integer with its sign (the same constant, the same
-  integer): a scale keeps exponents integral. Relations *between* such constants are therefore lost.
+  integer): a scale keeps exponents integral. Relations *between* such constants are therefore lost; with
+  `exact_constants` they are themselves, and exponents made with them mostly outside the fragment.
 - inf, -inf and NaN behave as in IEEE arithmetic; x/0 is NaN. abs is exact, and powers with integer
   exponents; log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x); log, sqrt, tanh, sigmoid are keyed
   random small integers. Casts of floats round nothing; to an integer they truncate.
@@ -74,7 +75,7 @@ def _tidy(x: Any) -> Any:
 
 
 def _sign(x: Any) -> int:
-    return (x > 0) - (x < 0)
+    return int(x > 0) - int(x < 0)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -132,8 +133,9 @@ class OrderedRationals(Elementwise):
 
     name = "ordered rationals"
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, exact_constants: bool = False) -> None:
         self.seed = seed
+        self.exact_constants = exact_constants
         self._rng = np.random.default_rng((seed, 0x0DD))
         scalar: dict[str, tuple[Callable[..., Any], int]] = {
             "neg": (_neg, 1),
@@ -178,6 +180,8 @@ class OrderedRationals(Elementwise):
             return value
         if value.is_integer() and abs(value) <= 8:
             return int(value)
+        if self.exact_constants:
+            return _tidy(Fraction(value))
         sign = 1 if value > 0 else -1
         if abs(value) >= HUGE:
             return sign * 10**6 * EXTREMES.get(abs(value), 1)
@@ -236,7 +240,7 @@ class OrderedRationals(Elementwise):
 
     def differs(self, expected: Value, got: Value) -> Array:
         def wrong(a: Any, b: Any) -> bool:
-            return a == a and (type(a) is float) != (type(b) is float) or (a == a and a != b)
+            return bool(a == a and a != b)
 
         return np.asarray(_ufunc(wrong, 2, 1)(expected, got)).astype(bool)
 

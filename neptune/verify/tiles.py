@@ -14,6 +14,7 @@ from neptune.tile.ir import (
     Branch,
     CastTile,
     Dot,
+    Full,
     Iota,
     LoadTile,
     Local,
@@ -88,7 +89,7 @@ class Tiles:
     def _aligned(self, e: TExpr, dims: Dims, env: dict[str, Any]) -> Value:
         """The value of an operand, with axes where `dims` has them, of length one where it lacks one."""
         v = self.value(e, env)
-        if not e.dims:
+        if not e.dims or isinstance(e, Full):
             return v
         if len(e.dims) == len(dims):
             if any(a != b and a != "1" and b != "1" for a, b in zip(e.dims, dims, strict=True)):
@@ -134,6 +135,8 @@ class Tiles:
         match e:
             case Scalar(expr):
                 return self.evaluator.run(expr, env)
+            case Full(scalar, _, _):
+                return self.evaluator.run(scalar.expr, env)
             case Iota(axis):
                 return np.arange(self.extents[axis])
             case Local(name, dims, _):

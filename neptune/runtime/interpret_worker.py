@@ -1,0 +1,102 @@
+"""The process that interprets: see `neptune.runtime.interpret`. Runs with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from neptune.codegen.compile_worker import load_source
+from neptune.codegen.worker import Json, serve
+from neptune.runtime.bf16_shim import install
+
+GUARD_BYTES = 1 << 18
+POISON = 0xFF  # in every byte: a NaN in each float format, -1 in each integer
+
+
+@dataclass
+class Guarded:
+    """A tensor in the middle of a poisoned allocation."""
+
+    name: str
+    allocation: torch.Tensor  # uint8
+    view: torch.Tensor
+
+    def intact(self) -> bool:
+        """True where no byte outside the view has changed."""
+        owned = torch.zeros(self.allocation.numel(), dtype=torch.bool)
+        item = self.view.element_size()
+        start = self.view.storage_offset()
+        if self.view.numel():
+            strides = [s * item for s in self.view.stride()]
+            owned.as_strided([*self.view.shape, item], [*strides, 1], start * item)[...] = True
+        return bool(((self.allocation == POISON) | owned).all())
+
+
+def guarded(name: str, dtype: torch.dtype, shape: list[int], stride: list[int]) -> Guarded:
+    """Poisoned memory for a tensor of these strides, poisoned inside too."""
+    item = torch.empty(0, dtype=dtype).element_size()
+    span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    # Room for whole elements on both sides, and a start that is aligned as torch aligns.
+    total = 2 * GUARD_BYTES + -(-span * item // 64) * 64
+    allocation = torch.full((total,), POISON, dtype=torch.uint8)
+    view = allocation.view(dtype).as_strided(shape, stride, GUARD_BYTES // item)
+    return Guarded(name, allocation, view)
+
+
+class GuardedTorch:
+    """Stands for `torch` in a generated module: temporaries are guarded and poisoned as well."""
+
+    def __init__(self, made: list[Guarded]) -> None:
+        self._made = made
+
+    def empty(self, shape: Any, *, dtype: torch.dtype, device: Any) -> torch.Tensor:
+        """`torch.empty` on the CPU."""
+        sizes = [int(n) for n in shape]
+        strides = list(torch.empty(sizes, device="meta").stride())
+        made = guarded(f"temporary {len(self._made)}", dtype, sizes, strides)
+        self._made.append(made)
+        return made.view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def place(description: Json, data: bytes, name: str) -> tuple[Guarded, torch.Tensor]:
+    """A received tensor, and its elements each once (dimensions of stride 0 have one)."""
+    dtype = getattr(torch, description["dtype"])
+    made = guarded(name, dtype, description["shape"], description["stride"])
+    core = made.view
+    for dim, stride in enumerate(description["stride"]):
+        if stride == 0 and core.shape[dim] > 1:
+            core = core.narrow(dim, 0, 1)
+    if data:
+        core.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(core.shape))
+    return made, core
+
+
+def run(request: Json, body: bytes) -> tuple[Json, bytes]:
+    """Run one call."""
+    install()
+    module: ModuleType = load_source(request["source"])
+    made: list[Guarded] = []
+    cores, at = [], 0
+    for k, d in enumerate(request["tensors"]):
+        one, core = place(d, body[at : at + d["bytes"]], f"tensor {k}")
+        at += d["bytes"]
+        made.append(one)
+        cores.append(core)
+    tensors = [m.view for m in made]
+    if hasattr(module, "torch"):
+        module.__dict__["torch"] = GuardedTorch(made)
+    getattr(module, request["function"])(*tensors, *request["scalars"], **request["params"])
+    for m in made:
+        if not m.intact():
+            return {"error": f"the kernel wrote outside {m.name}"}, b""
+    return {}, b"".join(c.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for c in cores if c.numel())
+
+
+if __name__ == "__main__":
+    serve(run)

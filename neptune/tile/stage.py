@@ -1,0 +1,338 @@
+"""Translate one stage, with the loops that become its tile axes, into tile statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from neptune.errors import TargetError
+from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known, Same, known_value
+from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
+from neptune.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    conjuncts,
+    loads,
+    logical_and,
+    variables,
+)
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import Buffer, For, Program, Stage, Store, Update, values, writes
+from neptune.ir.reducers import REDUCERS
+from neptune.tile.einops import align_to
+from neptune.tile.ir import (
+    Assign,
+    CastTile,
+    Dot,
+    Full,
+    Iota,
+    LoadTile,
+    Local,
+    Map,
+    Reduce,
+    Scalar,
+    StoreTile,
+    TExpr,
+    TStmt,
+    Where,
+)
+
+
+@dataclass
+class Context:
+    """What the translation of one kernel has learned so far."""
+
+    program: Program
+    outer: list[For] = field(default_factory=list)
+    axes: dict[str, Expr] = field(default_factory=dict)
+    local: dict[str, Buffer] = field(default_factory=dict)
+    tile_dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # The expression a local was last assigned from, over its tile axes: for mask proofs.
+    contents: dict[str, Expr] = field(default_factory=dict)
+    stored: list[str] = field(default_factory=list)
+
+    def extent(self, f: For) -> Expr:
+        """The tile extent of a loop: constants are padded to a power of two."""
+        if isinstance(f.hi, Const):
+            return Const(_pow2(int(f.hi.value)), "int32")
+        return f.hi
+
+    def local_accesses(self, stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
+        found = [(b, stage.action.index) for b in writes(stage.action)]
+        found += [(x.buffer, x.index) for v in values(stage.action) for x in loads(v)]
+        return [(b, ix) for b, ix in found if b in self.local]
+
+    def buffer(self, name: str) -> Buffer:
+        return self.local[name] if name in self.local else self.program.globals[name]
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _unsupported(stage: Stage, wrong: str, hint: str | None = None) -> TargetError:
+    return TargetError(f"translate stage `{stage.name}` to tiles", wrong, where=print_stage(stage), hint=hint)
+
+
+def translate_stage(context: Context, loops: tuple[For, ...], stage: Stage) -> list[TStmt]:
+    """The tile statements of `stage` with `loops` as tile axes."""
+    padding: list[Expr] = []
+    for f in loops:
+        extent = context.extent(f)
+        context.axes[f.var] = extent
+        if extent != f.hi:
+            padding.append(Op("lt", (Var(f.var), f.hi), "bool"))
+    work = StageTranslator(context, loops, stage, [*conjuncts(stage.when), *padding])
+    return work.store() if isinstance(stage.action, Store) else work.update()
+
+
+@dataclass
+class StageTranslator:
+    context: Context
+    loops: tuple[For, ...]
+    stage: Stage
+    guards: list[Expr]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(f.var for f in self.loops)
+
+    def scope(self, facts: Iterable[Expr] = ()) -> Scope:
+        padded = tuple(replace(f, hi=self.context.extent(f)) for f in self.loops)
+        base = scope_of(self.context.program, (*self.context.outer, *padded))
+        more = [p for f in facts for p in as_nonnegative(f) or []]
+        return Scope(base.ranges, base.at_least, (*base.facts, *more))
+
+    def dims_of(self, e: Expr) -> tuple[str, ...]:
+        """The tile axes an expression runs over, in loop order."""
+        used = variables(e)
+        return tuple(a for a in self.axes if a in used)
+
+    # --- statements ---
+
+    def store(self) -> list[TStmt]:
+        action = self.stage.action
+        assert isinstance(action, Store)
+        if action.buffer in self.context.local:
+            dims = self.target_dims(action.buffer, action.index)
+            value = align_to(self.expr(action.value, ()), dims)
+            self.remember(action.buffer, action.value)
+            return [Assign(action.buffer, self.filled(value, dims), self.stage.name)]
+        dims = tuple(dict.fromkeys(a for i in action.index for a in self.dims_of(i)))
+        value = self.expr(action.value, ())
+        if set(value.dims) - set(dims) - {"1"}:
+            raise _unsupported(self.stage, "its value runs over axes that its index does not have")
+        self.context.stored.append(action.buffer)
+        mask = self.mask([g for g in self.guards if set(self.dims_of(g)) <= set(dims)], dims)
+        index = tuple(align_to(self.expr(i, ()), dims) for i in action.index)
+        return [StoreTile(action.buffer, index, align_to(value, dims), mask, dims, self.stage.name)]
+
+    def update(self) -> list[TStmt]:
+        action = self.stage.action
+        assert isinstance(action, Update)
+        if len(action.buffers) != 1:
+            raise _unsupported(self.stage, "reductions on tuples have no tile form yet")
+        (buffer,), (value,) = action.buffers, action.values
+        if buffer not in self.context.local:
+            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory")
+        dims = self.target_dims(buffer, action.index)
+        reduced = tuple(a for a in self.axes if a not in dims)
+        state = Local(buffer, dims, self.context.local[buffer].dtype)
+        self.context.contents.pop(buffer, None)
+        dot = self.dot(value, dims, reduced, state) if action.reducer == "sum" else None
+        if dot is not None:
+            return [Assign(buffer, dot, self.stage.name)]
+        tile = self.guarded(value, reduced, action.reducer)
+        for axis in reduced:
+            tile = Reduce(action.reducer, axis, self.spread(tile, axis))
+        combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[action.reducer]
+        folded = Map(combine, (state, align_to(tile, dims)), dims, state.dtype)
+        return [Assign(buffer, folded, self.stage.name)]
+
+    def target_dims(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, ...]:
+        names = [i.name for i in index if isinstance(i, Var)]
+        if len(names) != len(index) or len(set(names)) != len(names) or not set(names) <= set(self.axes):
+            raise _unsupported(
+                self.stage,
+                f"its tile access {buffer}[{', '.join(map(print_expr, index))}] is not a plain list of tile axes",
+            )
+        known = self.context.tile_dims.setdefault(buffer, tuple(names))
+        if known != tuple(names):
+            raise _unsupported(self.stage, f"`{buffer}` was laid out over axes {known}, here it is {tuple(names)}")
+        return known
+
+    def remember(self, buffer: str, value: Expr) -> None:
+        self.context.contents[buffer] = value
+
+    def filled(self, value: TExpr, dims: tuple[str, ...]) -> TExpr:
+        """A value broadcast to the whole tile where it has fewer dimensions."""
+        if value.dims == dims:
+            return value
+        if isinstance(value, Scalar):
+            return Full(value, dims, value.dtype)
+        zero = Full(Scalar(Const(0.0, value.dtype)), dims, value.dtype)
+        return Map("add", (zero, value), dims, value.dtype)
+
+    def spread(self, tile: TExpr, axis: str) -> TExpr:
+        """Make sure `tile` has `axis` before it is folded (a constant is folded as often as it occurs)."""
+        if axis in tile.dims:
+            return tile
+        dims = tuple(a for a in self.axes if a in tile.dims or a == axis)
+        return self.filled(align_to(tile, dims), dims)
+
+    # --- guards ---
+
+    def guarded(self, value: Expr, reduced: tuple[str, ...], reducer: str) -> TExpr:
+        """The value with the reducer's identity where a guard on a folded axis is false."""
+        tile = self.expr(value, ())
+        identity = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
+        needed = [g for g in self.guards if set(self.dims_of(g)) & set(reduced) and self.outside(value, g) != identity]
+        return self.masked(tile, needed, REDUCERS[reducer].identity(value.dtype)[0])
+
+    def masked(self, tile: TExpr, guards: list[Expr], other: Const) -> TExpr:
+        if not guards:
+            return tile
+        used = {a for g in guards for a in self.dims_of(g)} | set(tile.dims)
+        dims = tuple(a for a in self.axes if a in used)
+        pred = self.mask(guards, dims)
+        assert pred is not None
+        return Where(pred, align_to(tile, dims), Scalar(other), dims)
+
+    def outside(self, e: Expr, guard: Expr) -> Known:
+        """What `e` is known to be where `guard` is false: loads are masked to 0, masks store -inf."""
+
+        def is_false(parts: list[Expr]) -> bool:
+            return guard in parts
+
+        def value(x: Expr) -> Known:
+            memory: dict[str, Known] = {}
+            for load in loads(x):
+                if load.buffer in self.context.local:
+                    known = self.context.contents.get(load.buffer)
+                    if known is not None:
+                        memory[load.buffer] = value(known)
+                    else:
+                        memory[load.buffer] = Same(load.buffer, True)
+                elif guard in self.load_guards(load):
+                    memory[load.buffer] = ZERO
+            return known_value(x, memory, is_false)
+
+        return value(e)
+
+    def load_guards(self, load: Load) -> list[Expr]:
+        """The guards that a global load is masked by: those over axes its index uses."""
+        dims = {a for i in load.index for a in self.dims_of(i)}
+        return [g for g in self.guards if set(self.dims_of(g)) and set(self.dims_of(g)) <= dims]
+
+    def mask(self, preds: list[Expr], dims: tuple[str, ...]) -> TExpr | None:
+        """The conjunction of predicates as a bool tile that broadcasts to `dims`."""
+        kept = [p for p in dict.fromkeys(preds) if not always(p, self.scope())]
+        if not kept:
+            return None
+        return align_to(self.expr(logical_and(*kept), ()), dims)
+
+    # --- expressions ---
+
+    def expr(self, e: Expr, preds: tuple[Expr, ...]) -> TExpr:
+        """The tile expression of `e`; `preds` hold around it (they may guard its loads)."""
+        if not self.dims_of(e) and not any(self.is_tensor(x) for x in loads(e)):
+            return Scalar(e)
+        match e:
+            case Var(name, _):
+                return Iota(name)
+            case Load():
+                return self.local_load(e) if e.buffer in self.context.local else self.global_load(e, preds)
+            case Cast(arg, dtype):
+                return CastTile(self.expr(arg, preds), dtype)
+            case Select(p, a, b):
+                inside = (*preds, *conjuncts(p))
+                parts = [self.expr(p, preds), self.expr(a, inside), self.expr(b, preds)]
+                dims = self.join(parts)
+                pred, then, other = (align_to(x, dims) for x in parts)
+                return Where(pred, then, other, dims)
+            case Op(name, args, dtype):
+                parts = [self.expr(a, preds) for a in args]
+                dims = self.join(parts)
+                return Map(name, tuple(align_to(x, dims) for x in parts), dims, dtype)
+            case _:
+                return Scalar(e)
+
+    def is_tensor(self, x: Load) -> bool:
+        return True
+
+    def join(self, parts: list[TExpr]) -> tuple[str, ...]:
+        used = {d for p in parts for d in p.dims}
+        return tuple(a for a in self.axes if a in used)
+
+    def local_load(self, e: Load) -> TExpr:
+        dims = self.target_dims(e.buffer, e.index)
+        tile = Local(e.buffer, dims, e.dtype)
+        return align_to(tile, tuple(a for a in self.axes if a in dims))
+
+    def global_load(self, e: Load, preds: tuple[Expr, ...]) -> TExpr:
+        # A load keeps the dimension order of its buffer; what uses it says how to rearrange it.
+        dims = tuple(dict.fromkeys(a for i in e.index for a in self.dims_of(i)))
+        guards = self.load_guards(e)
+        shape = self.context.program.globals[e.buffer].shape
+        bounds = [b for i, n in zip(e.index, shape, strict=True) for b in _in_bounds(i, n)]
+        # Enclosing choices and explicit bounds guard a load that the stage's own guards do not make safe.
+        if not all(always(b, self.scope((*guards, *self.scalar_guards()))) for b in bounds):
+            extra = [p for p in preds if set(self.dims_of(p)) <= set(dims)]
+            guards = [*guards, *extra]
+            facts = (*guards, *self.scalar_guards())
+            guards += [b for b in bounds if not always(b, self.scope(facts))]
+        index = tuple(align_to(self.expr(i, preds), dims) for i in e.index)
+        return LoadTile(e.buffer, index, self.mask(guards, dims), 0.0, dims, e.dtype)
+
+    def scalar_guards(self) -> list[Expr]:
+        return [g for g in self.guards if not self.dims_of(g)]
+
+    # --- matrix products ---
+
+    def dot(self, value: Expr, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local) -> TExpr | None:
+        """`Σ_k a[x, k]·b[k, y]` on the matrix unit, where the value has that form."""
+        if not (isinstance(value, Op) and value.name == "mul") or len(reduced) != 1 or state.dtype != "float32":
+            return None
+        (k,) = reduced
+        a, b = (self.operand(x) for x in value.args)
+        if k not in self.dims_of(a) or k not in self.dims_of(b):
+            return None
+        x = tuple(d for d in self.dims_of(a) if d != k)
+        y = tuple(d for d in self.dims_of(b) if d != k)
+        if len(x) != 1 or len(y) != 1 or x == y:
+            return None
+        if dims == (*y, *x):
+            a, b, x, y = b, a, y, x
+        if a.dtype != b.dtype or a.dtype not in ("float16", "bfloat16", "float32"):
+            a, b = _widened(a), _widened(b)
+        left, right = self.factor(a, b, k), self.factor(b, a, k)
+        return Dot(align_to(left, (*x, k)), align_to(right, (k, *y)), state)
+
+    def operand(self, e: Expr) -> Expr:
+        """An operand without the upcast it was given only to be multiplied: the product is exact."""
+        if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype in ("float16", "bfloat16"):
+            return e.arg
+        return e
+
+    def factor(self, e: Expr, other: Expr, k: str) -> TExpr:
+        """One operand, with zeros where a guard on `k` is false (0·NaN is NaN: both must be zero)."""
+        needed = [g for g in self.guards if k in self.dims_of(g) and self.outside(e, g) != ZERO]
+        return self.masked(self.expr(e, ()), needed, Const(0.0, e.dtype))
+
+
+def _widened(e: Expr) -> Expr:
+    return e if e.dtype == "float32" else Cast(e, "float32")
+
+
+def _in_bounds(i: Expr, n: Expr) -> list[Expr]:
+    if isinstance(i, Const) and isinstance(n, Const) and 0 <= i.value < n.value:
+        return []
+    if i.dtype == "int64":
+        n = Cast(n, "int64")
+        return [Op("ge", (i, Const(0, "int64")), "bool"), Op("lt", (i, n), "bool")]
+    return [Op("ge", (i, Const(0, "int32")), "bool"), Op("lt", (i, n), "bool")]

@@ -1,0 +1,256 @@
+"""Exact checks: small instances of a transformed program against the original, in an exact model (design §6).
+
+The field pair comes first: it decides programs whose result does not depend on what the maximum is.
+Where it accuses, or has no value for a result, the ordered rationals decide, with the true maximum.  A
+program without maxima, minima and comparisons must pass in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import OPS, Expr, Op
+from neptune.ir.expr import walk as walk_expr
+from neptune.ir.program import Program, Stage, Update
+from neptune.ir.program import walk as walk_stmt
+from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
+from neptune.verify.degrees import Degrees, agreement
+from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.verify.evaluate import evaluate
+from neptune.verify.field import FieldPair, P
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes
+from neptune.verify.parallel import statement_exprs
+from neptune.verify.rationals import OrderedRationals
+from neptune.verify.shrink import shrink
+
+ATTEMPTS = 24
+_ORDERED = ("max", "min", "abs")
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """An instance on which the programs differ. `seed` redraws its inputs (and the model)."""
+
+    sizes: Sizes
+    seed: int
+    output: str
+    index: tuple[int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items())
+        return f"{self.message}, at {sizes} (seed {self.seed})"
+
+
+@dataclass(frozen=True)
+class ExactReport:
+    """The outcome of a check.
+
+    `verdict` is "accepted", "rejected", or "undecided" where no model had a value for the results.
+    `compared` counts the elements that were compared; elements that the original leaves undefined were not.
+    """
+
+    model: str
+    draws: int
+    seeds: tuple[int, ...]
+    sizes: tuple[Sizes, ...]
+    verdict: str
+    compared: int
+    counterexample: Counterexample | None
+    bound: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "accepted"
+
+    def __str__(self) -> str:
+        text = f"{self.verdict} by the {self.model}: {self.draws} draws, {self.compared} elements, {self.bound}"
+        return text if self.counterexample is None else f"{text}\n  {self.counterexample}"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What is checked, and how instances are made."""
+
+    original: AnyProgram
+    transformed: AnyProgram
+    draws: int
+    seed: int
+    make: MakeInputs | None
+    tunables: Mapping[str, Sequence[int]] | None
+
+
+def _ordered_expr(e: Expr) -> bool:
+    """Whether the value depends on the order of floats."""
+    return any(
+        isinstance(x, Op) and (x.name in _ORDERED or OPS[x.name].kind == "compare") and is_float(x.args[0].dtype)
+        for x in walk_expr(e)
+    )
+
+
+def depends_on_order(program: AnyProgram) -> bool:
+    """Whether a program takes maxima or minima of floats, or compares them."""
+    if isinstance(program, Program):
+        for s in walk_stmt(program.body):
+            if any(_ordered_expr(e) for e in statement_exprs(s)):
+                return True
+            if isinstance(s, Stage) and isinstance(s.action, Update) and s.action.reducer in _ORDERED:
+                return True
+        return False
+    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in tile_walk(e)]
+    for t in tiles:
+        if isinstance(t, Reduce) and t.reducer in _ORDERED:
+            return True
+        decides = isinstance(t, Map) and (t.op in _ORDERED or OPS[t.op].kind == "compare")
+        if isinstance(t, Map) and decides and is_float(t.args[0].dtype):
+            return True
+        if isinstance(t, Scalar) and _ordered_expr(t.expr):
+            return True
+    return False
+
+
+def _instance(check: _Check, make_model: Callable[[int], Model], seed: int) -> tuple[Model, Sizes, Any, Any, Any]:
+    """A model, sizes, inputs, sizes with float scalars, and the original's outputs.
+
+    Sizes and inputs on which the original itself makes no sense are drawn again.
+    """
+    problem: Exception = EvaluationError("no instance was drawn")
+    for attempt in range(ATTEMPTS):
+        rng = np.random.default_rng((seed, attempt))
+        model = make_model(seed)
+        sizes = draw_sizes(check.original, check.transformed, rng, check.tunables)
+        inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make)
+        try:
+            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model)
+        except (EvaluationError, OutsideFragment) as error:
+            problem = error
+    raise problem
+
+
+def _first_difference(
+    model: Model, check: _Check, expected: Mapping[str, Value], got: Mapping[str, Value]
+) -> tuple[str, tuple[int, ...], str] | None:
+    """(output, index, message) of the first wrong element; outputs correspond by position."""
+    for b, mine in zip(check.original.outputs, check.transformed.outputs, strict=True):
+        a, c = expected[b.name], got[mine.name]
+        if not is_float(b.dtype):
+            wrong = np.asarray(a != c) if np.shape(a) == np.shape(c) else np.ones((), bool)
+        elif model.parts(a)[0].shape != model.parts(c)[0].shape:
+            return b.name, (), f"output {b.name} has another shape"
+        else:
+            wrong = model.differs(a, c)
+        if wrong.any():
+            index = tuple(int(i) for i in np.argwhere(wrong)[0])
+            return b.name, index, f"output {b.name}[{', '.join(map(str, index))}] differs"
+    return None
+
+
+def _run(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
+    """All draws in one model; OutsideFragment where it has no value for a result."""
+    seeds: list[int] = []
+    tried: list[Sizes] = []
+    compared = 0
+    counterexample: Counterexample | None = None
+    for draw in range(check.draws):
+        seed = check.seed * 1009 + draw
+        model, sizes, inputs, full, expected = _instance(check, make_model, seed)
+        seeds.append(seed)
+        tried.append(sizes)
+        try:
+            got = evaluate(check.transformed, inputs, full, model)
+        except EvaluationError as error:
+            counterexample = Counterexample(sizes, seed, "", (), f"the transformed program fails: {error}")
+            break
+        for b in check.original.outputs:
+            v = expected[b.name]
+            compared += int(model.known(v).sum()) if is_float(b.dtype) else int(np.size(v))
+        different = _first_difference(model, check, expected, got)
+        if different is not None:
+            counterexample = Counterexample(sizes, seed, *different)
+            break
+    name = make_model(0).name
+    verdict = "rejected" if counterexample else "accepted" if compared else "undecided"
+    bound = f"{len(seeds)} draws, no bound"
+    return ExactReport(name, len(seeds), tuple(seeds), tuple(tried), verdict, compared, counterexample, bound)
+
+
+def _try(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
+    """`_run`, undecided where the model has no value for a result."""
+    try:
+        return _run(check, make_model)
+    except OutsideFragment as error:
+        bound = "no draw"
+        return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, bound, (str(error),))
+
+
+def _bound(check: _Check, report: ExactReport) -> str:
+    """A false-accept bound for rational functions; else the report's own words."""
+    worst = 0
+    try:
+        for seed, sizes in zip(report.seeds, report.sizes, strict=True):
+            rng = np.random.default_rng(seed)
+            inputs, full = draw_inputs(check.original, sizes, FieldPair(seed), rng, 0, check.make)
+            shapes = {b.name: inputs[b.name] for b in check.original.inputs}
+            arrays = {n: v.p if hasattr(v, "p") else v for n, v in shapes.items()}
+            numbers = {n: v.p if hasattr(v, "p") else v for n, v in full.items()}
+            old, new = (evaluate(p, arrays, numbers, Degrees()) for p in (check.original, check.transformed))
+            pairs = zip(check.original.outputs, check.transformed.outputs, strict=True)
+            worst = max([worst, *(agreement(old[a.name], new[b.name]) for a, b in pairs if is_float(a.dtype))])
+    except (OutsideFragment, EvaluationError):
+        return report.bound
+    if worst >= P:
+        return report.bound
+    return (
+        f"{report.draws} draws: at a size tried, results that differ as rational functions over Z_{P} "
+        f"pass a draw with probability at most {worst}/{P}"
+    )
+
+
+def _decide(check: _Check) -> ExactReport:
+    field = _try(check, FieldPair)
+    if depends_on_order(check.original) or depends_on_order(check.transformed):
+        if field.accepted:
+            return field
+        ordered = _try(check, OrderedRationals)
+        return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
+    ordered = _try(check, lambda seed: OrderedRationals(seed, exact_constants=True))
+    note = f"ordered rationals: {ordered.verdict}"
+    if field.accepted and ordered.verdict != "rejected":
+        return replace(field, bound=_bound(check, field), notes=(*field.notes, note))
+    if field.verdict == "undecided":
+        return replace(ordered, notes=("field pair: undecided", *field.notes, *ordered.notes))
+    return replace(ordered if field.accepted else field, notes=(*field.notes, note))
+
+
+def check_exact(
+    original: Program,
+    transformed: AnyProgram,
+    *,
+    draws: int = 4,
+    seed: int = 0,
+    inputs: MakeInputs | None = None,
+    tunables: Mapping[str, Sequence[int]] | None = None,
+) -> ExactReport:
+    """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
+
+    `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
+    names to the values to draw from instead of 1, 2, 4. A mismatch is reported, not raised;
+    EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
+    small where that is safe; a rejection is confirmed on the programs as they are.
+    """
+    small_original, small = shrink(original, transformed)
+    check = _Check(original, transformed, draws, seed, inputs, tunables)
+    if small is transformed:
+        return _decide(check)
+    shrunk = replace(check, original=small_original, transformed=small)
+    try:
+        report = _decide(shrunk)
+    except EvaluationError:
+        return _decide(check)
+    return report if report.accepted else _decide(check)
