@@ -1,0 +1,68 @@
+"""Neptune: schedules in Python, fused reductions with proved repairs, Triton kernels out.
+
+    import neptune
+    kernel = neptune.compile(expr, "flash_attention")
+    o = kernel(q, k, v)
+
+Names are imported when they are first used: `import neptune` loads neither torch, Triton, SymPy nor TVM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neptune.compiler import compile
+    from neptune.errors import (
+        ExpressionError,
+        FusionError,
+        InternalError,
+        NeptuneError,
+        RecordError,
+        ScheduleError,
+        ShapeError,
+        TargetError,
+    )
+    from neptune.fusion.schedule import Schedule
+    from neptune.ir.program import Program
+    from neptune.runtime.kernel import Kernel
+    from neptune.schedule.schedule import Template
+
+__version__ = "0.1.0"
+__all__ = [
+    "ExpressionError",
+    "FusionError",
+    "InternalError",
+    "Kernel",
+    "NeptuneError",
+    "Program",
+    "RecordError",
+    "Schedule",
+    "ScheduleError",
+    "ShapeError",
+    "TargetError",
+    "Template",
+    "compile",
+]
+
+_HOME = {
+    "Kernel": "neptune.runtime.kernel",
+    "Program": "neptune.ir.program",
+    "Schedule": "neptune.fusion.schedule",
+    "Template": "neptune.schedule.schedule",
+    "compile": "neptune.compiler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """PEP 562: the first use of a public name imports it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'neptune' has no attribute {name!r}")
+    value = getattr(import_module(_HOME.get(name, "neptune.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

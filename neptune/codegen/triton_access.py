@@ -28,17 +28,18 @@ def split(ctx: Context, buffer: str, index: tuple[TExpr, ...]) -> Parts:
     """Sort the terms of an index."""
     parts = Parts()
     for dim, e in enumerate(index):
-        stride = ctx.stride(buffer, dim)
+        terms = linear(e)
+        stride = ctx.stride(buffer, dim) if terms else None
         levels: dict[int, list[Term]] = {}
-        for t in linear(e):
+        for t in terms:
             if t.tile is None:
                 levels.setdefault(ctx.level(t.factors), []).append(t)
             elif isinstance(t.tile, Iota):
                 parts.axes.append((stride, t))
             else:
                 parts.opaque.append((stride, t))
-        for level, terms in levels.items():
-            parts.scalars.setdefault(level, []).append((stride, terms))
+        for level, group in levels.items():
+            parts.scalars.setdefault(level, []).append((stride, group))
     return parts
 
 

@@ -165,6 +165,10 @@ class _Writer:
         value = s.value
         if wanted is not None and wanted.dims and isinstance(value, Scalar):
             value = Full(value, wanted.dims, wanted.dtype)
+        elif isinstance(value, Scalar) and value.dtype not in ("float32", "int32"):
+            # A bare literal would be carried as 32 bits.
+            self.ctx.emit(f"{self.locals[s.name]} = {call('tl.cast', self.tile(value), TL_DTYPES[value.dtype])}")
+            return
         text = self.tile.load(value) if isinstance(value, LoadTile) else self.tile(value)
         if wanted is not None and wanted.dims != value.dims and wanted.dims:
             text = call("tl.broadcast_to", place(text.at(ATOM), value.dims, wanted.dims), self.shape(wanted.dims))

@@ -171,11 +171,12 @@ class Context:
         """A read of one element, such as an entry of a page table."""
         address = Text(self.pointer(load.buffer))
         for k, index in enumerate(load.index):
-            part, stride = self.scalar(index, guard), self.stride(load.buffer, k)
-            if stride is not None:
+            part = self.scalar(index, guard)
+            if str(part) == "0":
+                continue
+            if (stride := self.stride(load.buffer, k)) is not None:
                 part = infix("mul", self.widened(part, [index]), Text(stride))
-            if str(part) != "0":
-                address = infix("add", address, part)
+            address = infix("add", address, part)
         if guard is not None:
             return call("tl.load", address, f"mask={guard}", "other=0")
         text = call("tl.load", address)

@@ -55,6 +55,7 @@ class Worker:
     def __init__(self, module: str, env: dict[str, str | None]) -> None:
         self.module, self.env = module, env
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
         self._lock = threading.Lock()
 
     def request(self, header: Json, body: bytes = b"") -> tuple[Json, bytes]:
@@ -79,6 +80,9 @@ class Worker:
             self._stop()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._owner != os.getpid():
+            # After a fork the pipes still belong to the parent.
+            self._process, self._owner = None, os.getpid()
         if self._process is None or self._process.poll() is not None:
             root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)

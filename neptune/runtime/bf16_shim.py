@@ -54,7 +54,8 @@ def _to_odd(values: Array) -> Array:
     cut = _towards_zero(wide)
     bits = np.ascontiguousarray(cut).view(np.uint32)
     inexact = (cut.astype(np.float64) != wide) & np.isfinite(wide)
-    return (bits | inexact.astype(np.uint32)).view(np.float32).reshape(values.shape)
+    odd: Array = (bits | inexact.astype(np.uint32)).view(np.float32)
+    return odd.reshape(values.shape)
 
 
 def _towards_zero(values: Array) -> Array:

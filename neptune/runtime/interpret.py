@@ -30,8 +30,8 @@ def run_interpreted(
 
         run_interpreted(generate(program), program.name, [x, y], params={"BLOCK_R": 4})
     """
-    cores = [_core(t.detach()) for t in tensors]
-    parts = [_bytes(c) for c in cores]
+    cores = [distinct(t.detach()) for t in tensors]
+    parts = [raw_bytes(c) for c in cores]
     request: Json = {
         "source": source,
         "function": function,
@@ -54,7 +54,7 @@ def run_interpreted(
             core.copy_(torch.frombuffer(bytearray(fresh), dtype=core.dtype).view(core.shape))
 
 
-def _core(t: torch.Tensor) -> torch.Tensor:
+def distinct(t: torch.Tensor) -> torch.Tensor:
     """Each element once: dimensions of stride 0 have one."""
     for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
         if stride == 0 and size > 1:
@@ -62,7 +62,7 @@ def _core(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def _bytes(t: torch.Tensor) -> bytes:
+def raw_bytes(t: torch.Tensor) -> bytes:
     """The elements in order, as raw bytes."""
     return t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
 

@@ -11,6 +11,7 @@ import torch
 from neptune.codegen.compile_worker import load_source
 from neptune.codegen.worker import Json, serve
 from neptune.runtime.bf16_shim import install
+from neptune.runtime.interpret import distinct, raw_bytes
 
 GUARD_BYTES = 1 << 18
 POISON = 0xFF  # in every byte: a NaN in each float format, -1 in each integer
@@ -24,14 +25,18 @@ class Guarded:
     allocation: torch.Tensor  # uint8
     view: torch.Tensor
 
+    @property
+    def core(self) -> torch.Tensor:
+        """The view with each element once."""
+        return distinct(self.view)
+
     def intact(self) -> bool:
         """True where no byte outside the view has changed."""
         owned = torch.zeros(self.allocation.numel(), dtype=torch.bool)
-        item = self.view.element_size()
-        start = self.view.storage_offset()
-        if self.view.numel():
-            strides = [s * item for s in self.view.stride()]
-            owned.as_strided([*self.view.shape, item], [*strides, 1], start * item)[...] = True
+        core, item = self.core, self.view.element_size()
+        if core.numel():
+            strides = [s * item for s in core.stride()]
+            owned.as_strided([*core.shape, item], [*strides, 1], core.storage_offset() * item)[...] = True
         return bool(((self.allocation == POISON) | owned).all())
 
 
@@ -64,17 +69,13 @@ class GuardedTorch:
         return getattr(torch, name)
 
 
-def place(description: Json, data: bytes, name: str) -> tuple[Guarded, torch.Tensor]:
-    """A received tensor, and its elements each once (dimensions of stride 0 have one)."""
+def place(description: Json, data: bytes, name: str) -> Guarded:
+    """A received tensor."""
     dtype = getattr(torch, description["dtype"])
     made = guarded(name, dtype, description["shape"], description["stride"])
-    core = made.view
-    for dim, stride in enumerate(description["stride"]):
-        if stride == 0 and core.shape[dim] > 1:
-            core = core.narrow(dim, 0, 1)
     if data:
-        core.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(core.shape))
-    return made, core
+        made.core.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(made.core.shape))
+    return made
 
 
 def run(request: Json, body: bytes) -> tuple[Json, bytes]:
@@ -82,20 +83,18 @@ def run(request: Json, body: bytes) -> tuple[Json, bytes]:
     install()
     module: ModuleType = load_source(request["source"])
     made: list[Guarded] = []
-    cores, at = [], 0
+    at = 0
     for k, d in enumerate(request["tensors"]):
-        one, core = place(d, body[at : at + d["bytes"]], f"tensor {k}")
+        made.append(place(d, body[at : at + d["bytes"]], f"tensor {k}"))
         at += d["bytes"]
-        made.append(one)
-        cores.append(core)
-    tensors = [m.view for m in made]
+    tensors = list(made)
     if hasattr(module, "torch"):
         module.__dict__["torch"] = GuardedTorch(made)
-    getattr(module, request["function"])(*tensors, *request["scalars"], **request["params"])
+    getattr(module, request["function"])(*(t.view for t in tensors), *request["scalars"], **request["params"])
     for m in made:
         if not m.intact():
             return {"error": f"the kernel wrote outside {m.name}"}, b""
-    return {}, b"".join(c.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for c in cores if c.numel())
+    return {}, b"".join(raw_bytes(t.core) for t in tensors)
 
 
 if __name__ == "__main__":

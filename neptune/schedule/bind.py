@@ -65,8 +65,8 @@ def bind(state: State, ref: Loop, axis: str) -> State:
         raise ScheduleError(request, f"{axis!r} is not a grid axis", legal=GRID)
     path = state.loops(ref.stage)
     outside = path[: path.index(loop)]
-    if any(f.kind == axis for f in path):
-        raise ScheduleError(request, f"{axis} is taken by another loop of this nest", legal=GRID)
+    if loop.kind != "serial":
+        raise ScheduleError(request, f"`{loop.var}` is bound to {loop.kind} already")
     serial = [f.var for f in outside if f.kind == "serial"]
     if serial:
         raise ScheduleError(

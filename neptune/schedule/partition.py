@@ -205,8 +205,8 @@ def _with_mask(loop: For, stage: Stage, guard: Expr) -> For:
         masked = select(logical_and(v.pred, guard), v.then, low)
     else:
         masked = select(guard, v, low)
-    rest = [c for c in conjuncts(stage.when) if c != guard]
-    new = Stage(stage.name, replace(action, value=masked), logical_and(*rest) if rest else None)
+    # The guard stays: nothing is stored where it is false. The mask says what a tile holds there.
+    new = replace(stage, action=replace(action, value=masked))
     body = replace_node(loop.body, stage, new)
     return replace(loop, body=body)
 

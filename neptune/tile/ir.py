@@ -222,7 +222,10 @@ TStmt: TypeAlias = Assign | StoreTile | Loop | Branch
 
 @dataclass(frozen=True, slots=True)
 class GridAxis:
-    """One launch dimension: program id `axis` ("x", "y", "z") is the variable `var` in [0, extent)."""
+    """A grid variable `var` in [0, extent) on launch dimension `axis` ("x", "y", "z").
+
+    Several variables on one dimension share its program id, the first one running fastest.
+    """
 
     var: str
     extent: Expr

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, extreme, number, poly, scope_of, simplify, split_by, to_expr
-from neptune.ir.expr import Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
+from neptune.ir.expr import Const, Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
 from neptune.ir.printer import print_stage
 from neptune.ir.program import (
+    ZERO,
     Alloc,
     Buffer,
     For,
@@ -40,6 +41,8 @@ from neptune.ir.program import (
 )
 
 Index = tuple[Expr, ...]
+# A constant loop up to this length becomes a tile axis; longer ones stay loops.
+MAX_AXIS = 1024
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,15 @@ def grid_of(nest: Stmt) -> tuple[tuple[For, ...], Stmt]:
         grid.append(nest)
         nest = nest.body
     return tuple(grid), nest
+
+
+def is_axis(program: Program, f: For) -> bool:
+    """True for a loop that becomes a tile axis: from 0, to a moderate constant or a tunable."""
+    if f.kind != "serial" or f.lo != ZERO:
+        return False
+    if isinstance(f.hi, Const):
+        return int(f.hi.value) <= MAX_AXIS
+    return isinstance(f.hi, Var) and f.hi.name in {t.name for t in program.tunables}
 
 
 def localize(program: Program) -> Program:
@@ -135,6 +147,8 @@ def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer,
     descend = not isinstance(s, Stage) and users and (len(users) == 1 or (separate and not wanted))
     if isinstance(s, For) and users and not separate:
         descend = False  # an iteration reads what an earlier one wrote
+    if isinstance(s, For) and is_axis(program, s):
+        descend = False  # it becomes an axis of the tile
     if isinstance(s, For) and wanted:
         descend = descend and all(s.var in _used(a.index) for a in accesses(s, buffer.name))
     if descend:
@@ -150,9 +164,10 @@ def _used(index: Index) -> frozenset[str]:
 
 def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
-    names = frozenset(f.var for f in outer)
     found = list(accesses(s, buffer.name))
-    common = [tuple(split_by(poly(i), names)[0] for i in a.index) for a in found]
+    # What does not move inside the allocation is its place in the buffer: the same for every access.
+    names = frozenset(f.var for a in found for f in a.loops)
+    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
     odd = next((a for a, c in zip(found, common, strict=True) if c != common[0]), None)
     if odd is not None:
         raise ScheduleError(
@@ -161,7 +176,7 @@ def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, w
             where=print_stage(odd.stage),
             hint="leave that stage in a kernel of its own",
         )
-    inner = [[split_by(poly(i), names)[1] for i in a.index] for a in found]
+    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in found]
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
     shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
     # Where a kernel's results are wanted outside, the tile gets a name of its own.
@@ -169,7 +184,7 @@ def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, w
     local = Buffer(name, shape, buffer.dtype, "tile")
 
     def relative(index: Index) -> Index:
-        return tuple(to_expr(split_by(poly(index[d]), names)[1]) for d in kept)
+        return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
     body = _rename_accesses(s, buffer.name, name, relative)
     if wanted:

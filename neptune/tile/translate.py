@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from neptune.errors import InternalError, TargetError
 from neptune.ir.decompose import decompose
-from neptune.ir.expr import Const, Expr, Var, substitute
+from neptune.ir.expr import Expr, Var, substitute
 from neptune.ir.program import (
-    ZERO,
     Alloc,
     For,
     If,
@@ -30,11 +29,8 @@ from neptune.ir.program import (
 )
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import Branch, GridAxis, Loop, TileKernel, TileProgram, TStmt
-from neptune.tile.localize import grid_of, kernels_of, localize
+from neptune.tile.localize import grid_of, is_axis, kernels_of, localize
 from neptune.tile.stage import Context, translate_stage
-
-# A constant axis up to this length is a tile axis; longer ones run as loops.
-MAX_AXIS = 1024
 
 
 def translate(program: Program) -> TileProgram:
@@ -92,9 +88,9 @@ class _Translator:
     def loop(self, s: For) -> list[TStmt]:
         """A loop that becomes tile axes together with its nest, or stays a loop."""
         chain = _perfect(s)
-        if chain is not None and all(self.is_axis(f) for f in chain[0]):
+        if chain is not None and all(is_axis(self.program, f) for f in chain[0]):
             return self.tensorize(*chain)
-        if self.is_axis(s) and (nests := distribute(s)) is not None:
+        if is_axis(self.program, s) and (nests := distribute(s)) is not None:
             return [t for x in nests for t in self.stmt(x)]
         if s.kind != "serial":
             raise TargetError(
@@ -106,13 +102,6 @@ class _Translator:
         body = tuple(self.stmt(s.body))
         self.context.outer.pop()
         return [Loop(s.var, s.lo, s.hi, body, s.facts)]
-
-    def is_axis(self, f: For) -> bool:
-        if f.kind != "serial" or f.lo != ZERO:
-            return False
-        if isinstance(f.hi, Const):
-            return int(f.hi.value) <= MAX_AXIS
-        return isinstance(f.hi, Var) and f.hi.name in {t.name for t in self.program.tunables}
 
     def tensorize(self, loops: tuple[For, ...], stage: Stage) -> list[TStmt]:
         loops, stage = self.unify(loops, stage)
@@ -151,6 +140,3 @@ def _perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:
         loops.append(body)
         body = body.body
     return (tuple(loops), body) if isinstance(body, Stage) else None
-
-
-__all__ = ["MAX_AXIS", "translate"]

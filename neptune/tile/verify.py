@@ -116,8 +116,6 @@ def _check_kernel(program: TileProgram, kernel: TileKernel, written: set[str]) -
         yield from check_integer(f"extent of grid variable {g.var},", g.extent)
         yield from check_expr(g.extent, params, program.globals)
         names[g.var] = "int32"
-    dimensions = [g.axis for g in kernel.grid]
-    yield from (f"launch dimension {a} is used twice" for a in sorted(set(dimensions)) if dimensions.count(a) > 1)
     axes = frozenset(name for name, _ in kernel.axes)
     inputs = frozenset(b.name for b in program.inputs)
     yield from _check_body(kernel.body, _Scope(names, axes, program.globals, inputs, written))

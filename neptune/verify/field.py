@@ -62,10 +62,11 @@ class Pair(NamedTuple):
 
 def mix(x: Array, key: int) -> Array:
     """A 64-bit hash, vectorised (the finaliser of splitmix64)."""
-    z = np.asarray(x).astype(np.uint64) + np.uint64(key & 0xFFFFFFFFFFFFFFFF)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
+    with np.errstate(over="ignore"):
+        z = np.asarray(x).astype(np.uint64) + np.uint64(key & 0xFFFFFFFFFFFFFFFF)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def power(base: Array, exponent: int, modulus: int) -> Array:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, variables
-from neptune.ir.program import Program, Scalar
-from neptune.tile.ir import TileProgram
+from neptune.ir.expr import Expr, Var, variables
+from neptune.ir.program import If, Program, Scalar, for_loops, paths, reduction_loops
+from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.domains import Model
 from neptune.verify.expressions import Evaluator
 from neptune.verify.floats import Float64
 from neptune.verify.memory import Memory
+from neptune.verify.parallel import statement_exprs
 
 AnyProgram = Program | TileProgram
 Sizes = dict[str, int]
@@ -23,7 +25,10 @@ Sizes = dict[str, int]
 MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any]]
 
 LARGEST = 7
-TILES = (1, 2, 4)
+# A size that only counts independent repetitions (a batch) needs no more.
+REPEATS = 3
+# 2 twice: tiles of one element exercise least.
+TILES = (1, 2, 2, 4)
 # No buffer of an instance has more elements, unless constant dimensions make it so.
 VOLUME = 1024
 
@@ -37,9 +42,38 @@ def _allowed(s: Scalar, largest: int) -> list[int]:
     """Small values of a scalar that respect its bounds and divisor."""
     low = 1 if s.lo is None else s.lo
     first = -(-low // s.divisor) * s.divisor
-    last = max(first, largest if s.lo is None else max(largest, s.lo + 3))
+    last = max(first, largest if s.lo is None else max(largest, s.lo + 1))
     last = last if s.hi is None else min(last, s.hi)
     return list(range(first, last + 1, s.divisor)) or [first]
+
+
+def _statement_names(program: AnyProgram) -> Iterator[frozenset[str]]:
+    """The variables of every expression that is more than the extent of a loop over repetitions."""
+    if isinstance(program, TileProgram):
+        for kernel in program.kernels:
+            yield from (variables(g.extent) for g in kernel.grid if not isinstance(g.extent, Var))
+            yield from (variables(e) for _, e in kernel.axes)
+            for t in walk_stmts(kernel.body):
+                if isinstance(t, Loop):
+                    yield variables(t.lo) | variables(t.hi)
+                elif isinstance(t, Branch):
+                    yield variables(t.pred)
+                for e in stmt_exprs(t):
+                    yield from (variables(x.expr) for x in tile_walk(e) if isinstance(x, TileScalar))
+        return
+    for path, stage in paths(program.body):
+        loops = for_loops(path)
+        reduced = reduction_loops(stage, loops)
+        yield from (variables(e) for e in statement_exprs(stage))
+        yield from (variables(s.pred) for s in path if isinstance(s, If))
+        for f in loops:
+            yield variables(f.lo) | (frozenset() if isinstance(f.hi, Var) and f not in reduced else variables(f.hi))
+
+
+def structural_sizes(program: AnyProgram) -> frozenset[str]:
+    """The sizes on which a program's structure depends: reduced over, tiled, compared or computed with."""
+    shapes = [variables(d) for b in program.globals.values() for d in b.shape if not isinstance(d, Var)]
+    return frozenset[str]().union(*shapes, *_statement_names(program))
 
 
 def draw_sizes(
@@ -50,11 +84,12 @@ def draw_sizes(
 ) -> Sizes:
     """Values for all integer scalars (different ones where their bounds let them be) and all tunables."""
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
+    structural = structural_sizes(original) | structural_sizes(transformed)
     largest = LARGEST
     while True:
         sizes: Sizes = {}
         for s in scalars.values():
-            allowed = _allowed(s, largest)
+            allowed = _allowed(s, largest if s.name in structural else REPEATS)
             fresh = [v for v in allowed if v not in sizes.values()]
             sizes[s.name] = int(rng.choice(fresh or allowed))
         if largest <= 2 or _volume(original, sizes) <= VOLUME:

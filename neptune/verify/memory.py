@@ -124,6 +124,8 @@ class Memory:
             parts = tuple(np.broadcast_to(p, shape)[lanes] for p in parts)
             if not at:  # rank 0: one element, the last active lane writes it
                 parts = tuple(p[-1] for p in parts)
+        elif not at:  # every lane was folded away
+            parts = tuple(np.reshape(p, ()) for p in parts)
         elif _shape_of(at) != shape:
             where = tuple(np.broadcast_to(i, shape) for i in at)
         for target, part in zip(targets, parts, strict=True):

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 
 from neptune.ir.expr import Const, Expr, Op, Var, loads, variables
@@ -79,7 +80,8 @@ def slice_key(e: Expr, var: str, inner: dict[str, list[For]]) -> Hashable:
     if len(with_var) != 1 or any(loads(t) for t in rest):
         return None
     varying = [t for t in rest if variables(t) & inner.keys()]
-    fixed = frozenset(t for t in rest if not variables(t) & inner.keys())
+    # A multiset: i + a and i + a + a are different places.
+    fixed = frozenset(Counter(t for t in rest if not variables(t) & inner.keys()).items())
     if with_var[0] == Var(var, with_var[0].dtype):
         return None if varying else ("offset", fixed)
     block = _factor(with_var[0], var)

@@ -221,7 +221,6 @@ def test_what_a_loop_assigns_may_be_used_inside_it() -> None:
         (replace(KERNEL, axes=(*KERNEL.axes, ("q", Const(0, "int32")))), "extent of axis q is 0"),
         (replace(KERNEL, axes=(*KERNEL.axes, ("q", Var("ODD")))), "extent of axis q is 48, not a power of two"),
         (replace(KERNEL, grid=(*KERNEL.grid, GridAxis("b", M, "w"))), "unknown launch dimension w"),
-        (replace(KERNEL, grid=(*KERNEL.grid, GridAxis("b", M, "x"))), "launch dimension x is used twice"),
         (replace(KERNEL, grid=(*KERNEL.grid, GridAxis("M", M, "y"))), "grid variable M shadows"),
         (replace(KERNEL, grid=(*KERNEL.grid, GridAxis("b", ZERO_F, "y"))), "extent of grid variable b, 0.0 is float32"),
         (replace(KERNEL, grid=(*KERNEL.grid, GridAxis("b", Var("i0"), "y"))), "variable i0 is used"),

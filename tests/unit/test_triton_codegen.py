@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ast
 import math
-import sys
-from pathlib import Path
 
 import pytest
+import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from goldens import check_golden
-from tile_examples import at, attention, lit, map_, softmax
-
+from neptune.codegen.compile import compile_offline
 from neptune.codegen.triton import generate
 from neptune.codegen.triton_expr import ScalarPrinter, host_expr, nonnegative
 from neptune.codegen.triton_index import oriented, place
@@ -22,8 +17,11 @@ from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Load, Var, cast, ceildiv, maximum, op, select
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
+from neptune.runtime.interpret import run_interpreted
 from neptune.tile.ir import (
     Assign,
+    Branch,
+    CastTile,
     GridAxis,
     Iota,
     LoadTile,
@@ -39,6 +37,8 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
 )
+from tests.goldens import check_golden
+from tests.tile_examples import at, attention, lit, map_, softmax
 
 N, BLOCK = Var("n"), Var("BLOCK")
 
@@ -68,11 +68,11 @@ def store(value: TExpr) -> StoreTile:
 
 @pytest.mark.parametrize("loads", ["pointer", "descriptor"])
 def test_attention_golden(loads: str) -> None:
-    check_golden(f"attention_{loads}.py", generate(attention(), loads=loads))
+    check_golden(f"attention_{loads}.py.txt", generate(attention(), loads=loads))
 
 
 def test_softmax_golden() -> None:
-    check_golden("softmax.py", generate(softmax(), header="Softmax over rows."))
+    check_golden("softmax.py.txt", generate(softmax(), header="Softmax over rows."))
 
 
 @pytest.mark.parametrize("loads", ["pointer", "descriptor"])
@@ -124,7 +124,8 @@ def test_stage_comments_and_hoisting() -> None:
 
 
 def test_strides_are_widened_before_they_multiply() -> None:
-    text = rowwise((store(X),))
+    masked = LoadTile("x", X.index, map_("lt", column("r"), Scalar(N)), 0.0, X.dims, X.dtype)
+    text = rowwise((store(masked),))
     assert "(i0 * BLOCK).to(tl.int64) * stride_x_0" in text
 
 
@@ -191,6 +192,21 @@ def scalar(e: Expr) -> str:
     return str(printer(e))
 
 
+def test_scalar_loads_in_a_choice_are_guarded() -> None:
+    """The side of a choice that is not taken is computed, but must not be read."""
+    guards: list[str] = []
+
+    def load(x: Load, guard: Text | None) -> Text:
+        guards.append(str(guard))
+        return Text(x.buffer)
+
+    printer = ScalarPrinter(str, load, lambda e: None, lambda v: False, lambda h: None)
+    a, b = (Load(name, (N,), "int32") for name in "ab")
+    inner = select(N < 4, b, Const(0, "int32"))
+    assert str(printer(select(N < 8, a, inner))) == "tl.where(n < 8, a, tl.where(n < 4, b, 0))"
+    assert guards == ["n < 8", "(not n < 8) & (n < 4)"]
+
+
 def test_floor_division_of_what_may_be_negative() -> None:
     w, four = Var("w"), Const(4, "int32")
     assert scalar(op("floordiv", N, four)) == "n // 4"
@@ -238,3 +254,177 @@ def test_long_lines_break_at_commas() -> None:
 def test_headers_cannot_end_the_docstring() -> None:
     text = generate(softmax(), header='odd """ header \\')
     assert ast.get_docstring(ast.parse(text)) == 'odd """ header \\'
+
+
+# --- what the text computes ----------------------------------------------------------------------
+
+
+def computed(value: TExpr, x: torch.Tensor, buffer: str = "float32") -> torch.Tensor:
+    """`value`, a tile over (r, c) of one kernel, on a square x in the interpreter."""
+    y = torch.full_like(x, float("nan"), dtype=getattr(torch, value.dtype))
+    axes = (("r", BLOCK), ("c", Const(x.shape[1], "int32")))
+    kernel = TileKernel("one", (GridAxis("i0", ceildiv(N, BLOCK), "x"),), axes, (store(value),))
+    program = TileProgram(
+        "run",
+        (Buffer("x", (N, N), buffer),),
+        (Buffer("y", (N, N), value.dtype),),
+        (),
+        (ScalarParam("n", lo=1),),
+        (Tunable("BLOCK", (8,)),),
+        (kernel,),
+    )
+    run_interpreted(generate(program), "run", [x, y])
+    return y
+
+
+UNARY = {
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "log": torch.log,
+    "log2": torch.log2,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "abs": torch.abs,
+    "neg": torch.neg,
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions(name: str) -> None:
+    x = torch.cat([torch.logspace(-30, 1.3, 128), -torch.logspace(-30, 1.3, 128)]).view(16, 16).contiguous()
+    wanted = UNARY[name](x.double())
+    found = computed(map_(name, X), x).double()
+    assert bool((found.isnan() == wanted.isnan()).all())
+    relative = ((found - wanted) / wanted)[wanted.isfinite() & (wanted != 0)].abs().max().item()
+    assert relative < (2e-6 if name == "exp" else 5e-7)
+
+
+def test_tanh_saturates() -> None:
+    x = torch.tensor([float("inf"), -float("inf"), 100.0, -100.0] * 16).view(8, 8)
+    assert torch.equal(computed(map_("tanh", X), x), torch.tanh(x))
+
+
+def test_functions_of_half_precision_are_rounded_to_it() -> None:
+    x = torch.linspace(-3, 3, 64).view(8, 8).half()
+    half = LoadTile("x", X.index, None, 0.0, X.dims, "float16")
+    found = computed(map_("exp", half), x, "float16")
+    assert torch.equal(found, torch.exp(x.float()).half())
+    found = computed(map_("div", half, half), x, "float16")
+    assert torch.equal(found, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0, 0.5, -1.0, -3.0, 0.0])
+def test_pow(power: float) -> None:
+    x = torch.linspace(-4, 4, 64).view(8, 8)
+    torch.testing.assert_close(computed(map_("pow", X, lit(power)), x), x**power, equal_nan=True, rtol=2e-6, atol=0)
+
+
+def test_integer_arithmetic_floors() -> None:
+    number = CastTile(X, "int32")
+    x = torch.arange(-32, 32).view(8, 8).float()
+    for name, wanted in (("floordiv", torch.floor(x / 5)), ("mod", torch.remainder(x, 5))):
+        e = CastTile(map_(name, number, Scalar(Const(5, "int32"))), "float32")
+        assert torch.equal(computed(e, x), wanted)
+
+
+def test_products_and_extremes() -> None:
+    x = torch.linspace(0.5, 1.5, 64).view(8, 8)
+    for name, wanted in (("prod", x.prod(1)), ("min", x.amin(1)), ("max", x.amax(1)), ("sum", x.sum(1))):
+        e = map_("add", Rearrange(Reduce(name, "c", X), "r -> r 1"), map_("mul", X, lit(0.0)))
+        torch.testing.assert_close(computed(e, x), wanted[:, None].expand(8, 8))
+
+
+def test_gathers_follow_an_index_tile() -> None:
+    """y[r, c] = x[x[r, 0], c], where the rows of x begin with row numbers."""
+    rows = LoadTile("x", (column("r"), Scalar(Const(0, "int32"))), None, 0.0, ("r", "1"), "float32")
+    x = torch.randn(8, 8)
+    x[:, 0] = torch.randperm(8)
+    gather = LoadTile("x", (CastTile(rows, "int32"), C), None, 0.0, ("r", "c"), "float32")
+    assert torch.equal(computed(gather, x), x[x[:, 0].long()])
+
+
+def test_loads_broadcast_and_unit_dims_go_away() -> None:
+    x = torch.randn(8, 8)
+    wide = LoadTile("x", (column("r"), Scalar(Const(0, "int32"))), map_("lt", C, Scalar(Const(3, "int32"))), 7.0,
+                    ("r", "c"), "float32")  # fmt: skip
+    expected = torch.where(torch.arange(8)[None, :] < 3, x[:, :1], torch.tensor(7.0))
+    assert torch.equal(computed(wide, x), expected)
+    unit = LoadTile("x", (column("r"), Scalar(Const(2, "int32"))), None, 0.0, ("r", "1"), "float32")
+    there_and_back = Rearrange(Rearrange(unit, "r 1 -> r"), "r -> r 1")
+    assert torch.equal(computed(map_("add", there_and_back, X), x), x[:, 2:3] + x)
+
+
+def two_kernels() -> TileProgram:
+    """Row sums by a kernel with fused launch dimensions, then y = x / total: a temporary between them."""
+    h, n = Var("h"), Var("n")
+    shape = (h, n, Const(16, "int32"))
+    here = (Scalar(Var("g")), Scalar(Var("i")))
+    x = LoadTile("x", (*here, Iota("c")), None, 0.0, ("c",), "float32")
+    total = LoadTile("total", here, None, 0.0, (), "float32")
+    grid = (GridAxis("i", n, "x"), GridAxis("g", h, "x"))
+    axes = (("c", Const(16, "int32")),)
+    first = TileKernel("sums", grid, axes, (StoreTile("total", here, Reduce("sum", "c", x), None, ()),))
+    value = Map("div", (x, total), ("c",), "float32")
+    second = TileKernel("scale", grid, axes, (StoreTile("y", (*here, Iota("c")), value, None, ("c",)),))
+    buffers = (Buffer("x", shape, "float32"),), (Buffer("y", shape, "float32"),), (Buffer("total", (h, n), "float32"),)
+    return TileProgram("normalise", *buffers, (ScalarParam("h"), ScalarParam("n")), (), (first, second))
+
+
+def test_kernels_in_order_with_temporaries_and_fused_launch_dimensions() -> None:
+    source = generate(two_kernels())
+    check_golden("two_kernels.py.txt", source)
+    x = torch.rand(3, 5, 16)
+    y = torch.zeros_like(x)
+    run_interpreted(source, "normalise", [x, y])
+    torch.testing.assert_close(y, x / x.sum(-1, keepdim=True))
+
+
+def test_loops_carry_and_branches_guard() -> None:
+    """acc = Σ_{j < i0} x, for the rows whose block is not the first; the others stay 0."""
+    acc = Local("acc", ("r", "c"), "float32")
+    body: tuple[TStmt, ...] = (
+        Assign("acc", lit(0.0)),
+        Loop("j", Const(0, "int32"), Var("i0"), (Assign("acc", map_("add", acc, X)),)),
+        Branch(Var("i0") > 0, (Assign("acc", map_("mul", acc, lit(2.0))),)),
+        store(acc),
+    )
+    source = rowwise(body)
+    x, y = torch.rand(64, 64), torch.zeros(64, 64)
+    run_interpreted(source, "run", [x, y])
+    torch.testing.assert_close(y, x * (torch.arange(64) // 16)[:, None] * 2)
+
+
+def test_everything_compiles() -> None:
+    """The same constructs pass the real compiler, whose typing is stricter than the interpreter's."""
+    value: TExpr = X
+    for name in UNARY:
+        value = map_("add", value, map_(name, X))
+    for power in (3.0, 0.5):
+        value = map_("add", value, map_("pow", X, lit(power)))
+    number = CastTile(X, "int32")
+    for name in ("floordiv", "mod"):
+        value = map_("add", value, CastTile(map_(name, number, Scalar(Const(5, "int32"))), "float32"))
+    value = map_("add", value, Rearrange(Reduce("prod", "c", X), "r -> r 1"))
+    offset = op("floordiv", Var("j") - Var("i0"), Const(4, "int32"))
+    acc = Local("acc", ("r", "c"), "float32")
+    page = LoadTile("x", (Scalar(cast(Load("x", (Var("j"), N - 1), "float32"), "int32")), C), None, 0.0, ("1", "c"),
+                    "float32")  # fmt: skip
+    step = map_("add", map_("mul", acc, Scalar(cast(offset, "float32"))), page)
+    one = Local("one", (), "float32")
+    body: tuple[TStmt, ...] = (
+        Assign("acc", value),
+        Assign("one", lit(0.0)),
+        Loop("j", Const(0, "int32"), Var("i0"), (Assign("acc", step), Assign("one", map_("add", one, lit(1.0))))),
+        Branch(op("not", Var("i0") > 3), (Assign("acc", map_("mul", acc, lit(2.0))),)),
+        store(map_("mul", acc, one)),
+    )
+    kernel = TileKernel(
+        "one", (GridAxis("i0", ceildiv(N, BLOCK), "x"),), (("r", BLOCK), ("c", Const(64, "int32"))), body
+    )
+    buffers = (Buffer("x", (N, N), "float32"),), (Buffer("y", (N, N), "float32"),), ()
+    program = TileProgram("run", *buffers, (ScalarParam("n", lo=1),), (Tunable("BLOCK", (16,)),), (kernel,))
+    for loads in ("pointer", "descriptor"):
+        (compiled,) = compile_offline(generate(program, loads=loads), program, "cuda:90", loads=loads)
+        assert compiled.spill_bytes == 0

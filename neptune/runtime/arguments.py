@@ -1,0 +1,216 @@
+"""Are these the arguments of this kernel?  Every answer but yes is a ShapeError on one screen.
+
+Tensors are taken as they are, with any strides; only the last dimension must be dense. Symbolic sizes are read
+off the inputs' shapes, and every tensor that shares a size must agree on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+
+from neptune.codegen.llvm import evaluate_size
+from neptune.errors import ShapeError
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Expr, Var
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Buffer, Program, Scalar
+from neptune.runtime.overlap import overlap, overlaps_itself
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """Checked arguments: what a launch needs. `scalars` holds every scalar of the program by name."""
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    scalars: Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel takes: made once per kernel, asked at every call.
+
+    `device` is a torch device type, `bounds` the largest allowed value of symbolic sizes.
+    """
+
+    program: Program
+    device: str
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """`softmax(x: f32[rows, cols]) -> y: f32[rows, cols]`, as errors show it."""
+        words = [_declared(b) for b in self.program.inputs]
+        words += [f"{s.name}: {s.dtype}" for s in self._free()]
+        return f"{self.program.name}({', '.join(words)}) -> {', '.join(_declared(b) for b in self.program.outputs)}"
+
+    def bind(self, args: Sequence[Any], out: Any = None) -> Call:
+        """Check a call's arguments and allocate its outputs where `out` is None.
+
+        `args` are the input tensors, then the scalars that no shape binds; `out` is a tensor, or a
+        sequence of them in the order of the outputs. Raises ShapeError.
+        """
+        p = self.program
+        free = self._free()
+        count = len(p.inputs)
+        if len(args) != count + len(free):
+            names = [*(b.name for b in p.inputs), *(s.name for s in free)]
+            self._refuse(f"{len(args)} arguments were given, it takes {len(names)}: {', '.join(names)}")
+        inputs = tuple(args[:count])
+        for b, t in zip(p.inputs, inputs, strict=True):
+            self._check_tensor(b, t, self.device if t is inputs[0] else str(inputs[0].device))
+        scalars: dict[str, int | float] = dict(self._sizes(inputs))
+        for s, value in zip(free, args[count:], strict=True):
+            scalars[s.name] = self._scalar(s, value)
+        for b, t in zip(p.inputs, inputs, strict=True):
+            self._check_shape(b, t, scalars)
+        device = inputs[0].device if inputs else torch.device(self.device)
+        outputs = self._outputs(inputs, out, scalars, device)
+        return Call(inputs, outputs, scalars)
+
+    # --- tensors ---
+
+    def _check_tensor(self, b: Buffer, t: Any, device: str) -> None:
+        """Kind, device, dtype, rank and the last stride; `device` is a type or, for one GPU of several, its name."""
+        if not isinstance(t, torch.Tensor):
+            self._refuse(f"argument `{b.name}` is {type(t).__name__} {_short(t)}", legal=["a torch.Tensor"])
+        if t.layout != torch.strided:
+            self._refuse(f"argument `{b.name}` has layout {t.layout}", legal=["torch.strided"])
+        if device not in (t.device.type, str(t.device)):
+            self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=f'{b.name}.to("{device}")')
+        if t.dtype != getattr(torch, b.dtype):
+            cast = f"{b.name}.to(torch.{b.dtype})"
+            self._refuse(f"argument `{b.name}` is {t.dtype}", legal=[f"torch.{b.dtype}"], hint=cast)
+        if t.dim() != len(b.shape):
+            given = f"argument `{b.name}` has {t.dim()} dimensions, {_shape(t)}"
+            self._refuse(given, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"])
+        if t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1:
+            self._refuse(
+                f"argument `{b.name}` has strides {tuple(t.stride())}",
+                legal=["any strides with a last one of 1"],
+                hint=f"{b.name}.contiguous()",
+            )
+
+    def _sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        """Every symbolic size that is a plain dimension, agreed on by all inputs, and within its bounds."""
+        declared = {s.name: s for s in self.program.scalars}
+        found: dict[str, int] = {}
+        first: dict[str, str] = {}
+        for b, t in zip(self.program.inputs, inputs, strict=True):
+            for k, (d, n) in enumerate(zip(b.shape, t.shape, strict=True)):
+                where = f"`{b.name}` (dimension {k})"
+                if not isinstance(d, Var):
+                    continue
+                if found.setdefault(d.name, n) != n:
+                    self._refuse(
+                        f"arguments {first[d.name]} and {where} share the size {d.name}, "
+                        f"but the first has {found[d.name]} and the second {n}"
+                    )
+                if d.name not in first:
+                    first[d.name] = where
+                    self._check_range(declared[d.name], n, f"size {d.name} of argument {where}")
+        return found
+
+    def _check_shape(self, b: Buffer, t: torch.Tensor, sizes: Mapping[str, int | float]) -> None:
+        """Constant and computed dimensions."""
+        for k, (d, n) in enumerate(zip(b.shape, t.shape, strict=True)):
+            expected = evaluate_size(d, sizes)
+            if n != expected:
+                what = "" if str(expected) == print_expr(d) else f" ({print_expr(d)})"
+                given = f"argument `{b.name}` has shape {_shape(t)}; dimension {k} is {n}"
+                self._refuse(given, legal=[f"{expected}{what}"])
+
+    # --- scalars ---
+
+    def _scalar(self, s: Scalar, value: Any) -> int | float:
+        """A trailing scalar argument, as a Python number."""
+        if isinstance(value, torch.Tensor) and value.dim() == 0:
+            self._refuse(f"argument `{s.name}` is a tensor", legal=[f"a Python number ({s.dtype})"], hint=".item()")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._refuse(f"argument `{s.name}` is {type(value).__name__} {_short(value)}", legal=[f"a {s.dtype}"])
+        if is_float(s.dtype):
+            return float(value)
+        if not isinstance(value, int):
+            self._refuse(f"argument `{s.name}` is {value!r}", legal=[f"an integer ({s.dtype})"])
+        self._check_range(s, value, f"argument `{s.name}`")
+        return value
+
+    def _check_range(self, s: Scalar, value: int, what: str) -> None:
+        highest = INT32_MAX if s.dtype == "int32" else 2**63 - 1
+        lo = -highest - 1 if s.lo is None else s.lo
+        hi = min(x for x in (highest, s.hi, self.bounds.get(s.name)) if x is not None)
+        step = "" if s.divisor == 1 else f", a multiple of {s.divisor}"
+        if not lo <= value <= hi or value % s.divisor:
+            hint = None if value else "an empty tensor has no result to compute"
+            self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"], hint=hint)
+
+    def _free(self) -> list[Scalar]:
+        bound = self.program.shape_scalars
+        return [s for s in self.program.scalars if s.name not in bound]
+
+    # --- outputs ---
+
+    def _outputs(
+        self,
+        inputs: Sequence[torch.Tensor],
+        out: Any,
+        sizes: Mapping[str, int | float],
+        device: torch.device,
+    ) -> tuple[torch.Tensor, ...]:
+        p = self.program
+        if out is None:
+            shapes = [tuple(evaluate_size(d, sizes) for d in b.shape) for b in p.outputs]
+            return tuple(
+                torch.empty(shape, dtype=getattr(torch, b.dtype), device=device)
+                for b, shape in zip(p.outputs, shapes, strict=True)
+            )
+        given = (out,) if isinstance(out, torch.Tensor) else tuple(out) if isinstance(out, Sequence) else None
+        if given is None or len(given) != len(p.outputs):
+            what = type(out).__name__ if given is None else f"{len(given)} tensors"
+            names = ", ".join(b.name for b in p.outputs)
+            self._refuse(f"out= is {what}", legal=[f"{len(p.outputs)} tensor(s): {names}"])
+        for b, t in zip(p.outputs, given, strict=True):
+            self._check_tensor(b, t, str(device))
+            self._check_shape(b, t, sizes)
+        self._check_overlap(inputs, given)
+        return given
+
+    def _check_overlap(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """A kernel reads inputs while it writes outputs, and programs write in any order."""
+        names = [*(b.name for b in self.program.inputs), *(b.name for b in self.program.outputs)]
+        tensors = [*inputs, *outputs]
+        for k in range(len(inputs), len(tensors)):
+            if overlaps_itself(tensors[k]):
+                self._refuse(f"elements of out= `{names[k]}` lie on top of each other", hint="torch.empty(...)")
+            for other in range(k):
+                if overlap(tensors[k], tensors[other]):
+                    self._refuse(f"out= `{names[k]}` overlaps `{names[other]}` in memory", hint="out=None")
+
+    def _refuse(self, wrong: str, *, legal: Sequence[str] = (), hint: str | None = None) -> NoReturn:
+        raise ShapeError(f"call of kernel `{self.program.name}`", wrong, legal=legal, hint=hint, where=str(self))
+
+
+def _dims(b: Buffer) -> str:
+    return f"[{', '.join(_dim(d) for d in b.shape)}]"
+
+
+def _dim(d: Expr) -> str:
+    return print_expr(d)
+
+
+def _declared(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype}{_dims(b)}"
+
+
+def _shape(t: torch.Tensor) -> str:
+    return f"[{', '.join(map(str, t.shape))}]"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

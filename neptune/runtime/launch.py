@@ -1,0 +1,141 @@
+"""Targets, and how a compiled program runs on each.
+
+Every target runs the same fused program: "llvm" compiles its loops for this machine's CPU; the others run
+its Triton module, "interpret" in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from neptune.errors import TargetError
+from neptune.ir.program import Program
+
+LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
+Params: TypeAlias = Mapping[str, int]
+Scalars: TypeAlias = Mapping[str, "int | float"]
+Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], None]
+"""(inputs, outputs, every scalar by name) → the outputs are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed target. `arch` is the part behind the colon, "" where none was named.
+
+    >>> Target("hip", "gfx942").device, str(Target("hip", "gfx942"))
+    ('cuda', 'hip:gfx942')
+    """
+
+    kind: str
+    arch: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.kind in ("cuda", "hip")
+
+    @property
+    def device(self) -> str:
+        """The torch device type of the tensors it takes (torch calls AMD GPUs cuda, too)."""
+        return "cuda" if self.on_gpu else "cpu"
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.arch}" if self.arch else self.kind
+
+
+def parse_target(text: str) -> Target:
+    """The target a string names; TargetError lists the legal ones.
+
+    >>> parse_target("cuda:90")
+    Target(kind='cuda', arch='90')
+    """
+    kind, colon, arch = text.partition(":")
+    fits = {"cuda": arch.isdigit(), "hip": arch.startswith("gfx"), "interpret": False, "llvm": False}
+    if kind not in fits or (colon and not fits[kind]):
+        raise TargetError(f"compile for target {text!r}", "there is no such target", legal=LEGAL)
+    return Target(kind, arch)
+
+
+def default_target() -> Target:
+    """The GPU where torch sees one, else this machine's CPU."""
+    if torch.cuda.is_available():
+        return Target("hip" if torch.version.hip else "cuda")
+    return Target("llvm")
+
+
+def gpu_target() -> Target | None:
+    """The architecture of the present GPU, None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    if torch.version.hip:
+        return Target("hip", torch.cuda.get_device_properties(0).gcnArchName.split(":")[0])
+    major, minor = torch.cuda.get_device_capability()
+    return Target("cuda", f"{major}{minor}")
+
+
+def make_launch(target: Target, fused: Program, source: str, params: Params) -> Launch:
+    """What runs a program on a target; compilation that can wait happens at the first call.
+
+    `fused` is the executable form of the program (inits explicit, tiles local), `source` its Triton module.
+    Raises TargetError where the target is not there.
+    """
+    if target.kind == "llvm":
+        return _on_llvm(fused, params)
+    if target.kind == "interpret":
+        return _interpreted(fused, source, params)
+    return _on_gpu(target, fused, source, params)
+
+
+def _on_llvm(fused: Program, params: Params) -> Launch:
+    from neptune.codegen.llvm import compile_llvm
+
+    kernel = compile_llvm(fused)
+    tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
+
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+        kernel(inputs, outputs, scalars, tunables)
+
+    return launch
+
+
+def _interpreted(fused: Program, source: str, params: Params) -> Launch:
+    from neptune.runtime.interpret import run_interpreted
+
+    free = free_scalars(fused)
+
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+        run_interpreted(source, fused.name, [*inputs, *outputs], [scalars[n] for n in free], params)
+
+    return launch
+
+
+def _on_gpu(target: Target, fused: Program, source: str, params: Params) -> Launch:
+    asked = f"run `{fused.name}` on {target}"
+    present = gpu_target()
+    if present is None:
+        raise TargetError(
+            asked, "torch sees no GPU here", legal=("interpret", "llvm"), hint="kernel.asm() and .source need no GPU"
+        )
+    if present.kind != target.kind or target.arch not in ("", present.arch):
+        raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
+    # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
+    from neptune.codegen.compile_worker import load_source
+
+    function = getattr(load_source(source), fused.name)
+    free = free_scalars(fused)
+    keywords = dict(params)
+
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+        with torch.cuda.device(outputs[0].device):
+            function(*inputs, *outputs, *(scalars[n] for n in free), **keywords)
+
+    return launch
+
+
+def free_scalars(program: Program) -> tuple[str, ...]:
+    """The scalars that no input's shape binds: trailing arguments of a call, in order."""
+    bound = program.shape_scalars
+    return tuple(s.name for s in program.scalars if s.name not in bound)

@@ -1,0 +1,41 @@
+"""attention_unfused: three kernels (scores, row reductions, values): the ablation baseline of the paper."""
+
+from __future__ import annotations
+
+from neptune.fusion.schedule import Schedule
+from neptune.templates.roles import chain, spread
+
+
+def attention_unfused(sch: Schedule) -> None:
+    """Scores to memory, softmax over whole rows, then the product with the values."""
+    parts = chain(sch, "attention_unfused")
+    block_m, block_n = sch.param("BLOCK_M", [64, 128, 32, 16]), sch.param("BLOCK_N", [64, 128, 32, 16])
+    first = parts.first
+    i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
+    i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
+    spread(sch, first, i0)
+    sch.bind(j0, "grid.x")
+    for stage in parts.maps_before:
+        sch.fuse_at(stage, j0)
+    # Kernel 2: the reductions without an axis of their own, and the maps between, on whole rows.
+    row_wise, last = parts.all_reductions[:-1], parts.all_reductions[-1]
+    top = row_wise[0]
+    fused = (top, sch.definition(top).reduced[0])
+    rows = sch.definition(top).axes[-2][0]
+    r0, _ = sch.split(sch.loop_of(top, rows), 1)
+    sch.cover(sch.loop_of(top, fused[1]), "BLOCK_ROW")
+    spread(sch, top, r0)
+    for stage in sch.stages:
+        if stage in (first, top, last, *parts.maps_before, *parts.epilogue):
+            continue
+        sch.fuse_at(stage, r0)
+    # Kernel 3: the product with the values.
+    axis = parts.axes.of(last, (top, rows))
+    k_axis = parts.axes.of(last, fused)
+    assert axis is not None and k_axis is not None
+    a, k = sch.loop_of(last, axis), sch.loop_of(last, k_axis)
+    a0, k0, *_ = sch.tile([a, k], [block_m, block_n])
+    spread(sch, last, a0)
+    for stage in parts.epilogue:
+        sch.fuse_at(stage, a0)
+    sch.partition(k0)

@@ -1,0 +1,171 @@
+"""Find the stages of a chain of reductions by their role in the dataflow, never by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neptune.errors import ScheduleError
+from neptune.ir.expr import Var
+from neptune.ir.program import Update, writes
+from neptune.schedule.schedule import ScheduleBase
+from neptune.schedule.state import Definition, Loop
+
+Axis = tuple[str, str]
+"""(stage, axis name)"""
+
+
+class Axes:
+    """Which axes of different stages are the same axis: joined where one stage reads another's result."""
+
+    def __init__(self, sch: ScheduleBase) -> None:
+        self._parent: dict[Axis, Axis] = {}
+        self._sch = sch
+        made = {b: s for s in sch.stages for b in writes(sch.definition(s).action)}
+        for stage in sch.stages:
+            for buffer, index in _accesses(sch.definition(stage)):
+                if buffer in made:
+                    self._join_index((stage, index), (made[buffer], sch.definition(made[buffer]).action.index))
+
+    def join_through_inputs(self) -> None:
+        """Also join the axes of different stages that run over one dimension of an input."""
+        seen: dict[str, tuple[str, tuple[object, ...]]] = {}
+        for stage in self._sch.stages:
+            for buffer, index in _accesses(self._sch.definition(stage)):
+                if buffer in seen and seen[buffer][0] != stage:
+                    self._join_index((stage, index), seen[buffer])
+                seen.setdefault(buffer, (stage, index))
+
+    def same(self, a: Axis, b: Axis) -> bool:
+        return self.root(a) == self.root(b)
+
+    def root(self, a: Axis) -> Axis:
+        while (up := self._parent.get(a, a)) != a:
+            a = up
+        return a
+
+    def of(self, stage: str, like: Axis) -> str | None:
+        """The axis of `stage` that is the same axis as `like`."""
+        return next((n for n, _ in self._sch.definition(stage).axes if self.same((stage, n), like)), None)
+
+    def _join_index(self, a: tuple[str, tuple[object, ...]], b: tuple[str, tuple[object, ...]]) -> None:
+        for x, y in zip(a[1], b[1], strict=True):
+            if isinstance(x, Var) and isinstance(y, Var):
+                mine, theirs = self._sch.definition(a[0]).extents, self._sch.definition(b[0]).extents
+                if mine.get(x.name) == theirs.get(y.name) and x.name in mine:
+                    self._parent[self.root((a[0], x.name))] = self.root((b[0], y.name))
+
+
+def _accesses(d: Definition) -> list[tuple[str, tuple[object, ...]]]:
+    return [(x.buffer, x.index) for x in d.reads()]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of reductions over one axis.
+
+    `first`: the first stage that runs over the fused axis; `row_axis`, `fused_axis`: its axes;
+    `maps_before`: what else is computed per element before the first reduction; `reductions`: those over
+    the fused axis, in order (without `first`); `elementwise`: maps behind the reductions that run over
+    the fused axis again and are not only a step towards another reduction; `epilogue`: what follows, per row.
+    """
+
+    first: str
+    row_axis: str
+    fused_axis: str
+    maps_before: tuple[str, ...]
+    reductions: tuple[str, ...]
+    elementwise: tuple[str, ...]
+    epilogue: tuple[str, ...]
+    all_reductions: tuple[str, ...]
+    axes: Axes
+
+
+def chain(sch: ScheduleBase, template: str) -> Chain:
+    """The chain of a program; ScheduleError where it has none (`template` is named in the message)."""
+    axes = Axes(sch)
+    fused = _fused_axis(sch, axes)
+    if fused is None:
+        axes.join_through_inputs()
+        fused = _fused_axis(sch, axes)
+    if fused is None:
+        raise ScheduleError(
+            f"template `{template}` on program `{sch.program.name}`",
+            "it needs two or more reductions over one axis, of which a later one reads an earlier one",
+            hint="another template, or a schedule of your own",
+        )
+    reductions = [s for s in sch.stages if _reduces(sch, axes, s, fused)]
+    after = _reaches(sch, reductions)
+    before = [s for s in sch.stages if s not in after and s not in reductions and axes.of(s, fused) is not None]
+    first = (before or reductions)[0]
+    rows = [n for n, _ in sch.definition(reductions[0]).axes if n not in sch.definition(reductions[0]).reduced]
+    if not rows:
+        raise ScheduleError(f"template `{template}`", "the reductions have no rows to spread over the grid")
+    row = (reductions[0], rows[-1])
+    row_axis, fused_axis = axes.of(first, row), axes.of(first, fused)
+    if row_axis is None or fused_axis is None:
+        raise ScheduleError(
+            f"template `{template}`", f"stage `{first}` does not run over the rows of `{reductions[0]}`"
+        )
+    steps = _leads_to(sch, reductions)
+    behind = [s for s in sch.stages if s in after and s not in reductions]
+    return Chain(
+        first,
+        row_axis,
+        fused_axis,
+        tuple(s for s in before if s != first),
+        tuple(r for r in reductions if r != first),
+        tuple(s for s in behind if axes.of(s, fused) is not None and s not in steps),
+        tuple(s for s in behind if axes.of(s, fused) is None),
+        tuple(reductions),
+        axes,
+    )
+
+
+def _reduces(sch: ScheduleBase, axes: Axes, stage: str, fused: Axis) -> bool:
+    d = sch.definition(stage)
+    return any(axes.same((stage, a), fused) for a in d.reduced)
+
+
+def _fused_axis(sch: ScheduleBase, axes: Axes) -> Axis | None:
+    """The axis over which some reduction and one that depends on it both reduce."""
+    reductions = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
+    for early in reductions:
+        later = _reaches(sch, [early])
+        for a in sch.definition(early).reduced:
+            if any(_reduces(sch, axes, s, (early, a)) for s in reductions if s in later):
+                return (early, a)
+    return None
+
+
+def _reaches(sch: ScheduleBase, starts: Iterable[str]) -> set[str]:
+    """Every stage that depends on one of `starts` (not themselves, unless they depend on each other)."""
+    found: set[str] = set()
+    todo = [c for s in starts for c in sch.consumers(s)]
+    while todo:
+        stage = todo.pop()
+        if stage not in found:
+            found.add(stage)
+            todo += sch.consumers(stage)
+    return found
+
+
+def _leads_to(sch: ScheduleBase, ends: Iterable[str]) -> set[str]:
+    """Maps all of whose consumers are reductions of `ends` or such maps themselves."""
+    inside = set(ends)
+    for stage in reversed(sch.stages):
+        users = sch.consumers(stage)
+        if users and all(u in inside for u in users) and not isinstance(sch.definition(stage).action, Update):
+            inside.add(stage)
+    return inside
+
+
+def spread(sch: ScheduleBase, stage: str, rows: Loop) -> None:
+    """Bind the loops around a tile to the grid: the tile's rows on x, then the nearest loop on y, the rest on z."""
+    outside: list[Loop] = []
+    for loop in sch.loops(stage):
+        if loop == rows:
+            break
+        outside.append(loop)
+    names = ["grid.y", *["grid.z"] * len(outside)][: len(outside)]
+    sch.bind([*outside, rows], [*reversed(names), "grid.x"])

@@ -1,0 +1,18 @@
+"""softmax_row: a whole row is one tile, so every reduction over it is complete when it is read."""
+
+from __future__ import annotations
+
+from neptune.fusion.schedule import Schedule
+from neptune.templates.roles import chain, spread
+
+
+def softmax_row(sch: Schedule) -> None:
+    """One program per BLOCK_M rows; BLOCK_N is the smallest power of two that covers a row."""
+    parts = chain(sch, "softmax_row")
+    first = parts.first
+    i0, _ = sch.split(sch.loop_of(first, parts.row_axis), sch.param("BLOCK_M", [1, 2, 4, 8]))
+    sch.cover(sch.loop_of(first, parts.fused_axis), "BLOCK_N")
+    spread(sch, first, i0)
+    for stage in sch.stages:
+        if stage != first:
+            sch.fuse_at(stage, i0)

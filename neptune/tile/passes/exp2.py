@@ -1,0 +1,288 @@
+"""exp2: natural exponentials become powers of two, and scales fold into one multiply-add per score.
+
+    score = s * c                                    score = s
+    m_prev = m; m = max(m, reduce(score, max))       m_prev = m; m = max(m, reduce(score, max) * (c*log2e))
+    p = exp(score - m)                          →    p = exp2(score * (c*log2e) - m)
+    r = exp(m_prev - m)                              r = exp2(m_prev - m)
+    lse = m + log(l)                                 lse = m * ln2 + log(l)
+
+A maximum that feeds exponentials is kept in units of log₂: max commutes with a positive factor and the
+finite start stays the finite start (scaling *it* would overflow).  A positive constant factor of a score
+moves out of the tile that holds it, through the mask (-inf·c = -inf), to where it is used.
+
+Only where what the maximum folds cannot lie at the finite extremes itself: a user who masks with the
+lowest float, or adds such a mask from memory, gets exp2((x - m) * log2e), which overflows nowhere new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf
+
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Const, Expr, Op, op
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Dot,
+    Full,
+    Iota,
+    LoadTile,
+    Local,
+    Loop,
+    Map,
+    Rearrange,
+    Reduce,
+    Scalar,
+    TExpr,
+    TileKernel,
+    TStmt,
+    Where,
+    map_stmt,
+    stmt_exprs,
+    tile_children,
+    tile_rebuild,
+    tile_rewrite,
+    tile_walk,
+    walk_stmts,
+)
+from neptune.tile.passes.util import Block, map_blocks, reads
+
+
+def _positive(e: TExpr) -> bool:
+    match e:
+        case Scalar(Const(value, _)):
+            return not isinstance(value, bool) and 0 < value < inf
+        case Scalar(Op("log2e" | "ln2", _, _)):
+            return True
+        case Scalar(Op("mul", (a, b), _)):
+            return _positive(Scalar(a)) and _positive(Scalar(b))
+        case _:
+            return False
+
+
+def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
+    """(y, c) with e = y·c and c a positive constant; through Where(p, ·, -inf)."""
+    if isinstance(e, Map) and e.op == "mul":
+        for y, c in (e.args, e.args[::-1]):
+            if _positive(c) and isinstance(c, Scalar):
+                return y, c.expr
+    if isinstance(e, Where) and e.other == Scalar(Const(-inf, e.dtype)):
+        inner = _factor(e.then)
+        if inner is not None:
+            return replace(e, then=inner[0]), inner[1]
+    return None
+
+
+def _times(e: TExpr, c: Expr) -> TExpr:
+    """e·c, with constant factors gathered."""
+    if isinstance(e, Map) and e.op == "mul" and isinstance(e.args[1], Scalar) and _positive(e.args[1]):
+        return replace(e, args=(e.args[0], Scalar(_product(e.args[1].expr, c))))
+    if isinstance(e, Rearrange):
+        return replace(e, arg=_times(e.arg, c))
+    if isinstance(e, Scalar):
+        return Scalar(_product(e.expr, c))
+    return Map("mul", (e, Scalar(c)), e.dims, e.dtype)
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    names = [x.name if isinstance(x, Op) else "" for x in (a, b)]
+    if names in (["log2e", "ln2"], ["ln2", "log2e"]):
+        return Const(1.0, a.dtype)
+    return op("mul", a, b)
+
+
+# --- moving a positive scale out of the tile that holds it --------------------------------------
+
+
+def _only_scaled_uses(name: str, rest: Iterable[TStmt]) -> bool:
+    """True if every use of `name` is an exponent or under a maximum, where a factor costs nothing more."""
+    good = 0
+    for s in walk_stmts(tuple(rest)):
+        for e in stmt_exprs(s):
+            total = sum(1 for n in tile_walk(e) if isinstance(n, Local) and n.name == name)
+            covered = sum(_linear_uses(n, name) for n in tile_walk(e))
+            if covered != total:
+                return False
+            good += covered
+    return good > 0
+
+
+def _linear_uses(e: TExpr, name: str) -> int:
+    """Uses of `name` as a term of this exponent, or as the operand of this maximum."""
+    if isinstance(e, Map) and e.op == "exp":
+        return _terms(e.args[0], name)
+    if isinstance(e, Reduce) and e.reducer == "max" and isinstance(e.arg, Local) and e.arg.name == name:
+        return 1
+    return 0
+
+
+def _terms(e: TExpr, name: str) -> int:
+    match e:
+        case Map("sub" | "add", args, _, _):
+            return sum(_terms(a, name) for a in args)
+        case Rearrange(arg, _):
+            return _terms(arg, name)
+        case Local(n, _, _):
+            return int(n == name)
+        case _:
+            return 0
+
+
+def _scale_out(block: Block, folded: frozenset[str]) -> Block:
+    """Move factors out of the tiles named in `folded`: those that a maximum in units of log₂ folds."""
+    out = list(block)
+    for k, s in enumerate(block):
+        if not isinstance(s, Assign) or s.name not in folded:
+            continue
+        found = _factor(s.value)
+        later = out[k + 1 :]
+        once = sum(1 for x in walk_stmts(tuple(block)) if isinstance(x, Assign) and x.name == s.name) == 1
+        if found is None or not once or s.name in {n for x in out[:k] for n in reads(x)}:
+            continue
+        if not _only_scaled_uses(s.name, later):
+            continue
+        tile, c = found
+        out[k] = replace(s, value=tile)
+
+        def scaled(x: TExpr, name: str = s.name, c: Expr = c) -> TExpr | None:
+            return _times(x, c) if isinstance(x, Local) and x.name == name else None
+
+        out[k + 1 :] = [map_stmt(x, lambda e: tile_rewrite(e, scaled)) for x in later]
+    return tuple(out)
+
+
+# --- exponentials ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Log2:
+    """Rewrites exponentials, with the running maxima `maxima` (and copies of them) in units of log₂."""
+
+    maxima: frozenset[str]
+
+    def scaled(self, e: TExpr) -> TExpr:
+        """e·log2e, pushed to where it is free."""
+        log2e = op("log2e", dtype=e.dtype)
+        match e:
+            case Map("sub" | "add", args, _, _) if any(_terms(e, m) for m in self.maxima):
+                return replace(e, args=tuple(self.scaled(a) for a in args))
+            case Rearrange() if any(_terms(e, m) for m in self.maxima):
+                return replace(e, arg=self.scaled(e.arg))
+            case Local(name, _, _) if name in self.maxima:
+                return e
+            case Reduce("max", _, Map("mul", (y, c), _, _)) if _positive(c) and isinstance(c, Scalar):
+                return _times(replace(e, arg=y), _product(c.expr, log2e))
+            case _:
+                return _times(self.expr(e), log2e)
+
+    def expr(self, e: TExpr) -> TExpr:
+        """The expression with exp gone and maxima read in natural units."""
+        if isinstance(e, Map) and e.op == "exp":
+            return replace(e, op="exp2", args=(self.scaled(e.args[0]),))
+        if isinstance(e, Local) and e.name in self.maxima:
+            return _times(e, op("ln2", dtype=e.dtype))
+        parts = tile_children(e)
+        fresh = tuple(self.expr(p) for p in parts)
+        return e if all(a is b for a, b in zip(parts, fresh, strict=True)) else tile_rebuild(e, fresh)
+
+    def stmt(self, s: TStmt) -> TStmt:
+        if isinstance(s, Assign) and s.name in self.maxima:
+            return replace(s, value=self.update(s.value))
+        if isinstance(s, Assign):
+            return replace(s, value=self.expr(s.value))
+        if isinstance(s, Loop | Branch):
+            return replace(s, body=tuple(self.stmt(x) for x in s.body))
+        return map_stmt(s, self.expr)
+
+    def update(self, e: TExpr) -> TExpr:
+        """What a running maximum is assigned: its start, a copy, or max(itself, new)."""
+        if isinstance(e, Full | Local):
+            return e
+        assert isinstance(e, Map) and e.op == "max"
+        return replace(e, args=(e.args[0], self.scaled(e.args[1])))
+
+
+# --- which maxima ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What every local of a kernel is assigned, anywhere."""
+
+    given: dict[str, list[TExpr]]
+
+    def running(self, name: str, e: TExpr) -> bool:
+        """True if `e` starts a maximum at the finite extreme, or folds something moderate into it."""
+        if isinstance(e, Full):
+            return _is_lowest(e.value)
+        if not (isinstance(e, Map) and e.op == "max" and e.dtype == "float32"):
+            return False
+        state, new = e.args
+        itself = isinstance(state, Local) and state.name == name
+        return (itself or _is_lowest(state)) and self.moderate(new, frozenset())
+
+    def moderate(self, e: TExpr, seen: frozenset[str]) -> bool:
+        """True if no element of `e` lies at the finite extremes (-inf is fine: it stays what it is)."""
+        match e:
+            case Scalar(Const(value, _)):
+                return value == -inf or abs(value) < 1e30
+            case Scalar() | Iota() | Dot():
+                return True
+            case LoadTile():
+                return DTYPES[e.dtype].highest < 1e30
+            case Local(name, _, _):
+                return name in seen or all(self.moderate(x, seen | {name}) for x in self.given.get(name, []))
+            case Map("exp" | "exp2" | "pow" | "div" | "log" | "log2" | "rsqrt", _, _, _):
+                return False
+            case Where(_, then, other, _):
+                return self.moderate(then, seen) and self.moderate(other, seen)
+            case _:
+                return all(self.moderate(x, seen) for x in tile_children(e))
+
+    def folded(self, maxima: frozenset[str]) -> frozenset[str]:
+        """The tiles these maxima fold."""
+        new = [e.args[1] for m in maxima for e in self.given[m] if isinstance(e, Map)]
+        return frozenset(n.name for e in new for n in tile_walk(e) if isinstance(n, Local)) - maxima
+
+
+def _is_lowest(e: TExpr) -> bool:
+    return isinstance(e, Scalar) and isinstance(e.expr, Const) and e.expr.value == DTYPES["float32"].lowest
+
+
+def _facts(kernel: TileKernel) -> _Facts:
+    given: dict[str, list[TExpr]] = {}
+    for s in walk_stmts(kernel.body):
+        if isinstance(s, Assign):
+            given.setdefault(s.name, []).append(s.value)
+    return _Facts(given)
+
+
+def _maxima(kernel: TileKernel, facts: _Facts) -> frozenset[str]:
+    """Maxima (and copies of them) that some exponent reads and that units of log₂ are safe for."""
+    given = facts.given
+    found = {
+        n for n, es in given.items() if all(facts.running(n, e) for e in es) and any(isinstance(e, Map) for e in es)
+    }
+    copies = {n for n, es in given.items() if all(isinstance(e, Local) and e.name in found for e in es)}
+    exponents = [
+        n.args[0]
+        for s in walk_stmts(kernel.body)
+        for e in stmt_exprs(s)
+        for n in tile_walk(e)
+        if isinstance(n, Map) and n.op == "exp"
+    ]
+    read = {name for name in found if any(_terms(x, name) for x in exponents)}
+    kept = {n for n in copies if all(isinstance(e, Local) and e.name in read for e in given[n])}
+    return frozenset(read | kept)
+
+
+def exp2(kernel: TileKernel) -> TileKernel:
+    """See the module's text."""
+    facts = _facts(kernel)
+    maxima = _maxima(kernel, facts)
+    folded = facts.folded(frozenset(m for m in maxima if any(isinstance(e, Map) for e in facts.given[m])))
+    kernel = replace(kernel, body=map_blocks(kernel.body, lambda b: _scale_out(b, folded)))
+    rewriter = _Log2(maxima)
+    return replace(kernel, body=tuple(rewriter.stmt(s) for s in kernel.body))

@@ -1,0 +1,42 @@
+"""From a scheduled Program to the TileProgram that code is made from: a list of named passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from neptune.ir.program import Program
+from neptune.tile.ir import TileKernel, TileProgram
+from neptune.tile.passes.accumulate import accumulate
+from neptune.tile.passes.copies import copies
+from neptune.tile.passes.exp2 import exp2
+from neptune.tile.passes.hoist import hoist, name_loads
+from neptune.tile.passes.reciprocal import reciprocal
+from neptune.tile.translate import translate
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A tile pass and why it stands where it stands."""
+
+    name: str
+    run: Callable[[TileKernel], TileKernel]
+    why_here: str
+
+
+PASSES = (
+    Pass("accumulate", accumulate, "first: later passes look at whole updates, not at their halves"),
+    Pass("exp2", exp2, "before copies: it turns scaled scores into plain copies"),
+    Pass("reciprocal", reciprocal, "any time after translation"),
+    Pass("copies", copies, "after exp2 has made copies, before loads are named"),
+    Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
+    Pass("hoist", hoist, "last: it moves the loads that name_loads named"),
+)
+
+
+def lower(program: Program) -> TileProgram:
+    """Translate a scheduled Program and run the tile passes; raises TargetError where it has no tile form."""
+    tiles = translate(program)
+    for p in PASSES:
+        tiles = replace(tiles, kernels=tuple(p.run(k) for k in tiles.kernels))
+    return tiles
