@@ -6,7 +6,8 @@ The text is a function of the TileProgram alone, so that it can be compared and 
 
 How names come about: `<buffer>_ptr` and `stride_<buffer>_<dim>` are parameters, `offs_<axis>` runs along
 a tile axis, `idx_<axis>` holds positions in the whole problem, `<buffer>_base` and `<buffer>_offs` are the
-scalar and the tile part of an address. Everything else is named by the program.
+scalar and the tile part of an address, `<var>_end` and `<var>_clean_end` end a loop and its part without
+masks. Everything else is named by the program.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from neptune.tile.ir import TileProgram
 LOADS = ("pointer", "descriptor")
 
 
-def kernel_texts(program: TileProgram, *, loads: str = "pointer") -> list[KernelText]:
+def kernel_texts(program: TileProgram, *, loads: str = "pointer", int64_offsets: bool = False) -> list[KernelText]:
     """The kernels of a program, in launch order."""
     if loads not in LOADS:
         raise ValueError(f"loads must be one of {', '.join(LOADS)}, not {loads!r}")
-    return [write_kernel(program, k, descriptors=loads == "descriptor") for k in program.kernels]
+    descriptors = loads == "descriptor"
+    return [write_kernel(program, k, descriptors=descriptors, int64_offsets=int64_offsets) for k in program.kernels]
 
 
-def generate(program: TileProgram, *, header: str = "", loads: str = "pointer") -> str:
+def generate(program: TileProgram, *, header: str = "", loads: str = "pointer", int64_offsets: bool = False) -> str:
     """The Python module of a TileProgram.
 
-    `header` becomes the module's docstring. With `loads="descriptor"`, loads and stores that are boxes
-    go through host tensor descriptors (tensors must then be 16-byte aligned in base and strides).
+    `header` becomes the module's docstring. With `loads="descriptor"`, loads and stores that are boxes go
+    through host tensor descriptors. `int64_offsets` is for tensors with strides so large that a tile spans 2**31
+    elements. What each form asks of tensors is in `neptune.codegen.triton_limits`.
 
     >>> from neptune.tile.ir import TileProgram
     >>> print(generate(TileProgram("nothing", (), (), (), (), (), ())).splitlines()[0])
     \"\"\"Triton kernels of `nothing`.\"\"\"
     """
-    kernels = kernel_texts(program, loads=loads)
+    kernels = kernel_texts(program, loads=loads, int64_offsets=int64_offsets)
     lines = [*_docstring(header or f"Triton kernels of `{program.name}`."), ""]
     lines += _imports(program, kernels)
     for name in sorted(frozenset[str]().union(*(k.helpers for k in kernels))):

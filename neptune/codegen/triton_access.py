@@ -2,16 +2,21 @@
 
 Scalar parts are int64 where a stride multiplies them and are computed in the outermost scope that knows
 their variables (`q_base`); tiles of offsets (`q_offs`) depend on no loop and are computed once.
+
+Offsets within a tile are int32 because int64 takes up to 11 more registers and makes kernels spill that
+otherwise do not (attention of depth 256 on sm_90). Strides are known at the launch only, so each tile of
+offsets leaves a `Span` behind, by which the caller finds out whether int32 is enough.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from neptune.codegen.triton_index import Term, linear, place
-from neptune.codegen.triton_scope import Context
+from neptune.codegen.triton_scope import Context, Span
 from neptune.codegen.triton_text import ATOM, Text, call, infix
-from neptune.ir.expr import Expr
+from neptune.ir.expr import Const, Expr
 from neptune.tile.ir import Iota, TExpr
 
 
@@ -20,7 +25,7 @@ class Parts:
     """The index of an access, by dimension: scalars by the scope they can be computed in, axes, the rest."""
 
     scalars: dict[int, list[tuple[str | None, list[Term]]]] = field(default_factory=dict)
-    axes: list[tuple[str | None, Term]] = field(default_factory=list)
+    axes: list[tuple[int, str | None, Term]] = field(default_factory=list)
     opaque: list[tuple[str | None, Term]] = field(default_factory=list)
 
 
@@ -35,7 +40,7 @@ def split(ctx: Context, buffer: str, index: tuple[TExpr, ...]) -> Parts:
             if t.tile is None:
                 levels.setdefault(ctx.level(t.factors), []).append(t)
             elif isinstance(t.tile, Iota):
-                parts.axes.append((stride, t))
+                parts.axes.append((dim, stride, t))
             else:
                 parts.opaque.append((stride, t))
         for level, group in levels.items():
@@ -84,26 +89,45 @@ def base(ctx: Context, buffer: str, parts: Parts) -> Text:
 def iota(ctx: Context, axis: str) -> str:
     """`offs_<axis>`: 0, 1, … along a tile axis."""
     text = call("tl.arange", "0", ctx.scalar(ctx.extents[axis]))
-    return ctx.define(("iota", axis), f"offs_{axis}", text, 0, first=True)
+    return ctx.define(("iota", axis), f"offs_{ctx.labels[axis]}", text, 0, first=True)
 
 
 def offsets(ctx: Context, buffer: str, parts: Parts, dims: tuple[str, ...]) -> Text | None:
     """The tile of offsets along axes, named unless it is one axis as it stands."""
     total: Text | None = None
-    for stride, t in parts.axes:
+    for _, stride, t in parts.axes:
         assert isinstance(t.tile, Iota)
-        text = product(ctx, t.factors, Text(place(iota(ctx, t.tile.axis), t.tile.dims, dims)))
+        name = iota(ctx, t.tile.axis)
+        if stride is not None and (ctx.int64_offsets or factor(t) is None):
+            name = f"{name}.to(tl.int64)"
+        text = product(ctx, t.factors, Text(place(name, t.tile.dims, dims)))
         text = text if stride is None else infix("mul", text, Text(stride))
         total = add(total, text, t.negative)
     if total is None or (total.level == ATOM and len(parts.axes) == 1):
         return total
-    level = ctx.level([f for _, t in parts.axes for f in t.factors])
+    if not ctx.int64_offsets:
+        note_span(ctx, buffer, parts)
+    level = ctx.level([f for _, _, t in parts.axes for f in t.factors])
     return Text(ctx.define(("offs", str(total)), f"{buffer}_offs", total, level))
+
+
+def factor(t: Term) -> int | None:
+    """The product of the term's factors, None where it is known only at run time."""
+    known = [int(f.value) for f in t.factors if isinstance(f, Const)]
+    return math.prod(known) if len(known) == len(t.factors) else None
+
+
+def note_span(ctx: Context, buffer: str, parts: Parts) -> None:
+    """Keep what the int32 offsets reach, so that a caller can tell whether his strides let them."""
+    terms = [(dim, t, factor(t)) for dim, _, t in parts.axes]
+    axes = tuple((d, ctx.extents[t.tile.axis], abs(f)) for d, t, f in terms if isinstance(t.tile, Iota) and f)
+    ctx.spans.append(Span(buffer, axes))
 
 
 def covered(parts: Parts, dims: tuple[str, ...]) -> bool:
     """True where the address varies along every named dim, so that its tile has the full shape."""
-    axes = {d for _, t in (*parts.axes, *parts.opaque) if t.tile is not None for d in t.tile.dims}
+    terms = [t for _, _, t in parts.axes] + [t for _, t in parts.opaque]
+    axes = {d for t in terms if t.tile is not None for d in t.tile.dims}
     return all(d == "1" or d in axes for d in dims)
 
 

@@ -3,6 +3,10 @@
 An access qualifies where every index is `scalar` or `scalar + iota` of an axis of its own, the last
 one along an axis, and its mask says no more than "inside the buffer": the hardware fills with zero and
 clips there.  The descriptor's box has one element along every scalar dimension.
+
+The hardware takes strides (but for the last) and addresses that are multiples of 16 bytes. Only buffers
+whose last dimension is a constant of whole 16 bytes qualify: their strides are multiples of it in every dense
+layout. What is left to a caller is a view that breaks it, which `descriptor_alignment` lets him look for.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr
+from neptune.ir.program import Buffer
 from neptune.tile.ir import Iota, LoadTile, Map, Rearrange, Scalar, StoreTile, TExpr
 
 MAX_RANK = 5
-MIN_BYTES = 16
+ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +47,22 @@ def box_of(ctx: Context, buffer: str, index: tuple[TExpr, ...], dims: tuple[str,
         axes.append(tiles[0].tile.axis if tiles and isinstance(tiles[0].tile, Iota) else None)
         starts.append(tuple(t for t in terms if t.tile is None))
     used = [a for a in axes if a is not None]
-    if not 1 <= len(b.shape) <= MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
+    if not aligned_rows(b) or len(b.shape) > MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
         return None
     last = ctx.extents[axes[-1]]
-    if isinstance(last, Const) and last.value * DTYPES[b.dtype].bits // 8 < MIN_BYTES:
+    if isinstance(last, Const) and _bytes(b, last) < ALIGNMENT:
         return None
     return Box(tuple(axes), tuple(starts))
+
+
+def aligned_rows(b: Buffer) -> bool:
+    """True where the rows of a dense tensor of this shape all start at multiples of 16 bytes."""
+    last = b.shape[-1] if b.shape else None
+    return isinstance(last, Const) and _bytes(b, last) % ALIGNMENT == 0
+
+
+def _bytes(b: Buffer, count: Const) -> int:
+    return int(count.value) * DTYPES[b.dtype].bits // 8
 
 
 def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:

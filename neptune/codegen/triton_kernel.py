@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
 from neptune.codegen.triton_index import place
-from neptune.codegen.triton_scope import Context, local_names, stride_name
-from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, wrap
+from neptune.codegen.triton_notes import Piece, accumulators, pieces
+from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
+from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
-from neptune.ir.expr import Expr, children
+from neptune.ir.expr import Const, Expr, children
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -31,6 +33,7 @@ from neptune.tile.ir import (
 )
 
 AXES = "xyz"
+MAX_Y = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class KernelText:
     lines: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     helpers: frozenset[str]
+    spans: tuple[Span, ...]
 
 
 def function_name(program: TileProgram, kernel: TileKernel) -> str:
@@ -60,12 +64,13 @@ def function_name(program: TileProgram, kernel: TileKernel) -> str:
     return kernel.name if kernel.name.endswith("kernel") and kernel.name != program.name else f"{kernel.name}_kernel"
 
 
-def write_kernel(program: TileProgram, kernel: TileKernel, *, descriptors: bool = False) -> KernelText:
+def write_kernel(
+    program: TileProgram, kernel: TileKernel, *, descriptors: bool = False, int64_offsets: bool = False
+) -> KernelText:
     """One kernel."""
-    writer = _Writer(Context(program, kernel, descriptors))
+    writer = _Writer(Context(program, kernel, descriptors, int64_offsets))
     writer.grid()
-    for s in kernel.body:
-        writer.statement(s)
+    writer.statements(kernel.body)
     ctx = writer.ctx
     parameters = _parameters(ctx)
     name = function_name(program, kernel)
@@ -74,7 +79,7 @@ def write_kernel(program: TileProgram, kernel: TileKernel, *, descriptors: bool 
     decorator = f"@triton.jit(do_not_specialize={_names(lengths)})" if lengths else "@triton.jit"
     body = [f"    {line}" for line in ctx.scopes[0].lines]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
-    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers))
+    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers), tuple(dict.fromkeys(ctx.spans)))
 
 
 def _names(names: list[str]) -> str:
@@ -100,17 +105,30 @@ def _parameters(ctx: Context) -> tuple[Parameter, ...]:
 
 
 def grid_letters(grid: tuple[GridAxis, ...]) -> dict[str, tuple[GridAxis, ...]]:
-    """Launch dimensions in order, each with the grid axes that share it, the fastest first."""
+    """Launch dimensions in order, each with the grid axes that share it, the fastest first.
+
+    A launch holds at most 65535 programs along y and along z: all axes go onto x, in the order in which a
+    GPU starts programs, unless constant sizes show that they fit.
+    """
     unknown = [g.axis for g in grid if g.axis not in AXES]
     if unknown:
         raise InternalError(f"no such launch dimension: {unknown[0]}")
-    return {a: group for a in AXES if (group := tuple(g for g in grid if g.axis == a))}
+    groups = {a: group for a in AXES if (group := tuple(g for g in grid if g.axis == a))}
+    if all(_fits(group) for a, group in groups.items() if a != "x"):
+        return groups
+    return {"x": tuple(g for group in groups.values() for g in group)}
+
+
+def _fits(group: tuple[GridAxis, ...]) -> bool:
+    sizes = [int(g.extent.value) for g in group if isinstance(g.extent, Const)]
+    return len(sizes) == len(group) and math.prod(sizes) <= MAX_Y
 
 
 class _Writer:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.locals = local_names(ctx.program, ctx.kernel)
+        self.notes = accumulators(ctx.kernel)
         self.tile = TileWriter(ctx, self.locals)
         self.stage = ""
         self.types: dict[str, Local] = {}
@@ -126,38 +144,54 @@ class _Writer:
         for letter, group in grid_letters(self.ctx.kernel.grid).items():
             source = Text(f"tl.program_id({AXES.index(letter)})")
             if len(group) > 1:
-                head.append(f"pid_{letter} = {source}")
-                source = Text(f"pid_{letter}")
+                source = Text(self.ctx.define(("pid", letter), f"pid_{letter}", source, 0, first=True))
             for k, g in enumerate(group):
                 text = source
                 if k + 1 < len(group):
-                    size = self.ctx.scalar(g.extent).at(MUL + 1)
+                    size = self.count(g)
                     text = Text(f"{source.at(MUL)} % {size}", MUL)
                     source = Text(f"{source.at(MUL)} // {size}", MUL)
                 wide = g.var in self.ctx.wide
                 head.append(f"{g.var} = {text.at(ATOM)}.to(tl.int64)" if wide else f"{g.var} = {text}")
 
+    def count(self, g: GridAxis) -> str:
+        """The extent of a grid axis, named where it is computed."""
+        text = self.ctx.scalar(g.extent)
+        return self.ctx.define(g.extent, f"{g.var}_count", text, 0, first=True) if children(g.extent) else str(text)
+
     # --- statements ----------------------------------------------------------------------------
 
-    def statement(self, s: TStmt) -> None:
-        match s:
-            case Assign():
-                self.comment(s.stage)
-                self.assign(s)
-            case StoreTile():
-                self.comment(s.stage)
-                self.store(s)
-            case Loop():
-                self.loop(s)
-            case Branch():
-                self.branch(s)
-        self.tile.statement_done()
+    def statements(self, body: tuple[TStmt, ...]) -> None:
+        cut = pieces(body)
+        for k, s in enumerate(body):
+            match s:
+                case Assign():
+                    self.comment(s.stage, s.name)
+                    self.assign(s)
+                case StoreTile():
+                    self.comment(s.stage, s.buffer)
+                    self.store(s)
+                case Loop():
+                    self.loop(s, cut[k])
+                case Branch():
+                    self.branch(s)
+            self.tile.statement_done()
 
-    def comment(self, stage: str) -> None:
-        """Name the stage that the next lines compute."""
-        if stage and stage != self.stage:
+    def comment(self, stage: str, name: str) -> None:
+        """Name the stage that the next lines compute, where the name that they assign does not."""
+        if stage not in ("", self.stage, name, f"{name}_init"):
             self.ctx.emit(f"# {stage}")
         self.stage = stage
+
+    def set(self, name: str, value: Text) -> None:
+        """Assign a tile variable; the first time, with what it accumulates."""
+        line = f"{self.locals[name]} = {value}"
+        note = self.notes.pop(name, "")
+        if note and 4 * len(self.ctx.scopes) + len(f"{line}  # {note}") <= WIDTH:
+            line = f"{line}  # {note}"
+        elif note:
+            self.ctx.emit(f"# {note}")
+        self.ctx.emit(line)
 
     def assign(self, s: Assign) -> None:
         """A local. Its dims and dtype are those that its readers expect, so that a loop can carry it."""
@@ -167,14 +201,14 @@ class _Writer:
             value = Full(value, wanted.dims, wanted.dtype)
         elif isinstance(value, Scalar) and value.dtype not in ("float32", "int32"):
             # A bare literal would be carried as 32 bits.
-            self.ctx.emit(f"{self.locals[s.name]} = {call('tl.cast', self.tile(value), TL_DTYPES[value.dtype])}")
+            self.set(s.name, call("tl.cast", self.tile(value), TL_DTYPES[value.dtype]))
             return
         text = self.tile.load(value) if isinstance(value, LoadTile) else self.tile(value)
         if wanted is not None and wanted.dims != value.dims and wanted.dims:
             text = call("tl.broadcast_to", place(text.at(ATOM), value.dims, wanted.dims), self.shape(wanted.dims))
         if wanted is not None and wanted.dtype != value.dtype:
             text = call("tl.cast", text, TL_DTYPES[wanted.dtype])
-        self.ctx.emit(f"{self.locals[s.name]} = {text}")
+        self.set(s.name, text)
 
     def shape(self, dims: tuple[str, ...]) -> str:
         return access.shape(self.ctx, dims)
@@ -188,24 +222,24 @@ class _Writer:
         mask = [] if s.mask is None else [f"mask={self.tile.placed(s.mask, s.dims)}"]
         self.ctx.emit(str(call("tl.store", pointer, value, *mask)))
 
-    def loop(self, s: Loop) -> None:
-        lo = self.bound(s.lo, f"{s.var}_begin")
-        hi = self.bound(s.hi, f"{s.var}_end")
+    def loop(self, s: Loop, piece: Piece) -> None:
+        lo = self.bound(s.lo, piece.begin)
+        hi = self.bound(s.hi, piece.end)
         self.ctx.bind_loop(s)
         head = f"for {s.var} in range({hi}):" if lo == "0" else f"for {s.var} in range({lo}, {hi}):"
-        self.nested(head, s.body, s.var)
+        comment = [f"# {piece.comment}"] if piece.comment else []
+        self.nested([*comment, head], s.body, s.var)
 
     def bound(self, e: Expr, name: str) -> str:
         return self.ctx.name_scalar(e, name) if children(e) else str(self.ctx.scalar(e))
 
     def branch(self, s: Branch) -> None:
-        self.nested(f"if {self.ctx.scalar(s.pred)}:", s.body)
+        self.nested([f"if {self.ctx.scalar(s.pred)}:"], s.body)
 
-    def nested(self, head: str, body: tuple[TStmt, ...], *names: str) -> None:
+    def nested(self, head: list[str], body: tuple[TStmt, ...], *names: str) -> None:
         """A body one level further in."""
         with self.ctx.scope(*names) as inner:
             self.stage = ""
-            for part in body:
-                self.statement(part)
+            self.statements(body)
         self.stage = ""
-        self.ctx.emit(head, *(f"    {line}" for line in inner.lines or ["pass"]))
+        self.ctx.emit(*head, *(f"    {line}" for line in inner.lines or ["pass"]))

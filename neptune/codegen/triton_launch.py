@@ -6,6 +6,7 @@ from neptune.codegen.triton_expr import host_expr
 from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
 from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
+from neptune.ir.printer import print_expr
 from neptune.ir.program import Tunable
 from neptune.tile.ir import TileKernel, TileProgram
 
@@ -40,7 +41,7 @@ def launch_signature(program: TileProgram) -> str:
 
 def write_launch(program: TileProgram, kernels: list[KernelText]) -> list[str]:
     """The launch function's lines."""
-    lines = [f"def {program.name}({launch_signature(program)}):"]
+    lines = [f"def {program.name}({launch_signature(program)}):", *_describe(program, kernels)]
     sources = shape_sources(program)
     needed = _needed(program, kernels)
     lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
@@ -55,6 +56,21 @@ def write_launch(program: TileProgram, kernels: list[KernelText]) -> list[str]:
     for kernel, text in zip(program.kernels, kernels, strict=True):
         lines += _launch(kernel, text)
     return [x for line in lines for x in wrap(line)]
+
+
+def _describe(program: TileProgram, kernels: list[KernelText]) -> list[str]:
+    """The docstring: what each tensor must be."""
+    described = {p.of for k in kernels for p in k.parameters if p.kind == "descriptor"}
+    lines = ["Launch on tensors whose last dimension is dense; nothing is checked here.", ""]
+    for b in (*program.inputs, *program.outputs):
+        notes = ["written"] * (b in program.outputs) + ["16-byte aligned in address and strides"] * (
+            b.name in described
+        )
+        shape = ", ".join(print_expr(d) for d in b.shape)
+        lines.append(f"{b.name}: {b.dtype} [{shape}]{', ' * bool(notes)}{', '.join(notes)}")
+    sources = shape_sources(program)
+    lines += [f"{s.name}: {s.dtype}" for s in program.scalars if s.name not in sources]
+    return [f'    """{lines[0]}', *(f"    {x}".rstrip() for x in lines[1:]), '    """']
 
 
 def _cover(t: Tunable) -> list[str]:

@@ -1,7 +1,8 @@
 """The state of writing one kernel: nested scopes, names, and what of the parameters is used.
 
-A definition (an offset tile, a base pointer, a bound) is written once, at the head of the outermost
-scope in which its variables exist: that is what hoists the invariant parts of addresses out of loops.
+A definition (an offset tile, a base pointer, a bound) is written once, in the outermost scope in which its
+variables exist: that is what hoists the invariant parts of addresses out of loops. It stands right before the
+statement that first needs it, so that what only the end of a kernel needs takes no register in its loops.
 Reads of memory are not hoisted: an outer scope may run where the inner one does not.
 """
 
@@ -33,25 +34,35 @@ from neptune.tile.ir import (
 
 @dataclass
 class Scope:
-    """A kernel, loop or branch body: its loop variables, its lines in three groups, its names."""
+    """A kernel, loop or branch body: its loop variables, its lines (`first` before `body`), its names."""
 
     vars: frozenset[str]
     first: list[str] = field(default_factory=list)
-    head: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     names: dict[Hashable, str] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:
-        return self.first + self.head + self.body
+        return self.first + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a tile of int32 offsets into a buffer adds up: (dimension, extent, factor) of each axis."""
+
+    buffer: str
+    axes: tuple[tuple[int, Expr, int], ...]
 
 
 class Context:
     """What all parts of the kernel writer share."""
 
-    def __init__(self, program: TileProgram, kernel: TileKernel, descriptors: bool) -> None:
-        self.program, self.kernel, self.descriptors = program, kernel, descriptors
+    def __init__(self, program: TileProgram, kernel: TileKernel, descriptors: bool, int64_offsets: bool) -> None:
+        self.program, self.kernel = program, kernel
+        self.descriptors, self.int64_offsets = descriptors, int64_offsets
         self.extents = dict(kernel.axes)
+        self.labels = axis_labels(kernel)
+        self.spans: list[Span] = []
         self.scopes = [Scope(frozenset(g.var for g in kernel.grid))]
         self.used: set[str] = set()
         self.helpers: set[str] = set()
@@ -84,12 +95,15 @@ class Context:
         return next((s.names[key] for s in self.scopes if key in s.names), None)
 
     def define(self, key: Hashable, name: str, text: Text | str, level: int, first: bool = False) -> str:
-        """Name a value at the head of scope `level`, once; `first` for what depends on no other line."""
+        """Name a value in scope `level`, once; at its head with `first`, for what depends on no other line.
+
+        The lines of inner scopes are not in the outer one yet, so that its end is before them.
+        """
         if (known := self.find(key)) is not None:
             return known
         scope = self.scopes[level]
         scope.names[key] = fresh = self.fresh(name, level)
-        (scope.first if first else scope.head).append(f"{fresh} = {text}")
+        (scope.first if first else scope.body).append(f"{fresh} = {text}")
         return fresh
 
     def emit(self, *lines: str) -> None:
@@ -201,6 +215,12 @@ def stride_name(b: Buffer, dim: int) -> str:
     size = b.shape[dim]
     plain = isinstance(size, Var) and sum(size == d for d in b.shape) == 1
     return f"stride_{b.name}_{size.name if plain and isinstance(size, Var) else dim}"
+
+
+def axis_labels(kernel: TileKernel) -> dict[str, str]:
+    """What names of positions call each tile axis: `i` for `i1`, half of the loop i, where no other axis is."""
+    stems = [axis.rstrip("0123456789") or axis for axis, _ in kernel.axes]
+    return {axis: stem if stems.count(stem) == 1 else axis for stem, (axis, _) in zip(stems, kernel.axes, strict=True)}
 
 
 def reserved_names(program: TileProgram, kernel: TileKernel) -> frozenset[str]:

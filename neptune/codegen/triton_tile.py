@@ -158,7 +158,7 @@ class TileWriter:
             return None
         axis = axes[0].axis
         text = infix("add", self.ctx.scalar(scalars[0]), Text(access.iota(self.ctx, axis)))
-        name = self.ctx.define(("position", str(text)), f"idx_{axis}", text, self.ctx.level(scalars))
+        name = self.ctx.define(("position", str(text)), f"idx_{self.ctx.labels[axis]}", text, self.ctx.level(scalars))
         return Text(place(name, (axis,), e.dims))
 
     def nonnegative(self, e: TExpr) -> bool:

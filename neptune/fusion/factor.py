@@ -12,9 +12,10 @@ occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its rea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from neptune.fusion.linear import additive, is_log, without
 from neptune.fusion.prove import assume, cancels, magnitude, sign, times
 from neptune.fusion.roles import Predecessor, Problem, Roles, Split, Term
 from neptune.ir.dtypes import DTYPES, is_float
@@ -268,7 +269,7 @@ class Splitter:
         """exp of a sum: terms in r roll, a term log φ(r) waits if the others keep ψ in range."""
         terms: list[Term] = []
         logs: list[tuple[Expr, bool]] = []
-        for leaf, negative, scale in _additive(e.args[0], self.involved):
+        for leaf, negative, scale in additive(e.args[0], self.involved):
             if not self.involved(leaf):
                 continue
             # A scale that varies (exp(s * m)) would make the repair depend on the element.
@@ -276,31 +277,32 @@ class Splitter:
             if fixed and self.roles.predecessor(leaf) is not None:
                 assert isinstance(leaf, Load)
                 terms.append(Term(e.name, leaf, negative, scale))
-            elif _is_log(leaf) and not self.roles.varies(leaf) and not scale and not self._known_inside(leaf):
+            elif is_log(leaf) and not self.roles.varies(leaf) and not scale and not self._known_inside(leaf):
                 logs.append((leaf, negative))
             else:
                 return self.fail(e, "separate", f"the exponent of {e.name} is no sum of terms in r and terms in c")
         for x in walk(e.args[0]):
             if isinstance(x, Cast) and self.involved(x) and DTYPES[x.dtype].bits < DTYPES[x.arg.dtype].bits:
                 self.casts.append(cast_text(x))
-        psi = e if not logs else op(e.name, _without(e.args[0], {leaf for leaf, _ in logs}))
-        if (reason := self._range(psi, e, terms, bool(logs))) is not None:
+        psi = e if not logs else op(e.name, without(e.args[0], {leaf for leaf, _ in logs}))
+        if (reason := self._range(psi, e, terms)) is not None:
             return self.fail(e, "separate", reason, "subtract the maximum of the exponent itself")
         phis = tuple(op(e.name, op("neg", leaf) if negative else leaf) for leaf, negative in logs)
         return Split(phis, psi, tuple(terms))
 
-    def _range(self, psi: Expr, e: Op, terms: list[Term], deferred: bool) -> str | None:
+    def _range(self, psi: Expr, e: Op, terms: list[Term]) -> str | None:
         """ψ at an intermediate r must stay as small as at the final one; else the reason it may not."""
         names = ", ".join(dict.fromkeys(t.load.buffer for t in terms))
         for t in terms:
-            reducer = self._predecessor(t.load).reducer
-            if reducer not in SHRINKS:
-                return f"{t.load.buffer} is a {reducer}: {e.name} of it may overflow at an intermediate value"
+            pred = self._predecessor(t.load)
+            if pred.reducer not in SHRINKS:
+                return f"{t.load.buffer} is a {pred.reducer}: {e.name} of it may overflow at an intermediate value"
+            if pred.repaired:
+                return f"{t.load.buffer} is itself repaired in this loop, so that it may move both ways"
+            if pred.value is None:
+                return f"what {t.load.buffer} folds in at this position is unknown, so that nothing bounds {e.name}"
         values = {t.load: self._predecessor(t.load).value for t in terms}
         known = {r: assume(v, self.predicates) for r, v in values.items() if v is not None}
-        if terms and not deferred and len(known) < len(values):
-            self.ranges.append(f"not proved: what {names} folds in at this position is unknown")
-            return None
         assert isinstance(psi, Op)
         rest = cancels(assume(psi.args[0], self.predicates), known) if len(known) == len(values) > 0 else None
         if rest is None:
@@ -320,53 +322,6 @@ class Splitter:
         pred = self.roles.predecessor(load)
         assert pred is not None, load
         return pred
-
-
-Leaf = tuple[Expr, bool, tuple[tuple[str, Expr], ...]]
-
-
-def _is_log(e: Expr) -> bool:
-    return isinstance(e, Op) and e.name in ("log", "log2")
-
-
-def _additive(
-    e: Expr, involved: Callable[[Expr], bool], negative: bool = False, scale: tuple[tuple[str, Expr], ...] = ()
-) -> Iterator[Leaf]:
-    """The terms of a sum as (leaf, negative, scale), opened down to what does not depend on r."""
-    match e:
-        case _ if not involved(e):
-            yield e, negative, scale
-        case Op("add" | "sub", (a, b), _):
-            yield from _additive(a, involved, negative, scale)
-            yield from _additive(b, involved, negative != (e.name == "sub"), scale)
-        case Op("neg", (a,), _):
-            yield from _additive(a, involved, not negative, scale)
-        case Op("mul", (a, b), _) if not involved(b):
-            yield from _additive(a, involved, negative, (("mul", b), *scale))
-        case Op("mul", (a, b), _) if not involved(a):
-            yield from _additive(b, involved, negative, (("mul", a), *scale))
-        case Op("div", (a, b), _) if not involved(b):
-            yield from _additive(a, involved, negative, (("div", b), *scale))
-        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
-            yield from _additive(a, involved, negative, scale)
-        case _:
-            yield e, negative, scale
-
-
-def _without(e: Expr, leaves: set[Expr]) -> Expr:
-    """The sum `e` less some of its terms, which stand there unscaled."""
-    match e:
-        case Op("add" | "sub", (a, b), _):
-            if b in leaves:
-                return _without(a, leaves)
-            if a in leaves:
-                rest = _without(b, leaves)
-                return rest if e.name == "add" else op("neg", rest)
-            return binary(e.name, _without(a, leaves), _without(b, leaves))
-        case Op("neg", (a,), _):
-            return op("neg", _without(a, leaves))
-        case _:
-            return e
 
 
 Parts = tuple[Expr | None, Expr]

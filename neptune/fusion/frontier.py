@@ -6,9 +6,10 @@ predecessors ("m",), between ("e",).  (Paper §4.2, L_r and the stages to inline
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from neptune.ir.program import Store, reduction_loops
+from neptune.ir.program import For, Store, reduction_loops
 from neptune.schedule.fuse_at import Nest, common_loops
 from neptune.schedule.state import State
 
@@ -28,34 +29,47 @@ def frontier(state: State, target: str, nest: Nest) -> Frontier:
     between: list[str] = []
     leads: dict[str, bool] = {}
 
-    def incomplete(stage: str) -> bool:
-        path, node = state.path(stage)
-        loops = state.loops(stage)
-        del path
-        shared = common_loops(loops, nest)
-        return any(f in shared for f in reduction_loops(node, loops))
-
     def visit(stage: str) -> bool:
         """True if an incomplete reduction feeds this stage (or is this stage)."""
         if stage in leads:
             return leads[stage]
-        leads[stage] = False
-        d = state.definitions[stage]
-        if not isinstance(d.action, Store):
-            if incomplete(stage):
+        if isinstance(state.definitions[stage].action, Store):
+            hits = [visit(w) for w in producers(state, stage)]  # all of them, not up to the first hit
+            leads[stage] = any(hits)
+            if leads[stage]:
+                between.append(stage)
+        else:
+            leads[stage] = bool(changing_loops(state, stage, nest))
+            if leads[stage]:
                 predecessors.append(stage)
-                leads[stage] = True
-            return leads[stage]
-        hits = [visit(w) for w in producers(stage)]
-        if any(hits):
-            between.append(stage)
-            leads[stage] = True
         return leads[stage]
 
-    def producers(stage: str) -> list[str]:
-        names = [state.writer(x.buffer) for x in state.definitions[stage].reads()]
-        return [w for w in dict.fromkeys(names) if w is not None and w != stage]
-
-    for producer in producers(target):
+    for producer in producers(state, target):
         visit(producer)
     return Frontier(tuple(predecessors), tuple(between))
+
+
+def producers(state: State, stage: str) -> list[str]:
+    """The stages whose results this one reads."""
+    names = [state.writer(x.buffer) for x in state.definitions[stage].reads()]
+    return [w for w in dict.fromkeys(names) if w is not None and w != stage]
+
+
+def changing_loops(state: State, stage: str, nest: Nest) -> list[For]:
+    """The loops of `nest` over which a reduction is still folding."""
+    _, node = state.path(stage)
+    loops = state.loops(stage)
+    reduced = reduction_loops(node, loops)
+    return [f for f in common_loops(loops, nest) if any(f is x for x in reduced)]
+
+
+def sees_the_same(state: State, stage: str, nest: Nest, predecessors: Iterable[str]) -> bool:
+    """True where `stage` stands in the nest's innermost loop and in no further one that changes a predecessor.
+
+    What it computed from the predecessors is then what a stage at the end of `nest` would compute.
+    """
+    around = {id(f) for f in state.loops(stage)}
+    if id(nest.outer[-1]) not in around:
+        return False
+    changing = {id(f) for s in predecessors for f in reduction_loops(state.path(s)[1], state.loops(s))}
+    return around & changing == {id(f) for f in nest.outer} & changing

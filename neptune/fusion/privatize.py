@@ -15,20 +15,62 @@ from dataclasses import replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import simplify
-from neptune.ir.expr import Load, Op, Var, conjuncts, logical_and, variables
-from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import Buffer, Stage, Stmt, Update, reduction_loops, seq
+from neptune.ir.expr import Load, Var, binary, conjuncts, logical_and, variables
+from neptune.ir.printer import print_stage
+from neptune.ir.program import (
+    Buffer,
+    For,
+    Stage,
+    Stmt,
+    Update,
+    for_loops,
+    paths,
+    reduction_loops,
+    seq,
+    stages,
+    sub_stmts,
+)
 from neptune.ir.reducers import REDUCERS
-from neptune.schedule.state import Loop, State, fresh_name, names_in_use, replace_node
+from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_in_use, replace_node
 
 
 def privatize(state: State, name: str, ref: Loop) -> State:
     """Split a reduction's fold into a private one inside `ref` and one of the private results."""
     request = f"privatize(`{name}`, `{ref.var}`)"
-    path, stage = state.path(name)
+    state.definition(name)
+    stage = state.path(name)[1]
     loop = state.loop(Loop(name, ref.var))
+    check_whole(state, loop, request)
     loops = state.loops(name)
-    action = stage.action
+    action = _check_action(state, stage, loop, loops, request)
+    inner = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
+    reduced = [f for f in inner if f in reduction_loops(stage, loops)]
+    if not reduced:
+        raise ScheduleError(
+            request, f"`{name}` has no reduction loop inside `{loop.var}` to privatize", hint="split it first"
+        )
+    _check_bounds(state, loop, inner, reduced, request)
+    target = state.program.buffers[action.buffers[0]]
+    local = fresh_name(names_in_use(state.program), f"{target.name}_p")
+    trips = simplify(binary("sub", loop.hi, loop.lo))
+    state = state.with_temporary(Buffer(local, (*target.shape, trips), target.dtype))
+    index = (*action.index, simplify(binary("sub", Var(loop.var), loop.lo)))
+    private_name = fresh_name(names_in_use(state.program), f"{name}_local")
+    private: Stmt = Stage(private_name, replace(action, buffers=(local,), index=index), stage.when)
+    gone = {f.var for f in reduced}
+    kept = [c for c in conjuncts(stage.when) if not variables(c) & gone]
+    whole = replace(action, values=(Load(local, index, target.dtype),))
+    fold: Stmt = Stage(name, whole, logical_and(*kept) if kept else None)
+    for f in reversed(inner):
+        private = replace(f, body=private)
+        fold = fold if f.var in gone else replace(f, body=fold)
+    top = _own_nest(loop, inner, stage, request)
+    return state.with_body(replace_node(state.program.body, top, seq(private, fold)))
+
+
+def _check_action(state: State, stage: Stage, loop: For, loops: tuple[For, ...], request: str) -> Update:
+    """The stage as a reduction over `loop` that starts from its identity."""
+    name, action = stage.name, stage.action
     if not isinstance(action, Update):
         raise ScheduleError(request, f"`{name}` is a map, not a reduction", where=print_stage(stage))
     if loop not in reduction_loops(stage, loops):
@@ -38,44 +80,28 @@ def privatize(state: State, name: str, ref: Loop) -> State:
             legal=[f.var for f in reduction_loops(stage, loops)],
             where=print_stage(stage),
         )
-    identity = REDUCERS[action.reducer].identity(state.program.buffers[action.buffers[0]].dtype)
-    if len(action.buffers) != 1 or action.init != identity:
+    if len(action.buffers) != 1:
+        raise ScheduleError(request, f"`{name}` is a reduction on tuples", where=print_stage(stage))
+    if action.init != REDUCERS[action.reducer].identity(state.program.buffers[action.buffers[0]].dtype):
         raise ScheduleError(
             request, "its accumulator does not start from the reducer's identity", where=print_stage(stage)
         )
-    inner = loops[loops.index(loop) + 1 :]
-    reduced = [f for f in inner if f in reduction_loops(stage, loops)]
-    if not reduced:
-        raise ScheduleError(
-            request, f"`{name}` has no reduction loop inside `{loop.var}` to privatize", hint="split it first"
-        )
-    target = state.program.buffers[action.buffers[0]]
-    local = fresh_name(names_in_use(state.program), f"{target.name}_p")
-    trips = simplify(Op("sub", (loop.hi, loop.lo), "int32"))
-    state = state.with_temporary(Buffer(local, (*target.shape, trips), target.dtype))
-    index = (*action.index, simplify(Op("sub", (Var(loop.var), loop.lo), "int32")))
-    private = Stage(f"{name}_local", replace(action, buffers=(local,), index=index), stage.when)
-    spatial = [f for f in inner if f not in reduced]
+    return action
+
+
+def _check_bounds(state: State, loop: For, inner: tuple[For, ...], reduced: list[For], request: str) -> None:
+    """The private buffer is declared outside, and the second fold runs without the reduced loops."""
+    loops = {f.var for path, _ in paths(state.program.body) for f in for_loops(path)}
+    if (variables(loop.lo) | variables(loop.hi)) & loops:
+        raise ScheduleError(request, f"the range of `{loop.var}` is known only inside other loops")
     gone = {f.var for f in reduced}
-    kept = [c for c in conjuncts(stage.when) if not variables(c) & gone]
-    whole = replace(action, values=(Load(local, index, target.dtype),))
-    fold: Stmt = Stage(name, whole, logical_and(*kept) if kept else None)
-    for f in reversed(spatial):
-        fold = replace(f, body=fold)
-    nest: Stmt = private
-    for f in reversed(inner):
-        nest = replace(f, body=nest)
-    # The stage's own nest begins below the innermost loop it shares with others.
-    old = path[path.index(loop) + 1 :]
-    top = next((s for s in old if s in inner and sum(1 for _ in _stages(s)) == 1), stage)
-    if top is not stage and top is not inner[0]:
-        raise ScheduleError(request, f"other stages stand between `{loop.var}` and the loops of `{name}`")
-    note = print_expr(index[-1])
-    del note
-    return state.with_body(replace_node(state.program.body, top, seq(nest, fold)))
+    odd = next((f.var for f in inner if f.var not in gone and (variables(f.lo) | variables(f.hi)) & gone), None)
+    if odd is not None:
+        raise ScheduleError(request, f"the range of `{odd}` depends on what is reduced")
 
 
-def _stages(s: Stmt) -> list[Stage]:
-    from neptune.ir.program import stages
-
-    return stages(s)
+def _own_nest(loop: For, inner: tuple[For, ...], stage: Stage, request: str) -> Stmt:
+    """The nest of the stage directly below `loop`, which it must share with no other stage."""
+    if stages(inner[0]) != [stage] or not any(s is inner[0] for s in (loop.body, *sub_stmts(loop.body))):
+        raise ScheduleError(request, f"other stages stand between `{loop.var}` and the loops of `{stage.name}`")
+    return inner[0]

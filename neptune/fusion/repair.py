@@ -118,22 +118,30 @@ def pretty(e: Expr) -> str:
 # --- the factor --------------------------------------------------------------------------------
 
 
-def _factor(rolls: tuple[Term, ...]) -> Expr | None:
-    """exp of Σ ±(r' - r) · scale: one function of the differences, so that it cannot lose its range."""
+def _factor(rolls: tuple[Term, ...], dtype: str) -> Expr | None:
+    """exp of Σ ±(r' - r) · scale: one function of the differences, so that it cannot lose its range.
+
+    It is computed in the accumulator's dtype, if that is wider: its rounding is met again in every iteration.
+    """
     exponents: dict[str, Expr] = {}
     for term in rolls:
-        before, now = previous(term.load), term.load
+        before, now = (_widened(x, dtype) for x in (previous(term.load), term.load))
         # exp(-r' + r): a negative term is written previous - current, as in the paper's Figure 1.
         e = binary("sub", before, now) if term.negative else binary("sub", now, before)
         for step, by in term.scale:
-            e = binary(step, cast(e, by.dtype), by)
+            e = _widened(e, by.dtype)
+            e = binary(step, e, cast(by, e.dtype))
         known = exponents.get(term.base)
         exponents[term.base] = e if known is None else binary("add", known, cast(e, known.dtype))
     result: Expr | None = None
     for base, e in exponents.items():
         part = op(base, e)
         result = part if result is None else binary("mul", result, cast(part, result.dtype))
-    return result
+    return None if result is None else cast(result, dtype)
+
+
+def _widened(e: Expr, dtype: str) -> Expr:
+    return cast(e, dtype) if DTYPES[dtype].bits > DTYPES[e.dtype].bits else e
 
 
 # --- solving -----------------------------------------------------------------------------------
@@ -168,8 +176,7 @@ def solve(query: Query) -> Repair:
     found = _find(query, problems)
     if found is None:
         raise _refusal(query, symbols, problems)
-    factor = _factor(found.rolls)
-    factor = None if factor is None else cast(factor, query.dtype)
+    factor = _factor(found.rolls, query.dtype)
     for e in (found.deferred, factor):
         if e is not None and query.roles.varies(e):
             raise InternalError(f"the repair of {query.stage} depends on the element: {print_expr(e)}")
@@ -325,19 +332,13 @@ def _prove(query: Query, symbols: Symbols, found: _Found, factor: Expr | None) -
     records.append(
         ObligationRecord("range", f"{pretty(f)} <= 1", "r only moves one way, and the exponent falls with it")
     )
-    records += [_range_record(note) for note in found.ranges]
+    how = "the exponent with r replaced by its contribution, as sums of monomials"
+    records += [ObligationRecord("range", note, how) for note in found.ranges]
     return tuple(records)
 
 
 def _unguarded(e: Expr) -> Expr | None:
     return rewrite(e.then, _unguarded) if isinstance(e, Select) and e.other == Const(0.0, e.dtype) else None
-
-
-def _range_record(note: str) -> ObligationRecord:
-    name, unproved, text = "range", "not proved: ", note
-    if note.startswith(unproved):
-        return ObligationRecord(name, "ψ at an intermediate r is no larger than allowed", note)
-    return ObligationRecord(name, text, "the exponent with r replaced by its contribution, as sums of monomials")
 
 
 def _defer_commutes(reducer: str, how: str, phi: str) -> ObligationRecord:

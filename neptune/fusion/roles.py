@@ -19,11 +19,13 @@ class Predecessor:
 
     `load` is how the target reads the accumulator (`m[b, h, i]`); `value` is what that reduction folds in
     at the same position of the fused axis, in the target's loop variables, or None where unknown.
+    `repaired`: its accumulator is itself repaired in the loop, and so may move both ways.
     """
 
     load: Load
     reducer: str
     value: Expr | None
+    repaired: bool = False
 
 
 @dataclass(frozen=True)

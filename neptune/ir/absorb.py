@@ -13,20 +13,25 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, conjuncts
-from neptune.ir.program import Stage, Store, Update
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, conjuncts, loads
+from neptune.ir.program import Stage, Store, Update, values
 
 
 @dataclass(frozen=True)
 class Same:
-    """The value that this location of a buffer had on entry to the loop body."""
+    """The value that a location of a buffer had on entry to the loop body."""
 
     buffer: str
     above: bool = False  # never -inf: an accumulator of max, which starts from the finite extreme
+    index: tuple[Expr, ...] = ()  # which location; () where only one is in question
+    casts: tuple[str, ...] = ()  # the roundings it has been through
 
 
 NEG_INF, ZERO, ONE = "-inf", "0", "1"
 Known: TypeAlias = "str | Same | None"
+_HAVE_INF = ("float16", "bfloat16", "float32", "float64")
+_WIDENING = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("float16", "float64")}
+_WIDENING |= {("bfloat16", "float64")}
 # Says whether a conjunction is certainly false where the predicate in question is.
 IsFalse: TypeAlias = Callable[[list[Expr]], bool]
 
@@ -43,8 +48,8 @@ def known_value(e: Expr, memory: Mapping[str, Known], is_false: IsFalse) -> Know
             return {-inf: NEG_INF, 0: ZERO, 1: ONE}.get(value) if not isinstance(value, bool) else None
         case Load(buffer, _, _):
             return memory.get(buffer)
-        case Cast(arg, _):
-            return known_value(arg, memory, is_false)
+        case Cast(arg, dtype):
+            return _cast(known_value(arg, memory, is_false), arg.dtype, dtype)
         case Select(pred, then, other):
             if is_false(conjuncts(pred)):
                 return known_value(other, memory, is_false)
@@ -54,6 +59,16 @@ def known_value(e: Expr, memory: Mapping[str, Known], is_false: IsFalse) -> Know
             return _operator(name, args, [known_value(a, memory, is_false) for a in args])
         case _:
             return None
+
+
+def _cast(known: Known, source: str, target: str) -> Known:
+    if isinstance(known, Same):
+        # The finite extreme of a wide dtype is -inf in a narrow one.
+        wider = (source, target) in _WIDENING
+        return Same(known.buffer, known.above and wider, known.index, (*known.casts, target))
+    if known == NEG_INF:
+        return NEG_INF if target in _HAVE_INF else None
+    return known
 
 
 def _operator(name: str, args: tuple[Expr, ...], known: list[Known]) -> Known:
@@ -70,15 +85,15 @@ def _operator(name: str, args: tuple[Expr, ...], known: list[Known]) -> Known:
     if name == "add":
         return a if b == ZERO else b if a == ZERO else None
     if name == "mul":
+        if {a, b} == {ZERO, NEG_INF}:
+            return None
         if ZERO in (a, b):
             return ZERO
         if ONE in (a, b):
             return b if a == ONE else a
         return NEG_INF if NEG_INF in (a, b) and positive[1 if a == NEG_INF else 0] else None
     if name == "div":
-        if a is not None and a == b and isinstance(a, Same):
-            return ONE
-        return ZERO if a == ZERO else NEG_INF if a == NEG_INF and positive[1] else None
+        return ZERO if a == ZERO and b != ZERO else NEG_INF if a == NEG_INF and positive[1] else None
     if name in ("exp", "exp2"):
         return ZERO if a == NEG_INF else ONE if a == ZERO else None
     return None
@@ -89,30 +104,74 @@ def absorbed(reducer: str, value: Known) -> bool:
     return (reducer, value) in {("sum", ZERO), ("max", NEG_INF), ("prod", ONE)}
 
 
-def unchanged(body: Iterable[Stage], carried: frozenset[str], is_false: IsFalse, given: Mapping[str, Known]) -> bool:
+def unchanged(
+    body: Iterable[Stage],
+    carried: frozenset[str],
+    is_false: IsFalse,
+    given: Mapping[str, Known],
+    finite: frozenset[str] = frozenset(),
+) -> bool:
     """True if one run of these stages provably leaves every buffer of `carried` as it was.
 
     `carried`: what the body hands on to later iterations or to code behind the loop.  `given`: buffers
-    whose value is already known (a stage that writes one keeps it so).
+    whose value is already known (a stage that writes one keeps it so).  `finite`: buffers that start from
+    a finite value; those of them that only grow never hold -inf.
     """
     stages = list(body)
-    maxima = {b for s in stages if isinstance(s.action, Update) and s.action.reducer == "max" for b in s.action.buffers}
-    memory: dict[str, Known] = {b: Same(b, b in maxima) for b in carried}
-    memory.update(given)
+    updates = [s.action for s in stages if isinstance(s.action, Update)]
+    above = finite & {b for u in updates if u.reducer == "max" for b in u.buffers}
+    memory: dict[str, Written] = {}
     for stage in stages:
         action = stage.action
+        if isinstance(action, Store) and action.buffer in given:
+            memory[action.buffer] = Written(given[action.buffer], stage)
+            continue
+        seen = {b: _seen(b, ix, stage, memory, carried, above) for b, ix in _reads(stage).items()}
+        known = [known_value(v, seen, is_false) for v in values(action)]
         if isinstance(action, Store):
-            if action.buffer in given:
-                continue
-            value = known_value(action.value, memory, is_false)
-            if action.buffer in carried and value != memory[action.buffer]:
+            before = _seen(action.buffer, action.index, stage, {}, carried, above)
+            if action.buffer in carried and known[0] != before:
                 return False
-            memory[action.buffer] = value
+            if action.buffer not in carried:
+                memory[action.buffer] = Written(known[0], stage)
+        elif any(b in carried for b in action.buffers):
+            if len(known) != 1 or not absorbed(action.reducer, known[0]):
+                return False
         else:
-            value = known_value(action.values[0], memory, is_false)
-            if any(b in carried for b in action.buffers):
-                if len(action.values) != 1 or not absorbed(action.reducer, value):
-                    return False
-            else:
-                memory[action.buffers[0]] = None
+            memory.update({b: Written(None, stage) for b in action.buffers})
     return True
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the last write of a buffer put there, and the stage that did."""
+
+    value: Known
+    by: Stage
+
+
+def _reads(stage: Stage) -> dict[str, tuple[Expr, ...] | None]:
+    """buffer → the one index it is read at, None where there are several."""
+    found: dict[str, tuple[Expr, ...] | None] = {}
+    for x in (x for v in values(stage.action) for x in loads(v)):
+        found[x.buffer] = x.index if found.get(x.buffer, x.index) == x.index else None
+    return found
+
+
+def _seen(
+    buffer: str,
+    index: tuple[Expr, ...] | None,
+    reader: Stage,
+    memory: Mapping[str, Written],
+    carried: frozenset[str],
+    above: frozenset[str],
+) -> Known:
+    """What a stage finds at `index`: known of the very element that was written under the same guards."""
+    if index is None:
+        return None
+    if buffer in carried:
+        return Same(buffer, buffer in above, index)
+    written = memory.get(buffer)
+    if written is None or written.by.action.index != index:
+        return None
+    return written.value if set(conjuncts(written.by.when)) <= set(conjuncts(reader.when)) else None

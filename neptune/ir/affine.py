@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, conjuncts, op, variables
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, cast, conjuncts, op, variables
 from neptune.ir.program import For, Program
 
 Monomial = tuple[Expr, ...]
@@ -82,14 +82,19 @@ def poly(e: Expr) -> Poly:
             return _collect([((e,), 1)])
 
 
-def to_expr(p: Poly, dtype: str = "int32") -> Expr:
-    """A readable expression of a polynomial: highest terms first, subtraction for negative ones."""
+def to_expr(p: Poly, dtype: str | None = None) -> Expr:
+    """A readable expression of a polynomial: highest terms first, subtraction for negative ones.
+
+    Its dtype is the widest of the atoms, unless one is given.
+    """
+    if dtype is None:
+        dtype = "int64" if any(a.dtype == "int64" for atoms, _ in p.terms for a in atoms) else "int32"
     result: Expr | None = None
     ordered = sorted(p.terms, key=lambda t: (t[1] < 0, -len(t[0])))
     for atoms, c in ordered:
         term: Expr | None = None
         for a in atoms:
-            term = a if term is None else op("mul", term, a)
+            term = cast(a, dtype) if term is None else op("mul", term, cast(a, dtype))
         if term is None:
             term = Const(abs(c), dtype)
         elif abs(c) != 1:
@@ -169,7 +174,7 @@ def nonnegative(p: Poly, scope: Scope) -> bool:
 
 
 def extreme(p: Poly, names: Iterable[str], scope: Scope, *, largest: bool) -> Poly | None:
-    """The largest (or smallest) value of `p` while the variables `names` run over their ranges.
+    """A bound that `p` does not exceed (or fall below) while the variables `names` run over their ranges.
 
     Each is replaced by an end of its range, innermost first; None where a coefficient has no known sign.
     """
@@ -189,6 +194,14 @@ def extreme(p: Poly, names: Iterable[str], scope: Scope, *, largest: bool) -> Po
         low, high = scope.ranges[name]
         p = coefficient * poly(high if up else low) + rest
     return p
+
+
+def within(p: Poly, inner: Iterable[str], width: Poly, scope: Scope) -> bool:
+    """True if provably 0 ≤ p < width while the variables `inner` (innermost first) run over their ranges."""
+    names = list(inner)
+    low = extreme(p, names, scope, largest=False)
+    room = extreme(width - number(1) - p, names, scope, largest=False)
+    return low is not None and room is not None and nonnegative(low, scope) and nonnegative(room, scope)
 
 
 def as_nonnegative(pred: Expr) -> list[Poly] | None:
@@ -246,10 +259,12 @@ def never(pred: Expr, scope: Scope) -> bool:
     return any(_holds(p.scaled(-1) - number(1), scope) for p in needed)
 
 
-def scope_of(program: Program, loops: Iterable[For]) -> Scope:
-    """The Scope inside the given loops (outermost first) of a program."""
-    at_least = {s.name: s.lo for s in program.scalars if s.lo is not None}
-    at_least |= {t.name: 1 for t in program.tunables}
+def scope_of(program: Program | None, loops: Iterable[For]) -> Scope:
+    """The Scope inside the given loops (outermost first) of a program; without it nothing is known of sizes."""
+    at_least: dict[str, int] = {}
+    if program is not None:
+        at_least = {s.name: s.lo for s in program.scalars if s.lo is not None}
+        at_least |= {t.name: 1 for t in program.tunables}
     ranges: dict[str, tuple[Expr, Expr]] = {}
     facts: list[Poly] = []
     for f in loops:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, NoReturn
 
 import torch
@@ -15,12 +17,14 @@ import torch
 from neptune.codegen.llvm import evaluate_size
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, Var
+from neptune.ir.expr import Const, Var
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Program, Scalar
 from neptune.runtime.overlap import overlap, overlaps_itself
 
 INT32_MAX = 2**31 - 1
+REMEMBERED = 256
+"""How many combinations of layouts a kernel remembers as good."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ class Signature:
     program: Program
     device: str
     bounds: Mapping[str, int] = field(default_factory=dict)
+    _seen: dict[tuple[Any, ...], Mapping[str, int]] = field(default_factory=dict, init=False, repr=False)
 
     def __str__(self) -> str:
         """`softmax(x: f32[rows, cols]) -> y: f32[rows, cols]`, as errors show it."""
         words = [_declared(b) for b in self.program.inputs]
-        words += [f"{s.name}: {s.dtype}" for s in self._free()]
+        words += [f"{s.name}: {s.dtype}" for s in self._free]
         return f"{self.program.name}({', '.join(words)}) -> {', '.join(_declared(b) for b in self.program.outputs)}"
 
     def bind(self, args: Sequence[Any], out: Any = None) -> Call:
@@ -55,25 +60,49 @@ class Signature:
         `args` are the input tensors, then the scalars that no shape binds; `out` is a tensor, or a
         sequence of them in the order of the outputs. Raises ShapeError.
         """
-        p = self.program
-        free = self._free()
-        count = len(p.inputs)
+        p, free, count = self.program, self._free, len(self.program.inputs)
         if len(args) != count + len(free):
             names = [*(b.name for b in p.inputs), *(s.name for s in free)]
             self._refuse(f"{len(args)} arguments were given, it takes {len(names)}: {', '.join(names)}")
         inputs = tuple(args[:count])
-        for b, t in zip(p.inputs, inputs, strict=True):
-            self._check_tensor(b, t, self.device if t is inputs[0] else str(inputs[0].device))
-        scalars: dict[str, int | float] = dict(self._sizes(inputs))
+        scalars: dict[str, int | float] = dict(self._layouts(inputs))
         for s, value in zip(free, args[count:], strict=True):
             scalars[s.name] = self._scalar(s, value)
-        for b, t in zip(p.inputs, inputs, strict=True):
-            self._check_shape(b, t, scalars)
+        for k in self._computed:
+            self._check_shape(p.inputs[k], inputs[k], scalars)
         device = inputs[0].device if inputs else torch.device(self.device)
         outputs = self._outputs(inputs, out, scalars, device)
         return Call(inputs, outputs, scalars)
 
+    @cached_property
+    def _free(self) -> list[Scalar]:
+        """The scalars that no shape binds."""
+        bound = self.program.shape_scalars
+        return [s for s in self.program.scalars if s.name not in bound]
+
+    @cached_property
+    def _computed(self) -> list[int]:
+        """The inputs with a dimension that only all scalars together give."""
+        shapes = [b.shape for b in self.program.inputs]
+        return [k for k, shape in enumerate(shapes) if not all(isinstance(d, Var | Const) for d in shape)]
+
     # --- tensors ---
+
+    def _layouts(self, inputs: Sequence[Any]) -> Mapping[str, int]:
+        """The sizes that the inputs' shapes give; layouts that have passed before are not checked again."""
+        key = tuple(_layout(t) for t in inputs)
+        sizes = self._seen.get(key)
+        if sizes is None:
+            for b, t in zip(self.program.inputs, inputs, strict=True):
+                self._check_tensor(b, t, self.device if t is inputs[0] else str(inputs[0].device))
+            sizes = self._sizes(inputs)
+            for k, (b, t) in enumerate(zip(self.program.inputs, inputs, strict=True)):
+                if k not in self._computed:
+                    self._check_shape(b, t, sizes)
+            if len(self._seen) >= REMEMBERED:
+                self._seen.clear()
+            self._seen[key] = sizes
+        return sizes
 
     def _check_tensor(self, b: Buffer, t: Any, device: str) -> None:
         """Kind, device, dtype, rank and the last stride; `device` is a type or, for one GPU of several, its name."""
@@ -131,14 +160,14 @@ class Signature:
         """A trailing scalar argument, as a Python number."""
         if isinstance(value, torch.Tensor) and value.dim() == 0:
             self._refuse(f"argument `{s.name}` is a tensor", legal=[f"a Python number ({s.dtype})"], hint=".item()")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             self._refuse(f"argument `{s.name}` is {type(value).__name__} {_short(value)}", legal=[f"a {s.dtype}"])
         if is_float(s.dtype):
             return float(value)
-        if not isinstance(value, int):
+        if not isinstance(value, Integral):
             self._refuse(f"argument `{s.name}` is {value!r}", legal=[f"an integer ({s.dtype})"])
-        self._check_range(s, value, f"argument `{s.name}`")
-        return value
+        self._check_range(s, int(value), f"argument `{s.name}`")
+        return int(value)
 
     def _check_range(self, s: Scalar, value: int, what: str) -> None:
         highest = INT32_MAX if s.dtype == "int32" else 2**63 - 1
@@ -148,10 +177,6 @@ class Signature:
         if not lo <= value <= hi or value % s.divisor:
             hint = None if value else "an empty tensor has no result to compute"
             self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"], hint=hint)
-
-    def _free(self) -> list[Scalar]:
-        bound = self.program.shape_scalars
-        return [s for s in self.program.scalars if s.name not in bound]
 
     # --- outputs ---
 
@@ -195,12 +220,15 @@ class Signature:
         raise ShapeError(f"call of kernel `{self.program.name}`", wrong, legal=legal, hint=hint, where=str(self))
 
 
+def _layout(t: Any) -> Any:
+    """What the checks look at; of what is no dense tensor, something that has never passed."""
+    if isinstance(t, torch.Tensor) and t.layout is torch.strided:
+        return t.dtype, t.device, t.shape, t.stride()
+    return object()
+
+
 def _dims(b: Buffer) -> str:
-    return f"[{', '.join(_dim(d) for d in b.shape)}]"
-
-
-def _dim(d: Expr) -> str:
-    return print_expr(d)
+    return f"[{', '.join(print_expr(d) for d in b.shape)}]"
 
 
 def _declared(b: Buffer) -> str:

@@ -43,6 +43,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
+        "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],
         "kernels": [
             {
@@ -100,6 +101,7 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
     yield from (f"  {line}" for line in _row("bounds", _pairs(e["bounds"])))
     yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
+    yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
     yield from _kernel_lines(e)
     yield from _check_lines(e["checks"])
@@ -142,7 +144,8 @@ def _check_lines(checks: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield "exact checks against the expression" + ("" if checks else ": none (NEPTUNE_VERIFY=0)")
     for name, c in checks.items():
-        yield f"  {name}: {c['verdict']} by the {c['model']}, {c['draws']} draws, {c['elements']} elements; {c['bound']}"
+        yield f"  {name}: {c['verdict']} by the {c['model']}, {c['draws']} draws, {c['elements']} elements"
+        yield f"    {c['bound']}; seeds {', '.join(map(str, c['seeds']))}"
         yield from (f"    {note}" for note in c["notes"])
 
 

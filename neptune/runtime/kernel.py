@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
+from neptune.codegen.triton import generate
+from neptune.codegen.triton_limits import descriptor_alignment
 from neptune.errors import ScheduleError, TargetError
 from neptune.ir.program import Program, Tunable
 from neptune.runtime.arguments import Signature
@@ -33,8 +35,9 @@ class Build:
     """What a compilation made.
 
     `loops` is the expression as imported, `scheduled` the program before its first repair, `fused` the
-    executable fused program (inits explicit, tiles local), `tiles` what `source` was generated from.
-    `params` are the values of all free tunables, num_warps and num_stages. `checks` are the exact checks by
+    executable fused program (inits explicit, tiles local), `tiles` what Triton is generated from, under `header`.
+    `params` are the values of all free tunables, num_warps and num_stages; `trace` is what the template
+    did, call by call, and `decisions` what came of it. `checks` are the exact checks by
     the name of what was checked; `bounds` and `shapes` are the caller's.
     """
 
@@ -42,10 +45,11 @@ class Build:
     scheduled: Program
     fused: Program
     tiles: TileProgram
-    source: str
+    header: str
     target: Target
     template: str
     params: Mapping[str, int]
+    trace: tuple[str, ...]
     decisions: tuple[Decision, ...]
     checks: Mapping[str, ExactReport]
     bounds: Mapping[str, int]
@@ -70,6 +74,7 @@ class Kernel:
         self._build = build
         self._signature = Signature(build.loops, build.target.device, build.bounds)
         self._compiled: dict[Target, list[Compiled]] = {}
+        self._sources: dict[str, str] = {}
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         call = self._signature.bind(args, out)
@@ -82,7 +87,13 @@ class Kernel:
     @cached_property
     def _launch(self) -> Launch:
         b = self._build
-        return make_launch(b.target, b.fused, b.source, b.params)
+        return make_launch(b.target, b.fused, self._source, descriptor_alignment(b.tiles), b.params)
+
+    def _source(self, loads: str) -> str:
+        """The Triton module that loads by "pointer" or by "descriptor"."""
+        if loads not in self._sources:
+            self._sources[loads] = generate(self._build.tiles, header=self._build.header, loads=loads)
+        return self._sources[loads]
 
     # --- what it is ---
 
@@ -118,8 +129,8 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """Its Triton module, whatever the target."""
-        return self._build.source
+        """Its Triton module, as it runs on the target: with tensor descriptors on sm_90 and later, else pointers."""
+        return self._source(self._build.target.loads)
 
     @property
     def program(self) -> Program:
@@ -185,7 +196,8 @@ class Kernel:
         if chosen not in self._compiled:
             b = self._build
             params = {**self._covers(), **b.params}
-            self._compiled[chosen] = compile_offline(b.source, b.tiles, str(chosen), params)
+            source = self._source(chosen.loads)
+            self._compiled[chosen] = compile_offline(source, b.tiles, str(chosen), params, loads=chosen.loads)
         return self._compiled[chosen]
 
     def _architecture(self, target: str | None) -> Target:

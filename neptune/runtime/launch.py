@@ -18,6 +18,7 @@ from neptune.ir.program import Program
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
+Source: TypeAlias = Callable[[str], str]
 Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], None]
 """(inputs, outputs, every scalar by name) → the outputs are written."""
 
@@ -41,6 +42,11 @@ class Target:
     def device(self) -> str:
         """The torch device type of the tensors it takes (torch calls AMD GPUs cuda, too)."""
         return "cuda" if self.on_gpu else "cpu"
+
+    @property
+    def loads(self) -> str:
+        """How kernels for it address memory: by tensor descriptors where the hardware has them (sm_90 on)."""
+        return "descriptor" if self.kind == "cuda" and self.arch.isdigit() and int(self.arch) >= 90 else "pointer"
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
@@ -76,17 +82,18 @@ def gpu_target() -> Target | None:
     return Target("cuda", f"{major}{minor}")
 
 
-def make_launch(target: Target, fused: Program, source: str, params: Params) -> Launch:
+def make_launch(target: Target, fused: Program, source: Source, aligned: Sequence[str], params: Params) -> Launch:
     """What runs a program on a target; compilation that can wait happens at the first call.
 
-    `fused` is the executable form of the program (inits explicit, tiles local), `source` its Triton module.
-    Raises TargetError where the target is not there.
+    `fused` is the executable form of the program (inits explicit, tiles local), `source` gives its Triton
+    module by the way it loads ("pointer" or "descriptor"), and `aligned` names the buffers that must lie on
+    16 bytes for the latter. Raises TargetError where the target is not there.
     """
     if target.kind == "llvm":
         return _on_llvm(fused, params)
     if target.kind == "interpret":
-        return _interpreted(fused, source, params)
-    return _on_gpu(target, fused, source, params)
+        return _interpreted(fused, source("pointer"), params)
+    return _on_gpu(target, fused, source, aligned, params)
 
 
 def _on_llvm(fused: Program, params: Params) -> Launch:
@@ -112,7 +119,7 @@ def _interpreted(fused: Program, source: str, params: Params) -> Launch:
     return launch
 
 
-def _on_gpu(target: Target, fused: Program, source: str, params: Params) -> Launch:
+def _on_gpu(target: Target, fused: Program, source: Source, aligned: Sequence[str], params: Params) -> Launch:
     asked = f"run `{fused.name}` on {target}"
     present = gpu_target()
     if present is None:
@@ -124,15 +131,34 @@ def _on_gpu(target: Target, fused: Program, source: str, params: Params) -> Laun
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from neptune.codegen.compile_worker import load_source
 
-    function = getattr(load_source(source), fused.name)
+    def function(loads: str) -> Callable[..., None]:
+        found: Callable[..., None] = getattr(load_source(source(loads)), fused.name)
+        return found
+
+    preferred = function(present.loads)
+    names = [b.name for b in (*fused.inputs, *fused.outputs)]
+    watched = [names.index(n) for n in aligned if n in names] if present.loads == "descriptor" else []
     free = free_scalars(fused)
     keywords = dict(params)
 
     def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+        tensors = [*inputs, *outputs]
+        # A view at an odd address is served, too: by the module that addresses memory by pointers.
+        run = preferred if all(on_16_bytes(tensors[k]) for k in watched) else function("pointer")
         with torch.cuda.device(outputs[0].device):
-            function(*inputs, *outputs, *(scalars[n] for n in free), **keywords)
+            run(*tensors, *(scalars[n] for n in free), **keywords)
 
     return launch
+
+
+def on_16_bytes(x: torch.Tensor) -> bool:
+    """True if the address of every row of `x` is a multiple of 16, which tensor descriptors need.
+
+    >>> on_16_bytes(torch.zeros(4, 64, dtype=torch.float16)), on_16_bytes(torch.zeros(4, 63, dtype=torch.float16))
+    (True, False)
+    """
+    size = x.element_size()
+    return x.data_ptr() % 16 == 0 and all(s * size % 16 == 0 for s in x.stride()[:-1])
 
 
 def free_scalars(program: Program) -> tuple[str, ...]:

@@ -10,51 +10,103 @@ writes no other one touches.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import poly, split_by
-from neptune.ir.expr import Expr, Load, variables, walk
+from neptune.ir.affine import linear, poly, scope_of, split_by, within
+from neptune.ir.expr import Expr, loads, variables
 from neptune.ir.printer import print_stage
-from neptune.ir.program import For, Stage, Update, for_loops, paths, reduction_loops, values, writes
-from neptune.schedule.state import Loop, State, replace_node
+from neptune.ir.program import Alloc, For, If, Program, Stage, for_loops, paths, reduction_loops, walk, writes
+from neptune.schedule.state import Loop, State, reads, replace_node
 
 GRID = ("grid.x", "grid.y", "grid.z")
 
 
-def _accesses(stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
-    found = [(b, stage.action.index) for b in writes(stage.action)]
-    for v in values(stage.action):
-        found += [(x.buffer, x.index) for x in walk(v) if isinstance(x, Load)]
+@dataclass(frozen=True)
+class _Access:
+    loops: tuple[For, ...]  # those inside the loop in question
+    stage: Stage
+    index: tuple[Expr, ...]
+
+
+def _accesses(loop: For) -> dict[str, list[_Access]]:
+    """Every access under `loop`, by buffer; without the buffers that live inside."""
+    found: dict[str, list[_Access]] = {}
+    private = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
+    for path, stage in paths(loop.body):
+        inner = for_loops(path)
+        touched = [(b, stage.action.index) for b in writes(stage.action)]
+        touched += [(x.buffer, x.index) for x in reads(stage)]
+        bounds = [
+            e for s in path for e in ((s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ())
+        ]
+        touched += [(x.buffer, x.index) for e in bounds for x in loads(e)]
+        for buffer, index in touched:
+            if buffer not in private:
+                found.setdefault(buffer, []).append(_Access(inner, stage, index))
     return found
 
 
-def check_independent(loop: For, request: str) -> None:
+def _separate(accesses: list[_Access], var: str, program: Program | None) -> bool:
+    """True if some dimension provably tells apart what the iterations of `var` touch.
+
+    That is: every access is at  c·var + fixed + r  with one c and one fixed part, and 0 ≤ r < c.
+    """
+    return any(_separates(accesses, d, var, program) for d in range(len(accesses[0].index)))
+
+
+def _separates(accesses: list[_Access], dim: int, var: str, program: Program | None) -> bool:
+    forms = set()
+    for a in accesses:
+        parts = linear(poly(a.index[dim]), var)
+        if parts is None or not parts[0].terms:
+            return False
+        width, rest = parts
+        inner = frozenset(f.var for f in a.loops)
+        moving, fixed = split_by(rest, inner)
+        if split_by(width, inner)[0].terms or any(loads(x) for atoms, _ in rest.terms for x in atoms):
+            return False
+        scope = scope_of(program, a.loops)
+        if not within(moving, [f.var for f in reversed(a.loops)], width, scope):
+            return False
+        forms.add((width, fixed))
+    return len(forms) == 1
+
+
+def check_independent(loop: For, request: str, program: Program | None = None) -> None:
     """Raise a ScheduleError unless the iterations of `loop` touch separate elements."""
     below = list(paths(loop.body))
-    written = {b for _, s in below for b in writes(s.action)}
-    seen: dict[str, set[object]] = {}
+    private = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
     for path, stage in below:
-        if loop in reduction_loops(stage, (loop, *for_loops(path))) and isinstance(stage.action, Update):
+        reduced = any(f is loop for f in reduction_loops(stage, (loop, *for_loops(path))))
+        if reduced and not set(writes(stage.action)) <= private:
             raise ScheduleError(
                 request,
                 f"stage `{stage.name}` reduces over `{loop.var}`: its iterations are not independent",
                 where=print_stage(stage),
                 hint="bind a loop over rows, or use split_k_update to reduce in parallel",
             )
-        for buffer, index in _accesses(stage):
-            if buffer in written:
-                mine = tuple(split_by(poly(i), frozenset({loop.var}))[0] for i in index)
-                if not any(loop.var in variables(i) for i in index):
-                    raise ScheduleError(
-                        request,
-                        f"every iteration of `{loop.var}` touches the same elements of `{buffer}`",
-                        where=print_stage(stage),
-                    )
-                seen.setdefault(buffer, set()).add(mine)
-    for buffer, forms in seen.items():
-        if len(forms) > 1:
-            raise ScheduleError(request, f"an iteration of `{loop.var}` reads elements of `{buffer}` that others write")
+    written = {b for _, s in below for b in writes(s.action)}
+    for buffer, found in _accesses(loop).items():
+        if buffer not in written or _separate(found, loop.var, program):
+            continue
+        odd = next((a for a in found if not any(loop.var in variables(i) for i in a.index)), None)
+        if odd is not None:
+            raise ScheduleError(
+                request,
+                f"every iteration of `{loop.var}` touches the same elements of `{buffer}`",
+                where=print_stage(odd.stage),
+            )
+        raise ScheduleError(request, f"an iteration of `{loop.var}` reads elements of `{buffer}` that others write")
+
+
+def is_independent(loop: For, program: Program | None = None) -> bool:
+    """Whether `check_independent` has nothing to object."""
+    try:
+        check_independent(loop, "", program)
+    except ScheduleError:
+        return False
+    return True
 
 
 def bind(state: State, ref: Loop, axis: str) -> State:
@@ -64,13 +116,15 @@ def bind(state: State, ref: Loop, axis: str) -> State:
     if axis not in GRID:
         raise ScheduleError(request, f"{axis!r} is not a grid axis", legal=GRID)
     path = state.loops(ref.stage)
-    outside = path[: path.index(loop)]
+    outside = path[: next(k for k, f in enumerate(path) if f is loop)]
     if loop.kind != "serial":
         raise ScheduleError(request, f"`{loop.var}` is bound to {loop.kind} already")
+    if any(f.kind == axis for f in outside):
+        raise ScheduleError(request, f"{axis} is taken by another loop of this nest", legal=GRID)
     serial = [f.var for f in outside if f.kind == "serial"]
     if serial:
         raise ScheduleError(
             request, f"loop `{serial[0]}` outside of it runs serially", hint=f"bind `{serial[0]}` first, or reorder"
         )
-    check_independent(loop, request)
+    check_independent(loop, request, state.program)
     return state.with_body(replace_node(state.program.body, loop, replace(loop, kind=axis)))

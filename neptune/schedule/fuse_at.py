@@ -17,12 +17,12 @@ input's dimensions of equal extent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import always, poly, scope_of, split_by
-from neptune.ir.expr import Expr, Load, Op, Var, logical_and, substitute, variables
+from neptune.ir.affine import Poly, always, extreme, linear, number, poly, scope_of, split_by, within
+from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     ZERO,
@@ -31,7 +31,7 @@ from neptune.ir.program import (
     Stage,
     Stmt,
     Store,
-    Update,
+    for_loops,
     map_action,
     paths,
     reduction_loops,
@@ -39,7 +39,7 @@ from neptune.ir.program import (
     stages,
     writes,
 )
-from neptune.schedule.state import Definition, Loop, State, append_to, fresh_name
+from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, reads
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,47 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, tuple[str, str]]
                 theirs = [ix for b, ix in _touches(other) if b == buffer]
                 if not through_inputs:
                     theirs = [other.action.index] if buffer in writes(other.action) else []
-                for ix in theirs:
-                    for a, b in zip(index, ix, strict=True):
-                        if not (isinstance(a, Var) and isinstance(b, Var)) or a.name in result:
-                            continue
-                        same = d.extents.get(a.name) == other.extents.get(b.name) is not None
-                        used = {state.axes[h][x] for h, x in result.values()}
-                        if same and state.axes[host][b.name] not in used:
-                            result[a.name] = (host, b.name)
+                for a, b in (pair for ix in theirs for pair in zip(index, ix, strict=True)):
+                    if not (isinstance(a, Var) and isinstance(b, Var)) or a.name in result:
+                        continue
+                    same = _same_extent(d, a.name, host, other, b.name, result)
+                    if same and _free(state, host, b.name, result, nest):
+                        result[a.name] = (host, b.name)
     return result
 
 
-def _inner_loops(state: State, host: str, expr: Expr, nest: Nest) -> list[For]:
-    wanted = variables(expr) - nest.names
-    return [f for f in state.loops(host) if f.var in wanted]
+def _same_extent(
+    d: Definition, mine: str, host: str, other: Definition, theirs: str, aligned: Mapping[str, tuple[str, str]]
+) -> bool:
+    """True if two axes are equally long, as expressions (over axes that run along with one another)."""
+    if mine not in d.extents or theirs not in other.extents:
+        return False
+    env: dict[str, Expr] = {a: Var(b) for a, (h, b) in aligned.items() if h == host}
+    needed = variables(d.extents[mine]) & set(d.extents)
+    return needed <= set(env) and substitute(d.extents[mine], env) == other.extents[theirs]
+
+
+def _free(state: State, host: str, axis: str, aligned: Mapping[str, tuple[str, str]], nest: Nest) -> bool:
+    """True if an axis of a host can run here in full, over loops that no other aligned axis runs over."""
+    expr = state.axes[host][axis]
+    taken = [state.axes[h][a] for h, a in aligned.values()]
+    if any(expr == e or variables(expr) & variables(e) & nest.names for e in taken):
+        return False
+    pieces = [{f.var: f for f in for_loops(path)} for path, s in paths(state.program.body) if s.name == host]
+    here = {f.var: f for f in nest.outer}
+    every = frozenset[str]().union(*pieces)
+    for var in variables(expr) & every:
+        loops = [p.get(var) for p in pieces]
+        if var in here:
+            loops.append(here[var])
+        ranges = {None if f is None else (f.lo, f.hi) for f in loops}
+        # A piece of a partitioned loop is not the axis; nor is a loop here that only shares the name.
+        if len(ranges) > 1:
+            return False
+        bounds = [variables(f.lo) | variables(f.hi) for f in loops if f is not None and var not in here]
+        if any((b & every) - nest.names for b in bounds):
+            return False
+    return True
 
 
 def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dict[str, Expr], str | None]:
@@ -107,29 +134,58 @@ def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dic
     for axis, extent in d.axes:
         if axis not in aligned:
             var = fresh_name(taken, axis)
-            loops.append(For(var, ZERO, extent, _HOLE))
+            loops.append(For(var, ZERO, substitute(extent, env), _HOLE))
             env[axis] = Var(var)
-            taken.add(var)
-            continue
-        host, there = aligned[axis]
-        expr = state.axes[host][there]
-        for f in _inner_loops(state, host, expr, nest):
-            var = fresh_name(taken, f.var)
-            if var != f.var:
-                expr = substitute(expr, {f.var: Var(var)})
-            loops.append(For(var, f.lo, f.hi, _HOLE))
-            taken.add(var)
-        env[axis] = expr
-        if not isinstance(expr, Var) or expr.name not in nest.names:
-            guards.append(Op("lt", (expr, extent), "bool"))
+        else:
+            run = _along(state, *aligned[axis], nest, taken)
+            loops += run.loops
+            env[axis] = run.expr
+            guards += [*run.guards, binary("lt", run.expr, substitute(extent, env))]
+        taken |= {f.var for f in loops}
     missing = next((f.var for f in nest.outer if not any(f.var in variables(e) for e in env.values())), None)
     scope = scope_of(state.program, (*nest.outer, *loops))
-    needed = [g for g in guards if not always(g, scope)]
+    needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
+    needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: substitute(e, env))
     body: Stmt = Stage(name, action, logical_and(*needed) if needed else None)
     for f in reversed(loops):
         body = replace(f, body=body)
     return body, env, missing
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How an axis runs along with that of a host: its own copies of the host's loops below the nest, the
+    expression over them, and the guards that keep tiles of tiles from overlapping."""
+
+    loops: tuple[For, ...]
+    expr: Expr
+    guards: tuple[Expr, ...]
+
+
+def _along(state: State, host: str, axis: str, nest: Nest, taken: set[str]) -> _Run:
+    expr = state.axes[host][axis]
+    used = variables(expr)
+    own = state.loops(host)
+    below = [f for f in own if f.var in used - nest.names]
+    avoid = {f.var for f in own}
+    env: dict[str, Expr] = {}
+    loops: list[For] = []
+    for f in below:
+        var = f.var if f.var not in taken else fresh_name(taken | avoid, f.var)
+        env[f.var] = Var(var)
+        avoid.add(var)
+        loops.append(For(var, f.lo, f.hi, _HOLE))
+    vars_of_loops = {f.var for f in own}
+    pieces = [s for s in stages(state.program.body) if s.name == host]
+    as_written = {substitute(c, state.axes[host]) for c in conjuncts(state.definitions[host].when)}
+    guards = dict.fromkeys(
+        c
+        for s in pieces
+        for c in conjuncts(s.when)
+        if c not in as_written and variables(c) & vars_of_loops and variables(c) & vars_of_loops <= used
+    )
+    return _Run(tuple(loops), substitute(expr, env), tuple(substitute(c, env) for c in guards))
 
 
 _HOLE: Stmt = Stage("", Store("", (), Var("")))  # stands where `place` puts the body of a loop
@@ -141,36 +197,107 @@ def common_loops(path: Iterable[For], nest: Nest) -> list[For]:
     return [f for f in nest.outer if id(f) in ids]
 
 
-def check_locations(state: State, name: str, action: Store | Update, nest: Nest, request: str) -> None:
-    """Every intermediate read must be complete in location: produced before, by the same iterations."""
-    order = [s.name for s in stages(state.program.body)]
-    last_here = max(i for i, n in enumerate(order) if n in {s.name for s in stages(nest.outer[-1])})
-    first_here = min(i for i, n in enumerate(order) if n in nest.hosts)
-    from neptune.ir.expr import loads
-    from neptune.ir.program import values
-
-    for load in (x for v in values(action) for x in loads(v)):
-        host = state.writer(load.buffer)
-        if host is None or host == name:
-            continue
-        shared = common_loops(state.loops(host), nest)
-        position = order.index(host)
-        if position > last_here or (not shared and position > first_here):
-            raise ScheduleError(
-                request,
-                f"it reads `{load.buffer}`, which stage `{host}` computes only later",
-                hint=f'fuse_at("{host}", …) first, or choose a loop outside',
-            )
-        names = frozenset(f.var for f in shared)
-        written = state.path(host)[1].action.index
-        for a, b in zip(load.index, written, strict=True):
-            if split_by(poly(a), names)[0] != split_by(poly(b), names)[0]:
+def check_locations(state: State, name: str, request: str) -> None:
+    """What a stage reads is complete in location where it stands now, and so is what others read of it."""
+    order = list(paths(state.program.body))
+    here = next(k for k, (_, s) in enumerate(order) if s.name == name)
+    path, stage = order[here]
+    for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
+        _check_read(state, stage, load, for_loops(path), order[:here], request)
+    for k, (around, reader) in enumerate(order):
+        for load in (x for x in reads(reader) if reader.name != name and x.buffer in writes(stage.action)):
+            if k < here:
                 raise ScheduleError(
                     request,
-                    f"it reads {load.buffer}[{', '.join(map(print_expr, load.index))}], but this iteration of "
-                    f"`{shared[-1].var}` has written only {load.buffer}[{', '.join(map(print_expr, written))}]",
-                    where=print_stage(state.path(host)[1]),
+                    f"`{reader.name}` reads `{load.buffer}` before that place",
+                    where=print_stage(reader),
+                    hint=f'fuse_at("{reader.name}", …) later, or choose another loop',
                 )
+            loops = for_loops(around)
+            _check_read(state, reader, load, loops, order[:k], request)
+            changing = [f.var for f in reduction_loops(stage, for_loops(path)) if any(f is x for x in loops)]
+            if changing:
+                raise ScheduleError(
+                    request,
+                    f"`{reader.name}` would read `{load.buffer}` while loop `{changing[0]}` still changes it",
+                    where=print_stage(reader),
+                )
+
+
+def _check_read(
+    state: State,
+    reader: Stage,
+    load: Load,
+    loops: tuple[For, ...],
+    before: list[tuple[tuple[Stmt, ...], Stage]],
+    request: str,
+) -> None:
+    """One read by a stage inside `loops`: its writer is among the stages `before`, in the same iterations."""
+    host = state.writer(load.buffer)
+    pieces = [(for_loops(p), s) for p, s in paths(state.program.body) if s.name == host]
+    done = {id(s) for _, s in before}
+    if not all(id(s) in done for _, s in pieces):
+        raise ScheduleError(
+            request,
+            f"`{reader.name}` reads `{load.buffer}`, which stage `{host}` computes only later",
+            hint=f'fuse_at("{host}", …) first, or choose a loop outside',
+        )
+    own, writer = pieces[0]
+    written = writer.action.index
+    shared = [f for f in own if any(f is x for x in loops)]
+    partial = [f.var for f in own if any(f not in other for other, _ in pieces)]
+    if len(pieces) > 1 and any(set(partial) & variables(i) for i in written):
+        # Tiles that were skipped have never been written.
+        raise ScheduleError(
+            request,
+            f"`{reader.name}` reads `{load.buffer}`, which loop `{partial[0]}` computes in pieces",
+            hint="fuse before you partition",
+        )
+    names = frozenset(f.var for f in shared)
+    for a, b in zip(load.index, written, strict=True):
+        if not _covered(state, poly(a), poly(b), (loops, reader), (own, writer), names):
+            raise ScheduleError(
+                request,
+                f"`{reader.name}` reads {load.buffer}[{', '.join(map(print_expr, load.index))}], but this iteration of "
+                f"`{shared[-1].var}` has written only {load.buffer}[{', '.join(map(print_expr, written))}]",
+                where=print_stage(writer),
+            )
+
+
+def _covered(
+    state: State,
+    read: Poly,
+    written: Poly,
+    reader: tuple[tuple[For, ...], Stage],
+    writer: tuple[tuple[For, ...], Stage],
+    shared: frozenset[str],
+) -> bool:
+    """True if what one iteration of the shared loops reads in a dimension is what it has written there."""
+    (loops, stage), (own, other) = reader, writer
+    (a_here, a_rest), (b_here, b_rest) = split_by(read, shared), split_by(written, shared)
+    if a_here != b_here:
+        return False
+    if not b_here.terms:
+        return True  # all of that dimension has been computed
+    scope = scope_of(state.program, loops)
+    ranges = {f.var: (f.lo, f.hi) for f in own}
+    vars_of_rest = {v for atoms, _ in a_rest.terms for x in atoms for v in variables(x)}
+    if a_rest == b_rest and all(ranges.get(f.var) == (f.lo, f.hi) for f in loops if f.var in vars_of_rest):
+        # The very same elements, unless the writer leaves out some that the reader does not.
+        left_out = [c for c in conjuncts(other.when) if variables(c) & vars_of_rest]
+        return all(c in conjuncts(stage.when) or always(c, scope) for c in left_out)
+    # Tiles lie side by side: an iteration of the innermost shared loop owns as many elements as its stride.
+    inner = next(f.var for f in reversed(own) if f.var in shared and any(_mentions(m, f.var) for m, _ in b_here.terms))
+    stride = linear(b_here, inner)
+    below = [f.var for f in reversed(own) if f.var not in shared]
+    top = extreme(b_rest, below, scope_of(state.program, own), largest=True)
+    moving = [f.var for f in reversed(loops) if f.var not in shared]
+    limits = [None if stride is None else stride[0], None if top is None else top + number(1)]
+    return all(w is not None and within(a_rest, moving, w, scope) for w in limits)
+
+
+def _mentions(atoms: Iterable[Expr], var: str) -> bool:
+    return any(var in variables(a) for a in atoms)
 
 
 def obligations(state: State, name: str, reads: Iterable[Load], nest: Nest) -> list[Owe]:
@@ -192,8 +319,7 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
     """Put a stage with definition `d` at the end of a loop's body (removing where it was)."""
     loop = state.loop(ref)
     nest = nest_of(state, ref)
-    if sum(1 for _, s in paths(state.program.body) if s.name == ref.stage) > 1:
-        raise ScheduleError(request, f"`{ref.stage}` is in pieces", hint="fuse before you partition")
+    check_whole(state, loop, request)
     if name in nest.hosts and any(f is loop for f in state.loops(name)):
         raise ScheduleError(request, f"`{name}` is inside `{loop.var}` already")
     body, env, missing = place(state, name, d, nest)
@@ -213,19 +339,28 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
                 f"`{name}` reduces over `{axis}`, which is spread over the grid (loop `{grid[0]}`)",
                 where=print_stage(stage),
             )
-    check_locations(state, name, stage.action, nest, request)
     owed = obligations(state, name, d.reads(), nest)
-    body_of_all = append_to(state.program.body, loop, body)
-    result = state.with_body(body_of_all).define(name, d, env)
-    program = replace(result.program, owes=tuple(dict.fromkeys((*result.program.owes, *owed))))
-    return replace(result, program=program)
+    kept = (o for o in state.program.owes if o.stage != name)
+    program = replace(state.program, owes=tuple(dict.fromkeys((*kept, *owed))))
+    program = program.with_body(append_to(program.body, loop, body))
+    result = replace(state, program=program).define(name, d, env)
+    check_locations(result, name, request)
+    return result
+
+
+def _shares_target(s: Stage, d: Definition) -> bool:
+    return bool(set(writes(s.action)) & set(writes(d.action)))
 
 
 def fuse_at(state: State, name: str, ref: Loop) -> State:
     """Move a stage to the end of the body of a loop (see the module's text)."""
     request = f"fuse_at(`{name}`, `{ref.var}` of `{ref.stage}`)"
-    state.path(name)
-    d = state.definitions[name]
+    d = state.definition(name)
+    helper = next((s for s in stages(state.program.body) if s.name != name and _shares_target(s, d)), None)
+    if helper is not None:
+        raise ScheduleError(
+            request, f"`{helper.name}` works on the result of `{name}` where it is now", where=print_stage(helper)
+        )
     if any(f is state.loop(ref) for f in state.loops(name)):
         raise ScheduleError(request, f"`{name}` is inside `{ref.var}` already")
     without = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)

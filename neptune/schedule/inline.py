@@ -13,8 +13,8 @@ from dataclasses import replace
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var, rewrite, substitute, variables
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Store, map_action, map_exprs
-from neptune.schedule.state import Definition, State
+from neptune.ir.program import Store, map_action, map_exprs, stages, writes
+from neptune.schedule.state import Definition, State, reads
 
 
 def inliner(name: str, definition: Definition) -> dict[str, Store]:
@@ -46,17 +46,40 @@ def inline_loads(e: Expr, stores: dict[str, Store]) -> Expr:
     return rewrite(e, fn)
 
 
+def _check_unchanged(state: State, name: str, buffer: str) -> None:
+    """What the stage reads must be the same where its readers are."""
+    order = stages(state.program.body)
+    first = next(k for k, s in enumerate(order) if s.name == name)
+    last = max((k for k, s in enumerate(order) if any(x.buffer == buffer for x in reads(s))), default=first)
+    sources = {x.buffer for s in order if s.name == name for x in reads(s)}
+    for s in order[first + 1 : last + 1]:
+        changed = sources & set(writes(s.action))
+        if changed:
+            raise ScheduleError(
+                f"inline(`{name}`)",
+                f"`{s.name}` changes `{min(changed)}`, which `{name}` reads, before `{buffer}` is read",
+                where=print_stage(s),
+            )
+
+
 def inline(state: State, name: str) -> State:
     """Inline one map stage into all its readers and remove it."""
     _, stage = state.path(name)
-    stores = inliner(name, state.definitions[name])
+    stores = inliner(name, state.definition(name))
     (buffer,) = stores
     if state.is_output(buffer):
         raise ScheduleError(f"inline(`{name}`)", f"`{buffer}` is an output", where=print_stage(stage))
+    if state.definitions[name].when is not None:
+        raise ScheduleError(f"inline(`{name}`)", "it is computed only where its guard holds", where=print_stage(stage))
+    _check_unchanged(state, name, buffer)
+
+    def inlined(e: Expr) -> Expr:
+        return inline_loads(e, stores)
+
     definitions = {
-        n: Definition(d.axes, map_action(d.action, lambda e: inline_loads(e, stores)))
+        n: Definition(d.axes, map_action(d.action, inlined), None if d.when is None else inlined(d.when))
         for n, d in state.definitions.items()
     }
 
-    body = map_exprs(state.program.body, lambda e: inline_loads(e, stores))
+    body = map_exprs(state.program.body, inlined)
     return replace(state.with_body(body), definitions=definitions).drop_stage(name)

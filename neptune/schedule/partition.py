@@ -41,10 +41,11 @@ from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
     Const,
     Expr,
+    Op,
     Select,
     binary,
+    ceildiv,
     conjuncts,
-    loads,
     logical_and,
     maximum,
     minimum,
@@ -52,6 +53,7 @@ from neptune.ir.expr import (
     select,
     substitute,
     variables,
+    walk,
 )
 from neptune.ir.printer import print_expr
 from neptune.ir.program import (
@@ -61,6 +63,7 @@ from neptune.ir.program import (
     Stage,
     Stmt,
     Store,
+    Update,
     for_loops,
     map_exprs,
     paths,
@@ -71,7 +74,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.schedule.state import Decision, Loop, State, replace_node
+from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 
 
 @dataclass(frozen=True)
@@ -152,25 +155,32 @@ def _masks(stage: Stage, var: str) -> list[Expr]:
 
 
 def _carried(state: State, loop: For) -> frozenset[str]:
-    """Buffers written under `loop` that outlive an iteration: read before written there, or used outside."""
-    inside = stages(loop)
-    inside_ids = {id(s) for s in inside}
-    written = {b for s in inside for b in writes(s.action)}
+    """Buffers written under `loop` that outlive an iteration: used outside, or read where no stage of this
+    iteration has certainly written the very element."""
+    inside = list(paths(loop.body))
+    inside_ids = {id(s) for _, s in inside}
+    written = {b for _, s in inside for b in writes(s.action)}
     outside = [s for s in stages(state.program.body) if id(s) not in inside_ids]
-    used = {x.buffer for s in outside for v in values(s.action) for x in loads(v)}
-    used |= {b for s in outside for b in writes(s.action)}
+    used = {x.buffer for s in outside for x in reads(s)} | {b for s in outside for b in writes(s.action)}
     used |= {b.name for b in state.program.outputs}
-    seen: set[str] = set()
-    for s in inside:
-        reads = {x.buffer for v in values(s.action) for x in loads(v)}
-        if not isinstance(s.action, Store):
-            reads |= set(writes(s.action))
-        used |= (reads & written) - seen
-        seen |= set(writes(s.action))
+    seen: dict[str, list[Stage]] = {}
+    for path, s in inside:
+        touched = [(x.buffer, x.index) for x in reads(s)]
+        if isinstance(s.action, Update):
+            touched += [(b, s.action.index) for b in s.action.buffers]
+        used |= {b for b, index in touched if not any(_provides(w, index, s) for w in seen.get(b, []))}
+        if not any(isinstance(x, If) for x in path):
+            for b in writes(s.action):
+                seen.setdefault(b, []).append(s)
     return frozenset(used & written)
 
 
-def _attach(loop: For, guards: list[Expr], carried: frozenset[str]) -> For:
+def _provides(writer: Stage, index: tuple[Expr, ...], reader: Stage) -> bool:
+    """True if `writer` has written the element at `index` whenever `reader` runs."""
+    return writer.action.index == index and set(conjuncts(writer.when)) <= set(conjuncts(reader.when))
+
+
+def _attach(loop: For, guards: list[Expr], carried: frozenset[str], finite: frozenset[str]) -> For:
     """Turn tail guards into a -inf mask at the first map from which everything absorbs it."""
     order = stages(loop)
     for guard in guards:
@@ -188,7 +198,7 @@ def _attach(loop: For, guards: list[Expr], carried: frozenset[str]) -> For:
                 continue
             if action.buffer in carried:
                 continue
-            if not unchanged(order, carried, conjunct_false(guard), {action.buffer: NEG_INF}):
+            if not unchanged(order, carried, conjunct_false(guard), {action.buffer: NEG_INF}, finite):
                 continue
             loop = _with_mask(loop, stage, guard)
             order = stages(loop)
@@ -239,30 +249,45 @@ def _drop(s: Stmt, scope: Scope, loops: tuple[For, ...]) -> Stmt:
     return fix(s, loops)
 
 
+def _finite(state: State) -> frozenset[str]:
+    """Buffers of reductions that start from a finite value."""
+    updates = [d.action for d in state.definitions.values() if isinstance(d.action, Update)]
+    return frozenset(
+        b
+        for u in updates
+        for b, start in zip(u.buffers, u.init or (), strict=True)
+        if isinstance(start, Const) and abs(start.value) < inf
+    )
+
+
 def _bounds(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str]) -> list[Bound]:
-    found: dict[Expr, Bound] = {}
+    found: dict[Expr, list[Bound | None]] = {}
+    masks = {pred for s in stages(loop.body) for pred in _masks(s, loop.var)}
+    body = stages(loop)
+    skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
         scope = scope_of(state.program, (*outer, loop, *inner))
         names = [f.var for f in reversed(inner)]
         when = conjuncts(stage.when)
         row_guards = [p for c in when if loop.var not in variables(c) for p in as_nonnegative(c) or []]
-        for pred in [c for c in when if loop.var in variables(c)]:
-            bound = _solve(pred, loop.var, names, row_guards, scope, False)
-            if bound is not None and pred not in found:
-                found[pred] = bound
-        for pred in _masks(stage, loop.var):
-            bound = _solve(pred, loop.var, names, row_guards, scope, True)
-            if bound is not None and unchanged(stages(loop), carried, conjunct_false(pred), {}):
-                found[pred] = bound
-    return list(found.values())
+        tails = [c for c in when if loop.var in variables(c) and c not in skipped]
+        # A mask counts as skipped for every stage that has it: all of them must see the same tiles.
+        for pred in dict.fromkeys([*tails, *(c for c in _selected(stage) if c in skipped)]):
+            found.setdefault(pred, []).append(_solve(pred, loop.var, names, row_guards, scope, pred in skipped))
+    return [bound for (bound, *others) in found.values() if bound is not None and all(b == bound for b in others)]
+
+
+def _selected(stage: Stage) -> list[Expr]:
+    """Every conjunct that some select of the stage depends on."""
+    selects = [x for v in values(stage.action) for x in walk(v) if isinstance(x, Select)]
+    return [c for x in selects for c in conjuncts(x.pred)]
 
 
 def partition(state: State, ref: Loop) -> State:
     """Cut one loop into pieces (see the module's text); a loop without predicates is an error."""
     request = f"partition(`{ref.var}` of `{ref.stage}`)"
-    if sum(1 for _, s in paths(state.program.body) if s.name == ref.stage) > 1:
-        raise ScheduleError(request, f"`{ref.stage}` is in pieces already")
+    check_whole(state, state.loop(ref), request)
     if state.loop(ref).kind != "serial":
         raise ScheduleError(request, f"`{ref.var}` is spread over the grid: only serial loops have pieces")
     state = replace(state, program=decompose(state.program))
@@ -280,22 +305,33 @@ def partition(state: State, ref: Loop) -> State:
     return _cut(state, loop, outer, bounds, carried)
 
 
-def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], carried: frozenset[str]) -> State:
-    uppers, lowers = [b for b in bounds if b.upper], [b for b in bounds if not b.upper]
-    hi, lo = loop.hi, loop.lo
-    for b in uppers:
-        hi = minimum(hi, b.somewhere) if b.skips else hi
-    for b in lowers:
-        lo = maximum(lo, b.somewhere) if b.skips else lo
-    # Where a predicate holds everywhere it holds somewhere, so this never passes `hi`.
+def _one_tile(bound: Bound, hi: Expr) -> bool:
+    """True for the tail of a tiled range: all tiles but the last hold, at most one is left."""
+    e = bound.everywhere
+    if not isinstance(e, Op) or e.name != "floordiv" or bound.skips:
+        return False
+    return hi == ceildiv(*e.args)
+
+
+def _clean_range(loop: For, lo: Expr, hi: Expr, uppers: list[Bound], lowers: list[Bound], scope: Scope) -> list[Expr]:
+    """[begin, end) where every predicate holds, with lo ≤ begin ≤ end ≤ hi wherever the range is not empty."""
+    begin = reduce(maximum, [b.everywhere for b in lowers], lo)
     end = reduce(minimum, [b.everywhere for b in uppers]) if uppers else hi
-    begin = lo
-    for b in lowers:
-        begin = maximum(begin, b.everywhere)
-    if lowers:
+    if lowers or loop.lo != ZERO:
         begin = maximum(lo, minimum(begin, hi))
         end = maximum(begin, minimum(end, hi))
-    whole = _attach(loop, [b.pred for b in bounds if not b.skips], carried)
+    # The whole tiles of a tiled range lie within it; any other bound is cut off at its end.
+    elif not any(_one_tile(b, loop.hi) or always(binary("le", b.everywhere, loop.hi), scope) for b in uppers):
+        end = minimum(end, hi)
+    return [begin, end]
+
+
+def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], carried: frozenset[str]) -> State:
+    uppers, lowers = [b for b in bounds if b.upper], [b for b in bounds if not b.upper]
+    hi = reduce(minimum, [b.somewhere for b in uppers if b.skips], loop.hi)
+    lo = reduce(maximum, [b.somewhere for b in lowers if b.skips], loop.lo)
+    begin, end = _clean_range(loop, lo, hi, uppers, lowers, scope_of(state.program, outer))
+    whole = _attach(loop, [b.pred for b in bounds if not b.skips], carried, _finite(state))
     clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *(b.fact for b in bounds)))
     clean_scope = scope_of(state.program, (*outer, clean_loop))
     clean = replace(clean_loop, body=_drop(loop.body, clean_scope, ()))
@@ -303,9 +339,7 @@ def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], c
     if lowers:
         pieces.insert(0, replace(whole, lo=lo, hi=begin))
     if uppers:
-        tails = [b for b in uppers if not b.skips]
-        if len(uppers) == len(tails) == 1 and not lowers:
-            # Only the tail of the range: at most one tile, the one that starts at `end`.
+        if len(uppers) == 1 and not lowers and loop.lo == ZERO and _one_tile(uppers[0], loop.hi):
             body = map_exprs(whole.body, lambda e: substitute(e, {loop.var: end}))
             pieces.append(If(binary("lt", end, hi), body))
         else:

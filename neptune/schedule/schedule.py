@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from typing import Any, TypeAlias
 
 from neptune.errors import ScheduleError
@@ -25,7 +26,7 @@ from neptune.schedule.inline import inline
 from neptune.schedule.partition import partition
 from neptune.schedule.reorder import reorder
 from neptune.schedule.split import cover, split
-from neptune.schedule.state import Decision, Definition, Loop, State, initial
+from neptune.schedule.state import Decision, Definition, Loop, State, initial, names_in_use
 
 Factor: TypeAlias = "int | Var"
 
@@ -87,8 +88,7 @@ class ScheduleBase:
 
     def definition(self, name: str) -> Definition:
         """The stage as the user wrote it: axes and action."""
-        self._state.path(name)
-        return self._state.definitions[name]
+        return self._state.definition(name)
 
     def loops(self, stage: str) -> list[Loop]:
         """The loops around a stage, outermost first."""
@@ -96,6 +96,7 @@ class ScheduleBase:
 
     def loop_of(self, stage: str, axis: str) -> Loop:
         """The loop that still runs one original axis of a stage."""
+        self._state.definition(stage)
         for f in self._state.loops(stage):
             if self._state.axes[stage].get(axis) == Var(f.var):
                 return Loop(stage, f.var)
@@ -125,7 +126,7 @@ class ScheduleBase:
         Raises ScheduleError for an empty list, a candidate that is not a power of two, or a taken name.
         """
         request = f"param({name!r}, {list(candidates)})"
-        bad = [c for c in candidates if c < 1 or c & (c - 1)]
+        bad = [c for c in candidates if isinstance(c, bool) or not isinstance(c, int) or c < 1 or c & (c - 1)]
         if bad or not candidates:
             raise ScheduleError(
                 request, "tile sizes are powers of two, at least one of them", legal=["16", "32", "64", "128"]
@@ -133,18 +134,8 @@ class ScheduleBase:
         return self._declare(request, Tunable(name, tuple(candidates)))
 
     def _declare(self, request: str, tunable: Tunable) -> Var:
-        program = self.program
-        known = next((t for t in program.tunables if t.name == tunable.name), None)
-        if known == tunable:
-            return Var(tunable.name)
-        if (
-            known
-            or not tunable.name.isidentifier()
-            or tunable.name in {*program.buffers, *(s.name for s in program.scalars)}
-        ):
-            raise ScheduleError(request, f"`{tunable.name}` is taken, or is not an identifier")
-        fresh = replace(program, tunables=(*program.tunables, tunable))
-        self._commit(replace(self._state, program=fresh), "_tunable", tunable)
+        if tunable not in self.program.tunables:
+            self._commit(declare(self._state, tunable, request), "_tunable", tunable)
         return Var(tunable.name)
 
     # --- primitives ---
@@ -165,14 +156,20 @@ class ScheduleBase:
         `for j in [0, n)` → `for j in [0, BLOCK_N)` guarded by `j < n`.
         """
         extent = self._state.loop(loop).hi
-        self._declare(f"cover(`{loop.var}`, {name!r})", Tunable(name, (), extent))
-        self._commit(cover(self._state, loop, name), "cover", loop, name)
+        # The step declares the tunable itself: it takes effect as a whole or not at all.
+        state = declare(self._state, Tunable(name, (), extent), f"cover(`{loop.var}`, {name!r})")
+        self._commit(cover(state, loop, name), "cover", loop, name)
         return loop
 
     def tile(self, loops: Sequence[Loop], factors: Sequence[Factor]) -> list[Loop]:
         """Split several loops of one nest and bring the outer parts outside: [i, j] → [i0, j0, i1, j1]."""
         before = self._state
         mark = len(self._trace)
+        request = f"tile([{', '.join(f.var for f in loops)}], …)"
+        if len(loops) != len(factors) or not loops:
+            raise ScheduleError(request, f"{len(loops)} loops and {len(factors)} factors: give one factor per loop")
+        if len({f.stage for f in loops}) > 1:
+            raise ScheduleError(request, "the loops are named through different stages", hint="use loops of one stage")
         try:
             pairs = [self.split(f, n) for f, n in zip(loops, factors, strict=True)]
             order = [*(o for o, _ in pairs), *(i for _, i in pairs)]
@@ -193,12 +190,16 @@ class ScheduleBase:
 
     def bind(self, loop: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
         """Spread loops over grid axes: `bind(i0, "grid.x")`, or a list of each (outermost first)."""
-        pairs = [(loop, axis)] if isinstance(loop, Loop) else list(zip(loop, axis, strict=True))
+        loops = (loop,) if isinstance(loop, Loop) else tuple(loop)
+        axes = (axis,) if isinstance(axis, str) else tuple(axis)
+        if len(loops) != len(axes):
+            raise ScheduleError(
+                f"bind({', '.join(f.var for f in loops)})", f"it has {len(axes)} grid axes, not {len(loops)}"
+            )
         state = self._state
-        for f, a in pairs:
-            assert isinstance(f, Loop) and isinstance(a, str)
+        for f, a in zip(loops, axes, strict=True):
             state = bind(state, f, a)
-        self._commit(state, "bind", loop, axis)
+        self._commit(state, "bind", loops, axes)
 
     def inline(self, stage: str) -> None:
         """Compute a map stage where it is read, and remove it."""
@@ -226,6 +227,17 @@ class ScheduleBase:
             self._declare("replay", tunable)
             return
         getattr(self, step.primitive)(*step.args)
+
+
+def declare(state: State, tunable: Tunable, request: str) -> State:
+    """The state with one more tunable; ScheduleError where its name means something else."""
+    program = state.program
+    if tunable in program.tunables:
+        return state
+    axes = {a for d in state.definitions.values() for a in d.extents}
+    if not tunable.name.isidentifier() or iskeyword(tunable.name) or tunable.name in names_in_use(program) | axes:
+        raise ScheduleError(request, f"`{tunable.name}` is taken, or is not an identifier")
+    return replace(state, program=replace(program, tunables=(*program.tunables, tunable)))
 
 
 def _factor(factor: Factor) -> Expr:

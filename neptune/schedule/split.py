@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, substitute
+from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, loads, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Program, map_exprs, stages
-from neptune.schedule.state import Loop, State, add_guard, fresh_name, names_in_use, replace_node
+from neptune.ir.program import ZERO, For, Owe, Program, map_exprs, stages
+from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
 
 def _divides(program: Program, factor: Expr, extent: Expr) -> bool:
@@ -39,6 +39,9 @@ def _check(state: State, ref: Loop, request: str) -> For:
             f"loop `{loop.var}` starts at {print_expr(loop.lo)}: it is already a piece of a partitioned loop",
             hint="split before you partition",
         )
+    check_whole(state, loop, request)
+    if loop.kind != "serial":
+        raise ScheduleError(request, f"loop `{loop.var}` is bound to {loop.kind}", hint="split before you bind")
     return loop
 
 
@@ -46,8 +49,6 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     """Split a loop by a number or a tunable; returns the names of the outer and the inner loop."""
     request = f"split(`{ref.var}` of `{ref.stage}`, {print_expr(factor)})"
     loop = _check(state, ref, request)
-    if loop.kind != "serial":
-        raise ScheduleError(request, f"loop `{loop.var}` is bound to {loop.kind}", hint="split before you bind")
     if isinstance(factor, Const) and int(factor.value) < 1:
         raise ScheduleError(request, "a tile has at least one iteration", legal=["a positive number", "sch.param(…)"])
     if isinstance(factor, Var) and factor.name not in {t.name for t in state.program.tunables}:
@@ -57,19 +58,25 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
             legal=[t.name for t in state.program.tunables],
             hint=f'sch.param("{factor.name}", [64, 128])',
         )
-    used = names_in_use(state.program) - {f"{loop.var}0", f"{loop.var}1"}
-    # Sibling nests may share names (axes that were aligned should); only the own path must be free.
-    on_path = {f.var for f in state.loops(ref.stage)}
-    outer = fresh_name(on_path | (used & on_path), f"{loop.var}0")
-    inner = fresh_name(on_path, f"{loop.var}1")
+    # Sibling nests may share names (axes that were aligned should); only what is around and below must be free.
+    used = names_around(state.program, loop)
+    outer = fresh_name(used, f"{loop.var}0")
+    inner = fresh_name(used | {outer}, f"{loop.var}1")
     whole = binary("add", binary("mul", Var(outer), factor), Var(inner))
     env = {loop.var: whole}
     body = map_exprs(loop.body, lambda e: substitute(e, env))
     if not _divides(state.program, factor, loop.hi):
         body = add_guard(body, binary("lt", whole, loop.hi))
     nest = For(outer, ZERO, ceildiv(loop.hi, factor), For(inner, ZERO, factor, body))
-    result = state.with_body(replace_node(state.program.body, loop, nest))
-    return result.substitute_axes({s.name for s in stages(loop.body)}, env), outer, inner
+    names = {s.name for s in stages(loop.body)}
+    owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
+    program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
+    return replace(state, program=program).substitute_axes(names, env), outer, inner
+
+
+def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:
+    """What changed in a loop changes in both halves of it."""
+    return [replace(o, loop=x) for x in (outer, inner)] if o.loop == var and o.stage in names else [o]
 
 
 def cover(state: State, ref: Loop, name: str) -> State:
@@ -77,6 +84,12 @@ def cover(state: State, ref: Loop, name: str) -> State:
 
     `cover(j, BLOCK_N)`: `for j in [0, n)` becomes `for j in [0, BLOCK_N)` with `when j < n`.
     """
-    loop = _check(state, ref, f"cover(`{ref.var}` of `{ref.stage}`, {name})")
+    request = f"cover(`{ref.var}` of `{ref.stage}`, {name})"
+    loop = _check(state, ref, request)
+    sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
+    if not variables(loop.hi) <= sizes or loads(loop.hi):
+        raise ScheduleError(
+            request, f"the extent {print_expr(loop.hi)} is known only inside other loops", hint="split it"
+        )
     body = add_guard(loop.body, binary("lt", Var(loop.var), loop.hi))
     return state.with_body(replace_node(state.program.body, loop, replace(loop, hi=Var(name), body=body)))

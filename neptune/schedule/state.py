@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Expr, Load, Op, Var, rewrite, substitute, walk
+from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute, walk
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
+    ZERO,
     Buffer,
     For,
     Program,
@@ -26,6 +27,7 @@ from neptune.ir.program import (
     Update,
     for_loops,
     map_action,
+    map_exprs,
     paths,
     rewrite_stmt,
     seq,
@@ -50,10 +52,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class Definition:
-    """A stage as written: axes with their extents (outermost first), and the action over them."""
+    """A stage as written: axes with their extents (outermost first), the action over them, and its guard."""
 
     axes: tuple[tuple[str, Expr], ...]
     action: Store | Update
+    when: Expr | None = None
 
     @property
     def extents(self) -> dict[str, Expr]:
@@ -68,8 +71,9 @@ class Definition:
         return tuple(name for name, _ in self.axes if name not in spatial)
 
     def reads(self) -> list[Load]:
-        """Every load of the value expressions, indices included."""
-        return [x for v in values(self.action) for x in walk(v) if isinstance(x, Load)]
+        """Every load of the value expressions and the guard, indices included."""
+        guard = () if self.when is None else (self.when,)
+        return [x for v in (*values(self.action), *guard) for x in loads(v)]
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,18 @@ class State:
             where=print_stage(self.path(ref.stage)[1]),
         )
 
+    def definition(self, stage: str) -> Definition:
+        """The definition of a stage, or a ScheduleError: unknown, or a helper that a primitive added."""
+        _, node = self.path(stage)
+        if stage not in self.definitions:
+            raise ScheduleError(
+                f"stage `{stage}`",
+                "it is a helper of another stage, which a primitive added: it moves with that one",
+                legal=list(self.definitions),
+                where=print_stage(node),
+            )
+        return self.definitions[stage]
+
     def writer(self, buffer: str) -> str | None:
         """The stage whose definition writes `buffer` (None for an input)."""
         for name, d in self.definitions.items():
@@ -151,7 +167,9 @@ class State:
 
     def substitute_axes(self, names: Iterable[str], env: Mapping[str, Expr]) -> State:
         """Loops of these stages were rewritten: carry that through to where their axes are."""
-        changed = {n: {a: substitute(e, env) for a, e in self.axes[n].items()} for n in names}
+        # Helpers (a previous value, a repair) have no axes of their own.
+        known = [n for n in names if n in self.axes]
+        changed = {n: {a: substitute(e, env) for a, e in self.axes[n].items()} for n in known}
         return replace(self, axes={**self.axes, **changed})
 
     def drop_stage(self, name: str) -> State:
@@ -208,13 +226,42 @@ class State:
 
 def initial(program: Program) -> State:
     """The State of a freshly imported program (one nest per stage)."""
+    program = program.with_body(from_zero(program.body))
     definitions: dict[str, Definition] = {}
     axes: dict[str, dict[str, Expr]] = {}
     for path, stage in paths(program.body):
         loops = for_loops(path)
-        definitions[stage.name] = Definition(tuple((f.var, f.hi) for f in loops), stage.action)
+        definitions[stage.name] = Definition(tuple((f.var, f.hi) for f in loops), stage.action, stage.when)
         axes[stage.name] = {f.var: Var(f.var) for f in loops}
     return State(program, definitions, axes)
+
+
+def from_zero(s: Stmt) -> Stmt:
+    """Loops that start elsewhere start at 0: `for j in [2, n): x[j]` → `for j in [0, n - 2): x[j + 2]`."""
+    s = with_stmts(s, tuple(from_zero(p) for p in sub_stmts(s)))
+    if not isinstance(s, For) or s.lo == ZERO:
+        return s
+    env = {s.var: binary("add", Var(s.var), s.lo)}
+    body = map_exprs(s.body, lambda e: substitute(e, env))
+    facts = tuple(substitute(f, env) for f in s.facts)
+    return replace(s, lo=ZERO, hi=binary("sub", s.hi, s.lo), body=body, facts=facts)
+
+
+def reads(stage: Stage) -> list[Load]:
+    """Every load of a stage: of its values, its index and its guard."""
+    guard = () if stage.when is None else (stage.when,)
+    return [x for e in (*values(stage.action), *stage.action.index, *guard) for x in loads(e)]
+
+
+def check_whole(state: State, loop: For, request: str) -> None:
+    """Raise a ScheduleError where `loop` holds only a piece of a stage that was partitioned."""
+    ids = {id(s) for s in stages(loop)}
+    inside = {s.name for s in stages(loop)}
+    split = next((s.name for s in stages(state.program.body) if id(s) not in ids and s.name in inside), None)
+    if split is not None:
+        raise ScheduleError(
+            request, f"`{split}` is in pieces, and `{loop.var}` is around one of them", hint="do this before partition"
+        )
 
 
 def unknown_stage(program: Program, name: str) -> ScheduleError:
@@ -279,6 +326,16 @@ def names_in_use(program: Program) -> set[str]:
     for path, stage in paths(program.body):
         used.add(stage.name)
         used |= {f.var for f in for_loops(path)}
+    return used
+
+
+def names_around(program: Program, loop: For) -> set[str]:
+    """Names that a new loop in the place of `loop` must avoid: sibling nests may reuse the names of loops."""
+    used = set(program.buffers) | {s.name for s in program.scalars} | {t.name for t in program.tunables}
+    for path, stage in paths(program.body):
+        used.add(stage.name)
+        if any(x is loop for x in path):
+            used |= {f.var for f in for_loops(path)}
     return used
 
 

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import ScheduleError
 from neptune.ir.program import Alloc, For, If, Seq, Stmt
-from neptune.schedule.bind import check_independent
+from neptune.schedule.bind import is_independent
 
 
 def distribute(loop: For) -> list[Stmt] | None:
     """The loops over the parts of `loop`'s body; None where it has one part, or iterations depend."""
-    try:
-        check_independent(loop, "distribute")
-    except ScheduleError:
+    if not is_independent(loop):
         return None
     parts = _parts(loop.body)
     return None if len(parts) < 2 else [replace(loop, body=p) for p in parts]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, extreme, number, poly, scope_of, simplify, split_by, to_expr
+from neptune.ir.affine import Poly, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
 from neptune.ir.expr import Const, Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
 from neptune.ir.printer import print_stage
 from neptune.ir.program import (
@@ -25,6 +25,7 @@ from neptune.ir.program import (
     Alloc,
     Buffer,
     For,
+    If,
     Program,
     Seq,
     Stage,
@@ -39,6 +40,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
+from neptune.schedule.state import fresh_name, names_in_use
 
 Index = tuple[Expr, ...]
 # A constant loop up to this length becomes a tile axis; longer ones stay loops.
@@ -58,10 +60,12 @@ def accesses(s: Stmt, buffer: str) -> Iterator[Access]:
     for path, stage in paths(s):
         loops = tuple(x for x in path if isinstance(x, For))
         action = stage.action
-        for e in (*values(action), *action.index):
-            for x in loads(e):
-                if x.buffer == buffer:
-                    yield Access(loops, stage, x.index, False)
+        exprs = [*values(action), *action.index, *([] if stage.when is None else [stage.when])]
+        exprs += [e for f in loops for e in (f.lo, f.hi)]
+        exprs += [x.pred for x in path if isinstance(x, If)]
+        for x in (x for e in exprs for x in loads(e)):
+            if x.buffer == buffer:
+                yield Access(loops, stage, x.index, False)
         if buffer in writes(action):
             if not isinstance(action, Store):
                 yield Access(loops, stage, action.index, False)
@@ -95,7 +99,7 @@ def localize(program: Program) -> Program:
     """Allocate every buffer that one kernel both writes and reads inside that kernel."""
     nests = list(kernels_of(program.body))
     inputs = {b.name for b in program.inputs}
-    kept = set(inputs) | {b.name for b in program.outputs}
+    kept = {b.name for b in program.outputs}
     fresh: list[Stmt] = []
     for k, nest in enumerate(nests):
         others = [*nests[:k], *nests[k + 1 :]]
@@ -106,6 +110,8 @@ def localize(program: Program) -> Program:
             found = list(accesses(nest, buffer.name))
             if not found or not any(a.writes for a in found) or all(a.writes for a in found):
                 continue
+            if not _self_contained(nest, buffer.name):
+                continue  # another kernel has written it before this one reads it
             outside = any(True for o in others for _ in accesses(o, buffer.name))
             wanted = outside or any(b.name == buffer.name for b in program.outputs)
             body = _allocate(program, grid, body, buffer, wanted)
@@ -134,9 +140,10 @@ def _wrap(loops: tuple[For, ...], body: Stmt) -> Stmt:
 
 
 def _self_contained(s: Stmt, buffer: str) -> bool:
-    """True if the first access under `s` is a write (there is nothing older to read)."""
-    first = next(accesses(s, buffer), None)
-    return first is None or first.writes
+    """True if whatever is read under `s` has been written there: the first access writes, whenever any other runs."""
+    first, *others = accesses(s, buffer)
+    guards = set(conjuncts(first.stage.when))
+    return first.writes and all(guards <= set(conjuncts(a.stage.when)) for a in others)
 
 
 def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
@@ -180,7 +187,7 @@ def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, w
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
     shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
     # Where a kernel's results are wanted outside, the tile gets a name of its own.
-    name = f"{buffer.name}_tile" if wanted else buffer.name
+    name = fresh_name(names_in_use(program), f"{buffer.name}_tile") if wanted else buffer.name
     local = Buffer(name, shape, buffer.dtype, "tile")
 
     def relative(index: Index) -> Index:
@@ -197,7 +204,8 @@ def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts
     for a, p in zip(found, parts, strict=True):
         scope = scope_of(program, (*outer, *a.loops))
         high = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=True)
-        if high is None:
+        low = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=False)
+        if high is None or low is None or not nonnegative(low, scope):
             raise ScheduleError(
                 f"keep `{a.stage.name}` on chip",
                 f"dimension {dim} of its tile has no known extent",
@@ -239,20 +247,17 @@ def _rename_accesses(s: Stmt, old: str, new: str, relative: object) -> Stmt:
 
 
 def _write_back(found: list[Access], buffer: Buffer, name: str, relative: object, s: Stmt) -> Stmt:
-    """Store the tile to the global buffer, over the loops of its last write."""
+    """Store the tile to the global buffer, over the loops of its first write, under what guards all writes."""
     assert callable(relative)
-    last = [a for a in found if a.writes][-1]
-    used = _used(last.index)
-    free = [f for f in last.loops if f.var in used]
-    gone = {f.var for f in last.loops} - used
-    guards = [c for c in conjuncts(last.stage.when) if not variables(c) & gone]
-    store = Store(buffer.name, last.index, Load(name, relative(last.index), buffer.dtype))
-    nest: Stmt = Stage(buffer.name, store, logical_and(*guards) if guards else None)
+    writers = [a for a in found if a.writes]
+    first = writers[0]
+    used = _used(first.index)
+    free = [f for f in first.loops if f.var in used]
+    gone = {f.var for f in first.loops} - used
+    common = [set(conjuncts(a.stage.when)) for a in writers if a.index == first.index]
+    guards = [c for c in conjuncts(first.stage.when) if not variables(c) & gone and all(c in g for g in common)]
+    store = Store(buffer.name, first.index, Load(name, relative(first.index), buffer.dtype))
+    nest: Stmt = Stage(f"{buffer.name}_store", store, logical_and(*guards) if guards else None)
     for f in reversed(free):
         nest = replace(f, body=nest)
     return nest
-
-
-def is_plain(index: Index) -> bool:
-    """True if every index is a bare variable."""
-    return all(isinstance(i, Var) for i in index)

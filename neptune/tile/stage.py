@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import TargetError
-from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known, Same, known_value
+from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.expr import (
+    FALSE,
     Cast,
     Const,
     Expr,
@@ -24,9 +25,11 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Buffer, For, Program, Stage, Store, Update, values, writes
 from neptune.ir.reducers import REDUCERS
+from neptune.tile.contents import Contents
 from neptune.tile.einops import align_to
 from neptune.tile.ir import (
     Assign,
+    Branch,
     CastTile,
     Dot,
     Full,
@@ -41,6 +44,7 @@ from neptune.tile.ir import (
     TStmt,
     Where,
 )
+from neptune.tile.localize import MAX_AXIS
 
 
 @dataclass
@@ -52,15 +56,26 @@ class Context:
     axes: dict[str, Expr] = field(default_factory=dict)
     local: dict[str, Buffer] = field(default_factory=dict)
     tile_dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # The expression a local was last assigned from, over its tile axes: for mask proofs.
-    contents: dict[str, Expr] = field(default_factory=dict)
+    contents: Contents = field(default_factory=Contents)
+    # Loops around the allocation of a local: those inside it may reduce into it.
+    born: dict[str, frozenset[str]] = field(default_factory=dict)
+    # Locals that have a value here.
+    assigned: set[str] = field(default_factory=set)
     stored: list[str] = field(default_factory=list)
+    # The matrix unit takes no shorter axes.
+    shortest: int = 1
 
     def extent(self, f: For) -> Expr:
         """The tile extent of a loop: constants are padded to a power of two."""
         if isinstance(f.hi, Const):
-            return Const(_pow2(int(f.hi.value)), "int32")
+            return Const(max(self.shortest, _pow2(int(f.hi.value))), "int32")
         return f.hi
+
+    def reducing(self, buffer: str, index: tuple[Expr, ...]) -> frozenset[str]:
+        """Loops (not tile axes) that fold into one element of a local."""
+        spatial = frozenset[str]().union(*(variables(i) for i in index))
+        outside = self.born.get(buffer, frozenset()) | spatial
+        return frozenset(f.var for f in self.outer if f.var not in outside)
 
     def local_accesses(self, stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
         found = [(b, stage.action.index) for b in writes(stage.action)]
@@ -87,8 +102,16 @@ def translate_stage(context: Context, loops: tuple[For, ...], stage: Stage) -> l
         context.axes[f.var] = extent
         if extent != f.hi:
             padding.append(Op("lt", (Var(f.var), f.hi), "bool"))
-    work = StageTranslator(context, loops, stage, [*conjuncts(stage.when), *padding])
-    return work.store() if isinstance(stage.action, Store) else work.update()
+    guards = [*conjuncts(stage.when), *padding]
+    work = StageTranslator(context, loops, stage, guards)
+    fixed = [g for g in work.scalar_guards() if not always(g, work.scope())]
+    action = stage.action
+    if not fixed or (isinstance(action, Store) and work.is_first(action.buffer)):
+        return work.run()
+    # A guard without tile axes decides for the whole tile: it may have to keep what it holds.
+    inside = replace(work, guards=[g for g in guards if g not in fixed], given=tuple(fixed)).run()
+    context.contents.may_run([stage])
+    return [Branch(logical_and(*fixed), tuple(inside))]
 
 
 @dataclass
@@ -97,6 +120,8 @@ class StageTranslator:
     loops: tuple[For, ...]
     stage: Stage
     guards: list[Expr]
+    # What holds around the whole stage.
+    given: tuple[Expr, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -105,7 +130,7 @@ class StageTranslator:
     def scope(self, facts: Iterable[Expr] = ()) -> Scope:
         padded = tuple(replace(f, hi=self.context.extent(f)) for f in self.loops)
         base = scope_of(self.context.program, (*self.context.outer, *padded))
-        more = [p for f in facts for p in as_nonnegative(f) or []]
+        more = [p for f in (*self.given, *facts) for p in as_nonnegative(f) or []]
         return Scope(base.ranges, base.at_least, (*base.facts, *more))
 
     def dims_of(self, e: Expr) -> tuple[str, ...]:
@@ -115,13 +140,22 @@ class StageTranslator:
 
     # --- statements ---
 
-    def store(self) -> list[TStmt]:
+    def run(self) -> list[TStmt]:
+        """The statements of the stage."""
         action = self.stage.action
-        assert isinstance(action, Store)
+        stmts = self.store(action) if isinstance(action, Store) else self.update(action)
+        self.context.assigned.update(b for b in writes(action) if b in self.context.local)
+        return stmts
+
+    def is_first(self, buffer: str) -> bool:
+        """True for a local without an older value to keep."""
+        return buffer in self.context.local and buffer not in self.context.assigned
+
+    def store(self, action: Store) -> list[TStmt]:
         if action.buffer in self.context.local:
             dims = self.target_dims(action.buffer, action.index)
             value = align_to(self.expr(action.value, ()), dims)
-            self.remember(action.buffer, action.value)
+            self.context.contents.store(action.buffer, action.value, self.load_guards)
             return [Assign(action.buffer, self.filled(value, dims), self.stage.name)]
         dims = tuple(dict.fromkeys(a for i in action.index for a in self.dims_of(i)))
         value = self.expr(action.value, ())
@@ -132,9 +166,7 @@ class StageTranslator:
         index = tuple(align_to(self.expr(i, ()), dims) for i in action.index)
         return [StoreTile(action.buffer, index, align_to(value, dims), mask, dims, self.stage.name)]
 
-    def update(self) -> list[TStmt]:
-        action = self.stage.action
-        assert isinstance(action, Update)
+    def update(self, action: Update) -> list[TStmt]:
         if len(action.buffers) != 1:
             raise _unsupported(self.stage, "reductions on tuples have no tile form yet")
         (buffer,), (value,) = action.buffers, action.values
@@ -143,11 +175,13 @@ class StageTranslator:
         dims = self.target_dims(buffer, action.index)
         reduced = tuple(a for a in self.axes if a not in dims)
         state = Local(buffer, dims, self.context.local[buffer].dtype)
-        self.context.contents.pop(buffer, None)
-        dot = self.dot(value, dims, reduced, state) if action.reducer == "sum" else None
+        folds = frozenset(reduced) | self.context.reducing(buffer, action.index)
+        guards = [g for g in self.guards if variables(g) & folds]
+        dot = self.dot(value, dims, reduced, state, guards) if action.reducer == "sum" else None
+        tile = self.guarded(value, guards, action.reducer) if dot is None else dot
+        self.context.contents.update(buffer, action.reducer)
         if dot is not None:
             return [Assign(buffer, dot, self.stage.name)]
-        tile = self.guarded(value, reduced, action.reducer)
         for axis in reduced:
             tile = Reduce(action.reducer, axis, self.spread(tile, axis))
         combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[action.reducer]
@@ -155,6 +189,7 @@ class StageTranslator:
         return [Assign(buffer, folded, self.stage.name)]
 
     def target_dims(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, ...]:
+        self.check_loops(buffer, index)
         names = [i.name for i in index if isinstance(i, Var)]
         if len(names) != len(index) or len(set(names)) != len(names) or not set(names) <= set(self.axes):
             raise _unsupported(
@@ -166,8 +201,20 @@ class StageTranslator:
             raise _unsupported(self.stage, f"`{buffer}` was laid out over axes {known}, here it is {tuple(names)}")
         return known
 
-    def remember(self, buffer: str, value: Expr) -> None:
-        self.context.contents[buffer] = value
+    def check_loops(self, buffer: str, index: tuple[Expr, ...]) -> None:
+        """An element of a tile cannot be picked by a loop: its loops must have become tile axes."""
+        mentioned = frozenset[str]().union(*(variables(i) for i in index))
+        for f in self.context.outer:
+            if f.var not in mentioned:
+                continue
+            length = f"axis `{f.var}` of `{buffer}` ({print_expr(f.hi)} elements)"
+            if isinstance(f.hi, Const) and f.hi.value > MAX_AXIS:
+                raise _unsupported(self.stage, f"{length} fits no tile (at most {MAX_AXIS})", "split or tile it")
+            raise _unsupported(
+                self.stage,
+                f"{length} stays a loop: a tile axis is a constant or a param, and no other loop's bounds use it",
+                "split it by a param, or leave this stage in a kernel of its own",
+            )
 
     def filled(self, value: TExpr, dims: tuple[str, ...]) -> TExpr:
         """A value broadcast to the whole tile where it has fewer dimensions."""
@@ -175,7 +222,9 @@ class StageTranslator:
             return value
         if isinstance(value, Scalar):
             return Full(value, dims, value.dtype)
-        zero = Full(Scalar(Const(0.0, value.dtype)), dims, value.dtype)
+        if value.dtype == "bool":
+            return Map("or", (Full(Scalar(FALSE), dims, "bool"), value), dims, "bool")
+        zero = Full(Scalar(REDUCERS["sum"].identity(value.dtype)[0]), dims, value.dtype)
         return Map("add", (zero, value), dims, value.dtype)
 
     def spread(self, tile: TExpr, axis: str) -> TExpr:
@@ -187,12 +236,11 @@ class StageTranslator:
 
     # --- guards ---
 
-    def guarded(self, value: Expr, reduced: tuple[str, ...], reducer: str) -> TExpr:
-        """The value with the reducer's identity where a guard on a folded axis is false."""
-        tile = self.expr(value, ())
-        identity = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
-        needed = [g for g in self.guards if set(self.dims_of(g)) & set(reduced) and self.outside(value, g) != identity]
-        return self.masked(tile, needed, REDUCERS[reducer].identity(value.dtype)[0])
+    def guarded(self, value: Expr, guards: list[Expr], reducer: str) -> TExpr:
+        """The value with the reducer's identity where one of `guards` is false."""
+        neutral = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
+        needed = [g for g in guards if neutral is None or self.outside(value, g) != neutral]
+        return self.masked(self.expr(value, ()), needed, REDUCERS[reducer].identity(value.dtype)[0])
 
     def masked(self, tile: TExpr, guards: list[Expr], other: Const) -> TExpr:
         if not guards:
@@ -204,30 +252,13 @@ class StageTranslator:
         return Where(pred, align_to(tile, dims), Scalar(other), dims)
 
     def outside(self, e: Expr, guard: Expr) -> Known:
-        """What `e` is known to be where `guard` is false: loads are masked to 0, masks store -inf."""
-
-        def is_false(parts: list[Expr]) -> bool:
-            return guard in parts
-
-        def value(x: Expr) -> Known:
-            memory: dict[str, Known] = {}
-            for load in loads(x):
-                if load.buffer in self.context.local:
-                    known = self.context.contents.get(load.buffer)
-                    if known is not None:
-                        memory[load.buffer] = value(known)
-                    else:
-                        memory[load.buffer] = Same(load.buffer, True)
-                elif guard in self.load_guards(load):
-                    memory[load.buffer] = ZERO
-            return known_value(x, memory, is_false)
-
-        return value(e)
+        """What `e` is known to be where `guard` is false."""
+        return self.context.contents.outside(e, guard, self.load_guards, self.context.local)
 
     def load_guards(self, load: Load) -> list[Expr]:
         """The guards that a global load is masked by: those over axes its index uses."""
         dims = {a for i in load.index for a in self.dims_of(i)}
-        return [g for g in self.guards if set(self.dims_of(g)) and set(self.dims_of(g)) <= dims]
+        return [g for g in self.guards if set(self.dims_of(g)) <= dims]
 
     def mask(self, preds: list[Expr], dims: tuple[str, ...]) -> TExpr | None:
         """The conjunction of predicates as a bool tile that broadcasts to `dims`."""
@@ -240,7 +271,7 @@ class StageTranslator:
 
     def expr(self, e: Expr, preds: tuple[Expr, ...]) -> TExpr:
         """The tile expression of `e`; `preds` hold around it (they may guard its loads)."""
-        if not self.dims_of(e) and not any(self.is_tensor(x) for x in loads(e)):
+        if not self.dims_of(e) and not loads(e):
             return Scalar(e)
         match e:
             case Var(name, _):
@@ -262,9 +293,6 @@ class StageTranslator:
             case _:
                 return Scalar(e)
 
-    def is_tensor(self, x: Load) -> bool:
-        return True
-
     def join(self, parts: list[TExpr]) -> tuple[str, ...]:
         used = {d for p in parts for d in p.dims}
         return tuple(a for a in self.axes if a in used)
@@ -281,11 +309,10 @@ class StageTranslator:
         shape = self.context.program.globals[e.buffer].shape
         bounds = [b for i, n in zip(e.index, shape, strict=True) for b in _in_bounds(i, n)]
         # Enclosing choices and explicit bounds guard a load that the stage's own guards do not make safe.
-        if not all(always(b, self.scope((*guards, *self.scalar_guards()))) for b in bounds):
+        if not all(always(b, self.scope(guards)) for b in bounds):
             extra = [p for p in preds if set(self.dims_of(p)) <= set(dims)]
             guards = [*guards, *extra]
-            facts = (*guards, *self.scalar_guards())
-            guards += [b for b in bounds if not always(b, self.scope(facts))]
+            guards += [b for b in bounds if not always(b, self.scope(guards))]
         index = tuple(align_to(self.expr(i, preds), dims) for i in e.index)
         return LoadTile(e.buffer, index, self.mask(guards, dims), 0.0, dims, e.dtype)
 
@@ -294,7 +321,9 @@ class StageTranslator:
 
     # --- matrix products ---
 
-    def dot(self, value: Expr, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local) -> TExpr | None:
+    def dot(
+        self, value: Expr, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local, guards: list[Expr]
+    ) -> TExpr | None:
         """`Σ_k a[x, k]·b[k, y]` on the matrix unit, where the value has that form."""
         if not (isinstance(value, Op) and value.name == "mul") or len(reduced) != 1 or state.dtype != "float32":
             return None
@@ -304,13 +333,15 @@ class StageTranslator:
             return None
         x = tuple(d for d in self.dims_of(a) if d != k)
         y = tuple(d for d in self.dims_of(b) if d != k)
-        if len(x) != 1 or len(y) != 1 or x == y:
+        if len(x) != 1 or len(y) != 1 or x == y or {*x, *y} != set(dims):
             return None
         if dims == (*y, *x):
             a, b, x, y = b, a, y, x
         if a.dtype != b.dtype or a.dtype not in ("float16", "bfloat16", "float32"):
             a, b = _widened(a), _widened(b)
-        left, right = self.factor(a, b, k), self.factor(b, a, k)
+        left, right = self.factor(a, (*x, k), guards), self.factor(b, (k, *y), guards)
+        if left is None or right is None:
+            return None
         return Dot(align_to(left, (*x, k)), align_to(right, (k, *y)), state)
 
     def operand(self, e: Expr) -> Expr:
@@ -319,9 +350,14 @@ class StageTranslator:
             return e.arg
         return e
 
-    def factor(self, e: Expr, other: Expr, k: str) -> TExpr:
-        """One operand, with zeros where a guard on `k` is false (0·NaN is NaN: both must be zero)."""
-        needed = [g for g in self.guards if k in self.dims_of(g) and self.outside(e, g) != ZERO]
+    def factor(self, e: Expr, dims: tuple[str, ...], guards: list[Expr]) -> TExpr | None:
+        """One operand over `dims`, with zeros where a guard is false; None where that is not enough.
+
+        Both operands must be zero there: 0·NaN is NaN.  A guard over axes of both cannot be put into one.
+        """
+        needed = [g for g in guards if self.outside(e, g) != ZERO]
+        if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
+            return None
         return self.masked(self.expr(e, ()), needed, Const(0.0, e.dtype))
 
 

@@ -13,24 +13,19 @@ elements, its identity, unless the masked value is provably the identity already
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
 from neptune.ir.decompose import decompose
-from neptune.ir.expr import Expr, Var, substitute
-from neptune.ir.program import (
-    Alloc,
-    For,
-    If,
-    Program,
-    Seq,
-    Stage,
-    Stmt,
-    map_action,
-)
+from neptune.ir.expr import Expr, Op, Var, substitute, variables
+from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, Update, map_action, stages
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import Branch, GridAxis, Loop, TileKernel, TileProgram, TStmt
 from neptune.tile.localize import grid_of, is_axis, kernels_of, localize
 from neptune.tile.stage import Context, translate_stage
+
+# The shortest axis of a product on the matrix unit; constants are padded to it.
+SHORTEST_DOT = 16
 
 
 def translate(program: Program) -> TileProgram:
@@ -63,45 +58,79 @@ class _Translator:
     def kernel(self, nest: Stmt, taken: list[str]) -> TileKernel:
         grid, body = grid_of(nest)
         self.context.outer = list(grid)
+        if any(_is_product(s) for s in stages(body)):
+            self.context.shortest = SHORTEST_DOT
         stmts = tuple(self.stmt(body))
         axes = tuple(self.context.axes.items())
         last = self.context.stored[-1] if self.context.stored else self.program.name
         name = f"{self.program.name}_{last}" if len(kernels_of(self.program.body)) > 1 else self.program.name
-        assert name not in taken
+        name = next(n for n in chain([name], (f"{name}_{k}" for k in count(1))) if f"{n}_kernel" not in taken)
         launch = tuple(GridAxis(f.var, f.hi, f.kind.removeprefix("grid.")) for f in grid)
         return TileKernel(f"{name}_kernel", launch, axes, stmts)
 
     def stmt(self, s: Stmt) -> list[TStmt]:
         match s:
-            case Seq(stmts):
-                return [t for x in stmts for t in self.stmt(x)]
+            case Seq(parts):
+                return [t for x in parts for t in self.stmt(x)]
             case Alloc(buffer, body):
                 self.context.local[buffer.name] = buffer
+                self.context.born[buffer.name] = frozenset(f.var for f in self.context.outer)
+                self.context.assigned.discard(buffer.name)
+                self.context.contents.forget([buffer.name])
                 return self.stmt(body)
             case If(pred, body):
-                return [Branch(pred, tuple(self.stmt(body)))]
+                return [Branch(pred, self.inside(body))]
             case Stage():
                 return self.tensorize((), s)
             case For():
                 return self.loop(s)
 
+    def inside(self, body: Stmt) -> tuple[TStmt, ...]:
+        """A body that may run any number of times: what it assigns is unknown at its start and behind it."""
+        before = set(self.context.assigned)
+        self.context.contents.may_run(stages(body))
+        found = tuple(self.stmt(body))
+        self.context.contents.may_run(stages(body))
+        self.context.assigned &= before
+        return found
+
     def loop(self, s: For) -> list[TStmt]:
         """A loop that becomes tile axes together with its nest, or stays a loop."""
-        chain = _perfect(s)
-        if chain is not None and all(is_axis(self.program, f) for f in chain[0]):
-            return self.tensorize(*chain)
+        nest = _perfect(s)
+        if nest is not None and all(is_axis(self.program, f) for f in nest[0]):
+            return self.tensorize(*nest)
+        if nest is not None and (turned := self.turned(*nest)) is not None:
+            return self.loop(turned)
         if is_axis(self.program, s) and (nests := distribute(s)) is not None:
             return [t for x in nests for t in self.stmt(x)]
         if s.kind != "serial":
             raise TargetError(
                 f"compile `{self.program.name}`",
-                f"grid loop `{s.var}` has statements beside it",
+                f"grid loop `{s.var}` has statements or loops around it that are not of the grid",
                 hint="bind only loops that enclose the whole nest",
             )
         self.context.outer.append(s)
-        body = tuple(self.stmt(s.body))
+        body = self.inside(s.body)
         self.context.outer.pop()
         return [Loop(s.var, s.lo, s.hi, body, s.facts)]
+
+    def turned(self, loops: tuple[For, ...], stage: Stage) -> For | None:
+        """The nest with its loops outside its tile axes; None where it is so, or that is not legal.
+
+        The elements of one stage are independent, and every element still folds in the same order.
+        """
+        axes = [f for f in loops if is_axis(self.program, f)]
+        rest = [f for f in loops if f not in axes]
+        bounds = frozenset[str]().union(*(variables(e) for f in rest for e in (f.lo, f.hi, *f.facts)))
+        spatial = frozenset[str]().union(*(variables(i) for i in stage.action.index))
+        independent = isinstance(stage.action, Update) or all(f.var in spatial for f in loops)
+        if list(loops) == [*rest, *axes] or bounds & {f.var for f in axes} or not independent:
+            return None
+        nest: Stmt = stage
+        for f in reversed([*rest, *axes]):
+            nest = replace(f, body=nest)
+        assert isinstance(nest, For)
+        return nest
 
     def tensorize(self, loops: tuple[For, ...], stage: Stage) -> list[TStmt]:
         loops, stage = self.unify(loops, stage)
@@ -109,27 +138,44 @@ class _Translator:
 
     def unify(self, loops: tuple[For, ...], stage: Stage) -> tuple[tuple[For, ...], Stage]:
         """Rename loops so that one tile axis has one name: that of the tile the stage reads or writes."""
+        present = {f.var for f in loops}
+        outer = {f.var for f in self.context.outer}
         names: dict[str, str] = {}
         for buffer, index in self.context.local_accesses(stage):
             for v, axis in zip(index, self.context.tile_dims.get(buffer, ()), strict=False):
-                if isinstance(v, Var) and v.name != axis and v.name not in names:
+                if not isinstance(v, Var) or v.name == axis or v.name not in present - set(names):
+                    continue
+                if axis not in outer | set(names.values()):
                     names[v.name] = axis
-        present = {f.var for f in loops}
-        names = {a: b for a, b in names.items() if a in present and (b not in present or b in names)}
+        # Two loops never get one name: a name in use must itself be given up.
+        while clash := [a for a, b in names.items() if b in present and b not in names]:
+            for a in clash:
+                del names[a]
         for f in loops:
             wish = names.get(f.var, f.var)
-            known = self.context.axes.get(wish)
-            if known is not None and known != self.context.extent(f):
-                k = 1
-                while self.context.axes.get(f"{wish}_{k}", self.context.extent(f)) != self.context.extent(f):
-                    k += 1
-                names[f.var] = f"{wish}_{k}"
+            if self.context.axes.get(wish, self.context.extent(f)) != self.context.extent(f):
+                used = present | outer | set(names.values())
+                fits = (n for n in (f"{wish}_{k}" for k in count(1)) if n not in used)
+                names[f.var] = next(n for n in fits if self.context.axes.get(n) in (None, self.context.extent(f)))
         if not names:
             return loops, stage
         env: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
         fresh = tuple(replace(f, var=names.get(f.var, f.var)) for f in loops)
         when = None if stage.when is None else substitute(stage.when, env)
         return fresh, Stage(stage.name, map_action(stage.action, lambda e: substitute(e, env)), when)
+
+
+def _is_product(stage: Stage) -> bool:
+    """True for `c[x, y] += a[x, k] * b[k, y]`, which goes to the matrix unit."""
+    action = stage.action
+    if not (isinstance(action, Update) and action.reducer == "sum" and len(action.values) == 1):
+        return False
+    value = action.values[0]
+    if not (isinstance(value, Op) and value.name == "mul" and value.dtype == "float32"):
+        return False
+    spatial = frozenset[str]().union(*(variables(i) for i in action.index))
+    a, b = (variables(x) for x in value.args)
+    return bool((a & b) - spatial) and bool(a & spatial) and bool(b & spatial)
 
 
 def _perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:

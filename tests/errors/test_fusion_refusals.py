@@ -39,6 +39,8 @@ def refused(g: Expr, *preds: Predecessor, reducer: str = "sum", dtype: str = "fl
         (exp(S - L), (SUM,), "l is a sum: exp of it may overflow at an intermediate value"),
         (exp(S - op("log", L)), (SUM,), "no max or min bounds it"),
         (exp(C - M), (MAX,), "what m folds in does not bound it"),
+        (exp(C - M), (Predecessor(M, "max", None),), "what m folds in at this position is unknown"),
+        (exp(S - M), (Predecessor(M, "max", S, repaired=True),), "it may move both ways"),
         (exp(S * M), (MAX,), "the exponent of exp is no sum of terms in r and terms in c"),
         # A positive scale that varies: every factor would be another one.
         (exp((S - M) * exp(C)), (MAX,), "the exponent of exp is no sum of terms in r and terms in c"),

@@ -10,8 +10,11 @@ import torch
 
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.triton import generate
+from neptune.codegen.triton_descriptor import aligned_rows
 from neptune.codegen.triton_expr import ScalarPrinter, host_expr, nonnegative
 from neptune.codegen.triton_index import oriented, place
+from neptune.codegen.triton_limits import descriptor_alignment
+from neptune.codegen.triton_notes import Piece, accumulators, pieces
 from neptune.codegen.triton_text import Text, constant, infix, literal, wrap
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Load, Var, cast, ceildiv, maximum, op, select
@@ -87,40 +90,121 @@ def test_source_is_valid_and_nothing_is_dead(program: TileProgram, loads: str) -
         assert {a.arg for a in fn.args.args} <= read
 
 
+def boxes(*widths: Expr, dtype: str = "float32", mask: TExpr | None = None, other: float = 0.0) -> TileProgram:
+    """One input x0, x1, … of shape [n, width] per width, each copied to y0, y1, … [n, 64] by tiles of 64 columns."""
+
+    def read(name: str) -> LoadTile:
+        return LoadTile(name, (column("r"), C), mask, other, ("r", "c"), dtype)
+
+    def write(name: str, value: TExpr) -> StoreTile:
+        return StoreTile(name, (column("r"), C), value, map_("lt", column("r"), Scalar(N)), ("r", "c"))
+
+    body = tuple(write(f"y{k}", read(f"x{k}")) for k in range(len(widths)))
+    axes = (("r", BLOCK), ("c", Const(64, "int32")))
+    kernel = TileKernel("one", (GridAxis("i0", ceildiv(N, BLOCK), "x"),), axes, body)
+    inputs = tuple(Buffer(f"x{k}", (N, w), dtype) for k, w in enumerate(widths))
+    outputs = tuple(Buffer(f"y{k}", (N, Const(64, "int32")), dtype) for k in range(len(widths)))
+    scalars = (ScalarParam("n", lo=1), ScalarParam("w", lo=1))
+    return TileProgram("run", inputs, outputs, (), scalars, (Tunable("BLOCK", (16,)),), (kernel,))
+
+
+WIDE = Const(64, "int32")
+
+
 def test_descriptor_loads_need_masks_that_mean_inside_the_buffer() -> None:
     inside = map_("lt", column("r"), Scalar(N))
     shifted = map_("lt", column("r"), Scalar(N - 1))
-    axes = (("r", BLOCK), ("c", Const(64, "int32")))
+    assert "x0_desc.load" in generate(boxes(WIDE, mask=inside), loads="descriptor")
+    assert "x0_desc.load" not in generate(boxes(WIDE, mask=shifted), loads="descriptor")
+    assert "x0_desc.load" not in generate(boxes(WIDE, mask=inside, other=-math.inf), loads="descriptor")
 
-    def source(mask: TExpr, other: float) -> str:
-        load = LoadTile("x", (column("r"), C), mask, other, ("r", "c"), "float32")
-        kernel = TileKernel("one", (GridAxis("i0", ceildiv(N, BLOCK), "x"),), axes, (store(load),))
-        program = TileProgram(
-            "run",
-            (Buffer("x", (N, N), "float32"),),
-            (Buffer("y", (N, N), "float32"),),
-            (),
-            (ScalarParam("n", lo=1),),
-            (Tunable("BLOCK", (16,)),),
-            (kernel,),
-        )
-        return generate(program, loads="descriptor")
 
-    assert "x_desc.load" in source(inside, 0.0)
-    assert "x_desc.load" not in source(shifted, 0.0)
-    assert "x_desc.load" not in source(inside, -math.inf)
+def test_descriptors_are_for_rows_of_whole_16_bytes() -> None:
+    """Rows of 66 and of w elements need not start at a multiple of 16 bytes; the same kernel reads them by pointers."""
+    program = boxes(WIDE, Const(66, "int32"), Var("w"), dtype="float16")
+    text = generate(program, loads="descriptor")
+    assert "x0_desc.load" in text and "tl.load(x1_base + " in text and "tl.load(x2_base + " in text
+    assert descriptor_alignment(program) == ["x0", "y0", "y1", "y2"]
+    assert descriptor_alignment(softmax()) == []
+    assert "x0: float16 [n, 64], 16-byte aligned in address and strides\n" in text
+    assert "x1: float16 [n, 66]\n" in text
+    (compiled,) = compile_offline(text, program, "cuda:90", loads="descriptor")
+    assert "cp.async.bulk.tensor" in compiled.asm and "ld.global" in compiled.asm
+
+
+@pytest.mark.parametrize(("dtype", "width", "fits"), [("float32", 4, 1), ("float16", 4, 0), ("int8", 80, 1)])
+def test_alignment_counts_bytes(dtype: str, width: int, fits: int) -> None:
+    assert aligned_rows(Buffer("x", (N, Const(width, "int32")), dtype)) == bool(fits)
+    assert not aligned_rows(Buffer("x", (), dtype))
 
 
 def test_generation_is_deterministic() -> None:
     assert generate(attention()) == generate(attention())
 
 
-def test_stage_comments_and_hoisting() -> None:
+def test_comments_say_what_names_do_not() -> None:
     text = generate(attention())
     loop = text[text.index("for j0") :]
-    assert loop.count("# p\n") == 2
+    assert loop.count("# m\n") == 2, "alpha is of stage m"
+    assert "# p\n" not in text and "# acc\n" not in text
+    assert "l = tl.zeros([BLOCK_M], tl.float32)  # running sum\n" in text
+
+
+def test_invariant_parts_are_outside_of_loops_and_what_only_the_end_needs_is_behind_them() -> None:
+    text = generate(attention())
+    loop = text[text.index("for j0") :]
     assert "tl.arange" not in loop
     assert "stride_k_batch" not in loop[: loop.index("def attention(")]
+    assert text.index("out_base =") > text.rindex("for j0")
+
+
+def test_bounds_of_pieces_are_named_by_what_they_end() -> None:
+    text = generate(attention())
+    assert "# Tiles that need no mask.\n    for j0 in range(j0_clean_end):" in text
+    assert "# The other tiles.\n    for j0 in range(j0_clean_end, j0_end):" in text
+
+
+def test_pieces() -> None:
+    def loop(lo: Expr, hi: Expr, masked: bool, var: str = "j") -> Loop:
+        load = LoadTile("x", X.index, map_("lt", column("r"), Scalar(N)) if masked else None, 0.0, X.dims, X.dtype)
+        return Loop(var, lo, hi, (store(load),))
+
+    a, b, c = Var("a"), Var("b"), Var("c")
+    zero = Const(0, "int32")
+    one = pieces((store(X), loop(zero, N, False)))
+    assert one == {1: Piece("j_begin", "j_end")}
+    window = pieces((loop(a, b, True), loop(b, c, False), loop(c, N, True)))
+    assert [(p.begin, p.end) for p in window.values()] == [
+        ("j_begin", "j_clean_begin"),
+        ("j_clean_begin", "j_clean_end"),
+        ("j_clean_end", "j_end"),
+    ]
+    assert [p.comment for p in window.values()] == [
+        "Tiles that need a mask.", "Tiles that need no mask.", "The other tiles."
+    ]  # fmt: skip
+    first_masked = pieces((loop(a, b, True), loop(b, N, False)))
+    assert first_masked[0] == Piece("j_begin", "j_clean_begin", "Tiles that need a mask.")
+    assert first_masked[1] == Piece("j_clean_begin", "j_end", "Tiles that need no mask.")
+    alike = pieces((loop(a, b, False), loop(b, N, False)))
+    assert alike == {0: Piece("j_begin", "j_cut_1"), 1: Piece("j_cut_1", "j_end")}
+    assert pieces((loop(a, b, False), loop(b, N, True, "k")))[1] == Piece("k_begin", "k_end")
+
+
+def test_accumulators() -> None:
+    m, s = Local("m", ("r",), "float32"), Local("s", ("r", "c"), "float32")
+    running = Assign("m", map_("max", m, Reduce("max", "c", X)))
+    power = Assign("s", map_("exp2", map_("sub", X, Rearrange(m, "r -> r 1"))))
+    plain = Assign("s", map_("exp2", map_("sub", X, Rearrange(map_("add", m, m), "r -> r 1"))))
+    prod = Assign("t", map_("mul", Local("t", ("r",), "float32"), Reduce("prod", "c", s)))
+    scaled = Assign("u", map_("mul", Local("u", ("r",), "float32"), Reduce("sum", "c", s)))
+
+    def notes(*body: TStmt) -> dict[str, str]:
+        return accumulators(TileKernel("one", (), (), (Loop("j", Const(0, "int32"), N, body),)))
+
+    assert notes(running, power) == {"m": "running maximum, in units of log2"}
+    assert notes(running, plain) == {"m": "running maximum"}
+    assert notes(prod, scaled) == {"t": "running product"}
+    assert accumulators(TileKernel("one", (), (), (running,))) == {}
 
 
 def test_strides_are_widened_before_they_multiply() -> None:
@@ -137,14 +221,46 @@ def test_a_variable_that_only_addresses_is_wide() -> None:
     assert "x_ptr + i0 * stride_x_0" in text
 
 
+def copy_rows(grid: tuple[GridAxis, ...], *index: str) -> str:
+    """A row each program, over a grid."""
+    at_row = (Scalar(sum((Var(v) for v in index[1:]), Var(index[0]))), Iota("c"))
+    out = StoreTile("y", at_row, LoadTile("x", at_row, None, 0.0, ("c",), "float32"), None, ("c",))
+    return rowwise((out,), grid)
+
+
 def test_shared_launch_dimensions_are_taken_apart() -> None:
-    grid = (GridAxis("i0", ceildiv(N, BLOCK), "x"), GridAxis("g", N, "x"))
-    index = (Scalar(Var("g")), Iota("c"))
-    out = StoreTile("y", index, LoadTile("x", index, None, 0.0, ("c",), "float32"), None, ("c",))
-    text = rowwise((out,), grid)
-    assert "pid_x = tl.program_id(0)" in text
-    assert "g = (pid_x // tl.cdiv(n, BLOCK)).to(tl.int64)" in text
+    text = copy_rows((GridAxis("i0", ceildiv(N, BLOCK), "x"), GridAxis("g", N, "x")), "g")
+    assert "pid_x = tl.program_id(0)\n    i0_count = tl.cdiv(n, BLOCK)" in text
+    assert "g = (pid_x // i0_count).to(tl.int64)" in text
     assert "grid = (triton.cdiv(n, BLOCK) * n,)" in text
+
+
+@pytest.mark.parametrize(
+    ("y", "z", "grid"), [(N, 2, "n * n * 2,"), (65535, 2, "n, 65535, 2"), (65536, 2, "n * 65536 * 2,")]
+)
+def test_what_may_not_fit_y_and_z_goes_onto_x(y: Expr | int, z: int, grid: str) -> None:
+    def extent(e: Expr | int) -> Expr:
+        return Const(e, "int32") if isinstance(e, int) else e
+
+    axes = (GridAxis("i", N, "x"), GridAxis("h", extent(y), "y"), GridAxis("b", extent(z), "z"))
+    assert f"grid = ({grid})" in copy_rows(axes, "i", "h", "b")
+
+
+def test_heads_and_rows_share_x() -> None:
+    """y[g, i] = x[g, i], one element a program."""
+    g, i = Var("g"), Var("i")
+    here = (Scalar(g), Scalar(i))
+    out = StoreTile("y", here, LoadTile("x", here, None, 0.0, (), "float32"), None, ())
+    shape = (Var("h"), Var("n"))
+    kernel = TileKernel("one", (GridAxis("i", Var("n"), "x"), GridAxis("g", Var("h"), "y")), (), (out,))
+    scalars = (ScalarParam("h", lo=1), ScalarParam("n", lo=1))
+    program = TileProgram("run", (Buffer("x", shape, "float32"),), (Buffer("y", shape, "float32"),), (), scalars, (),
+                          (kernel,))  # fmt: skip
+    source = generate(program)
+    assert "grid = (n * h,)" in source
+    x, y = torch.rand(40, 3), torch.zeros(40, 3)
+    run_interpreted(source, "run", [x, y])
+    assert torch.equal(x, y)
 
 
 def test_sibling_loops_share_names_and_an_outer_definition_never_takes_one() -> None:

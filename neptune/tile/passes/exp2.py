@@ -4,7 +4,7 @@
     m_prev = m; m = max(m, reduce(score, max))       m_prev = m; m = max(m, reduce(score, max) * (c*log2e))
     p = exp(score - m)                          →    p = exp2(score * (c*log2e) - m)
     r = exp(m_prev - m)                              r = exp2(m_prev - m)
-    lse = m + log(l)                                 lse = m * ln2 + log(l)
+    lse = where(l > 0, m + log(l), -inf)             lse = where(l > 0, m * ln2 + log(l), -inf)
 
 A maximum that feeds exponentials is kept in units of log₂: max commutes with a positive factor and the
 finite start stays the finite start (scaling *it* would overflow).  A positive constant factor of a score
@@ -12,6 +12,8 @@ moves out of the tile that holds it, through the mask (-inf·c = -inf), to where
 
 Only where what the maximum folds cannot lie at the finite extremes itself: a user who masks with the
 lowest float, or adds such a mask from memory, gets exp2((x - m) * log2e), which overflows nowhere new.
+Elsewhere a maximum is read as where(m > lowest, m * ln2, lowest), so that an untouched start is itself,
+unless a positive sum of its exponentials (l > 0) says that it is not untouched.
 """
 
 from __future__ import annotations
@@ -25,10 +27,8 @@ from neptune.ir.expr import Const, Expr, Op, op
 from neptune.tile.ir import (
     Assign,
     Branch,
-    Dot,
+    CastTile,
     Full,
-    Iota,
-    LoadTile,
     Local,
     Loop,
     Map,
@@ -47,6 +47,7 @@ from neptune.tile.ir import (
     tile_walk,
     walk_stmts,
 )
+from neptune.tile.passes.bounds import LARGE, Facts, facts_of
 from neptune.tile.passes.util import Block, map_blocks, reads
 
 
@@ -161,31 +162,49 @@ class _Log2:
     """Rewrites exponentials, with the running maxima `maxima` (and copies of them) in units of log₂."""
 
     maxima: frozenset[str]
+    facts: Facts
 
     def scaled(self, e: TExpr) -> TExpr:
         """e·log2e, pushed to where it is free."""
         log2e = op("log2e", dtype=e.dtype)
         match e:
-            case Map("sub" | "add", args, _, _) if any(_terms(e, m) for m in self.maxima):
+            case Map("sub" | "add", args, _, _) if self.mentions(e) and all(self.bounded(a) for a in args):
                 return replace(e, args=tuple(self.scaled(a) for a in args))
-            case Rearrange() if any(_terms(e, m) for m in self.maxima):
+            case Rearrange() if self.mentions(e):
                 return replace(e, arg=self.scaled(e.arg))
             case Local(name, _, _) if name in self.maxima:
                 return e
             case Reduce("max", _, Map("mul", (y, c), _, _)) if _positive(c) and isinstance(c, Scalar):
-                return _times(replace(e, arg=y), _product(c.expr, log2e))
+                return _times(replace(e, arg=self.expr(y)), _product(c.expr, log2e))
             case _:
                 return _times(self.expr(e), log2e)
 
-    def expr(self, e: TExpr) -> TExpr:
-        """The expression with exp gone and maxima read in natural units."""
-        if isinstance(e, Map) and e.op == "exp":
-            return replace(e, op="exp2", args=(self.scaled(e.args[0]),))
-        if isinstance(e, Local) and e.name in self.maxima:
-            return _times(e, op("ln2", dtype=e.dtype))
-        parts = tile_children(e)
-        fresh = tuple(self.expr(p) for p in parts)
-        return e if all(a is b for a, b in zip(parts, fresh, strict=True)) else tile_rebuild(e, fresh)
+    def mentions(self, e: TExpr) -> bool:
+        """True if a maximum is a term of `e`."""
+        return any(_terms(e, m) for m in self.maxima)
+
+    def bounded(self, e: TExpr) -> bool:
+        """True if a term of an exponent may be scaled on its own: that overflows nowhere."""
+        return self.mentions(e) or self.facts.bound(e) < LARGE
+
+    def expr(self, e: TExpr, touched: frozenset[str] = frozenset()) -> TExpr:
+        """The expression with exp gone and maxima read in natural units; `touched` ones are past their start."""
+        match e:
+            case Map("exp", (x,), _, dtype) if DTYPES[dtype].bits < 32:
+                # Scaled in a short dtype, the exponent would lose digits that exp keeps.
+                wide = _times(CastTile(self.expr(x, touched), "float32"), op("log2e"))
+                return CastTile(replace(e, op="exp2", args=(wide,), dtype="float32"), dtype)
+            case Map("exp", (x,), _, _):
+                return replace(e, op="exp2", args=(self.scaled(x),))
+            case Local(name, _, _) if name in self.maxima:
+                return _natural(e, name in touched)
+            case Where(pred, then, other, _):
+                known = touched | {m for m in self.maxima if self.facts.touched(pred, m)}
+                parts = (self.expr(pred, touched), self.expr(then, known), self.expr(other, touched))
+                return tile_rebuild(e, parts)
+        inner = tile_children(e)
+        fresh = tuple(self.expr(p, touched) for p in inner)
+        return e if all(a is b for a, b in zip(inner, fresh, strict=True)) else tile_rebuild(e, fresh)
 
     def stmt(self, s: TStmt) -> TStmt:
         if isinstance(s, Assign) and s.name in self.maxima:
@@ -204,66 +223,44 @@ class _Log2:
         return replace(e, args=(e.args[0], self.scaled(e.args[1])))
 
 
+def _natural(m: Local, touched: bool) -> TExpr:
+    """A maximum in natural units."""
+    value = _times(m, op("ln2", dtype=m.dtype))
+    if touched:
+        return value
+    lowest = Scalar(Const(DTYPES[m.dtype].lowest, m.dtype))
+    return Where(Map("gt", (m, lowest), m.dims, "bool"), value, lowest, m.dims)
+
+
 # --- which maxima ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What every local of a kernel is assigned, anywhere."""
+def _running(facts: Facts, name: str, e: TExpr) -> bool:
+    """True if `e` starts a maximum at the finite extreme, or folds something moderate into it."""
+    if isinstance(e, Full):
+        return _is_lowest(e.value)
+    if not (isinstance(e, Map) and e.op == "max" and e.dtype == "float32"):
+        return False
+    state, new = e.args
+    itself = isinstance(state, Local) and state.name == name
+    return (itself or _is_lowest(state)) and facts.bound(new) < LARGE
 
-    given: dict[str, list[TExpr]]
 
-    def running(self, name: str, e: TExpr) -> bool:
-        """True if `e` starts a maximum at the finite extreme, or folds something moderate into it."""
-        if isinstance(e, Full):
-            return _is_lowest(e.value)
-        if not (isinstance(e, Map) and e.op == "max" and e.dtype == "float32"):
-            return False
-        state, new = e.args
-        itself = isinstance(state, Local) and state.name == name
-        return (itself or _is_lowest(state)) and self.moderate(new, frozenset())
-
-    def moderate(self, e: TExpr, seen: frozenset[str]) -> bool:
-        """True if no element of `e` lies at the finite extremes (-inf is fine: it stays what it is)."""
-        match e:
-            case Scalar(Const(value, _)):
-                return value == -inf or abs(value) < 1e30
-            case Scalar() | Iota() | Dot():
-                return True
-            case LoadTile():
-                return DTYPES[e.dtype].highest < 1e30
-            case Local(name, _, _):
-                return name in seen or all(self.moderate(x, seen | {name}) for x in self.given.get(name, []))
-            case Map("exp" | "exp2" | "pow" | "div" | "log" | "log2" | "rsqrt", _, _, _):
-                return False
-            case Where(_, then, other, _):
-                return self.moderate(then, seen) and self.moderate(other, seen)
-            case _:
-                return all(self.moderate(x, seen) for x in tile_children(e))
-
-    def folded(self, maxima: frozenset[str]) -> frozenset[str]:
-        """The tiles these maxima fold."""
-        new = [e.args[1] for m in maxima for e in self.given[m] if isinstance(e, Map)]
-        return frozenset(n.name for e in new for n in tile_walk(e) if isinstance(n, Local)) - maxima
+def _folded(facts: Facts, maxima: frozenset[str]) -> frozenset[str]:
+    """The tiles these maxima fold."""
+    new = [e.args[1] for m in maxima for e in facts.given[m] if isinstance(e, Map)]
+    return frozenset(n.name for e in new for n in tile_walk(e) if isinstance(n, Local)) - maxima
 
 
 def _is_lowest(e: TExpr) -> bool:
     return isinstance(e, Scalar) and isinstance(e.expr, Const) and e.expr.value == DTYPES["float32"].lowest
 
 
-def _facts(kernel: TileKernel) -> _Facts:
-    given: dict[str, list[TExpr]] = {}
-    for s in walk_stmts(kernel.body):
-        if isinstance(s, Assign):
-            given.setdefault(s.name, []).append(s.value)
-    return _Facts(given)
-
-
-def _maxima(kernel: TileKernel, facts: _Facts) -> frozenset[str]:
+def _maxima(kernel: TileKernel, facts: Facts) -> frozenset[str]:
     """Maxima (and copies of them) that some exponent reads and that units of log₂ are safe for."""
     given = facts.given
     found = {
-        n for n, es in given.items() if all(facts.running(n, e) for e in es) and any(isinstance(e, Map) for e in es)
+        n for n, es in given.items() if all(_running(facts, n, e) for e in es) and any(isinstance(e, Map) for e in es)
     }
     copies = {n for n, es in given.items() if all(isinstance(e, Local) and e.name in found for e in es)}
     exponents = [
@@ -280,9 +277,9 @@ def _maxima(kernel: TileKernel, facts: _Facts) -> frozenset[str]:
 
 def exp2(kernel: TileKernel) -> TileKernel:
     """See the module's text."""
-    facts = _facts(kernel)
+    facts = facts_of(kernel)
     maxima = _maxima(kernel, facts)
-    folded = facts.folded(frozenset(m for m in maxima if any(isinstance(e, Map) for e in facts.given[m])))
+    folded = _folded(facts, frozenset(m for m in maxima if any(isinstance(e, Map) for e in facts.given[m])))
     kernel = replace(kernel, body=map_blocks(kernel.body, lambda b: _scale_out(b, folded)))
-    rewriter = _Log2(maxima)
+    rewriter = _Log2(maxima, facts_of(kernel))
     return replace(kernel, body=tuple(rewriter.stmt(s) for s in kernel.body))

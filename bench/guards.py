@@ -1,0 +1,44 @@
+"""Tensors inside poisoned memory: what a kernel reads or writes outside of them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+PAD = 256
+"""Elements of poison before, after, and (in a strided tensor) between what belongs to a tensor."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """`view` lies somewhere inside `memory`, NaN everywhere else."""
+
+    memory: torch.Tensor
+    view: torch.Tensor
+
+    def intact(self) -> bool:
+        """Whether everything outside of the view is still NaN."""
+        outside = torch.ones(self.memory.shape, dtype=torch.bool, device=self.memory.device)
+        outside.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset()).fill_(False)
+        return bool((self.memory.isnan() | ~outside).all())
+
+
+def guarded(
+    shape: Sequence[int], dtype: torch.dtype, device: str = "cpu", *, strided: bool = False, fill: object = None
+) -> Guarded:
+    """A tensor of NaN, or a copy of the tensor `fill`, with NaN around it.
+
+    With `strided` it is a view of a larger tensor, with poison between its rows and a unit last stride.
+    """
+    outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 5] if strided else list(shape)
+    size = 1
+    for n in outer:
+        size *= n
+    memory = torch.full((size + 2 * PAD,), float("nan"), dtype=dtype, device=device)
+    frame = memory[PAD : PAD + size].view(outer)
+    view = frame[tuple(slice(0, n) for n in shape)]
+    if isinstance(fill, torch.Tensor):
+        view.copy_(fill)
+    return Guarded(memory, view)

@@ -1,0 +1,120 @@
+"""What a reader of a kernel wants to be told, as far as the tile IR knows it.
+
+Accumulators say what they hold, and the pieces that a loop was cut into say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neptune.tile.ir import (
+    Assign,
+    Dot,
+    LoadTile,
+    Local,
+    Loop,
+    Map,
+    Reduce,
+    TExpr,
+    TileKernel,
+    TStmt,
+    Where,
+    stmt_exprs,
+    tile_walk,
+    walk_stmts,
+)
+
+RUNNING = {"sum": "sum", "prod": "product", "max": "maximum", "min": "minimum"}
+FOLDS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Names for the bounds of a loop, and a comment on it."""
+
+    begin: str
+    end: str
+    comment: str = ""
+
+
+def accumulators(kernel: TileKernel) -> dict[str, str]:
+    """What the tile variables that loops fold into hold: `m` → `running maximum, in units of log2`."""
+    exponents = set(_subtracted_exponents(kernel))
+    found: dict[str, str] = {}
+    for loop in (s for s in walk_stmts(kernel.body) if isinstance(s, Loop)):
+        for s in loop.body:
+            if isinstance(s, Assign) and (kind := _fold(s)) is not None:
+                units = ", in units of log2" if kind in ("max", "min") and s.name in exponents else ""
+                found.setdefault(s.name, f"running {RUNNING[kind]}{units}")
+    return found
+
+
+def _fold(s: Assign) -> str | None:
+    """The reducer by which `s` folds into its own variable."""
+    if not _reads(s.value, s.name):
+        return None
+    match s.value:
+        case Dot():
+            return "sum"
+        case Map(op, args, _, _):
+            inner = [x for a in args for x in tile_walk(a)]
+            kinds = {x.reducer for x in inner if isinstance(x, Reduce)} | {"sum" for x in inner if isinstance(x, Dot)}
+            return next((k for k in sorted(kinds) if FOLDS[k] == op), None)
+        case _:
+            return None
+
+
+def _reads(e: TExpr, name: str) -> bool:
+    return any(isinstance(x, Local) and x.name == name for x in tile_walk(e))
+
+
+def _subtracted_exponents(kernel: TileKernel) -> Iterator[str]:
+    """Variables x of exp2(… - x)."""
+    for e in (x for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for x in tile_walk(root)):
+        if isinstance(e, Map) and e.op == "exp2" and isinstance(arg := e.args[0], Map) and arg.op == "sub":
+            yield from (x.name for x in _unplaced(arg.args[1]))
+
+
+def _unplaced(e: TExpr) -> list[Local]:
+    """The variable that `e` is, brought to other dims or not."""
+    leaves = [x for x in tile_walk(e) if isinstance(x, Local)]
+    return leaves if len(leaves) == 1 and not any(isinstance(x, Map) for x in tile_walk(e)) else []
+
+
+def pieces(body: tuple[TStmt, ...]) -> dict[int, Piece]:
+    """The loops directly in a body, by position; neighbours over one variable that meet are one loop cut up."""
+    found: dict[int, Piece] = {}
+    run: list[Loop] = []
+    for k, s in enumerate(body):
+        if not isinstance(s, Loop):
+            run = []
+            continue
+        run = [*run, s] if run and (run[-1].var, run[-1].hi) == (s.var, s.lo) else [s]
+        found |= {k - len(run) + 1 + at: p for at, p in enumerate(_names(run))}
+    return found
+
+
+def _names(run: list[Loop]) -> list[Piece]:
+    """`j0_begin`, `j0_clean_begin`, `j0_clean_end`, `j0_end`: clean is the one piece without masks, if there is one."""
+    var = run[0].var
+    masked = [_masks(s) for s in run]
+    clean = masked.index(False) if masked.count(False) == 1 and len(run) > 1 else None
+    cuts = [f"{var}_cut_{k}" for k in range(1, len(run))]
+    if clean is not None:
+        cuts[max(clean - 1, 0) : clean + 1] = [f"{var}_clean_begin"] * (clean > 0) + [f"{var}_clean_end"]
+    names = [f"{var}_begin", *cuts[: len(run) - 1], f"{var}_end"]
+    comments = [""] * len(run) if clean is None else [_comment(k, clean) for k in range(len(run))]
+    return [Piece(names[k], names[k + 1], comments[k]) for k in range(len(run))]
+
+
+def _comment(k: int, clean: int) -> str:
+    if k == clean:
+        return "Tiles that need no mask."
+    return "The other tiles." if k > clean else "Tiles that need a mask."
+
+
+def _masks(loop: Loop) -> bool:
+    """True where elements are masked in a loop."""
+    nodes = (x for s in walk_stmts(loop.body) for root in stmt_exprs(s) for x in tile_walk(root))
+    return any(isinstance(x, Where) or (isinstance(x, LoadTile) and x.mask is not None) for x in nodes)

@@ -1,0 +1,202 @@
+"""Bring the maps between a reduction and its predecessors into the loop, one by one, producers first.
+
+e[i, j] = exp(x[i, j] - m[i])          moved into the loop as it is, or copied where something outside reads it
+p[i, j] = e[i, j] / l[i]               1/l waits: inside the loop, e stands for it
+r[i] = rsqrt(ss[i])                    does not run along the loop: written out where it is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.plan import Plan, place_in
+from neptune.fusion.repair import defer
+from neptune.fusion.roles import Predecessor, Roles
+from neptune.ir.expr import Expr, Load, Var, loads, rewrite, substitute, variables
+from neptune.ir.program import Store, Update, stages, writes
+from neptune.schedule.fuse_at import nest_of
+from neptune.schedule.inline import inline_loads
+from neptune.schedule.state import Definition, State, fresh_name, names_in_use
+
+View = Mapping[str, Expr]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The maps in between as they stand inside the loop.
+
+    `alias`: buffer → the buffer that holds its value there, without the factor in `taken`, (axes, φ).
+    `written_out`: the maps that do not run along the loop.
+    """
+
+    state: State
+    plan: Plan
+    views: Mapping[str, View | None]
+    alias: Mapping[str, str]
+    taken: Mapping[str, tuple[tuple[str, ...], Expr]]
+    written_out: Mapping[str, Store]
+
+    def split(self, e: Expr, roles: Roles) -> tuple[Expr | None, Expr]:
+        """φ and ψ of `e`, ψ reading what is inside the loop."""
+        whole = inline_loads(e, dict(self.written_out))
+        known: dict[str, Expr] = {}
+        for x in loads(whole):
+            if x.buffer in self.taken:
+                axes, factor = self.taken[x.buffer]
+                known[x.buffer] = substitute(factor, dict(zip(axes, x.index, strict=True)))
+        phi, psi = defer(whole, roles, known)
+
+        return phi, rewrite(psi, self._inside)
+
+    def _inside(self, x: Expr) -> Expr | None:
+        if isinstance(x, Load) and x.buffer in self.alias:
+            return Load(self.alias[x.buffer], x.index, x.dtype)
+        return None
+
+
+def bring_in(state: State, p: Plan) -> tuple[State, Expr]:
+    """The maps of the plan inside the loop, and what the target folds there.
+
+    Where the maps cannot hold it, the target folds what the proof is about with all maps written out.
+    """
+    action = state.definitions[p.target].action
+    assert isinstance(action, Update)
+    views = _views(p, action.values[0])
+    # A shift, max(c + φ), is taken out of the whole sum, not map by map.
+    if p.repair.deferred_op == "add" or not all(_along_axes(v) for v in views.values()):
+        return state, p.repair.body
+    chain = Chain(state, p, views, {}, {}, {})
+    kept = _kept(state, p)
+    for name in p.frontier.between:
+        chain = _bring(chain, name, name in kept)
+    folded = chain.split(action.values[0], p.query.roles)[1]
+    return (chain.state, folded) if _same(chain.state, p, folded) else (state, p.repair.body)
+
+
+def _along_axes(view: View | None) -> bool:
+    """True where a map is read at one place, along distinct loops of the target."""
+    if view is None or not all(isinstance(e, Var) for e in view.values()):
+        return False
+    return len(set(view.values())) == len(view)
+
+
+def _views(p: Plan, value: Expr) -> dict[str, View | None]:
+    """Where the target reads each map: map axis → expression in the target's variables (None if not at one place)."""
+    views: dict[str, View | None] = {}
+
+    def visit(e: Expr) -> None:
+        for x in loads(e):
+            store = p.stores.get(x.buffer)
+            if store is None:
+                continue
+            view = {v.name: i for v, i in zip(store.index, x.index, strict=True) if isinstance(v, Var)}
+            views[x.buffer] = view if views.get(x.buffer, view) == view else None
+            visit(substitute(store.value, view))
+
+    visit(value)
+    return views
+
+
+def _kept(state: State, p: Plan) -> frozenset[str]:
+    """The maps whose originals stay where they are, since something that stays reads them."""
+    kept: set[str] = set()
+    for name in reversed(p.frontier.between):
+        for buffer in writes(state.definitions[name].action):
+            leaving = set(p.frontier.between) - kept | {p.target}
+            if state.is_output(buffer) or not leaving.issuperset(state.readers(buffer)):
+                kept.add(name)
+    return frozenset(kept)
+
+
+def _roles(chain: Chain, store: Store) -> Roles:
+    """The plan's roles in the variables of one map."""
+    view = chain.views[store.buffer] or {}
+    query = chain.plan.query
+    back: dict[str, Expr] = {e.name: Var(axis) for axis, e in view.items() if isinstance(e, Var)}
+
+    def seen(pre: Predecessor) -> Predecessor:
+        known = pre.value is not None and variables(pre.value) <= set(back)
+        value = substitute(pre.value, back) if known and pre.value is not None else None
+        load = substitute(pre.load, back)
+        assert isinstance(load, Load)
+        return replace(pre, load=load, value=value)
+
+    varying = frozenset(axis for axis, e in view.items() if variables(e) & query.varying)
+    return Roles(tuple(map(seen, query.predecessors)), varying)
+
+
+def _bring(chain: Chain, name: str, kept: bool) -> Chain:
+    """One map: inside the loop already, moved there, copied there, or not needed there."""
+    state, p = chain.state, chain.plan
+    d = state.definitions[name]
+    store = p.stores[writes(d.action)[0]]
+    roles = _roles(chain, store)
+    if not roles.varying:
+        whole = replace(store, value=inline_loads(store.value, dict(chain.written_out)))
+        return replace(chain, written_out={**chain.written_out, store.buffer: whole})
+    phi, psi = chain.split(store.value, roles)
+    if phi is not None:
+        axes = tuple(i.name for i in store.index if isinstance(i, Var))
+        chain = replace(chain, taken={**chain.taken, store.buffer: (axes, phi)})
+    if isinstance(psi, Load) and psi.index == store.index:
+        return _as(chain, store, psi.buffer)
+    inside = name in {s.name for s in stages(state.loop(p.ref))}
+    if inside and psi == store.value and _in_place(state, p, name):
+        return chain
+    copy = _existing(state, p, name, psi)
+    if copy is not None:
+        return _as(chain, store, copy)
+    if phi is None and not kept and not inside:
+        moved = replace(d, action=replace(store, value=psi))
+        return replace(chain, state=place_in(state, name, moved, p.ref, p.request))
+    return _copy(chain, name, d, replace(store, value=psi))
+
+
+def _as(chain: Chain, store: Store, buffer: str) -> Chain:
+    return replace(chain, alias={**chain.alias, store.buffer: buffer})
+
+
+def _copy(chain: Chain, name: str, d: Definition, store: Store) -> Chain:
+    state, p = chain.state, chain.plan
+    fresh = fresh_name(names_in_use(state.program), f"{name}_in_{p.ref.var}")
+    state = state.with_temporary(replace(state.program.globals[store.buffer], name=fresh))
+    state = place_in(state, fresh, replace(d, action=replace(store, buffer=fresh)), p.ref, p.request)
+    state = replace(state, copies={**state.copies, (f"copy of {name}", fresh): fresh})
+    return _as(replace(chain, state=state), store, fresh)
+
+
+def _existing(state: State, p: Plan, name: str, psi: Expr) -> str | None:
+    """A copy that an earlier fusion made of the same map, where it still says the same."""
+    for (kind, _), copy in state.copies.items():
+        if kind == f"copy of {name}":
+            action = state.definitions[copy].action
+            if isinstance(action, Store) and action.value == psi and _in_place(state, p, copy):
+                return action.buffer
+    return None
+
+
+def _in_place(state: State, p: Plan, name: str) -> bool:
+    return sees_the_same(state, name, nest_of(state, p.ref), p.frontier.predecessors)
+
+
+def _same(state: State, p: Plan, value: Expr) -> bool:
+    """What is folded, with its maps inlined again, must be exactly what the repair was proved for."""
+    here = {s.name for s in stages(state.loop(p.ref))}
+    actions = (d.action for s, d in state.definitions.items() if s in here)
+    stores = {a.buffer: a for a in actions if isinstance(a, Store)}
+    return inline_loads(value, stores) == inline_loads(p.repair.body, stores)
+
+
+def sweep(state: State, p: Plan) -> State:
+    """Originals that nothing reads any more go; the copy in the loop, if there is one, takes over the name."""
+    for name in reversed(p.frontier.between):
+        buffers = writes(state.definitions[name].action)
+        if any(state.readers(b) or state.is_output(b) for b in buffers):
+            continue
+        copies = [c for (kind, _), c in state.copies.items() if kind == f"copy of {name}"]
+        state = state.drop_stage(name)
+        if len(copies) == 1 and buffers == (name,):
+            state = state.rename(copies[0], name)
+    return state

@@ -1,0 +1,255 @@
+"""The plan of a rolling update: everything that is decided, and proved, before anything moves.
+
+Find the frontier, inline the maps in between into g, work out what each predecessor folds in at the same
+position, and ask `fusion.repair` for a repair with its proofs.  Then check what the proofs rest on: where
+the stage would stand, which loops the predecessors change in, and what the accumulators start from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from neptune.errors import FusionError, ScheduleError
+from neptune.fusion.factor import guard
+from neptune.fusion.frontier import Frontier, changing_loops, frontier
+from neptune.fusion.repair import solve
+from neptune.fusion.roles import Predecessor, Query, Repair, previous
+from neptune.ir.expr import Const, Expr, Load, Var, loads, substitute
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import (
+    Program,
+    Stage,
+    Store,
+    Update,
+    reduction_loops,
+    rewrite_stmt,
+    stages,
+    writes,
+)
+from neptune.ir.reducers import REDUCERS
+from neptune.schedule.fuse_at import Nest, align, fuse_definition, nest_of
+from neptune.schedule.inline import inline_loads, inliner
+from neptune.schedule.state import Definition, Loop, State, names_in_use
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer."""
+
+    target: str
+    ref: Loop
+    frontier: Frontier
+    stores: Mapping[str, Store]
+    stages: Mapping[str, str]
+    query: Query
+    repair: Repair
+
+    @property
+    def request(self) -> str:
+        return request(self.target, self.ref)
+
+    @property
+    def rolled(self) -> tuple[Predecessor, ...]:
+        """The predecessors whose previous value the repair reads."""
+        if self.repair.factor is None:
+            return ()
+        read = set(loads(self.repair.factor))
+        return tuple(p for p in self.query.predecessors if previous(p.load) in read)
+
+
+def request(target: str, ref: Loop) -> str:
+    """What was asked, as errors repeat it."""
+    return f"cannot fuse reduction `{target}` into loop `{ref.var}` of `{ref.stage}`"
+
+
+def repair_name(stage: str) -> str:
+    """The stage that repairs the accumulator of `stage`."""
+    return f"{stage}_repair"
+
+
+def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str) -> State:
+    """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop."""
+    body = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
+    if body is None:
+        raise FusionError(asked, "it is the only stage of the program")
+    try:
+        return fuse_definition(state.with_body(body), name, d, ref, asked)
+    except ScheduleError as e:
+        wrong = e.wrong if e.wrong.startswith(f"`{name}`") else f"`{name}`: {e.wrong}"
+        raise FusionError(asked, wrong, where=e.where, legal=e.legal, hint=e.hint) from None
+
+
+def plan(state: State, target: str, ref: Loop) -> Plan:
+    """Frontier, g, repair and proof; raises FusionError and changes nothing."""
+    asked = request(target, ref)
+    d = _reduction(state, target, ref, asked)
+    assert isinstance(d.action, Update)
+    nest = nest_of(state, ref)
+    front = frontier(state, target, nest)
+    stores = _stores(state, front.between, asked)
+    g = inline_loads(d.action.values[0], stores)
+    seen = replace(d, action=replace(d.action, values=(g,)))
+    stages_of = {b: s for s in front.predecessors for b in writes(state.definitions[s].action)}
+    _check_place(state, target, seen, ref, front, asked)
+    found = {x: stages_of[x.buffer] for x in loads(g) if x.buffer in stages_of}
+    known = {**_copied(state), **stores}
+    query = Query(
+        stage=target,
+        reducer=d.action.reducer,
+        dtype=state.program.globals[d.action.buffers[0]].dtype,
+        value=g,
+        predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
+        varying=frozenset(d.reduced),
+    )
+    result = Plan(target, ref, front, stores, stages_of, query, solve(query))
+    _check_starts(state, result, d.action)
+    _check_rolled(state, result)
+    return _defined_when_empty(state, result, d)
+
+
+# --- what is asked ---------------------------------------------------------------------------------
+
+
+def _reduction(state: State, target: str, ref: Loop, asked: str) -> Definition:
+    d = state.definition(target)
+    if not isinstance(d.action, Update):
+        raise FusionError(asked, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
+    if len(d.action.values) != 1:
+        raise FusionError(asked, f"`{target}` is a reduction on tuples; these cannot be repaired yet")
+    loop = state.loop(ref)
+    if any(f is loop for f in state.loops(target)):
+        raise FusionError(asked, f"`{target}` is inside `{ref.var}` already")
+    mine = set(writes(d.action))
+    for s in stages(state.program.body):
+        if s.name != target and mine.intersection(writes(s.action)):
+            wrong = f"`{s.name}` works on the result of `{target}` where it is now"
+            raise FusionError(asked, wrong, where=print_stage(s), hint="fuse before you partition")
+    return d
+
+
+def _stores(state: State, between: Iterable[str], asked: str) -> dict[str, Store]:
+    stores: dict[str, Store] = {}
+    try:
+        for name in between:
+            stores |= inliner(name, state.definitions[name])
+    except ScheduleError as e:
+        raise FusionError(asked, f"it reads a map that cannot be inlined: {e.asked}: {e.wrong}") from None
+    return stores
+
+
+def _copied(state: State) -> dict[str, Store]:
+    """The maps that earlier fusions copied into loops: contributions of predecessors are written with them."""
+    actions = [state.definitions[c].action for c in state.copies.values() if c in state.definitions]
+    return {a.buffer: a for a in actions if isinstance(a, Store)}
+
+
+def _predecessor(
+    state: State, name: str, load: Load, d: Definition, nest: Nest, known: Mapping[str, Store]
+) -> Predecessor:
+    """Role r as the target reads it, with its contribution in the target's own variables."""
+    other = state.definitions[name]
+    action = other.action
+    assert isinstance(action, Update)
+    env: dict[str, Expr] = {v.name: i for v, i in zip(action.index, load.index, strict=True) if isinstance(v, Var)}
+    # The fused axis of the predecessor is the target's axis that runs along with it.
+    for axis, (host, theirs) in align(state, d, nest).items():
+        for mine, where in state.axes[name].items():
+            if mine not in env and state.axes[host][theirs] == where:
+                env[mine] = Var(axis)
+    complete = set(other.extents) <= set(env) and len(action.values) == 1
+    value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
+    return Predecessor(load, action.reducer, value, repaired=("repair", name) in state.copies)
+
+
+# --- what the proofs rest on -------------------------------------------------------------------------
+
+
+def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: Frontier, asked: str) -> None:
+    """A trial: the stage with all it reads, deferred or not, must find that computed where it would stand."""
+    trial = place_in(state, target, seen, ref, asked)
+    node = trial.path(target)[1]
+    mine = {f.var for f in reduction_loops(node, trial.loops(target))}
+    nest = nest_of(state, ref)
+    for name in front.predecessors:
+        kept = [f.var for f in changing_loops(state, name, nest) if f.var not in mine]
+        if kept:
+            raise FusionError(
+                asked,
+                f"`{name}` changes over loop `{kept[0]}`, and `{target}` keeps an element for each of its "
+                f"iterations:\nthose of earlier iterations would not be repaired",
+                hint=f"fuse outside of `{kept[0]}`",
+            )
+    order = [s.name for s in stages(trial.program.body)]
+    here = order.index(target)
+    for buffer in writes(node.action):
+        early = [r for r in state.readers(buffer) if r in order and order.index(r) < here]
+        if early:
+            raise FusionError(asked, f"`{early[0]}` reads `{buffer}` and stands before the end of loop `{ref.var}`")
+
+
+def _check_starts(state: State, p: Plan, action: Update) -> None:
+    """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
+    if p.repair.factor is None and p.repair.deferred is None:
+        return
+    identity = REDUCERS[action.reducer].identity(p.query.dtype)
+    if action.init != identity:
+        start = "what another stage wrote" if action.init is None else print_expr(action.init[0])
+        raise FusionError(
+            p.request,
+            f"`{p.target}` starts from {start}, which the repair would change: only the identity of "
+            f"{action.reducer} stays what it is",
+            hint=f"start from the identity, and take {start} in afterwards",
+        )
+    for pre in p.rolled:
+        of = state.definitions[p.stages[pre.load.buffer]].action
+        assert isinstance(of, Update)
+        if of.init is None or not all(isinstance(v, Const) and math.isfinite(v.value) for v in of.init):
+            start = "what another stage wrote" if of.init is None else print_expr(of.init[0])
+            raise FusionError(
+                p.request,
+                f"`{pre.load.buffer}` starts from {start}: the difference of two such values is "
+                "undefined,\nas long as nothing else was folded in",
+                hint=f"leave out the init: {of.reducer} starts from the finite extreme",
+            )
+
+
+def _check_rolled(state: State, p: Plan) -> None:
+    """The previous value is kept inside the loop: the predecessor must be updated there."""
+    loop = state.loop(p.ref)
+    if p.rolled and repair_name(p.target) in names_in_use(state.program):
+        raise FusionError(p.request, f"the name `{repair_name(p.target)}`, which its repair needs, is taken")
+    for pre in p.rolled:
+        name = p.stages[pre.load.buffer]
+        if not any(f is loop for f in state.loops(name)):
+            legal = [f.var for f in changing_loops(state, name, nest_of(state, p.ref))]
+            raise FusionError(p.request, f"`{name}`, which it has to follow, is not inside `{p.ref.var}`", legal=legal)
+        wanted = previous(pre.load).buffer
+        ours = {v for (kind, _), v in state.copies.items() if kind == f"previous {pre.load.buffer}"}
+        if wanted in state.program.buffers and wanted not in ours:
+            raise FusionError(
+                p.request,
+                f"the name `{wanted}`, which the previous value of `{pre.load.buffer}` needs, is taken",
+                hint=f"rename the buffer `{wanted}`",
+            )
+
+
+def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
+    """Where the loop may be empty the result is the identity, though φ, say 1/0, may be undefined there."""
+    phi = p.repair.deferred
+    if phi is None or p.query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
+        return p
+    guarded = guard(phi, p.query.roles)
+    if guarded is None:
+        wrong = f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
+        raise FusionError(p.request, wrong)
+    return replace(p, repair=replace(p.repair, deferred=guarded))
+
+
+def _positive(program: Program, extent: Expr) -> bool:
+    if isinstance(extent, Const):
+        return extent.value >= 1
+    lows = {s.name: s.lo for s in program.scalars}
+    low = lows.get(extent.name) if isinstance(extent, Var) else None
+    return low is not None and low >= 1

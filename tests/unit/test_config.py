@@ -1,0 +1,38 @@
+"""Settings: what counts, what does not, and that they are read when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neptune import config
+from neptune.errors import NeptuneError
+
+
+def test_defaults_and_empty_values():
+    assert config.read({}) == config.Config(target=None, verify=1, dump=None)
+    assert config.read({"NEPTUNE_TARGET": "", "NEPTUNE_VERIFY": "", "NEPTUNE_DUMP": ""}) == config.Config()
+
+
+def test_values():
+    found = config.read({"NEPTUNE_TARGET": "interpret", "NEPTUNE_VERIFY": "0", "NEPTUNE_DUMP": "out"})
+    assert found == config.Config("interpret", 0, Path("out"))
+
+
+def test_a_higher_level_draws_more():
+    draws = [config.read({"NEPTUNE_VERIFY": str(k)}).draws for k in range(3)]
+    assert draws[0] == 0 < draws[1] < draws[2]
+
+
+@pytest.mark.parametrize("text", ["3", "-1", "yes", "1.0"])
+def test_a_wrong_level_is_refused_with_the_legal_ones(text):
+    with pytest.raises(NeptuneError, match="legal here: 0, 1, 2"):
+        config.read({"NEPTUNE_VERIFY": text})
+
+
+def test_the_environment_is_read_at_each_call(monkeypatch):
+    monkeypatch.setenv("NEPTUNE_VERIFY", "2")
+    assert config.read().verify == 2
+    monkeypatch.setenv("NEPTUNE_VERIFY", "0")
+    assert config.read().verify == 0

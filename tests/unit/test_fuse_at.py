@@ -1,0 +1,322 @@
+"""fuse_at: what may move under a loop, what it owes there, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from neptune.errors import ScheduleError
+from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
+from neptune.fusion.schedule import Schedule
+from neptune.ir.decompose import decompose
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Owe, Program
+from neptune.ir.verify import verify
+from neptune.ops.softmax import softmax
+from neptune.schedule.state import Loop
+from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums
+
+M, N, K = var("m"), var("n"), var("k")
+
+
+def refused(sch: Schedule, stage: str, loop: Loop, reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason), Frozen(sch):
+        sch.fuse_at(stage, loop)
+
+
+# --- what works --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_maps_under_any_loop(depth: int, tiled: bool) -> None:
+    sch = Schedule(maps())
+    loops = sch.loops("t")
+    if tiled:
+        loops = sch.tile(loops, [sch.param("BM", [2]), 3])
+    sch.fuse_at("u", loops[depth])
+    sch.fuse_at("w", loops[depth])
+    assert len({str(sch.loops(s)[depth]) for s in sch.stages}) == 1
+    check_same(maps(), sch.program)
+
+
+def test_a_map_behind_a_finished_reduction() -> None:
+    sch = Schedule(matmul())
+    i, j, k = sch.loops("c")
+    i0, _, _, _ = sch.tile([i, j], [2, 3])
+    sch.split(k, 2)
+    sch.fuse_at("d", i0)
+    assert not sch.program.owes
+    check_same(matmul(), sch.program)
+
+
+def test_two_axes_that_both_run_over_one_buffer() -> None:
+    """g[i, j] = Σ s[i, p] s[j, p] under the loop of p: all rows of s are there."""
+    sch = Schedule(gram())
+    i, p = sch.loops("s")
+    sch.reorder(p, i)
+    p0, _ = sch.split(p, 2)
+    sch.fuse_at("g", p0)
+    check_same(gram(), sch.program)
+
+
+def test_several_shared_buffers() -> None:
+    x, y = placeholder((M, N), name="x"), placeholder((N, M), name="y")
+    a = compute((M, N), lambda i, j: x[i, j] + y[j, i], "a")
+    b = compute((N, M), lambda i, j: y[i, j] * a[j, i], "b")  # the names of the axes are exchanged
+    p = build([a, b])
+    sch = Schedule(p)
+    i, j = sch.loops("a")
+    i0, j0, _, _ = sch.tile([i, j], [2, 3])
+    sch.fuse_at("b", j0)
+    check_same(p, sch.program)
+
+
+def test_axes_of_one_name() -> None:
+    x = placeholder((M, N), name="x")
+    i = reduce_axis((0, M), "i")
+    t = compute((M, N), lambda i, j: x[i, j] + 1.0, "t")
+    p = build(compute((N,), lambda j: sum(t[i, j], axis=i), "y"))
+    sch = Schedule(p)
+    a, b = sch.loops("t")
+    sch.reorder(b, a)
+    b0, _ = sch.split(b, 2)
+    sch.fuse_at("y", b0)
+    check_same(p, sch.program)
+
+
+def test_stages_that_meet_at_an_input() -> None:
+    x = placeholder((M, N), name="x")
+    j = reduce_axis((0, N), "j")
+    a = compute((M,), lambda i: sum(x[i, j], axis=j), "a")
+    b = compute((M,), lambda i: max(x[i, j], axis=j), "b")
+    p = build([a, b])
+    sch = Schedule(p)
+    rows, cols = sch.loops("a")
+    sch.tile([rows, cols], [2, 2])
+    sch.fuse_at("b", sch.loops("a")[1])
+    check_same(p, sch.program)
+
+
+def test_under_a_covered_loop_the_guard_stays() -> None:
+    sch = Schedule(maps())
+    i, j = sch.loops("t")
+    sch.cover(j, "WIDE")
+    sch.fuse_at("u", j)
+    sch.fuse_at("w", i)
+    check_same(maps(), sch.program)
+
+
+def test_reading_at_an_offset_within_a_finished_dimension() -> None:
+    sch = Schedule(maps(shift=1))
+    i, _ = sch.loops("t")
+    sch.fuse_at("u", i)
+    sch.fuse_at("w", i)
+    check_same(maps(shift=1), sch.program)
+
+
+# --- what is owed ------------------------------------------------------------------------------
+
+
+def test_obligations_go_through_maps() -> None:
+    sch = Schedule(softmax())
+    i, j = sch.loops("m")
+    sch.fuse_at("e", j)
+    sch.fuse_at("l", j)
+    assert sch.program.owes == (Owe("e", "m", "j"), Owe("l", "m", "j"))
+    refused(sch, "l", i, "inside `i` already")
+    refused(sch, "l", sch.loops("y")[0], "`y` reads `l` before that place")
+
+
+def test_a_row_that_is_complete_owes_nothing() -> None:
+    sch = Schedule(softmax())
+    i, _ = sch.loops("m")
+    for stage in ("e", "l", "y"):
+        sch.fuse_at(stage, i)
+    assert not sch.program.owes
+    verify(decompose(sch.program))
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def test_reading_at_an_offset() -> None:
+    """Also inside a tile an offset reaches into another iteration."""
+    text = """\
+program p
+  in x: f32[n]
+  out u: f32[n]
+  temp t: f32[n]
+  scalar n: i32 lo 1
+body:
+  for i in [0, n):
+    t: t[i] = x[i]
+  for i in [0, n):
+    u: u[i] = t[i] + select(i < n - 1, t[i + 1], 0.0)
+"""
+    sch = Schedule(parse_program(text))
+    (i,) = sch.loops("t")
+    refused(sch, "u", i, "has written only")
+    i0, _ = sch.split(i, 4)
+    refused(sch, "u", i0, "has written only")
+
+
+def test_two_rows_of_one_buffer_at_once() -> None:
+    sch = Schedule(gram())
+    i, _ = sch.loops("s")
+    refused(sch, "g", i, "has written only")
+    i0, _ = sch.split(i, 2)
+    refused(sch, "g", i0, "has written only")
+
+
+def test_a_producer_in_a_later_nest() -> None:
+    refused(Schedule(row_sums()), "y", Loop("e", "i"), "computes only later")
+
+
+def test_a_reader_in_an_earlier_nest() -> None:
+    x = placeholder((M,), name="x")
+    a = compute((M,), lambda i: x[i] + 1.0, "a")
+    b = compute((M,), lambda i: a[i] * 2.0, "b")
+    c = compute((M,), lambda i: x[i] * 3.0, "c")
+    sch = Schedule(build([b, c]))
+    refused(sch, "a", sch.loops("c")[0], "`b` reads `a` before that place")
+
+
+def test_a_reader_that_would_see_only_one_iteration() -> None:
+    """r is needed in full by a reader under the same loop."""
+    x = placeholder((M, N), name="x")
+    i = reduce_axis((0, M), "i")
+    t = compute((M, N), lambda i, j: x[i, j] + 1.0, "t")
+    c = compute((N,), lambda j: sum(t[i, j], axis=i), "c")
+    y = compute((M, N), lambda i, j: t[i, j] * c[j], "y")
+    sch = Schedule(build(y))
+    rows, _ = sch.loops("t")
+    refused(sch, "y", rows, "computes only later")
+    sch.fuse_at("c", rows)
+    sch.fuse_at("y", rows)
+    assert Owe("y", "c", "i") in sch.program.owes
+
+
+def test_reducing_over_the_grid() -> None:
+    sch = Schedule(row_sums())
+    _, j = sch.loops("e")
+    sch.reorder(j, sch.loops("e")[0])
+    sch.bind(j, "grid.x")
+    refused(sch, "r", j, "spread over the grid")
+
+
+def test_a_stage_that_does_not_run_over_the_loop() -> None:
+    sch = Schedule(matmul())
+    refused(sch, "d", sch.loops("c")[2], "does not run over loop `p`")
+
+
+def test_an_unrelated_stage() -> None:
+    x, z = placeholder((M,), name="x"), placeholder((K,), name="z")
+    a, b = compute((M,), lambda i: x[i] + 1.0, "a"), compute((K,), lambda i: z[i], "b")
+    sch = Schedule(build([a, b]))
+    refused(sch, "b", sch.loops("a")[0], "shares no axis")
+
+
+def test_inside_already() -> None:
+    sch = Schedule(maps())
+    i, j = sch.loops("t")
+    refused(sch, "t", i, "inside `i` already")
+    sch.fuse_at("u", i)
+    refused(sch, "u", i, "inside `i` already")
+
+
+def test_a_stage_with_a_repair_stays() -> None:
+    sch = Schedule(softmax())
+    i, j = sch.loops("m")
+    sch.rolling_update("l", j)
+    refused(sch, "l", i, "`l_repair` works on the result of `l`")
+    with pytest.raises(ScheduleError, match="helper"), Frozen(sch):
+        sch.fuse_at("m_prev", i)
+
+
+# --- loops that only share a name, and pieces --------------------------------------------------
+
+
+def tiled_twice() -> tuple[Schedule, Loop, Loop]:
+    """t and u each in tiles of their own width, with equal loop names, side by side under i."""
+    sch = Schedule(maps())
+    i, j = sch.loops("t")
+    j0, _ = sch.split(j, 2)
+    _, k = sch.loops("u")
+    sch.split(k, 4)
+    sch.fuse_at("u", i)
+    return sch, i, j0
+
+
+def test_loops_of_one_name_and_different_ranges() -> None:
+    sch, i, _ = tiled_twice()
+    sch.fuse_at("w", sch.loops("u")[1])
+    check_same(maps(), sch.program)
+
+
+def test_stages_behind_a_partitioned_loop_run_in_full() -> None:
+    """The loops of a piece are not the axis: a stage behind it gets loops of its own."""
+    x = placeholder((M, N), name="x")
+    p = build([compute((M, N), lambda i, j: x[i, j] + k, f"t{k}") for k in range(2)])
+    sch = Schedule(p)
+    i, j = sch.loops("t0")
+    j0, _ = sch.split(j, 2)
+    sch.partition(j0)
+    sch.fuse_at("t1", i)
+    assert [f.var for f in sch.loops("t1")] == ["i", "j"]
+    check_same(p, sch.program)
+
+
+def test_nothing_moves_into_a_piece() -> None:
+    sch = Schedule(maps())
+    _, j = sch.loops("t")
+    j0, _ = sch.split(j, 2)
+    sch.partition(j0)
+    refused(sch, "u", j0, "in pieces")
+
+
+def test_ragged_rows() -> None:
+    """Extents that load: t and y run over len[i] columns of row i."""
+    text = """\
+program p
+  in x: f32[m, n]
+  in len: i32[m]
+  out y: f32[m]
+  temp t: f32[m, n]
+  scalar m: i32 lo 1
+  scalar n: i32 lo 1
+body:
+  for i in [0, m):
+    for j in [0, len[i]):
+      t: t[i, j] = x[i, j] * 2.0
+  for r in [0, m):
+    for c in [0, len[r]):
+      y: y[r] += t[r, c] init 0.0
+"""
+    import numpy as np
+
+    from neptune.verify.evaluate import evaluate
+
+    program = parse_program(text)
+    inputs = {"x": np.arange(12.0).reshape(3, 4), "len": np.array([2, 0, 4])}
+    for depth in (0, 1, 2):
+        sch = Schedule(program)
+        i, j = sch.loops("t")
+        loops = [i, j] if depth < 2 else [i, sch.split(j, 3)[0]]
+        sch.fuse_at("y", loops[min(depth, 1)])
+        verify(decompose(sch.program))
+        found, expected = (evaluate(p, inputs, {"m": 3, "n": 4})["y"] for p in (sch.program, program))
+        np.testing.assert_allclose(found, expected)
+
+
+def test_a_new_stage_behind_pieces_may_read_only_what_is_whole() -> None:
+    """A tile that was skipped never wrote its scores."""
+    q = placeholder((M, N), name="q")
+    j = reduce_axis((0, N), "j")
+    s = compute((M, N), lambda i, j: q[i, j], "s")
+    r = compute((M,), lambda i: sum(exp(s[i, j]), axis=j), "r")
+    sch = Schedule(build([r, compute((M, N), lambda i, j: s[i, j] + r[i], "y")]))
+    i, jj = sch.loops("s")
+    j0, _ = sch.split(jj, 2)
+    sch.fuse_at("r", j0)
+    sch.partition(j0)
+    refused(sch, "y", i, "in pieces")

@@ -1,0 +1,98 @@
+"""inline: a map is computed where it is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from neptune.errors import ScheduleError
+from neptune.fusion.schedule import Schedule
+from neptune.ops.softmax import figure1, softmax
+from tests.schedule_examples import check_same, gram, maps, row_sums
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_map_goes_into_its_readers(shift: int) -> None:
+    sch = Schedule(maps(shift))
+    sch.inline("u")
+    assert sch.stages == ("t", "w")
+    assert [b.name for b in sch.program.temporaries] == []
+    check_same(maps(shift), sch.program)
+
+
+def test_two_readers_and_two_places() -> None:
+    for program, stage in ((row_sums(), "e"), (gram(), "s")):
+        sch = Schedule(program)
+        sch.inline(stage)
+        assert stage not in sch.stages
+        check_same(program, sch.program)
+
+
+def test_inline_after_tiling_and_fusion() -> None:
+    sch = Schedule(row_sums())
+    i, j = sch.loops("e")
+    j0, _ = sch.split(j, 2)
+    sch.fuse_at("r", j0)
+    sch.inline("e")
+    check_same(row_sums(), sch.program)
+
+
+def test_inline_after_partition() -> None:
+    sch = Schedule(row_sums())
+    _, j = sch.loops("e")
+    j0, _ = sch.split(j, 2)
+    sch.fuse_at("r", j0)
+    sch.partition(j0)
+    sch.inline("e")
+    check_same(row_sums(), sch.program)
+
+
+def test_inline_inside_a_rolled_loop() -> None:
+    sch = Schedule(softmax())
+    _, j = sch.loops("m")
+    sch.rolling_update("l", j)
+    sch.inline("e")
+    assert not sch.program.owes
+    check_rolled(sch)
+
+
+def check_rolled(sch: Schedule) -> None:
+    import numpy as np
+
+    from tests.schedule_examples import outputs
+
+    for rows, cols in ((1, 1), (3, 5)):
+        sizes = {"rows": rows, "cols": cols}
+        np.testing.assert_allclose(outputs(sch.program, sizes)["y"], outputs(softmax(), sizes)["y"], rtol=1e-12)
+
+
+def test_a_previous_value_stays_where_it_was_taken() -> None:
+    sch = Schedule(figure1())
+    _, j = sch.loops("xmax")
+    sch.rolling_update("xsum", j)
+    with pytest.raises(ScheduleError, match="helper"):
+        sch.inline("xmax_prev")
+
+
+def test_what_is_read_must_not_change_before_the_reader() -> None:
+    """y reads e[i], a copy of the running maximum m; a later step of the loop changes m again."""
+    from neptune.ir.parser import parse_program
+    from neptune.schedule.inline import inline
+    from neptune.schedule.state import initial
+
+    text = """\
+program p
+  in x: f32[n]
+  out y: f32[n]
+  temp m: f32[n]
+  temp e: f32[n]
+  scalar n: i32 lo 1
+body:
+  for i in [0, n):
+    e: e[i] = m[i]
+  for i in [0, n):
+    m: m[i] = x[i]
+  for i in [0, n):
+    y: y[i] = e[i]
+"""
+    with pytest.raises(ScheduleError, match="`m` changes `m`, which `e` reads"):
+        inline(initial(parse_program(text)), "e")

@@ -1,0 +1,179 @@
+"""Kernels: calls on every target that needs no GPU, and what a kernel tells about itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import neptune
+from neptune.ir.parser import parse_program
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.softmax import softmax
+from neptune.runtime.launch import Target, parse_target
+from tests.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
+
+ON_CPU = ("llvm", "interpret")
+
+
+def rows_reference(x, w, scale, shift):
+    return (x * w).sum(-1) * scale + shift
+
+
+@pytest.mark.parametrize("target", ON_CPU)
+@pytest.mark.parametrize("template", [rows_fused, rows_covered, rows_apart])
+def test_calls_on_every_cpu_target(target, template):
+    kernel = neptune.compile(rows_program(), template, target=target)
+    for m, n in ((1, 1), (33, 50), (16, 8)):
+        x, w = torch.randn(m, n), torch.randn(n)
+        got = kernel(x, w, 0.5, 3)
+        assert got.shape == (m,) and got.dtype == torch.float32
+        torch.testing.assert_close(got, rows_reference(x, w, 0.5, 3))
+
+
+def test_targets_agree_on_what_they_run():
+    a, b = (neptune.compile(rows_program(), rows_fused, target=t) for t in ON_CPU)
+    assert a.program == b.program and a.source == b.source
+    assert (a.target, b.target) == ON_CPU
+
+
+@pytest.mark.parametrize("make", [prefill_causal, prefill_global])
+def test_attention(make):
+    kernel = neptune.compile(make(depth=16, dtype="float32"), "flash_attention", target="llvm", params={"BLOCK_M": 16})
+    q, k, v = torch.randn(2, 3, 21, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
+    mask = torch.ones(21, 40, dtype=torch.bool).tril(19) if make is prefill_causal else None
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(kernel(q, k, v), expected)
+
+
+@pytest.mark.parametrize("target", ON_CPU)
+def test_strides_are_honoured_and_nothing_is_copied(target):
+    kernel = neptune.compile(rows_program(), rows_fused, target=target)
+    packed = torch.randn(40, 3, 24)
+    x, w = packed[:, 1], torch.randn(1, 24).expand(5, 24)[2]
+    big = torch.full((2, 40), 7.0)
+    assert kernel(x, w, 2.0, 0, out=big[1]) is not None
+    torch.testing.assert_close(big[1], rows_reference(x, w, 2.0, 0))
+    assert torch.equal(big[0], torch.full((40,), 7.0))
+
+
+def test_out_is_returned_as_it_was_given():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    x, w, y = torch.randn(5, 7), torch.randn(7), torch.empty(5)
+    assert kernel(x, w, 1.0, 0, out=y) is y
+    torch.testing.assert_close(y, rows_reference(x, w, 1.0, 0))
+
+
+@pytest.mark.parametrize("target", ON_CPU)
+def test_several_outputs_come_as_a_tuple_in_order(target):
+    kernel = neptune.compile(pair_program(), pair_apart, target=target)
+    x, bias = torch.randn(2, 6, 64).half(), torch.zeros(2, 6).half()
+    total, twice = kernel(x, bias)
+    torch.testing.assert_close(total, x.float().sum(-1))
+    assert torch.equal(twice, x.repeat_interleave(2, dim=1))
+    given = (torch.empty_like(total), torch.empty_like(twice))
+    got = kernel(x, bias, out=given)
+    assert got[0] is given[0] and got[1] is given[1]
+    assert torch.equal(given[0], total) and torch.equal(given[1], twice)
+
+
+def test_tiles_that_cover_a_size_follow_the_call():
+    kernel = neptune.compile(rows_program(), rows_covered, target="llvm")
+    assert "BLOCK_N" not in kernel.params and kernel.params["BLOCK_M"] == 4
+    for n in (1, 3, 129):
+        x, w = torch.randn(6, n), torch.randn(n)
+        torch.testing.assert_close(kernel(x, w, 1.0, 0), rows_reference(x, w, 1.0, 0))
+
+
+def test_it_names_its_arguments():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    assert (kernel.name, kernel.inputs, kernel.scalars, kernel.outputs) == (
+        "rows",
+        ("x", "w"),
+        ("scale", "shift"),
+        ("y",),
+    )
+    assert "rows(x: float32[m, n], w: float32[n], scale: float32, shift: int32) -> y: float32[m]" in repr(kernel)
+
+
+def test_params_cannot_be_changed_through_the_kernel():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm", params={"BLOCK_M": 32})
+    kernel.params["BLOCK_M"] = 1
+    assert kernel.params == {"BLOCK_M": 32, "BLOCK_N": 8, "num_warps": 4, "num_stages": 2}
+
+
+def test_ir_stages():
+    kernel = neptune.compile(softmax(), "softmax_online", target="llvm")
+    loops, scheduled, fused, tile = (kernel.ir(s) for s in ("loops", "scheduled", "fused", "tile"))
+    assert parse_program(loops) == softmax()
+    assert "BLOCK_M" not in loops and "BLOCK_M" in scheduled
+    assert "_rescale" not in scheduled and "_rescale" in fused
+    assert parse_program(fused) == kernel.program
+    assert tile.startswith("tile program softmax")
+    with pytest.raises(neptune.ScheduleError, match="legal here: loops, scheduled, fused, tile"):
+        kernel.ir("ptx")
+
+
+def test_source_is_a_module_with_a_launch_function():
+    source = neptune.compile(rows_program(), rows_fused, target="llvm").source
+    assert "@triton.jit" in source and "def rows(x, w, y, scale, shift, *, BLOCK_M=16" in source
+
+
+def test_offline_compilation_needs_no_gpu():
+    kernel = neptune.compile(rows_program(), rows_covered, target="cuda:90", shapes={"n": 64})
+    asm = kernel.asm()
+    assert list(asm) == ["rows_kernel"] and ".target sm_90" in asm["rows_kernel"]
+    (used,) = kernel.resources("cuda:80")
+    assert used.name == "rows_kernel" and used.registers > 0 and used.spill_bytes == 0
+    assert kernel.asm("cuda:90") == asm
+
+
+def test_asm_wants_an_architecture():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    with pytest.raises(neptune.TargetError, match="name the architecture"):
+        kernel.asm("llvm")
+    if not torch.cuda.is_available():
+        with pytest.raises(neptune.TargetError, match="legal here: cuda:80, cuda:90, hip:gfx942"):
+            kernel.asm()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_kernel_compiles_and_explains_where_there_is_no_gpu():
+    kernel = neptune.compile(rows_program(), rows_fused, target="cuda")
+    assert "@triton.jit" in kernel.source and "rows" in kernel.explain()
+    with pytest.raises(neptune.ShapeError, match="argument `x` is on cpu"):
+        kernel(torch.randn(3, 4), torch.randn(4), 1.0, 0)
+    # Arguments on a GPU cannot be made here, so that the launch itself is asked.
+    with pytest.raises(neptune.TargetError, match="sees no GPU"):
+        _ = kernel._launch
+
+
+@pytest.mark.parametrize("text", ["cuda:90", "cuda", "hip:gfx942", "interpret", "llvm"])
+def test_targets_parse_and_print(text):
+    assert str(parse_target(text)) == text
+
+
+@pytest.mark.parametrize("text", ["tpu", "cuda:", "cuda:sm90", "hip:942", "llvm:x86", "interpret:1", "CUDA"])
+def test_unknown_targets_list_the_legal_ones(text):
+    with pytest.raises(neptune.TargetError, match="legal here: cuda, cuda:90, hip, hip:gfx942, interpret, llvm"):
+        parse_target(text)
+
+
+def test_gpu_targets_take_gpu_tensors():
+    assert [Target(k).device for k in ("cuda", "hip", "interpret", "llvm")] == ["cuda", "cuda", "cpu", "cpu"]
+
+
+def test_importing_neptune_is_light():
+    heavy = "{'torch', 'triton', 'tvm', 'sympy', 'numpy'} & set(sys.modules)"
+    code = f"import sys, neptune; neptune.ShapeError, neptune.Program; sys.exit(bool({heavy}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_names():
+    for name in neptune.__all__:
+        assert getattr(neptune, name) is not None
+    assert set(neptune.__all__) <= set(dir(neptune))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = neptune.nothing

@@ -1,0 +1,174 @@
+"""The schedule as a whole: it is a value that replays, and a call that fails changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neptune.errors import NeptuneError, ScheduleError
+from neptune.fusion.schedule import Schedule, replay
+from neptune.ir.decompose import decompose
+from neptune.ir.expr import Var
+from neptune.ir.program import Program
+from neptune.ir.verify import verify
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.softmax import figure1, softmax
+from neptune.schedule.state import Loop
+from neptune.templates.flash_attention import flash_attention
+from neptune.templates.softmax_online import softmax_online
+from neptune.templates.softmax_row import softmax_row
+from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_max, row_sums
+
+
+def tiled_matmul(sch: Schedule) -> None:
+    i, j, k = sch.loops("c")
+    i0, j0, _, _ = sch.tile([i, j], [sch.param("BM", [2, 4]), 3])
+    k0, _ = sch.split(k, 2)
+    sch.privatize("c", k0)
+    sch.fuse_at("d", j0)
+    sch.bind([i0, j0], ["grid.y", "grid.x"])
+
+
+def covered(sch: Schedule) -> None:
+    sch.cover(sch.loops("e")[1], "WIDE")
+    sch.inline("e")
+
+
+CASES: list[tuple[Callable[[], Program], Callable[[Schedule], None]]] = [
+    (matmul, tiled_matmul),
+    (row_sums, covered),
+    (prefill_causal, flash_attention),
+    (prefill_global, flash_attention),
+    (softmax, softmax_online),
+    (softmax, softmax_row),
+]
+
+
+@pytest.mark.parametrize(("make", "template"), CASES)
+def test_a_trace_replays_to_an_equal_program(make: Callable[[], Program], template: Callable[[Any], None]) -> None:
+    sch = Schedule(make())
+    template(sch)
+    verify(decompose(sch.program))
+    again = replay(make(), sch.trace)
+    assert again.program == sch.program
+    assert again.trace == sch.trace
+    assert again.decisions == sch.decisions
+
+
+def test_a_trace_does_not_share_the_lists_of_the_caller() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.loops("c")
+    loops, axes = [i, j], ["grid.y", "grid.x"]
+    sch.bind(loops, axes)
+    loops.clear()
+    axes.clear()
+    assert replay(matmul(), sch.trace).program == sch.program
+
+
+def test_steps_print_as_calls() -> None:
+    sch = Schedule(matmul())
+    sch.split(sch.loops("c")[0], sch.param("BM", [2]))
+    assert [str(s) for s in sch.trace][1:] == ["sch.split(Loop('c', 'i'), BM)"]
+
+
+# --- a call that fails -------------------------------------------------------------------------
+
+PROGRAMS = [matmul, gram, maps, row_sums, row_max, softmax, figure1]
+
+
+@st.composite
+def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
+    """Some primitive with arguments that may or may not be legal."""
+    names = [*sch.stages, "nothing"]
+    stage = draw(st.sampled_from(names))
+    loops = [f for n in sch.stages for f in sch.loops(n)] + [Loop("nothing", "i"), Loop(sch.stages[0], "z")]
+    one, two = draw(st.sampled_from(loops)), draw(st.sampled_from(loops))
+    factor = draw(st.sampled_from([0, 1, 2, 3, Var("BM"), Var("foreign")]))
+    axis = draw(st.sampled_from(["grid.x", "grid.y", "grid.w"]))
+    return draw(
+        st.sampled_from(
+            [
+                lambda: sch.split(one, factor),
+                lambda: sch.cover(one, draw(st.sampled_from(["WIDE", "BM", "m", "not a name"]))),
+                lambda: sch.tile([one, two], [factor, 2]),
+                lambda: sch.tile([one], [2, 2]),
+                lambda: sch.reorder(one, two),
+                lambda: sch.bind(one, axis),
+                lambda: sch.bind([one, two], ["grid.x", axis]),
+                lambda: sch.bind([one, two], ["grid.x"]),
+                lambda: sch.inline(stage),
+                lambda: sch.fuse_at(stage, one),
+                lambda: sch.partition(one),
+                lambda: sch.privatize(stage, one),
+                lambda: sch.rolling_update(stage, one),
+                lambda: sch.param("BM", draw(st.sampled_from([[2, 4], [3], []]))),
+            ]
+        )
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_any_sequence_of_calls_is_sound_and_atomic(data: st.DataObject) -> None:
+    make = data.draw(st.sampled_from(PROGRAMS))
+    sch = Schedule(make())
+    if data.draw(st.booleans()):
+        sch.param("BM", [2, 4])
+    for _ in range(data.draw(st.integers(1, 6))):
+        call = data.draw(calls(sch))
+        frozen = Frozen(sch)
+        before = frozen.seen()
+        try:
+            call()
+        except NeptuneError as error:
+            assert frozen.seen() == before, error
+            assert len(str(error).splitlines()) <= 20
+        verify(decompose(sch.program))
+    if not sch.program.owes:
+        check_same(make(), sch.program, tiles=(2,))
+    assert replay(make(), sch.trace).program == sch.program
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+def test_what_templates_ask() -> None:
+    sch = Schedule(softmax())
+    assert sch.stages == ("m", "e", "l", "y")
+    assert sch.stage("m") == "m"
+    assert sch.producers("y") == ["e", "l"] and sch.consumers("m") == ["e"]
+    assert sch.definition("m").reduced == ("j",)
+    i, j = sch.loops("m")
+    assert sch.loop_of("m", "j") == j
+    sch.split(i, 2)
+    with pytest.raises(ScheduleError, match="no single loop runs it"):
+        sch.loop_of("m", "i")
+
+
+def test_helpers_are_told_from_stages() -> None:
+    sch = Schedule(figure1())
+    sch.rolling_update("xsum", sch.loops("xmax")[1])
+    assert sch.loops("xmax_prev")
+    for ask in (sch.definition, sch.producers, sch.consumers, lambda s: sch.loop_of(s, "i")):
+        with pytest.raises(ScheduleError, match="helper"):
+            ask("xmax_prev")
+
+
+def test_helpers_are_split_with_their_loop() -> None:
+    sch = Schedule(figure1())
+    i, j = sch.loops("xmax")
+    sch.rolling_update("xsum", j)
+    sch.split(i, 2)
+    verify(decompose(sch.program))
+
+
+def test_a_param_is_declared_once() -> None:
+    sch = Schedule(matmul())
+    assert sch.param("BM", [2, 4]) == sch.param("BM", [2, 4])
+    assert len(sch.trace) == 1
+    with pytest.raises(ScheduleError, match="taken"), Frozen(sch):
+        sch.param("BM", [8])
