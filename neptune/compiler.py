@@ -18,7 +18,7 @@ from neptune.errors import ExpressionError, FusionError, InternalError, NeptuneE
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
-from neptune.ir.program import Program
+from neptune.ir.program import Program, Update, stages
 from neptune.ir.verify import verify
 from neptune.runtime.facts import read_facts
 from neptune.runtime.kernel import Build, Kernel
@@ -94,7 +94,7 @@ def _settled(w: Work) -> None:
 
 def _place(w: Work) -> Program:
     w.fused = localize(decompose(w.schedule.program))
-    if w.settings.verify > 1:
+    if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused
 
@@ -302,11 +302,13 @@ def check_settled(program: Program) -> None:
     if not program.owes:
         return
     lines = [f"`{o.stage}` reads `{o.on}`, which loop `{o.loop}` still changes" for o in program.owes]
-    hints = dict.fromkeys(f'sch.rolling_update("{o.stage}", {o.loop})' for o in program.owes)
+    # Only reductions are repaired: a map is settled by what reads it.
+    folds = {x.name for x in stages(program.body) if isinstance(x.action, Update)}
+    hints = dict.fromkeys(f'sch.rolling_update("{o.stage}", {o.loop})' for o in program.owes if o.stage in folds)
     raise FusionError(
         f"compile `{program.name}`",
         "\n".join(["fused stages still owe repairs:", *(f"  {x}" for x in lines)]),
-        hint=f"{', '.join(hints)} where the stage was fused, or fuse it at a loop outside of that one",
+        hint=f"{', '.join(hints) or 'rolling_update'} in place of fuse_at, or fuse_at a loop outside of that one",
     )
 
 

@@ -7,10 +7,10 @@ divisible by 16 (without that nothing is loaded asynchronously), lengths are not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from neptune.codegen.triton import kernel_texts
-from neptune.codegen.triton_kernel import Parameter
+from neptune.codegen.triton_kernel import KernelText
 from neptune.codegen.worker import Json, Worker
 from neptune.errors import InternalError, TargetError
 from neptune.ir.expr import Const, Expr, Var
@@ -42,6 +42,17 @@ class Compiled:
     shared_bytes: int
     matrix: str | None
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTypes:
+    """The parameters of a kernel as Triton's compiler takes them: types and constants by name, and the names
+    of those that are divisible by 16."""
+
+    function: str
+    types: dict[str, str]
+    constants: dict[str, int]
+    aligned: tuple[str, ...]
 
 
 def parse_target(target: str) -> tuple[str, int | str, int]:
@@ -85,8 +96,8 @@ def compile_offline(
     options = {"num_warps": int(params.get("num_warps", 4)), "num_stages": int(params.get("num_stages", 2))}
     request: Json = {"source": source, "target": parse_target(target), "options": options}
     results = []
-    for kernel in kernel_texts(program, loads=loads):
-        request |= _signature(program, kernel.parameters, values) | {"function": kernel.function}
+    for kernel in launch_types(program, params, loads=loads):
+        request |= asdict(kernel)
         asked = f"compile kernel {kernel.function} for {target} with {values | options}"
         try:
             answer, asm = WORKER.request(request)
@@ -98,12 +109,17 @@ def compile_offline(
     return results
 
 
-def _signature(program: TileProgram, parameters: tuple[Parameter, ...], values: dict[str, int]) -> Json:
-    """Types, constants and divisibility of a kernel's parameters, as a launch would find them."""
+def launch_types(program: TileProgram, params: Mapping[str, int], *, loads: str = "pointer") -> list[KernelTypes]:
+    """What a real launch would find of each kernel's parameters, in launch order."""
+    values = tunable_values(program, params)
+    return [_types(program, k, values) for k in kernel_texts(program, loads=loads)]
+
+
+def _types(program: TileProgram, kernel: KernelText, values: dict[str, int]) -> KernelTypes:
     scalars = {s.name: s.dtype for s in program.scalars}
     types: dict[str, str] = {}
     aligned = []
-    for p in parameters:
+    for p in kernel.parameters:
         if p.kind == "tunable":
             types[p.name] = "constexpr"
         elif p.kind == "scalar":
@@ -117,8 +133,8 @@ def _signature(program: TileProgram, parameters: tuple[Parameter, ...], values: 
         else:
             types[p.name] = f"*{TYPES[program.globals[p.of].dtype]}"
             aligned.append(p.name)
-    constants = {p.name: values[p.name] for p in parameters if p.kind == "tunable"}
-    return {"types": types, "constants": constants, "aligned": aligned}
+    constants = {p.name: values[p.name] for p in kernel.parameters if p.kind == "tunable"}
+    return KernelTypes(kernel.function, types, constants, tuple(aligned))
 
 
 def _extent(e: Expr | None, values: dict[str, int]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
 from neptune.codegen.triton_index import place
-from neptune.codegen.triton_notes import Piece, accumulators, pieces
+from neptune.codegen.triton_notes import Piece, accumulators, is_rest, pieces
 from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
@@ -174,7 +174,7 @@ class _Writer:
                 case Loop():
                     self.loop(s, cut[k])
                 case Branch():
-                    self.branch(s)
+                    self.branch(s, "What is left." if is_rest(body[k - 1] if k else None, s) else "")
             self.tile.statement_done()
 
     def comment(self, stage: str, name: str) -> None:
@@ -233,8 +233,9 @@ class _Writer:
     def bound(self, e: Expr, name: str) -> str:
         return self.ctx.name_scalar(e, name) if children(e) else str(self.ctx.scalar(e))
 
-    def branch(self, s: Branch) -> None:
-        self.nested([f"if {self.ctx.scalar(s.pred)}:"], s.body)
+    def branch(self, s: Branch, comment: str) -> None:
+        head = f"if {self.ctx.scalar(s.pred)}:"
+        self.nested([*([f"# {comment}"] if comment else []), head], s.body)
 
     def nested(self, head: list[str], body: tuple[TStmt, ...], *names: str) -> None:
         """A body one level further in."""

@@ -88,6 +88,10 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     assert isinstance(d.action, Update)
     nest = nest_of(state, ref)
     front = frontier(state, target, nest)
+    guarded = [s for s in (target, *front.between, *front.predecessors) if state.definitions[s].when is not None]
+    if guarded:
+        # The elements a guard leaves out would have to be followed through the repair.
+        raise FusionError(asked, f"stage `{guarded[0]}` is guarded", hint="say it by a select in its expression")
     stores = _stores(state, front.between, asked)
     g = inline_loads(d.action.values[0], stores)
     seen = replace(d, action=replace(d.action, values=(g,)))

@@ -49,6 +49,11 @@ def privatize(state: State, name: str, ref: Loop) -> State:
         raise ScheduleError(
             request, f"`{name}` has no reduction loop inside `{loop.var}` to privatize", hint="split it first"
         )
+    outermost = reduction_loops(stage, loops)[0]
+    if outermost is not loop:
+        raise ScheduleError(
+            request, f"`{name}` reduces over `{outermost.var}` outside of it as well", legal=[outermost.var]
+        )
     _check_bounds(state, loop, inner, reduced, request)
     target = state.program.buffers[action.buffers[0]]
     local = fresh_name(names_in_use(state.program), f"{target.name}_p")

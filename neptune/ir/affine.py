@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, cast, conjuncts, op, variables
 from neptune.ir.program import For, Program
@@ -48,14 +49,23 @@ class Poly:
 
 
 def _join(a: Monomial, b: Monomial) -> Monomial:
-    return tuple(sorted((*a, *b), key=repr))
+    return tuple(sorted((*a, *b), key=_key)) if a and b else a or b
 
 
 def _collect(terms: Iterable[tuple[Monomial, int]]) -> Poly:
     total: dict[Monomial, int] = {}
     for m, c in terms:
         total[m] = total.get(m, 0) + c
-    return Poly(tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda t: (len(t[0]), repr(t[0])))))
+    kept = [(m, c) for m, c in total.items() if c]
+    if len(kept) > 1:
+        kept.sort(key=lambda t: (len(t[0]), *map(_key, t[0])))
+    return Poly(tuple(kept))
+
+
+@lru_cache(maxsize=4096)
+def _key(atom: Expr) -> str:
+    """An order of atoms. Making the text is most of the work of an analysis, and the atoms are few."""
+    return repr(atom)
 
 
 def number(value: int) -> Poly:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
-from neptune.codegen.triton import generate
-from neptune.codegen.triton_limits import descriptor_alignment
 from neptune.errors import ScheduleError, TargetError
-from neptune.ir.program import Program, Tunable
+from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.facts import Facts, read_facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
+from neptune.runtime.modules import Form, Modules, covers
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.verify.exact import ExactReport
@@ -74,7 +73,7 @@ class Kernel:
         self._build = build
         self._signature = Signature(build.loops, build.target.device, build.bounds)
         self._compiled: dict[Target, list[Compiled]] = {}
-        self._sources: dict[str, str] = {}
+        self._modules = Modules(build.tiles, build.header, build.params)
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         call = self._signature.bind(args, out)
@@ -87,13 +86,7 @@ class Kernel:
     @cached_property
     def _launch(self) -> Launch:
         b = self._build
-        return make_launch(b.target, b.fused, self._source, descriptor_alignment(b.tiles), b.params)
-
-    def _source(self, loads: str) -> str:
-        """The Triton module that loads by "pointer" or by "descriptor"."""
-        if loads not in self._sources:
-            self._sources[loads] = generate(self._build.tiles, header=self._build.header, loads=loads)
-        return self._sources[loads]
+        return make_launch(b.target, b.fused, self._modules)
 
     # --- what it is ---
 
@@ -130,7 +123,7 @@ class Kernel:
     @property
     def source(self) -> str:
         """Its Triton module, as it runs on the target: with tensor descriptors on sm_90 and later, else pointers."""
-        return self._source(self._build.target.loads)
+        return self._modules.source(Form(self._build.target.loads))
 
     @property
     def program(self) -> Program:
@@ -195,8 +188,8 @@ class Kernel:
         chosen = self._architecture(target)
         if chosen not in self._compiled:
             b = self._build
-            params = {**self._covers(), **b.params}
-            source = self._source(chosen.loads)
+            params = {**covers(b.tiles, self._typical()), **b.params}
+            source = self._modules.source(Form(chosen.loads))
             self._compiled[chosen] = compile_offline(source, b.tiles, str(chosen), params, loads=chosen.loads)
         return self._compiled[chosen]
 
@@ -214,15 +207,6 @@ class Kernel:
             )
         return wanted
 
-    def _covers(self) -> dict[str, int]:
-        """Tiles that cover a size, at the typical sizes."""
-        from neptune.codegen.llvm import evaluate_size
-
-        b = self._build
-        sizes = {s.name: b.shapes.get(s.name, TYPICAL_SIZE) for s in b.tiles.scalars}
-
-        def cover(t: Tunable) -> int:
-            assert t.covers is not None
-            return 1 << max(0, evaluate_size(t.covers, sizes) - 1).bit_length()
-
-        return {t.name: cover(t) for t in b.tiles.tunables if t.covers is not None}
+    def _typical(self) -> dict[str, int]:
+        """The sizes that offline compilation assumes."""
+        return {s.name: self._build.shapes.get(s.name, TYPICAL_SIZE) for s in self._build.tiles.scalars}

@@ -14,11 +14,11 @@ import torch
 
 from neptune.errors import TargetError
 from neptune.ir.program import Program
+from neptune.runtime.modules import Form, Modules
 
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
-Source: TypeAlias = Callable[[str], str]
 Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], None]
 """(inputs, outputs, every scalar by name) → the outputs are written."""
 
@@ -82,18 +82,17 @@ def gpu_target() -> Target | None:
     return Target("cuda", f"{major}{minor}")
 
 
-def make_launch(target: Target, fused: Program, source: Source, aligned: Sequence[str], params: Params) -> Launch:
+def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
     """What runs a program on a target; compilation that can wait happens at the first call.
 
-    `fused` is the executable form of the program (inits explicit, tiles local), `source` gives its Triton
-    module by the way it loads ("pointer" or "descriptor"), and `aligned` names the buffers that must lie on
-    16 bytes for the latter. Raises TargetError where the target is not there.
+    `fused` is the executable form of the program (inits explicit, tiles local), `modules` its Triton.
+    Raises TargetError where the target is not there.
     """
     if target.kind == "llvm":
-        return _on_llvm(fused, params)
+        return _on_llvm(fused, modules.params)
     if target.kind == "interpret":
-        return _interpreted(fused, source("pointer"), params)
-    return _on_gpu(target, fused, source, aligned, params)
+        return _interpreted(fused, modules)
+    return _on_gpu(target, fused, modules)
 
 
 def _on_llvm(fused: Program, params: Params) -> Launch:
@@ -108,18 +107,20 @@ def _on_llvm(fused: Program, params: Params) -> Launch:
     return launch
 
 
-def _interpreted(fused: Program, source: str, params: Params) -> Launch:
+def _interpreted(fused: Program, modules: Modules) -> Launch:
     from neptune.runtime.interpret import run_interpreted
 
     free = free_scalars(fused)
 
     def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
-        run_interpreted(source, fused.name, [*inputs, *outputs], [scalars[n] for n in free], params)
+        tensors = [*inputs, *outputs]
+        source = modules.source(modules.form(tensors, scalars, "pointer"))
+        run_interpreted(source, fused.name, tensors, [scalars[n] for n in free], modules.params)
 
     return launch
 
 
-def _on_gpu(target: Target, fused: Program, source: Source, aligned: Sequence[str], params: Params) -> Launch:
+def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     asked = f"run `{fused.name}` on {target}"
     present = gpu_target()
     if present is None:
@@ -131,34 +132,20 @@ def _on_gpu(target: Target, fused: Program, source: Source, aligned: Sequence[st
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from neptune.codegen.compile_worker import load_source
 
-    def function(loads: str) -> Callable[..., None]:
-        found: Callable[..., None] = getattr(load_source(source(loads)), fused.name)
-        return found
-
-    preferred = function(present.loads)
-    names = [b.name for b in (*fused.inputs, *fused.outputs)]
-    watched = [names.index(n) for n in aligned if n in names] if present.loads == "descriptor" else []
     free = free_scalars(fused)
-    keywords = dict(params)
+    keywords = dict(modules.params)
+    loaded: dict[Form, Callable[..., None]] = {}
 
     def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
         tensors = [*inputs, *outputs]
-        # A view at an odd address is served, too: by the module that addresses memory by pointers.
-        run = preferred if all(on_16_bytes(tensors[k]) for k in watched) else function("pointer")
+        # A view at an odd address, or with huge strides, is served too: by another form of the module.
+        form = modules.form(tensors, scalars, present.loads)
+        if form not in loaded:
+            loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         with torch.cuda.device(outputs[0].device):
-            run(*tensors, *(scalars[n] for n in free), **keywords)
+            loaded[form](*tensors, *(scalars[n] for n in free), **keywords)
 
     return launch
-
-
-def on_16_bytes(x: torch.Tensor) -> bool:
-    """True if the address of every row of `x` is a multiple of 16, which tensor descriptors need.
-
-    >>> on_16_bytes(torch.zeros(4, 64, dtype=torch.float16)), on_16_bytes(torch.zeros(4, 63, dtype=torch.float16))
-    (True, False)
-    """
-    size = x.element_size()
-    return x.data_ptr() % 16 == 0 and all(s * size % 16 == 0 for s in x.stride()[:-1])
 
 
 def free_scalars(program: Program) -> tuple[str, ...]:

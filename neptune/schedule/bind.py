@@ -119,8 +119,6 @@ def bind(state: State, ref: Loop, axis: str) -> State:
     outside = path[: next(k for k, f in enumerate(path) if f is loop)]
     if loop.kind != "serial":
         raise ScheduleError(request, f"`{loop.var}` is bound to {loop.kind} already")
-    if any(f.kind == axis for f in outside):
-        raise ScheduleError(request, f"{axis} is taken by another loop of this nest", legal=GRID)
     serial = [f.var for f in outside if f.kind == "serial"]
     if serial:
         raise ScheduleError(

@@ -109,6 +109,9 @@ def _free(state: State, host: str, axis: str, aligned: Mapping[str, tuple[str, s
     pieces = [{f.var: f for f in for_loops(path)} for path, s in paths(state.program.body) if s.name == host]
     here = {f.var: f for f in nest.outer}
     every = frozenset[str]().union(*pieces)
+    sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
+    if not variables(expr) <= every | sizes:
+        return False  # the host has given the axis away (to a private fold)
     for var in variables(expr) & every:
         loops = [p.get(var) for p in pieces]
         if var in here:
@@ -178,7 +181,7 @@ def _along(state: State, host: str, axis: str, nest: Nest, taken: set[str]) -> _
         loops.append(For(var, f.lo, f.hi, _HOLE))
     vars_of_loops = {f.var for f in own}
     pieces = [s for s in stages(state.program.body) if s.name == host]
-    as_written = {substitute(c, state.axes[host]) for c in conjuncts(state.definitions[host].when)}
+    as_written = _own_guard(state, pieces[0])
     guards = dict.fromkeys(
         c
         for s in pieces
@@ -264,6 +267,12 @@ def _check_read(
             )
 
 
+def _own_guard(state: State, stage: Stage) -> set[Expr]:
+    """The guard that the user gave a stage, over its present loops (the others come from tiling)."""
+    d = state.definitions[stage.name]
+    return {substitute(c, state.axes[stage.name]) for c in conjuncts(d.when)}
+
+
 def _covered(
     state: State,
     read: Poly,
@@ -284,7 +293,9 @@ def _covered(
     vars_of_rest = {v for atoms, _ in a_rest.terms for x in atoms for v in variables(x)}
     if a_rest == b_rest and all(ranges.get(f.var) == (f.lo, f.hi) for f in loops if f.var in vars_of_rest):
         # The very same elements, unless the writer leaves out some that the reader does not.
-        left_out = [c for c in conjuncts(other.when) if variables(c) & vars_of_rest]
+        left_out = [
+            c for c in conjuncts(other.when) if variables(c) & vars_of_rest and c not in _own_guard(state, other)
+        ]
         return all(c in conjuncts(stage.when) or always(c, scope) for c in left_out)
     # Tiles lie side by side: an iteration of the innermost shared loop owns as many elements as its stride.
     inner = next(f.var for f in reversed(own) if f.var in shared and any(_mentions(m, f.var) for m, _ in b_here.terms))

@@ -8,12 +8,12 @@ the sum needs no mask of its own.  Knowledge is dropped as soon as anything it r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
-from neptune.ir.absorb import ONE, ZERO, Known, Same, conjunct_false, known_value
-from neptune.ir.expr import Const, Expr, Load, Op, loads, walk
+from neptune.ir.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
+from neptune.ir.expr import Const, Expr, Load, Op, Select, children, conjuncts, loads
 from neptune.ir.program import Stage, Update, writes
 
 Masks = Callable[[Load], list[Expr]]
@@ -75,7 +75,7 @@ class Contents:
             found = self._load(load, guard, masks, frozenset(tiles))
             memory[load.buffer] = found if memory.get(load.buffer, found) == found else None
         is_false = conjunct_false(guard)
-        operators = [x for x in walk(e) if isinstance(x, Op)]
+        operators = [x for x in _reached(e, is_false) if isinstance(x, Op)]
         if any(_may_be_nan(x, [known_value(a, memory, is_false) for a in x.args]) for x in operators):
             return None
         return known_value(e, memory, is_false)
@@ -87,6 +87,14 @@ class Contents:
         if content is None:
             return Same(load.buffer, load.buffer in self.above, load.index)
         return self.outside(content.value, guard, lambda x: content.masks.get(x, []), tiles)
+
+
+def _reached(e: Expr, is_false: IsFalse) -> Iterator[Expr]:
+    """Every node that contributes to the value: not the branch of a choice that is certainly not taken."""
+    yield e
+    untaken = isinstance(e, Select) and is_false(conjuncts(e.pred))
+    for child in (e.other,) if isinstance(e, Select) and untaken else children(e):
+        yield from _reached(child, is_false)
 
 
 def _may_be_nan(e: Op, known: list[Known]) -> bool:

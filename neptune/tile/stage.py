@@ -192,13 +192,20 @@ class StageTranslator:
         self.check_loops(buffer, index)
         names = [i.name for i in index if isinstance(i, Var)]
         if len(names) != len(index) or len(set(names)) != len(names) or not set(names) <= set(self.axes):
+            shown = ", ".join(map(print_expr, index))
             raise _unsupported(
                 self.stage,
-                f"its tile access {buffer}[{', '.join(map(print_expr, index))}] is not a plain list of tile axes",
+                f"its tile access {buffer}[{shown}] is not a plain list of tile axes",
+                "leave this stage in a kernel of its own",
             )
         known = self.context.tile_dims.setdefault(buffer, tuple(names))
         if known != tuple(names):
-            raise _unsupported(self.stage, f"`{buffer}` was laid out over axes {known}, here it is {tuple(names)}")
+            raise _unsupported(
+                self.stage,
+                f"it reads `{buffer}` over ({', '.join(names)}), a tile over ({', '.join(known)}): "
+                "one program sees each element of a tile at one place",
+                "leave this stage in a kernel of its own",
+            )
         return known
 
     def check_loops(self, buffer: str, index: tuple[Expr, ...]) -> None:
@@ -213,7 +220,7 @@ class StageTranslator:
             raise _unsupported(
                 self.stage,
                 f"{length} stays a loop: a tile axis is a constant or a param, and no other loop's bounds use it",
-                "split it by a param, or leave this stage in a kernel of its own",
+                "split or bind it, move reduction loops inside it, or leave this stage in a kernel of its own",
             )
 
     def filled(self, value: TExpr, dims: tuple[str, ...]) -> TExpr:

@@ -17,8 +17,22 @@ from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
 from neptune.ir.decompose import decompose
-from neptune.ir.expr import Expr, Op, Var, substitute, variables
-from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, Update, map_action, stages
+from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
+from neptune.ir.program import (
+    ZERO,
+    Alloc,
+    For,
+    If,
+    Program,
+    Seq,
+    Stage,
+    Stmt,
+    Update,
+    map_action,
+    seq,
+    stages,
+    writes,
+)
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import Branch, GridAxis, Loop, TileKernel, TileProgram, TStmt
 from neptune.tile.localize import grid_of, is_axis, kernels_of, localize
@@ -26,13 +40,15 @@ from neptune.tile.stage import Context, translate_stage
 
 # The shortest axis of a product on the matrix unit; constants are padded to it.
 SHORTEST_DOT = 16
+# The grid loop around what `_joined` puts into one kernel: not the name of any loop of a program.
+ONCE = "1"
 
 
 def translate(program: Program) -> TileProgram:
     """The TileProgram of a scheduled program; TargetError where a nest has no tile form."""
     if program.owes:
         raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    program = localize(decompose(program))
+    program = localize(_joined(decompose(program)))
     kernels: list[TileKernel] = []
     for nest in kernels_of(program.body):
         kernels.append(_Translator(program).kernel(nest, [k.name for k in kernels]))
@@ -65,7 +81,7 @@ class _Translator:
         last = self.context.stored[-1] if self.context.stored else self.program.name
         name = f"{self.program.name}_{last}" if len(kernels_of(self.program.body)) > 1 else self.program.name
         name = next(n for n in chain([name], (f"{name}_{k}" for k in count(1))) if f"{n}_kernel" not in taken)
-        launch = tuple(GridAxis(f.var, f.hi, f.kind.removeprefix("grid.")) for f in grid)
+        launch = tuple(GridAxis(f.var, f.hi, f.kind.removeprefix("grid.")) for f in grid if f.var != ONCE)
         return TileKernel(f"{name}_kernel", launch, axes, stmts)
 
     def stmt(self, s: Stmt) -> list[TStmt]:
@@ -176,6 +192,36 @@ def _is_product(stage: Stage) -> bool:
     spatial = frozenset[str]().union(*(variables(i) for i in action.index))
     a, b = (variables(x) for x in value.args)
     return bool((a & b) - spatial) and bool(a & spatial) and bool(b & spatial)
+
+
+def _joined(program: Program) -> Program:
+    """The program with the start of a reduction in the kernel of the reduction.
+
+    y_init: y[] = 0                       for 1 in [0, 1) grid.x:
+    for r: y: y[] += x[r]          →        y_init: y[] = 0
+                                            for r: y: y[] += x[r]
+    """
+    nests: list[Stmt] = []
+    starts: list[Stmt] = []
+    for nest in kernels_of(program.body):
+        grid, _ = grid_of(nest)
+        actions = [s.action for s in stages(nest)]
+        folded = {b for a in actions if isinstance(a, Update) for b in a.buffers}
+        first = next((k for k, s in enumerate(starts) if _written(s) & folded), len(starts))
+        if not grid and first < len(starts):
+            once = For(ONCE, ZERO, Const(1, "int32"), seq(*starts[first:], nest), "grid.x")
+            nests += [*starts[:first], once]
+            starts = []
+        elif not grid and not folded:
+            starts.append(nest)
+        else:
+            nests += [*starts, nest]
+            starts = []
+    return program.with_body(seq(*nests, *starts))
+
+
+def _written(s: Stmt) -> set[str]:
+    return {b for x in stages(s) for b in writes(x.action)}
 
 
 def _perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:

@@ -20,15 +20,15 @@ from neptune.ir.absorb import (
 from neptune.ir.expr import TRUE, Cast, Const, Expr, Load, Var, cast, op, select
 from neptune.ir.program import Stage, Store, Update
 
-I, J = Var("i"), Var("j")
-PRED = J <= I
-S, SCORE, P = (Load(n, (I, J), "float32") for n in ("s", "score", "p"))
-M, L = Load("m", (I,), "float32"), Load("l", (I,), "float32")
+ROW, COL = Var("i"), Var("j")
+PRED = COL <= ROW
+S, SCORE, P = (Load(n, (ROW, COL), "float32") for n in ("s", "score", "p"))
+M, L = Load("m", (ROW,), "float32"), Load("l", (ROW,), "float32")
 LOW = Const(-math.inf, "float32")
-MASK = Stage("score", Store("score", (I, J), select(PRED, S, LOW)))
-MAX = Stage("m", Update(("m",), (I,), "max", (SCORE,), None))
-EXP = Stage("p", Store("p", (I, J), op("exp", SCORE - M)))
-SUM = Stage("l", Update(("l",), (I,), "sum", (P,), None))
+MASK = Stage("score", Store("score", (ROW, COL), select(PRED, S, LOW)))
+MAX = Stage("m", Update(("m",), (ROW,), "max", (SCORE,), None))
+EXP = Stage("p", Store("p", (ROW, COL), op("exp", SCORE - M)))
+SUM = Stage("l", Update(("l",), (ROW,), "sum", (P,), None))
 FLASH = [MASK, MAX, EXP, SUM]
 CARRIED = frozenset({"m", "l"})
 
@@ -42,13 +42,13 @@ def test_flash_attention_absorbs_its_mask() -> None:
 
 
 def test_with_repair() -> None:
-    prev = Stage("m_prev", Store("m_prev", (I,), M))
-    rescale = Stage("r", Store("r", (I,), op("exp", Load("m_prev", (I,), "float32") - M)))
-    repair = Stage("l_repair", Store("l", (I,), L * Load("r", (I,), "float32")))
+    prev = Stage("m_prev", Store("m_prev", (ROW,), M))
+    rescale = Stage("r", Store("r", (ROW,), op("exp", Load("m_prev", (ROW,), "float32") - M)))
+    repair = Stage("l_repair", Store("l", (ROW,), L * Load("r", (ROW,), "float32")))
     assert holds([MASK, prev, MAX, EXP, rescale, repair, SUM])
-    other_row = Stage("l_repair", Store("l", (I,), L * Load("r", (I + 1,), "float32")))
+    other_row = Stage("l_repair", Store("l", (ROW,), L * Load("r", (ROW + 1,), "float32")))
     assert not holds([MASK, prev, MAX, EXP, rescale, other_row, SUM])
-    moved = Stage("l_repair", Store("l", (I,), Load("l", (I + 1,), "float32")))
+    moved = Stage("l_repair", Store("l", (ROW,), Load("l", (ROW + 1,), "float32")))
     assert not holds([MASK, moved])
 
 
@@ -59,16 +59,16 @@ def test_an_accumulator_that_starts_from_minus_infinity_gives_nan() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        [Stage("score", Store("score", (I, J), S)), MAX, EXP, SUM],  # no mask
-        [MASK, MAX, EXP, Stage("l", Update(("l",), (I,), "max", (P,), None))],  # max(l, 0) is not l
-        [MASK, MAX, Stage("l", Update(("l",), (I,), "sum", (SCORE,), None))],  # l - inf
-        [MASK, MAX, EXP, Stage("l", Update(("l",), (I,), "sum", (P + 1.0,), None))],
+        [Stage("score", Store("score", (ROW, COL), S)), MAX, EXP, SUM],  # no mask
+        [MASK, MAX, EXP, Stage("l", Update(("l",), (ROW,), "max", (P,), None))],  # max(l, 0) is not l
+        [MASK, MAX, Stage("l", Update(("l",), (ROW,), "sum", (SCORE,), None))],  # l - inf
+        [MASK, MAX, EXP, Stage("l", Update(("l",), (ROW,), "sum", (P + 1.0,), None))],
         # The neighbour's score may be visible.
-        [MASK, MAX, Stage("p", Store("p", (I, J), op("exp", Load("score", (I, J - 1), "float32") - M))), SUM],
+        [MASK, MAX, Stage("p", Store("p", (ROW, COL), op("exp", Load("score", (ROW, COL - 1), "float32") - M))), SUM],
         # p is written in even rows only: in the others it is what it was before.
-        [MASK, MAX, Stage("p", EXP.action, I % 2 < 1), SUM],
-        [*FLASH, Stage("x", Store("l", (I,), L + L))],
-        [*FLASH, Stage("x", Store("l", (I,), Cast(Cast(L, "float16"), "float32")))],
+        [MASK, MAX, Stage("p", EXP.action, ROW % 2 < 1), SUM],
+        [*FLASH, Stage("x", Store("l", (ROW,), L + L))],
+        [*FLASH, Stage("x", Store("l", (ROW,), Cast(Cast(L, "float16"), "float32")))],
     ],
 )
 def test_near_misses(body: list[Stage]) -> None:
@@ -76,7 +76,7 @@ def test_near_misses(body: list[Stage]) -> None:
 
 
 def test_given_values() -> None:
-    body = [Stage("score", Store("score", (I, J), S), PRED), MAX, EXP, SUM]
+    body = [Stage("score", Store("score", (ROW, COL), S), PRED), MAX, EXP, SUM]
     pred = conjunct_false(PRED)
     assert not unchanged(body, CARRIED, pred, {}, CARRIED)
     assert not unchanged(body, CARRIED, pred, {"score": NEG_INF}, CARRIED)  # read where it was not written
@@ -113,8 +113,8 @@ X, Y = Load("x", (), "float32"), Load("y", (), "float32")
         (op("exp", X), None),
         (op("abs", X), None),
         (select(PRED, X, LOW), NEG_INF),
-        (select(I < 3, X, X), OLD),
-        (select(I < 3, X, LOW), None),
+        (select(ROW < 3, X, X), OLD),
+        (select(ROW < 3, X, LOW), None),
         (cast(LOW, "float16"), NEG_INF),
         (cast(LOW, "int32"), None),
         (cast(LOW, "float8_e4m3fn"), None),
@@ -132,5 +132,5 @@ def test_reducers() -> None:
 
 
 def test_tuples_are_not_followed() -> None:
-    pair = Stage("t", Update(("m", "l"), (I,), "max", (SCORE, SCORE), None))
+    pair = Stage("t", Update(("m", "l"), (ROW,), "max", (SCORE, SCORE), None))
     assert not holds([MASK, pair])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from neptune.errors import ScheduleError
@@ -9,10 +10,11 @@ from neptune.frontend.builder import build, compute, exp, max, placeholder, redu
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.parser import parse_program
-from neptune.ir.program import Owe, Program
+from neptune.ir.program import Owe
 from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
+from neptune.verify.evaluate import evaluate
 from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums
 
 M, N, K = var("m"), var("n"), var("k")
@@ -66,7 +68,7 @@ def test_several_shared_buffers() -> None:
     p = build([a, b])
     sch = Schedule(p)
     i, j = sch.loops("a")
-    i0, j0, _, _ = sch.tile([i, j], [2, 3])
+    _, j0, _, _ = sch.tile([i, j], [2, 3])
     sch.fuse_at("b", j0)
     check_same(p, sch.program)
 
@@ -218,7 +220,7 @@ def test_an_unrelated_stage() -> None:
 
 def test_inside_already() -> None:
     sch = Schedule(maps())
-    i, j = sch.loops("t")
+    i, _ = sch.loops("t")
     refused(sch, "t", i, "inside `i` already")
     sch.fuse_at("u", i)
     refused(sch, "u", i, "inside `i` already")
@@ -236,19 +238,19 @@ def test_a_stage_with_a_repair_stays() -> None:
 # --- loops that only share a name, and pieces --------------------------------------------------
 
 
-def tiled_twice() -> tuple[Schedule, Loop, Loop]:
+def tiled_twice() -> Schedule:
     """t and u each in tiles of their own width, with equal loop names, side by side under i."""
     sch = Schedule(maps())
     i, j = sch.loops("t")
-    j0, _ = sch.split(j, 2)
+    sch.split(j, 2)
     _, k = sch.loops("u")
     sch.split(k, 4)
     sch.fuse_at("u", i)
-    return sch, i, j0
+    return sch
 
 
 def test_loops_of_one_name_and_different_ranges() -> None:
-    sch, i, _ = tiled_twice()
+    sch = tiled_twice()
     sch.fuse_at("w", sch.loops("u")[1])
     check_same(maps(), sch.program)
 
@@ -256,7 +258,7 @@ def test_loops_of_one_name_and_different_ranges() -> None:
 def test_stages_behind_a_partitioned_loop_run_in_full() -> None:
     """The loops of a piece are not the axis: a stage behind it gets loops of its own."""
     x = placeholder((M, N), name="x")
-    p = build([compute((M, N), lambda i, j: x[i, j] + k, f"t{k}") for k in range(2)])
+    p = build([compute((M, N), lambda i, j: x[i, j] + 1.0, name) for name in ("t0", "t1")])
     sch = Schedule(p)
     i, j = sch.loops("t0")
     j0, _ = sch.split(j, 2)
@@ -292,10 +294,6 @@ body:
     for c in [0, len[r]):
       y: y[r] += t[r, c] init 0.0
 """
-    import numpy as np
-
-    from neptune.verify.evaluate import evaluate
-
     program = parse_program(text)
     inputs = {"x": np.arange(12.0).reshape(3, 4), "len": np.array([2, 0, 4])}
     for depth in (0, 1, 2):
@@ -320,3 +318,51 @@ def test_a_new_stage_behind_pieces_may_read_only_what_is_whole() -> None:
     sch.fuse_at("r", j0)
     sch.partition(j0)
     refused(sch, "y", i, "in pieces")
+
+
+def test_tiles_of_tiles_do_not_overlap() -> None:
+    """A tile of 3 in tiles of 2: the guard that keeps them apart comes along."""
+    sch = Schedule(row_sums())
+    _, j = sch.loops("e")
+    j0, j1 = sch.split(j, 3)
+    sch.split(j1, 2)
+    sch.fuse_at("r", j0)
+    assert str(sch.program).count("j10 * 2 + j11 < 3") == 2
+    check_same(row_sums(), sch.program)
+
+
+def test_a_split_carries_obligations() -> None:
+    sch = Schedule(softmax())
+    _, j = sch.loops("m")
+    sch.fuse_at("e", j)
+    sch.split(j, 4)
+    assert sch.program.owes == (Owe("e", "m", "j0"), Owe("e", "m", "j1"))
+    verify(decompose(sch.program))
+
+
+def test_an_axis_that_a_private_fold_has_taken() -> None:
+    sch = Schedule(softmax())
+    _, j = sch.loops("m")
+    j0, _ = sch.split(j, 4)
+    sch.privatize("m", j0)
+    refused(sch, "e", j0, "does not run over loop `j0`")
+
+
+def test_a_guard_of_the_user_moves_along() -> None:
+    text = """\
+program p
+  in x: f32[n]
+  out u: f32[n]
+  temp t: f32[n]
+  scalar n: i32 lo 1
+body:
+  for i in [0, n):
+    t: t[i] = x[i] when i < 1
+  for i in [0, n):
+    u: u[i] = select(i < 1, t[i], x[i])
+"""
+    program = parse_program(text)
+    sch = Schedule(program)
+    i0, _ = sch.split(sch.loops("t")[0], 2)
+    sch.fuse_at("u", i0)
+    check_same(program, sch.program)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
+from neptune.ir.parser import parse_program
 from neptune.ops.softmax import figure1, softmax
-from tests.schedule_examples import check_same, gram, maps, row_sums
+from neptune.schedule.inline import inline
+from neptune.schedule.state import initial
+from tests.schedule_examples import check_same, gram, maps, outputs, row_sums
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -29,7 +33,7 @@ def test_two_readers_and_two_places() -> None:
 
 def test_inline_after_tiling_and_fusion() -> None:
     sch = Schedule(row_sums())
-    i, j = sch.loops("e")
+    _, j = sch.loops("e")
     j0, _ = sch.split(j, 2)
     sch.fuse_at("r", j0)
     sch.inline("e")
@@ -56,10 +60,6 @@ def test_inline_inside_a_rolled_loop() -> None:
 
 
 def check_rolled(sch: Schedule) -> None:
-    import numpy as np
-
-    from tests.schedule_examples import outputs
-
     for rows, cols in ((1, 1), (3, 5)):
         sizes = {"rows": rows, "cols": cols}
         np.testing.assert_allclose(outputs(sch.program, sizes)["y"], outputs(softmax(), sizes)["y"], rtol=1e-12)
@@ -75,10 +75,6 @@ def test_a_previous_value_stays_where_it_was_taken() -> None:
 
 def test_what_is_read_must_not_change_before_the_reader() -> None:
     """y reads e[i], a copy of the running maximum m; a later step of the loop changes m again."""
-    from neptune.ir.parser import parse_program
-    from neptune.schedule.inline import inline
-    from neptune.schedule.state import initial
-
     text = """\
 program p
   in x: f32[n]

@@ -14,8 +14,8 @@ from neptune.ir.program import Alloc, Program, walk
 from neptune.ir.verify import verify
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax
-from neptune.templates.flash_attention import flash_attention
 from neptune.schedule.state import Loop
+from neptune.templates.flash_attention import flash_attention
 from neptune.tile.localize import localize
 from tests.schedule_examples import check_same, maps, matmul, outputs, row_sums
 

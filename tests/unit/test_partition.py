@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Expr, Select, conjuncts
 from neptune.ir.parser import parse_program
-from neptune.ir.program import For, If, Program, Seq, Stage, Stmt, for_loops, paths, stages, values, walk
+from neptune.ir.program import For, If, Program, Seq, Stmt, for_loops, paths, stages, values, walk
 from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.partition import partition
@@ -126,14 +127,15 @@ def test_tiles(kind: str, bm: int, bn: int) -> None:
     visited = wasted = 0
     for m, n in lengths():
         i, j = np.arange(m)[:, None], np.arange(-(-n // bn) * bn)[None, :]
-        seen = np.broadcast_to(np.vectorize(visible)(kind, i, j, m, n) & (j < n), (m, j.size))
+        seen: np.ndarray[Any, Any] = np.empty((m, j.size), bool)
+        seen[...] = np.vectorize(visible)(kind, i, j, m, n) & (j < n)
         tiles = np.arange(-(-m // bm))
         sizes = {"m": m, "n": n, "BM": bm, "BN": bn, "i0": tiles}
         bounds = [[np.broadcast_to(EVALUATOR.run(e, sizes), tiles.shape) for e in (p.lo, p.hi)] for p in pieces]
         for i0 in tiles:
             env = {**sizes, "i0": i0}
             rows = seen[i0 * bm : (i0 + 1) * bm].reshape(-1, j.size // bn, bn)
-            some, every = rows.any(axis=(0, 2)), rows.all(axis=(0, 2))
+            some, every = np.asarray(rows.any(axis=(0, 2))), np.asarray(rows.all(axis=(0, 2)))
             order: list[int] = []
             for piece, (los, his) in zip(pieces, bounds, strict=True):
                 lo, hi = int(los[i0]), int(his[i0])
@@ -177,7 +179,7 @@ def test_where_not_everything_absorbs_the_mask_nothing_is_skipped() -> None:
     p = build(compute((M,), lambda i: lowest(t[i, j], axis=j), "y"))
     sch = Schedule(p)
     i, jj = sch.loops("t")
-    i0, j0, _, _ = sch.tile([i, jj], [2, 2])
+    _, j0, _, _ = sch.tile([i, jj], [2, 2])
     sch.fuse_at("y", j0)
     sch.partition(j0)
     assert "skipped" not in str(sch.decisions)
@@ -274,7 +276,7 @@ def test_inits_stand_before_the_pieces() -> None:
 def test_partition_of_two_nests_in_one_kernel() -> None:
     sch = Schedule(softmax())
     i, j = sch.loops("m")
-    i0, j0, _, _ = sch.tile([i, j], [2, 2])
+    _, j0, _, _ = sch.tile([i, j], [2, 2])
     sch.rolling_update("l", j0)
     sch.partition(j0)
     for rows, cols in ((1, 1), (3, 5), (4, 4)):

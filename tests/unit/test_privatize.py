@@ -96,3 +96,12 @@ def test_pieces_are_refused() -> None:
     sch.partition(j0)
     with pytest.raises(ScheduleError, match="in pieces"), Frozen(sch):
         sch.privatize("r", j0)
+
+
+def test_a_loop_inside_another_reduction_loop_is_refused() -> None:
+    """The private value would carry over from one iteration of the outer loop to the next."""
+    sch = Schedule(row_sums())
+    _, j1 = sch.split(sch.loops("r")[1], 6)
+    j10, _ = sch.split(j1, 2)
+    with pytest.raises(ScheduleError, match="reduces over `j0` outside of it"), Frozen(sch):
+        sch.privatize("r", j10)

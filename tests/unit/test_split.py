@@ -9,6 +9,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, for_loops, paths, stages
+from neptune.ir.verify import verify
 from tests.schedule_examples import check_same, maps, matmul, row_max, row_sums
 
 
@@ -73,13 +74,7 @@ def test_names_below_and_of_sizes_are_not_taken_again() -> None:
     sch = Schedule(p)
     outer, inner = sch.split(sch.loops("y")[0], 2)
     assert len({"i0", "i1", outer.var, inner.var}) == 4
-    check_names(sch.program)
-
-
-def check_names(program: Program) -> None:
-    from neptune.ir.verify import verify
-
-    verify(program)
+    verify(sch.program)
 
 
 def test_a_loop_that_does_not_start_at_zero_is_shifted() -> None:

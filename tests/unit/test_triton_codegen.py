@@ -104,7 +104,7 @@ def boxes(*widths: Expr, dtype: str = "float32", mask: TExpr | None = None, othe
     kernel = TileKernel("one", (GridAxis("i0", ceildiv(N, BLOCK), "x"),), axes, body)
     inputs = tuple(Buffer(f"x{k}", (N, w), dtype) for k, w in enumerate(widths))
     outputs = tuple(Buffer(f"y{k}", (N, Const(64, "int32")), dtype) for k in range(len(widths)))
-    scalars = (ScalarParam("n", lo=1), ScalarParam("w", lo=1))
+    scalars = tuple(ScalarParam(v.name, lo=1) for v in dict.fromkeys((N, *widths)) if isinstance(v, Var))
     return TileProgram("run", inputs, outputs, (), scalars, (Tunable("BLOCK", (16,)),), (kernel,))
 
 
@@ -130,6 +130,15 @@ def test_descriptors_are_for_rows_of_whole_16_bytes() -> None:
     assert "x1: float16 [n, 66]\n" in text
     (compiled,) = compile_offline(text, program, "cuda:90", loads="descriptor")
     assert "cp.async.bulk.tensor" in compiled.asm and "ld.global" in compiled.asm
+
+
+def test_descriptors_and_pointers_in_one_kernel() -> None:
+    program = boxes(WIDE, Const(66, "int32"), Var("w"), dtype="float16", mask=map_("lt", column("r"), Scalar(N)))
+    inputs = [torch.randn(21, w).half() for w in (64, 66, 71)]
+    outputs = [torch.zeros(21, 64).half() for _ in inputs]
+    run_interpreted(generate(program, loads="descriptor"), "run", [*inputs, *outputs])
+    for x, y in zip(inputs, outputs, strict=True):
+        assert torch.equal(y, x[:, :64])
 
 
 @pytest.mark.parametrize(("dtype", "width", "fits"), [("float32", 4, 1), ("float16", 4, 0), ("int8", 80, 1)])
@@ -188,6 +197,15 @@ def test_pieces() -> None:
     alike = pieces((loop(a, b, False), loop(b, N, False)))
     assert alike == {0: Piece("j_begin", "j_cut_1"), 1: Piece("j_cut_1", "j_end")}
     assert pieces((loop(a, b, False), loop(b, N, True, "k")))[1] == Piece("k_begin", "k_end")
+
+
+def test_what_a_loop_leaves_is_called_so() -> None:
+    whole = op("floordiv", N, BLOCK)
+    loop = Loop("j", Const(0, "int32"), whole, (store(X),))
+    rest, unrelated = Branch(whole < ceildiv(N, BLOCK), (store(X),)), Branch(N < 4, (store(X),))
+    text = rowwise((loop, rest, unrelated))
+    assert "    # What is left.\n    if j_end < tl.cdiv(n, BLOCK):" in text
+    assert text.count("# What is left.") == 1
 
 
 def test_accumulators() -> None:

@@ -48,7 +48,7 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.passes.bounds import LARGE, Facts, facts_of
-from neptune.tile.passes.util import Block, map_blocks, reads
+from neptune.tile.passes.util import Block, confined, map_blocks, reads
 
 
 def _positive(e: TExpr) -> bool:
@@ -280,6 +280,7 @@ def exp2(kernel: TileKernel) -> TileKernel:
     facts = facts_of(kernel)
     maxima = _maxima(kernel, facts)
     folded = _folded(facts, frozenset(m for m in maxima if any(isinstance(e, Map) for e in facts.given[m])))
+    folded &= confined(kernel.body)
     kernel = replace(kernel, body=map_blocks(kernel.body, lambda b: _scale_out(b, folded)))
     rewriter = _Log2(maxima, facts_of(kernel))
     return replace(kernel, body=tuple(rewriter.stmt(s) for s in kernel.body))

@@ -9,6 +9,7 @@ A hoisted load runs even if the loop does not; masks make that safe.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 from neptune.tile.ir import (
     Assign,
@@ -22,19 +23,24 @@ from neptune.tile.ir import (
     TStmt,
     tile_children,
     tile_rebuild,
-    tile_walk,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block, assigns, map_blocks, names_in, scalar_names, stored_buffers
+from neptune.tile.passes.util import Block, assigns, confined, depends, map_blocks, names_in, scalar_names
 
 
 def name_loads(kernel: TileKernel) -> TileKernel:
-    """Give every tile load a name: that of its buffer, or one with a number for a second, other load."""
-    taken = names_in(kernel)
+    """Give every tile load a name: that of its buffer, or one with a number for a second, other load.
 
-    def block(stmts: Block) -> Block:
+    Loops side by side may use one name for different loads of one shape; a block and what is inside it may
+    not: the inner load would overwrite the outer one.
+    """
+    taken = names_in(kernel)
+    used: dict[str, tuple[tuple[str, ...], str]] = {}
+
+    def block(stmts: Block, around: dict[str, LoadTile]) -> Block:
         out: list[TStmt] = []
-        known: dict[TExpr, Local] = {}
+        known: dict[LoadTile, Local] = {}
+        here: dict[str, LoadTile] = {}
 
         def named(e: TExpr) -> TExpr:
             parts = tile_children(e)
@@ -43,68 +49,64 @@ def name_loads(kernel: TileKernel) -> TileKernel:
             return known.get(e) or declare(e) if isinstance(e, LoadTile) and e.dims else e
 
         def declare(load: LoadTile) -> Local:
-            used = taken | {x.name for x in known.values()}
-            name, k = load.buffer, 1
-            while name in used:
-                name, k = f"{load.buffer}_{k}", k + 1
+            shape = (load.dims, load.dtype)
+            names = (load.buffer if k == 0 else f"{load.buffer}_{k}" for k in count())
+            free = (n for n in names if n not in taken and used.get(n, shape) == shape)
+            name = next(n for n in free if here.get(n, load) == load and around.get(n, load) == load)
+            used[name] = shape
+            here[name] = load
             out.append(Assign(name, load, name))
-            known[load] = Local(name, load.dims, load.dtype)
+            known[load] = Local(name, *shape)
             return known[load]
 
+        # Loads outside of inner bodies first: the names of those are then not free inside.
+        placed: list[TStmt | Loop | Branch] = []
         for s in stmts:
+            out = []
             if isinstance(s, Assign):
                 # A load that is an assignment already has its name.
-                out.append(s if isinstance(s.value, LoadTile) else replace(s, value=named(s.value)))
+                fresh: TStmt = s if isinstance(s.value, LoadTile) else replace(s, value=named(s.value))
             elif isinstance(s, StoreTile):
-                out.append(replace(s, value=named(s.value)))
+                fresh = replace(s, value=named(s.value))
             else:
-                out.append(s)
-        return tuple(out)
+                fresh = s
+            placed += [*out, fresh]
+            known = {load: name for load, name in known.items() if not depends(load, s)}
+        inside = around | here
+        return tuple(replace(s, body=block(s.body, inside)) if isinstance(s, Loop | Branch) else s for s in placed)
 
-    return replace(kernel, body=map_blocks(kernel.body, block))
+    return replace(kernel, body=block(kernel.body, {}))
 
 
-def _invariant(s: TStmt, loop: Loop, stored: set[str]) -> bool:
-    if not isinstance(s, Assign):
+def _invariant(s: Assign, around: Loop | Branch) -> bool:
+    """True if the assignment does the same in every run of the body it stands in, and does it once."""
+    times = sum(1 for x in walk_stmts(around.body) if isinstance(x, Assign) and x.name == s.name)
+    if times != 1 or depends(s.value, around):
         return False
-    changed = assigns(loop)
-    times = sum(1 for x in walk_stmts(loop.body) if isinstance(x, Assign) and x.name == s.name)
-    if times != 1 or loop.var in scalar_names(s.value):
-        return False
-    for node in tile_walk(s.value):
-        if isinstance(node, Local) and node.name in changed:
-            return False
-        if isinstance(node, LoadTile) and node.buffer in stored:
-            return False
-    return True
+    return not (isinstance(around, Loop) and around.var in scalar_names(s.value))
 
 
 def hoist(kernel: TileKernel) -> TileKernel:
-    """Move invariant assignments out of loops and branches; equal ones from several pieces become one."""
-    stored = stored_buffers(kernel)
+    """Move invariant assignments out of loops; equal ones from several loops and branches become one."""
+    movable = confined(kernel.body)
 
     def block(stmts: Block) -> Block:
         out: list[TStmt] = []
         ready: dict[str, TExpr] = {}
         for s in stmts:
             if isinstance(s, Loop | Branch):
-                moved = _movable(s, stored, ready)
-                for m in moved:
-                    if m.name not in ready:
-                        out.append(m)
-                        ready[m.name] = m.value
+                moved = [x for x in s.body if isinstance(x, Assign) and x.name in movable and _invariant(x, s)]
+                # A branch may be there to avoid the work: it only reuses what is computed in front already.
+                known = {} if isinstance(s, Branch) else {x.name: x.value for x in moved}
+                moved = [x for x in moved if ready.get(x.name, known.get(x.name)) == x.value]
+                out += [x for x in moved if x.name not in ready]
+                ready |= {x.name: x.value for x in moved}
                 s = replace(s, body=tuple(x for x in s.body if x not in moved))
-            for name in assigns(s):
-                ready.pop(name, None)
+            changed = assigns(s)
+            ready = {n: e for n, e in ready.items() if n not in changed and not depends(e, s)}
+            if isinstance(s, Assign) and s.name in movable and not depends(s.value, s):
+                ready[s.name] = s.value
             out.append(s)
         return tuple(out)
 
     return replace(kernel, body=map_blocks(kernel.body, block))
-
-
-def _movable(s: Loop | Branch, stored: set[str], ready: dict[str, TExpr]) -> list[Assign]:
-    if isinstance(s, Branch):
-        # Only what is computed in front already: a branch may be there to avoid the work.
-        return [x for x in s.body if isinstance(x, Assign) and ready.get(x.name) == x.value]
-    found = [x for x in s.body if isinstance(x, Assign) and _invariant(x, s, stored)]
-    return [x for x in found if ready.get(x.name, x.value) == x.value]

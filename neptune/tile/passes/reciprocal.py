@@ -6,8 +6,9 @@ o = acc / l[:, None]        →        inv_l = 1 / l;  o = acc * inv_l[:, None]
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
-from neptune.ir.dtypes import is_float
+from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const
 from neptune.tile.ir import (
     Assign,
@@ -23,7 +24,7 @@ from neptune.tile.ir import (
     map_stmt,
     tile_rewrite,
 )
-from neptune.tile.passes.util import Block, map_blocks, names_in
+from neptune.tile.passes.util import Block, depends, map_blocks, names_in
 
 
 def reciprocal(kernel: TileKernel) -> TileKernel:
@@ -32,31 +33,35 @@ def reciprocal(kernel: TileKernel) -> TileKernel:
 
     def block(stmts: Block) -> Block:
         out: list[TStmt] = []
-        for s in stmts:
-            if isinstance(s, Loop | Branch):
-                out.append(s)
-                continue
-            made: dict[TExpr, str] = {}
+        made: dict[TExpr, Local] = {}
 
-            def fn(e: TExpr, made: dict[TExpr, str] = made) -> TExpr | None:
-                if not (isinstance(e, Map) and e.op == "div" and is_float(e.dtype)):
-                    return None
-                a, b = e.args
-                if not isinstance(b, Rearrange) or a.dims != e.dims or "1" not in b.dims:
-                    return None
-                wish = f"inv_{b.arg.name}" if isinstance(b.arg, Local) else "inv"
-                name = made.get(b.arg) or wish
-                while name in taken and b.arg not in made:
-                    name += "_"
-                made[b.arg] = name
+        def inverse(e: TExpr) -> Local:
+            if e not in made:
+                wish = f"inv_{e.name}" if isinstance(e, Local) else "inv"
+                name = next(n for n in (wish + "_" * k for k in count()) if n not in taken)
                 taken.add(name)
-                inverse = Local(name, b.arg.dims, b.arg.dtype)
-                return replace(e, op="mul", args=(a, replace(b, arg=inverse)))
+                one = Scalar(Const(1.0, e.dtype))
+                out.append(Assign(name, Map("div", (one, e), e.dims, e.dtype), name))
+                made[e] = Local(name, e.dims, e.dtype)
+            return made[e]
 
-            fresh = map_stmt(s, lambda e, fn=fn: tile_rewrite(e, fn))  # type: ignore[misc]
-            one = {d: Scalar(Const(1.0, d.dtype)) for d in made}
-            out += [Assign(n, Map("div", (one[d], d), d.dims, d.dtype), n) for d, n in made.items()]
+        def fn(e: TExpr) -> TExpr | None:
+            match e:
+                case Map("div", (a, Rearrange(arg, _) as b), dims, dtype) if _pays(arg, dtype):
+                    if a.dims == dims and "1" in b.dims:
+                        return replace(e, op="mul", args=(a, replace(b, arg=inverse(arg))))
+            return None
+
+        for s in stmts:
+            # What a loop or branch repeats has been rewritten inside it.
+            fresh = s if isinstance(s, Loop | Branch) else map_stmt(s, lambda e: tile_rewrite(e, fn))
+            made = {e: name for e, name in made.items() if not depends(e, s)}
             out.append(fresh)
         return tuple(out)
 
     return replace(kernel, body=map_blocks(kernel.body, block))
+
+
+def _pays(divisor: TExpr, dtype: str) -> bool:
+    """A short dtype would round the inverse, or take it out of its range."""
+    return is_float(dtype) and DTYPES[dtype].bits >= 32 and bool(divisor.dims)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from neptune.ir.expr import Const, variables
+from neptune.ir.expr import Const, loads, variables
 from neptune.tile.ir import (
     Assign,
     Branch,
+    LoadTile,
     Local,
     Loop,
     Scalar,
@@ -25,8 +27,6 @@ Block = tuple[TStmt, ...]
 
 def map_blocks(body: Block, fn: Callable[[Block], Block]) -> Block:
     """Apply `fn` to every block, inner ones first."""
-    from dataclasses import replace
-
     inner = tuple(replace(s, body=map_blocks(s.body, fn)) if isinstance(s, Loop | Branch) else s for s in body)
     return fn(inner)
 
@@ -60,9 +60,56 @@ def stored_buffers(kernel: TileKernel) -> set[str]:
     return {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)}
 
 
+def loaded_buffers(e: TExpr) -> set[str]:
+    """Global buffers that an expression reads."""
+    found = {n.buffer for n in tile_walk(e) if isinstance(n, LoadTile)}
+    return found | {x.buffer for n in tile_walk(e) if isinstance(n, Scalar) for x in loads(n.expr)}
+
+
+def depends(e: TExpr, s: TStmt) -> bool:
+    """True if running `s` may change the value of `e`."""
+    touched = assigns(s)
+    if any(isinstance(n, Local) and n.name in touched for n in tile_walk(e)):
+        return True
+    return bool(loaded_buffers(e) & {x.buffer for x in walk_stmts((s,)) if isinstance(x, StoreTile)})
+
+
+def confined(body: Block) -> set[str]:
+    """Locals whose every read sees an assignment of the same block or of one around it, and no other.
+
+    No value of theirs comes out of a loop or a branch, or from an earlier iteration.
+    """
+    every = {s.name for s in walk_stmts(body) if isinstance(s, Assign)}
+    return every - _escaping(body, frozenset())
+
+
+def _escaping(block: Block, known: frozenset[str]) -> set[str]:
+    """Locals that are read where none of `known`, nor an assignment of this block, says what they are."""
+    found: set[str] = set()
+    for s in block:
+        if isinstance(s, Loop | Branch):
+            known = known - assigns(s)
+            found |= _escaping(s.body, known)
+        else:
+            found |= set(reads(s)) - known
+            if isinstance(s, Assign):
+                known |= {s.name}
+    return found
+
+
 def names_in(kernel: TileKernel) -> set[str]:
-    """Every local name of a kernel."""
-    return {s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign)}
+    """Every name a new local must not take: locals, loops, sizes and tunables of a kernel."""
+    names = {g.var for g in kernel.grid} | {v for g in kernel.grid for v in variables(g.extent)}
+    names |= {v for _, extent in kernel.axes for v in variables(extent)}
+    for s in walk_stmts(kernel.body):
+        if isinstance(s, Assign):
+            names.add(s.name)
+        elif isinstance(s, Loop):
+            names |= {s.var} | variables(s.lo) | variables(s.hi)
+        elif isinstance(s, Branch):
+            names |= variables(s.pred)
+        names |= {v for e in stmt_exprs(s) for v in scalar_names(e)}
+    return names
 
 
 def is_const(e: TExpr, value: float) -> bool:

@@ -1,0 +1,57 @@
+"""Attention of every shape: each two values of different factors meet in some case, on every target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.numerics.cases import DTYPES, OPERATORS, attention_sizes, attention_subject, random_inputs
+from tests.numerics.harness import check
+from tests.numerics.pairwise import pairwise
+
+LENGTHS = (1, 17, 127, 128, 1000, 1021)
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "s_q": LENGTHS,
+    "s_kv": LENGTHS,
+    "depth": (16, 32, 64, 128, 256, 80, 96),
+    "tiles": ((16, 16), (32, 64), (64, 32), (128, 128)),
+    "dtype": DTYPES,
+    "batch_heads": ((1, 1), (1, 3), (2, 2)),
+    "operator": tuple(OPERATORS),
+    "template": ("flash_attention", "attention_unfused"),
+    "layout": ("bhsd", "bshd"),
+    "lse": (False, True),
+}
+
+
+def quick(row: dict[str, Any]) -> bool:
+    """Long sequences are interpreted at small depths only, and two long ones not in small tiles."""
+    long = sum(row.get(name, 0) >= 1000 for name in ("s_q", "s_kv"))
+    if not long:
+        return True
+    small = row.get("depth", 16) <= 32 and row.get("batch_heads", (1, 1)) == (1, 1)
+    return small and (long < 2 or row.get("tiles") != (16, 16))
+
+
+CASES = pairwise(FACTORS, quick)
+
+
+def name(row: dict[str, Any]) -> str:
+    flat = [x for v in row.values() for x in (v if isinstance(v, tuple) else (v,))]
+    return "-".join("lse" if x is True else str(x) for x in flat if x is not False)
+
+
+def test_every_value_of_every_factor_occurs() -> None:
+    for factor, values in FACTORS.items():
+        assert {row[factor] for row in CASES} == set(values)
+    lengths = {(row["s_q"], row["s_kv"]) for row in CASES}
+    assert lengths == {(a, b) for a in LENGTHS for b in LENGTHS}
+
+
+@pytest.mark.parametrize("row", CASES, ids=name)
+def test_attention(row: dict[str, Any]) -> None:
+    choices = {k: v for k, v in row.items() if k not in ("s_q", "s_kv", "batch_heads")}
+    subject = attention_subject(**choices)
+    sizes = attention_sizes(row["s_q"], row["s_kv"], *row["batch_heads"])
+    check(subject, {"random": random_inputs(subject.program, sizes, seed=CASES.index(row))})
