@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from neptune.errors import TargetError
 from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known
@@ -23,9 +23,9 @@ from neptune.ir.expr import (
     variables,
 )
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import Buffer, For, Program, Stage, Store, Update, values, writes
+from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.contents import Contents
+from neptune.tile.context import Context
 from neptune.tile.einops import align_to
 from neptune.tile.ir import (
     Assign,
@@ -47,49 +47,6 @@ from neptune.tile.ir import (
 from neptune.tile.localize import MAX_AXIS
 
 
-@dataclass
-class Context:
-    """What the translation of one kernel has learned so far."""
-
-    program: Program
-    outer: list[For] = field(default_factory=list)
-    axes: dict[str, Expr] = field(default_factory=dict)
-    local: dict[str, Buffer] = field(default_factory=dict)
-    tile_dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    contents: Contents = field(default_factory=Contents)
-    # Loops around the allocation of a local: those inside it may reduce into it.
-    born: dict[str, frozenset[str]] = field(default_factory=dict)
-    # Locals that have a value here.
-    assigned: set[str] = field(default_factory=set)
-    stored: list[str] = field(default_factory=list)
-    # The matrix unit takes no shorter axes.
-    shortest: int = 1
-
-    def extent(self, f: For) -> Expr:
-        """The tile extent of a loop: constants are padded to a power of two."""
-        if isinstance(f.hi, Const):
-            return Const(max(self.shortest, _pow2(int(f.hi.value))), "int32")
-        return f.hi
-
-    def reducing(self, buffer: str, index: tuple[Expr, ...]) -> frozenset[str]:
-        """Loops (not tile axes) that fold into one element of a local."""
-        spatial = frozenset[str]().union(*(variables(i) for i in index))
-        outside = self.born.get(buffer, frozenset()) | spatial
-        return frozenset(f.var for f in self.outer if f.var not in outside)
-
-    def local_accesses(self, stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
-        found = [(b, stage.action.index) for b in writes(stage.action)]
-        found += [(x.buffer, x.index) for v in values(stage.action) for x in loads(v)]
-        return [(b, ix) for b, ix in found if b in self.local]
-
-    def buffer(self, name: str) -> Buffer:
-        return self.local[name] if name in self.local else self.program.globals[name]
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
 def _unsupported(stage: Stage, wrong: str, hint: str | None = None) -> TargetError:
     return TargetError(f"translate stage `{stage.name}` to tiles", wrong, where=print_stage(stage), hint=hint)
 
@@ -104,7 +61,7 @@ def translate_stage(context: Context, loops: tuple[For, ...], stage: Stage) -> l
             padding.append(Op("lt", (Var(f.var), f.hi), "bool"))
     guards = [*conjuncts(stage.when), *padding]
     work = StageTranslator(context, loops, stage, guards)
-    fixed = [g for g in work.scalar_guards() if not always(g, work.scope())]
+    fixed = [g for g in guards if work.is_fixed(g)]
     action = stage.action
     if not fixed or (isinstance(action, Store) and work.is_first(action.buffer)):
         return work.run()
@@ -138,25 +95,44 @@ class StageTranslator:
         used = variables(e)
         return tuple(a for a in self.axes if a in used)
 
+    def is_fixed(self, guard: Expr) -> bool:
+        """True for a guard that a branch can decide: it has no tile axes and reads no tiles."""
+        reads_tiles = any(x.buffer in self.context.local for x in loads(guard))
+        return not self.dims_of(guard) and not reads_tiles and not always(guard, self.scope())
+
     # --- statements ---
 
     def run(self) -> list[TStmt]:
         """The statements of the stage."""
         action = self.stage.action
         stmts = self.store(action) if isinstance(action, Store) else self.update(action)
-        self.context.assigned.update(b for b in writes(action) if b in self.context.local)
+        for b in writes(action):
+            if b in self.context.local:
+                under = frozenset((*self.guards, *self.given))
+                self.context.given_under[b] = under if self.is_first(b) else under & self.context.given_under[b]
+                self.context.assigned.add(b)
         return stmts
 
     def is_first(self, buffer: str) -> bool:
         """True for a local without an older value to keep."""
         return buffer in self.context.local and buffer not in self.context.assigned
 
+    def keeping(self, buffer: str) -> list[Expr]:
+        """Guards where whose falsehood a local keeps a value that somebody may read."""
+        if self.is_first(buffer):
+            return []
+        return [g for g in self.guards if g not in self.context.given_under[buffer]]
+
     def store(self, action: Store) -> list[TStmt]:
         if action.buffer in self.context.local:
             dims = self.target_dims(action.buffer, action.index)
-            value = align_to(self.expr(action.value, ()), dims)
+            value = self.filled(align_to(self.expr(action.value, ()), dims), dims)
+            if keeping := self.keeping(action.buffer):
+                old = Local(action.buffer, dims, value.dtype)
+                self.context.contents.may_run([self.stage])
+                return [Assign(action.buffer, self.masked(value, keeping, old), self.stage.name)]
             self.context.contents.store(action.buffer, action.value, self.load_guards)
-            return [Assign(action.buffer, self.filled(value, dims), self.stage.name)]
+            return [Assign(action.buffer, value, self.stage.name)]
         dims = tuple(dict.fromkeys(a for i in action.index for a in self.dims_of(i)))
         value = self.expr(action.value, ())
         if set(value.dims) - set(dims) - {"1"}:
@@ -176,7 +152,7 @@ class StageTranslator:
         reduced = tuple(a for a in self.axes if a not in dims)
         state = Local(buffer, dims, self.context.local[buffer].dtype)
         folds = frozenset(reduced) | self.context.reducing(buffer, action.index)
-        guards = [g for g in self.guards if variables(g) & folds]
+        guards = [g for g in self.guards if variables(g) & folds or g in self.keeping(buffer)]
         dot = self.dot(value, dims, reduced, state, guards) if action.reducer == "sum" else None
         tile = self.guarded(value, guards, action.reducer) if dot is None else dot
         self.context.contents.update(buffer, action.reducer)
@@ -247,16 +223,18 @@ class StageTranslator:
         """The value with the reducer's identity where one of `guards` is false."""
         neutral = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
         needed = [g for g in guards if neutral is None or self.outside(value, g) != neutral]
-        return self.masked(self.expr(value, ()), needed, REDUCERS[reducer].identity(value.dtype)[0])
+        return self.masked(self.expr(value, ()), needed, Scalar(REDUCERS[reducer].identity(value.dtype)[0]))
 
-    def masked(self, tile: TExpr, guards: list[Expr], other: Const) -> TExpr:
+    def masked(self, tile: TExpr, guards: list[Expr], other: TExpr) -> TExpr:
+        """`tile` where all guards hold, else `other`."""
+        guards = [g for g in guards if not always(g, self.scope())]
         if not guards:
             return tile
         used = {a for g in guards for a in self.dims_of(g)} | set(tile.dims)
         dims = tuple(a for a in self.axes if a in used)
         pred = self.mask(guards, dims)
         assert pred is not None
-        return Where(pred, align_to(tile, dims), Scalar(other), dims)
+        return Where(pred, align_to(tile, dims), align_to(other, dims), dims)
 
     def outside(self, e: Expr, guard: Expr) -> Known:
         """What `e` is known to be where `guard` is false."""
@@ -272,7 +250,9 @@ class StageTranslator:
         kept = [p for p in dict.fromkeys(preds) if not always(p, self.scope())]
         if not kept:
             return None
-        return align_to(self.expr(logical_and(*kept), ()), dims)
+        # A load in a guard is masked by the guards that load nothing: by itself it cannot be.
+        plain = replace(self, guards=[g for g in self.guards if not loads(g)])
+        return align_to(plain.expr(logical_and(*kept), ()), dims)
 
     # --- expressions ---
 
@@ -323,9 +303,6 @@ class StageTranslator:
         index = tuple(align_to(self.expr(i, preds), dims) for i in e.index)
         return LoadTile(e.buffer, index, self.mask(guards, dims), 0.0, dims, e.dtype)
 
-    def scalar_guards(self) -> list[Expr]:
-        return [g for g in self.guards if not self.dims_of(g)]
-
     # --- matrix products ---
 
     def dot(
@@ -365,7 +342,7 @@ class StageTranslator:
         needed = [g for g in guards if self.outside(e, g) != ZERO]
         if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
             return None
-        return self.masked(self.expr(e, ()), needed, Const(0.0, e.dtype))
+        return self.masked(self.expr(e, ()), needed, Scalar(Const(0.0, e.dtype)))
 
 
 def _widened(e: Expr) -> Expr:

@@ -17,7 +17,7 @@ from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
 from neptune.ir.decompose import decompose
-from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
+from neptune.ir.expr import Const, Expr, Op, Var, loads, substitute, variables
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -33,10 +33,24 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.tile.context import Context
 from neptune.tile.distribute import distribute
-from neptune.tile.ir import Branch, GridAxis, Loop, TileKernel, TileProgram, TStmt
+from neptune.tile.ir import (
+    Branch,
+    GridAxis,
+    LoadTile,
+    Loop,
+    Scalar,
+    StoreTile,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    stmt_exprs,
+    tile_walk,
+    walk_stmts,
+)
 from neptune.tile.localize import grid_of, is_axis, kernels_of, localize
-from neptune.tile.stage import Context, translate_stage
+from neptune.tile.stage import translate_stage
 
 # The shortest axis of a product on the matrix unit; constants are padded to it.
 SHORTEST_DOT = 16
@@ -77,12 +91,29 @@ class _Translator:
         if any(_is_product(s) for s in stages(body)):
             self.context.shortest = SHORTEST_DOT
         stmts = tuple(self.stmt(body))
+        self.check_memory(stmts)
         axes = tuple(self.context.axes.items())
         last = self.context.stored[-1] if self.context.stored else self.program.name
         name = f"{self.program.name}_{last}" if len(kernels_of(self.program.body)) > 1 else self.program.name
         name = next(n for n in chain([name], (f"{name}_{k}" for k in count(1))) if f"{n}_kernel" not in taken)
         launch = tuple(GridAxis(f.var, f.hi, f.kind.removeprefix("grid.")) for f in grid if f.var != ONCE)
         return TileKernel(f"{name}_kernel", launch, axes, stmts)
+
+    def check_memory(self, stmts: tuple[TStmt, ...]) -> None:
+        """What a kernel stores it must not load: other threads' stores are not visible without a barrier."""
+        stored = {s.buffer for s in walk_stmts(stmts) if isinstance(s, StoreTile)}
+        nodes = [n for s in walk_stmts(stmts) for e in stmt_exprs(s) for n in tile_walk(e)]
+        bounds = [e for s in walk_stmts(stmts) if isinstance(s, Loop) for e in (s.lo, s.hi)]
+        bounds += [s.pred for s in walk_stmts(stmts) if isinstance(s, Branch)]
+        scalars = [*bounds, *(n.expr for n in nodes if isinstance(n, Scalar))]
+        read = {n.buffer for n in nodes if isinstance(n, LoadTile)} | {x.buffer for e in scalars for x in loads(e)}
+        both = sorted(stored & read)
+        if both:
+            raise TargetError(
+                f"compile `{self.program.name}`",
+                f"one kernel would both write `{both[0]}` to global memory and read it back",
+                hint="leave its reader in a kernel of its own, or fuse it where the value is still on chip",
+            )
 
     def stmt(self, s: Stmt) -> list[TStmt]:
         match s:

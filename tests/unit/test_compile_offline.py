@@ -54,8 +54,8 @@ def test_softmax(target: str) -> None:
 
 
 def test_spills_and_serialised_wgmma_are_seen() -> None:
-    c = build(attention(64), "cuda:90", "descriptor", BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=3)
-    assert c.registers == 255 and 0 < c.spill_bytes < 1000
+    c = build(attention(128), "cuda:90", "descriptor", BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2)
+    assert c.registers == 255 and 0 < c.spill_bytes < 10000
     assert [w[:5] for w in c.warnings] == ["C7511"]
 
 

@@ -18,6 +18,7 @@ from neptune.tile.translate import translate
 from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
+from neptune.verify.instances import number
 from tests.lowering import Arrange, Array, check_all, scheduled
 
 DEPTH = 16
@@ -68,10 +69,7 @@ def test_every_pass_keeps_the_meaning(name: str) -> None:
         "BLOCK_M": 4,
         "BLOCK_N": 4 if "s_q" in str(tiles) else 16,
     }
-    data = {
-        b.name: rng.standard_normal([sizes[d.name] if hasattr(d, "name") else d.value for d in b.shape])  # type: ignore[union-attr]
-        for b in tiles.inputs
-    }
+    data = {b.name: rng.standard_normal([number(d, sizes) for d in b.shape]) for b in tiles.inputs}
     wanted = evaluate(tiles, data, sizes)
     for p in PASSES:
         after = replace(tiles, kernels=tuple(p.run(k) for k in tiles.kernels))

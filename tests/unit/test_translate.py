@@ -6,18 +6,26 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from neptune.errors import TargetError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, compute, exp, placeholder, reduce_axis, var
 from neptune.fusion.schedule import Schedule
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, Expr
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.tile.ir import Branch, Dot, Loop, Reduce, TileProgram, walk_stmts
 from neptune.tile.translate import translate
+from neptune.tile.verify import verify_tiles
+from neptune.verify.domains import EvaluationError
+from neptune.verify.evaluate import evaluate
+from neptune.verify.instances import draw_sizes, number
 from tests.kernels import nodes
 from tests.lowering import Arrange, Array, check_all, lowered, scheduled
+from tests.strategies import programs
 
 pytest.importorskip("tvm")
 
@@ -438,6 +446,84 @@ for i in [0, 4):
   d: y[i] = s[i]
 """
     on_chip("4", text, np.array([-100.0, -1, -1, -1]))
+
+
+def test_a_condition_on_a_tile_keeps_the_older_value() -> None:
+    text = """
+alloc s: f32[4] @tile
+for i in [0, 4):
+  b: s[i] = 1.0
+alloc u: f32[] @tile
+c: u[] = x[0, 0]
+for i in [0, 4):
+  d: s[i] = 2.0 when x[i, 0] > 0.0
+for i in [0, 4):
+  e: s[i] max= 3.0 when x[i, 1] > 0.0
+for i in [0, 4):
+  f: s[i] += 1.0 when u[] < 0.0
+for i in [0, 4):
+  g: y[i] = s[i]
+"""
+    first, second = T[:, 0] > 0, T[:, 1] > 0
+    wanted = np.maximum(np.where(first, 2.0, 1.0), np.where(second, 3.0, -9.0)) + float(T[0, 0] < 0)
+    assert len(set(wanted)) > 1
+    on_chip("4", text, wanted)
+
+
+def test_a_guard_that_all_stages_share_costs_nothing() -> None:
+    """Rows beyond a tail are nobody's: no older value is kept for them."""
+    text = """program p
+  in x: f32[m, 8]
+  out y: f32[m]
+  scalar m: i32 lo 1
+  tunable B in {4}
+body:
+  for i0 in [0, (m + (B - 1)) // B) grid.x:
+    alloc s: f32[B] @tile
+    for i in [0, B):
+      a: s[i] = 0.0 when i0 * B + i < m
+    for i in [0, B):
+      for j in [0, 8):
+        b: s[i] += x[i0 * B + i, j] when i0 * B + i < m
+    for i in [0, B):
+      c: s[i] = s[i] * 2.0 when i0 * B + i < m
+    for i in [0, B):
+      d: y[i0 * B + i] = s[i] when i0 * B + i < m
+"""
+    data = X[:, :8].copy()
+    tiles = check_all(parse_program(text), {"x": data}, {"y": 2 * data.astype(np.float64).sum(1)}, {"m": 7}, {"B": 4})
+    assert "where" not in str(tiles)
+
+
+# --- random programs -----------------------------------------------------------------------------
+
+
+def draw(dtype: str, shape: list[int], rng: np.random.Generator) -> Array:
+    return rng.standard_normal(shape) if is_float(dtype) else rng.integers(0, 3, shape)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs(), st.integers(0, 2**16))
+def test_random_programs(program: Program, seed: int) -> None:
+    """What has a tile form means the same; what has none says so."""
+    try:
+        tiles = translate(program)
+    except TargetError:
+        return
+    verify_tiles(tiles)
+    rng = np.random.default_rng(seed)
+    sizes = draw_sizes(program, tiles, rng)
+    env = {**sizes, "alpha": 0.5}
+    data = {b.name: draw(b.dtype, [number(d, sizes) for d in b.shape], rng) for b in program.inputs}
+    try:
+        wanted = evaluate(program, data, env)
+        found = [evaluate(form, data, env) for form in (tiles, lowered(program))]
+    except EvaluationError:
+        # An instance out of bounds; or a choice between something and what was never written.
+        return
+    for got in found:
+        for name, array in wanted.items():
+            np.testing.assert_allclose(got[name], array, 1e-8, 1e-8)
 
 
 # --- what has no tile form -----------------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""What the translation of one kernel has learned so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from neptune.ir.expr import Const, Expr, loads, variables
+from neptune.ir.program import Buffer, For, Program, Stage, values, writes
+from neptune.tile.contents import Contents
+
+
+@dataclass
+class Context:
+    """Loops around the present statement, tile axes, and the tiles of the kernel."""
+
+    program: Program
+    outer: list[For] = field(default_factory=list)
+    axes: dict[str, Expr] = field(default_factory=dict)
+    local: dict[str, Buffer] = field(default_factory=dict)
+    tile_dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    contents: Contents = field(default_factory=Contents)
+    # Loops around the allocation of a local: those inside it may reduce into it.
+    born: dict[str, frozenset[str]] = field(default_factory=dict)
+    # Locals that have a value here, and the guards under which they have been given it.
+    assigned: set[str] = field(default_factory=set)
+    given_under: dict[str, frozenset[Expr]] = field(default_factory=dict)
+    stored: list[str] = field(default_factory=list)
+    # The matrix unit takes no shorter axes.
+    shortest: int = 1
+
+    def extent(self, f: For) -> Expr:
+        """The tile extent of a loop: constants are padded to a power of two."""
+        if isinstance(f.hi, Const):
+            return Const(max(self.shortest, _pow2(int(f.hi.value))), "int32")
+        return f.hi
+
+    def reducing(self, buffer: str, index: tuple[Expr, ...]) -> frozenset[str]:
+        """Loops (not tile axes) that fold into one element of a local."""
+        spatial = frozenset[str]().union(*(variables(i) for i in index))
+        outside = self.born.get(buffer, frozenset()) | spatial
+        return frozenset(f.var for f in self.outer if f.var not in outside)
+
+    def local_accesses(self, stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
+        found = [(b, stage.action.index) for b in writes(stage.action)]
+        found += [(x.buffer, x.index) for v in values(stage.action) for x in loads(v)]
+        return [(b, ix) for b, ix in found if b in self.local]
+
+    def buffer(self, name: str) -> Buffer:
+        return self.local[name] if name in self.local else self.program.globals[name]
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
