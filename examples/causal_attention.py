@@ -57,7 +57,7 @@ def attention() -> Any:
     # A row that sees no key has l = 0, and is 0 rather than 0/0.
     return te.compute(
         (*rows, DEPTH),
-        lambda b, h, i, e: te.if_then_else(l[b, h, i] > zero, acc[b, h, i, e] / l[b, h, i], zero).astype("float16"),
+        lambda b, h, i, e: te.if_then_else(l[b, h, i] <= zero, zero, acc[b, h, i, e] / l[b, h, i]).astype("float16"),
         name="o",
     )
 

@@ -172,7 +172,11 @@ def _module(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise click.BadParameter(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # The user's own mistake: its last line says what, the traceback of the command would not help.
+        raise click.ClickException(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
     return module
 
 

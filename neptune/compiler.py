@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,18 +14,27 @@ from typing import Any, TypeAlias
 from neptune import config
 from neptune.codegen.triton import generate
 from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
-from neptune.errors import ExpressionError, FusionError, InternalError, NeptuneError, ScheduleError, ShapeError
+from neptune.errors import (
+    ExpressionError,
+    FusionError,
+    InternalError,
+    NeptuneError,
+    ScheduleError,
+    ShapeError,
+    TargetError,
+)
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
+from neptune.ir.names import check_names
 from neptune.ir.program import Program, Update, stages
 from neptune.ir.verify import verify
 from neptune.runtime.facts import read_facts
 from neptune.runtime.kernel import Build, Kernel
-from neptune.runtime.launch import Target, default_target, parse_target
+from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
 from neptune.schedule.schedule import Template
 from neptune.schedule.state import Decision
-from neptune.tile.ir import TileProgram
+from neptune.tile.ir import Dot, TExpr, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
@@ -35,6 +44,8 @@ AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row")
 """Templates that an unspecified one is chosen from, in order of preference."""
 REPAIRS = frozenset({"rolling_update", "split_k_update", "privatize"})
 OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
+LIMITS = {"num_warps": 32, "num_stages": 16}
+LARGEST_TILE = 1 << 16
 AnyTemplate: TypeAlias = "Template | str | None"
 
 
@@ -68,6 +79,7 @@ class Pass:
 
 def _import(w: Work) -> Program:
     w.loops = as_program(w.expr, w.inputs, w.name)
+    check_names(w.loops)
     return w.loops
 
 
@@ -227,7 +239,7 @@ def _reordered(program: Program, inputs: Sequence[Any] | None) -> Program:
 def _renamed(program: Program, name: str | None) -> Program:
     if name is None:
         return program
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise ExpressionError(f"compile `{program.name}` with name={name!r}", "a kernel's name is an identifier")
     return replace(program, name=name)
 
@@ -336,9 +348,14 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
 
 
 def _dump(folder: Path, k: int, step: Pass, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     suffix = "py" if step.name == "generate" else "txt"
-    (folder / f"{k:02}-{step.name}.{suffix}").write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{k:02}-{step.name}.{suffix}").write_text(text)
+    except OSError as error:
+        raise NeptuneError(
+            f"NEPTUNE_DUMP={folder.parent}", f"nothing can be written there: {error}", hint="name a folder of yours"
+        ) from None
 
 
 # --- target, params, sizes -----------------------------------------------------------------------
@@ -346,6 +363,8 @@ def _dump(folder: Path, k: int, step: Pass, text: str) -> None:
 
 def _target(target: str | None, settings: config.Config) -> Target:
     text = target or settings.target
+    if text is not None and not isinstance(text, str):
+        raise TargetError(f"compile for target {text!r}", "a target is a string", legal=LEGAL)
     return default_target() if text is None else parse_target(text)
 
 
@@ -354,8 +373,12 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
 
     Raises ScheduleError for a name or a value that is not legal.
     """
+    if not isinstance(given, Mapping):
+        raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
     free = {t.name: t.candidates[0] for t in program.tunables if t.covers is None}
-    values = {**free, **OPTIONS}
+    # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
+    products = any(isinstance(n, Dot) for k in program.kernels for s in walk_stmts(k.body) for n in _nodes(s))
+    values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
     for name, value in given.items():
         asked = f"compile `{program.name}` with {name}={value!r}"
         if name not in values:
@@ -366,8 +389,15 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
             raise ScheduleError(asked, "it must be a positive integer", legal=("1", "2", "4"))
         if name != "num_stages" and value & (value - 1):
             raise ScheduleError(asked, "it must be a power of two", legal=("1", "2", "4", "8", "…"))
+        limit = LIMITS.get(name, LARGEST_TILE)
+        if value > limit:
+            raise ScheduleError(asked, f"it is at most {limit}")
         values[name] = value
     return values
+
+
+def _nodes(s: TStmt) -> Iterator[TExpr]:
+    return (n for e in stmt_exprs(s) for n in tile_walk(e))
 
 
 def _sizes(what: str, program: Program, given: Mapping[str, int] | None) -> dict[str, int]:

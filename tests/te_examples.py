@@ -66,7 +66,7 @@ def attention(
     zero = tirx.const(0.0, "float32")
 
     def normalised(b, h, i, e):
-        value = te.if_then_else(l[b, h, i] > zero, acc[b, h, i, e] / l[b, h, i], zero)
+        value = te.if_then_else(l[b, h, i] <= zero, zero, acc[b, h, i, e] / l[b, h, i])
         return _to(value, dtype, "float32")
 
     if rows_first:
@@ -78,7 +78,7 @@ def attention(
     neg_inf = tirx.const(float("-inf"), "float32")
 
     def log_sum(b, h, i):
-        return te.if_then_else(l[b, h, i] > zero, m[b, h, i] + te.log(l[b, h, i]), neg_inf)
+        return te.if_then_else(l[b, h, i] <= zero, neg_inf, m[b, h, i] + te.log(l[b, h, i]))
 
     return [o, te.compute(rows, log_sum, name="lse")]
 

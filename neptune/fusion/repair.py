@@ -25,6 +25,7 @@ from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
 from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Repair, Roles, Term, previous
+from neptune.fusion.scales import scale_degree
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, children, op, rewrite, walk
 from neptune.ir.printer import print_expr
@@ -198,6 +199,7 @@ def solve(query: Query) -> Repair:
         symbols=symbols.text(),
         obligations=obligations,
         casts=found.casts,
+        assumptions=_assumptions(query, found),
     )
 
 
@@ -240,11 +242,22 @@ def _find(query: Query, problems: list[Problem]) -> _Found | None:
     if split.phis and query.dtype == "float16":
         reason = "a float16 accumulator may overflow without the factor that is applied at the end"
         problems.append(Problem("defer", query.value, reason, "accumulate in float32"))
+    deferred = product(split.phis, query.dtype) if split.phis else None
+    if deferred is not None and query.reducer == "sum" and scale_degree(deferred, query.roles) > 1:
+        reason = f"without the scale `{print_expr(deferred)}` the sum overflows where the expression does not"
+        problems.append(Problem("defer", query.value, reason, "leave it in a kernel of its own"))
     if problems:
         return None
-    deferred = product(split.phis, query.dtype) if split.phis else None
     once = tuple(dict.fromkeys(splitter.casts))
     return _Found(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
+
+
+def _assumptions(query: Query, found: _Found) -> tuple[str, ...]:
+    """What the kernel takes for granted and nothing proves."""
+    if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
+        return ()
+    text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"
+    return (text,)
 
 
 def _directions(roles: Roles, rolls: tuple[Term, ...]) -> list[Problem]:

@@ -124,7 +124,7 @@ class Repair:
     accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
     folded instead of g.  `deferred` (or None) is applied once after the loop, X = acc * deferred or
     acc + deferred by `deferred_op`, "mul" or "add".  `g` and `h` are text over `symbols`; `casts` names
-    the float casts that the proof passed through and the code keeps.
+    the float casts that the proof passed through and the code keeps; `assumptions` say what is not proved.
     """
 
     stage: str
@@ -138,6 +138,7 @@ class Repair:
     symbols: tuple[tuple[str, str], ...]
     obligations: tuple[ObligationRecord, ...] = field(default=())
     casts: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = field(default=())
 
 
 def previous(load: Load) -> Load:

@@ -74,6 +74,7 @@ def _decision(p: Plan) -> Decision:
         details.append(f"deferred: {r.deferred_op} {print_expr(r.deferred)}, applied once behind the loop")
     details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
     details += [f"cast kept: {c}" for c in r.casts]
+    details += [f"assumed, not proved: {a}" for a in r.assumptions]
     verdict = "rolled" if r.factor is not None else "deferred" if r.deferred is not None else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from neptune.fusion.privatize import privatize
 from neptune.ir.program import Program
+from neptune.schedule.checked import checked
 from neptune.schedule.schedule import ScheduleBase, Step
 from neptune.schedule.state import Loop
 
@@ -13,6 +14,7 @@ from neptune.schedule.state import Loop
 class Schedule(ScheduleBase):
     """A schedule of one program; see `neptune.schedule.schedule` for the structural primitives."""
 
+    @checked
     def rolling_update(self, stage: str, loop: Loop) -> None:
         """Fuse a reduction under a loop in which its predecessors still change, with a proved repair.
 
@@ -24,6 +26,7 @@ class Schedule(ScheduleBase):
 
         self._commit(rolling_update(self._state, stage, loop), "rolling_update", stage, loop)
 
+    @checked
     def privatize(self, stage: str, loop: Loop) -> None:
         """Give a reduction a local accumulator per iteration of `loop` (paper §4.1, Fig. 11)."""
         self._commit(privatize(self._state, stage, loop), "privatize", stage, loop)

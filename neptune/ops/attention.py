@@ -113,8 +113,8 @@ def _attention(
     )
 
     def normalised(b: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
-        # A row that sees no key has l = 0, and is 0 rather than 0/0.
-        return select(l[b, h, i] > 0, acc[b, h, i, e] / l[b, h, i], 0).astype(dtype)
+        # A row that sees no key has l = 0, and is 0 rather than 0/0. (Asked this way round, a NaN stays one.)
+        return select(l[b, h, i] <= 0, 0, acc[b, h, i, e] / l[b, h, i]).astype(dtype)
 
     if rows_first:
         o = compute((n_b, s_q, n_h, depth), lambda b, i, h, e: normalised(b, h, i, e), "o")
@@ -122,7 +122,7 @@ def _attention(
         o = compute((n_b, n_h, s_q, depth), lambda b, h, i, e: normalised(b, h, i, e), "o")
     if not lse:
         return build(o, inputs=[q, k, v], name=name)
-    log_sum = compute(rows, lambda b, h, i: select(l[b, h, i] > 0, m[b, h, i] + log(l[b, h, i]), NEG_INF), "lse")
+    log_sum = compute(rows, lambda b, h, i: select(l[b, h, i] <= 0, NEG_INF, m[b, h, i] + log(l[b, h, i])), "lse")
     return build([o, log_sum], inputs=[q, k, v], name=name)
 
 

@@ -110,6 +110,14 @@ class Signature:
             self._refuse(f"argument `{b.name}` is {type(t).__name__} {_short(t)}", legal=["a torch.Tensor"])
         if t.layout != torch.strided:
             self._refuse(f"argument `{b.name}` has layout {t.layout}", legal=["torch.strided"])
+        if t.is_neg() or t.is_conj():
+            # Such a view is a sign that memory does not hold.
+            self._refuse(f"argument `{b.name}` is a lazily negated view", hint=f"{b.name}.resolve_neg()")
+        if t.requires_grad and torch.is_grad_enabled():
+            self._refuse(
+                f"argument `{b.name}` requires a gradient, and there is no backward pass yet",
+                hint=f"{b.name}.detach(), or call under torch.no_grad()",
+            )
         if device not in (t.device.type, str(t.device)):
             self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=f'{b.name}.to("{device}")')
         if t.dtype != getattr(torch, b.dtype):

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from keyword import iskeyword
 from typing import Any, TypeAlias
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.names import fits
 from neptune.ir.program import Program, Store, Tunable
 from neptune.schedule.bind import bind
+from neptune.schedule.checked import checked
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
 from neptune.schedule.partition import partition
@@ -81,19 +82,23 @@ class ScheduleBase:
         """The names of all stages, producers first."""
         return tuple(self._state.definitions)
 
+    @checked
     def stage(self, name: str) -> str:
         """Check that a stage exists and return its name; ScheduleError lists the stages otherwise."""
         self._state.path(name)
         return name
 
+    @checked
     def definition(self, name: str) -> Definition:
         """The stage as the user wrote it: axes and action."""
         return self._state.definition(name)
 
+    @checked
     def loops(self, stage: str) -> list[Loop]:
         """The loops around a stage, outermost first."""
         return [Loop(stage, f.var) for f in self._state.loops(stage)]
 
+    @checked
     def loop_of(self, stage: str, axis: str) -> Loop:
         """The loop that still runs one original axis of a stage."""
         self._state.definition(stage)
@@ -106,12 +111,14 @@ class ScheduleBase:
             legal=list(self._state.axes[stage]),
         )
 
+    @checked
     def producers(self, stage: str) -> list[str]:
         """The stages whose results this one reads."""
         d = self.definition(stage)
         names = [self._state.writer(x.buffer) for x in d.reads()]
         return [n for n in dict.fromkeys(names) if n is not None and n != stage]
 
+    @checked
     def consumers(self, stage: str) -> list[str]:
         """The stages that read this one's result."""
         action = self.definition(stage).action
@@ -120,6 +127,7 @@ class ScheduleBase:
 
     # --- parameters ---
 
+    @checked
     def param(self, name: str, candidates: Sequence[int]) -> Var:
         """Declare a tunable tile size: a positive power of two, chosen later among `candidates`.
 
@@ -140,6 +148,7 @@ class ScheduleBase:
 
     # --- primitives ---
 
+    @checked
     def split(self, loop: Loop, factor: Factor) -> tuple[Loop, Loop]:
         """Cut a loop into tiles of `factor` iterations (a number or a param); returns (outer, inner).
 
@@ -150,6 +159,7 @@ class ScheduleBase:
         self._commit(state, "split", loop, factor)
         return Loop(loop.stage, outer), Loop(loop.stage, inner)
 
+    @checked
     def cover(self, loop: Loop, name: str) -> Loop:
         """Make a whole loop one tile of `name` iterations, the smallest power of two ≥ its extent.
 
@@ -161,6 +171,7 @@ class ScheduleBase:
         self._commit(cover(state, loop, name), "cover", loop, name)
         return loop
 
+    @checked
     def tile(self, loops: Sequence[Loop], factors: Sequence[Factor]) -> list[Loop]:
         """Split several loops of one nest and bring the outer parts outside: [i, j] → [i0, j0, i1, j1]."""
         before = self._state
@@ -184,13 +195,15 @@ class ScheduleBase:
             raise
         return order
 
+    @checked
     def reorder(self, *loops: Loop) -> None:
         """Permute loops of a perfect nest into the given order."""
         self._commit(reorder(self._state, loops), "reorder", *loops)
 
-    def bind(self, loop: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
+    @checked
+    def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
         """Spread loops over grid axes: `bind(i0, "grid.x")`, or a list of each (outermost first)."""
-        loops = (loop,) if isinstance(loop, Loop) else tuple(loop)
+        loops = (where,) if isinstance(where, Loop) else tuple(where)
         axes = (axis,) if isinstance(axis, str) else tuple(axis)
         if len(loops) != len(axes):
             raise ScheduleError(
@@ -201,14 +214,17 @@ class ScheduleBase:
             state = bind(state, f, a)
         self._commit(state, "bind", loops, axes)
 
+    @checked
     def inline(self, stage: str) -> None:
         """Compute a map stage where it is read, and remove it."""
         self._commit(inline(self._state, stage), "inline", stage)
 
+    @checked
     def fuse_at(self, stage: str, loop: Loop) -> None:
         """Naive fusion: move a consumer to the end of a loop's body, recording what it then owes."""
         self._commit(fuse_at(self._state, stage, loop), "fuse_at", stage, loop)
 
+    @checked
     def partition(self, loop: Loop) -> None:
         """Cut a loop's range by the predicates under it: skipped, masked and clean tiles."""
         self._commit(partition(self._state, loop), "partition", loop)
@@ -235,8 +251,8 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
     if tunable in program.tunables:
         return state
     axes = {a for d in state.definitions.values() for a in d.extents}
-    if not tunable.name.isidentifier() or iskeyword(tunable.name) or tunable.name in names_in_use(program) | axes:
-        raise ScheduleError(request, f"`{tunable.name}` is taken, or is not an identifier")
+    if not fits(tunable.name) or tunable.name in names_in_use(program) | axes:
+        raise ScheduleError(request, f"`{tunable.name}` is taken, is no plain identifier, or generated code uses it")
     return replace(state, program=replace(program, tunables=(*program.tunables, tunable)))
 
 

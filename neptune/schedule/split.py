@@ -86,10 +86,11 @@ def cover(state: State, ref: Loop, name: str) -> State:
     """
     request = f"cover(`{ref.var}` of `{ref.stage}`, {name})"
     loop = _check(state, ref, request)
-    sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
-    if not variables(loop.hi) <= sizes or loads(loop.hi):
+    if not variables(loop.hi) <= {s.name for s in state.program.scalars} or loads(loop.hi):
         raise ScheduleError(
-            request, f"the extent {print_expr(loop.hi)} is known only inside other loops", hint="split it"
+            request,
+            f"the extent {print_expr(loop.hi)} is not a size that is known before a launch",
+            hint="cover the whole axis, before it is split",
         )
     body = add_guard(loop.body, binary("lt", Var(loop.var), loop.hi))
     return state.with_body(replace_node(state.program.body, loop, replace(loop, hi=Var(name), body=body)))

@@ -140,10 +140,14 @@ def _wrap(loops: tuple[For, ...], body: Stmt) -> Stmt:
 
 
 def _self_contained(s: Stmt, buffer: str) -> bool:
-    """True if whatever is read under `s` has been written there: the first access writes, whenever any other runs."""
+    """True if whatever is read under `s` has been written there: the first access writes, whenever any other
+    runs, or each part has a life of the buffer of its own (the pieces of a loop)."""
     first, *others = accesses(s, buffer)
     guards = set(conjuncts(first.stage.when))
-    return first.writes and all(guards <= set(conjuncts(a.stage.when)) for a in others)
+    if first.writes and all(guards <= set(conjuncts(a.stage.when)) for a in others):
+        return True
+    users = [p for p in sub_stmts(s) if next(accesses(p, buffer), None) is not None]
+    return bool(users) and all(_self_contained(p, buffer) for p in users)
 
 
 def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ ROW_TILES = {"softmax_online": {"BLOCK_M": 4, "BLOCK_N": 16}, "softmax_row": {"B
 Families = dict[str, list[torch.Tensor]]
 
 
+@cache
 def attention_subject(
     operator: str,
     template: str = "flash_attention",
@@ -37,10 +39,12 @@ def attention_subject(
     return Subject(program, template, reference, {"BLOCK_M": tiles[0], "BLOCK_N": tiles[1]})
 
 
+@cache
 def softmax_subject(template: str, dtype: str = "float32") -> Subject:
     return Subject(rows.softmax(dtype), template, softmax(), ROW_TILES[template])
 
 
+@cache
 def figure1_subject(template: str) -> Subject:
     return Subject(rows.figure1(), template, figure1(), ROW_TILES[template])
 

@@ -78,6 +78,14 @@ def test_copies_pass_through_loops_that_leave_both_alone() -> None:
     assert not assigned(keeps_meaning(copies, before), "b")
 
 
+def test_a_copy_that_the_loop_changes() -> None:
+    body = (Assign("s", map_("add", row("s"), row("b"))), Assign("b", map_("add", row("b"), row("a"))))
+    before = kernel(
+        Assign("a", fold("sum", load("w"))), Assign("b", row("a")), Assign("s", full(0.0)), loop(*body), put(row("s"))
+    )
+    assert assigned(keeps_meaning(copies, before), "b")[0] == row("a")
+
+
 def test_a_store_that_the_next_iteration_reads_is_not_dead() -> None:
     body = (Assign("s", map_("add", row("s"), row("prev"))), Assign("prev", map_("mul", row("prev"), row("prev"))))
     before = kernel(Assign("prev", fold("sum", load("w"))), Assign("s", full(0.0)), loop(*body), put(row("s")))

@@ -234,11 +234,20 @@ def lse_of(program: TileProgram) -> TExpr:
 # --- maxima read outside of exponents ------------------------------------------------------------
 
 
-def test_the_log_sum_exp() -> None:
-    lse = where(map_("gt", L, lit(0.0)), map_("add", M, map_("log", L)), lit(-math.inf))
+@pytest.mark.parametrize("way", ["gt", "le"])
+def test_the_log_sum_exp(way: str) -> None:
+    branches = (map_("add", M, map_("log", L)), lit(-math.inf))
+    lse = where(map_(way, L, lit(0.0)), *(branches if way == "gt" else branches[::-1]))
     after = check(online(masked(times(H, 0.5)), put(lse)))
     # l > 0 says that the maximum is not at its start any more: no choice in the log-sum-exp but the user's.
     assert converted(after) and sum(isinstance(e, Where) for e in walk(lse_of(after))) == 1
+
+
+def test_a_choice_that_a_nan_passes() -> None:
+    """A sum that is NaN is not <= 0, although its maximum has not moved: max may drop NaN."""
+    choice = where(map_("le", L, lit(0.0)), lit(0.0), M)
+    after = check(online(masked(times(H, 0.5)), put(choice)))
+    assert sum(isinstance(e, Where) for e in walk(lse_of(after))) == 2
 
 
 @pytest.mark.parametrize("bias", [-1e30, 0.0])
@@ -256,6 +265,16 @@ def test_a_choice_that_says_nothing_of_the_maximum() -> None:
     none = where(map_("lt", C, Scalar(J - J)), H, lit(-math.inf))
     other = where(map_("gt", row("g"), lit(0.0)), M, lit(0.0))
     before = kernel(Assign("g", full(1.0)), *START, loop(*step(none)), put(other), put(L, "u"))
+    same(before, apply(exp2, before), exact=False, domain=Rounded(), tolerance=1e-5)
+
+
+def test_a_sum_of_exponentials_of_something_else() -> None:
+    """It is positive, but says nothing of this maximum."""
+    none = where(map_("lt", C, Scalar(J - J)), H, lit(-math.inf))
+    other = (Assign("g", map_("add", row("g"), fold("sum", exp(map_("sub", H, column(row("b"))))))),)
+    value = where(map_("gt", row("g"), lit(0.0)), M, lit(0.0))
+    start = (Assign("b", full(1.0)), Assign("g", full(0.0)))
+    before = kernel(*start, *START, loop(*step(none), *other), put(value), put(L, "u"))
     same(before, apply(exp2, before), exact=False, domain=Rounded(), tolerance=1e-5)
 
 

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from neptune.ir.expr import Const, Load, Var
-from neptune.tile.ir import Assign, Branch, Iota, LoadTile, Local, Loop, Scalar, TExpr, TileProgram, TStmt, walk_stmts
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    CastTile,
+    Iota,
+    LoadTile,
+    Local,
+    Loop,
+    Scalar,
+    TExpr,
+    TileProgram,
+    TStmt,
+    walk_stmts,
+)
 from neptune.tile.passes.hoist import hoist, name_loads
 from tests.kernels import (
     ROW,
@@ -58,14 +71,19 @@ def test_equal_loads_share_a_name_and_others_do_not() -> None:
     assert assigned(after, "w") == [load("w")] and assigned(after, "w_1") == [masked]
 
 
+def weighted(e: TExpr) -> TExpr:
+    """A row sum that tells columns apart."""
+    return fold("sum", map_("mul", e, CastTile(C, "float32")))
+
+
 def test_a_load_inside_a_loop_does_not_overwrite_the_one_around_it() -> None:
     before = kernel(
-        Assign("s", fold("sum", load("w"))),
-        loop(add("s", fold("sum", load("w", shift=J)))),
-        Assign("d", fold("max", load("w"))),
+        Assign("s", weighted(load("w"))),
+        loop(add("s", weighted(load("w", shift=J)))),
+        Assign("d", weighted(load("w"))),
         put(map_("add", row("s"), row("d"))),
     )
-    both(before)
+    assert assigned(both(before), "w_1")
 
 
 def test_loops_side_by_side_use_one_name() -> None:
@@ -149,12 +167,14 @@ def test_what_the_loop_changes_stays() -> None:
 def test_a_loop_that_may_not_run_leaves_the_older_value() -> None:
     before = kernel(Assign("a", full(3.0)), loop(Assign("a", fold("sum", load("w")))), put(row("a")))
     both(before)
+    keeps_meaning(hoist, before)
 
 
 def test_a_value_that_is_read_before_it_is_assigned() -> None:
     body = (add("s", row("a")), Assign("a", fold("sum", load("w"))))
     before = kernel(S0, Assign("a", full(3.0)), loop(*body), put(row("s")))
     assert "a" in names(loops_of(both(before))[0].body)
+    assert "a" in names(loops_of(keeps_meaning(hoist, before))[0].body)
 
 
 def test_two_loops_with_a_change_in_between() -> None:
@@ -195,6 +215,15 @@ def test_a_name_assigned_twice_in_the_loop_stays() -> None:
     )
     after = both(kernel(S0, loop(*body), put(row("s"))))
     assert names(loops_of(after)[0].body) == ["d", "s", "d", "s"]
+    after = keeps_meaning(hoist, kernel(S0, loop(*body), put(row("s"))))
+    assert names(loops_of(after)[0].body) == ["d", "s", "d", "s"]
+
+
+def test_a_loop_that_overwrites_what_was_hoisted() -> None:
+    """The branch must compute d again."""
+    body = (Assign("d", fold("sum", load("w"))), add("s", row("d")))
+    other = (Assign("d", weighted(load("w", shift=J))), add("s", row("d")))
+    keeps_meaning(hoist, kernel(S0, loop(*body), loop(*other), Branch(N > 1, body), put(row("s"))))
 
 
 @pytest.mark.parametrize("loop_first", [True, False])

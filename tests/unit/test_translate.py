@@ -121,6 +121,16 @@ def test_small_constant_products_are_one_dot() -> None:
     assert {e for _, e in tiles.kernels[0].axes} == {Const(16, "int32")} and find(tiles, Dot) == 1
 
 
+def test_a_product_with_an_axis_of_its_own() -> None:
+    """No factor runs over z: that is no product of matrices."""
+    a, b = placeholder((5, 7), "float32", "a"), placeholder((7, 6), "float32", "b")
+    r = reduce_axis((0, 7), "r")
+    c = compute((5, 6, 2), lambda i, j, z: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    data = {"a": X[:5, :7].copy(), "b": X[:7, 6:12].copy()}
+    wanted = (data["a"].astype(np.float64) @ data["b"])[:, :, None].repeat(2, 2)
+    assert find(check_all(scheduled(te.build(c, name="wide")), data, {"c": wanted}, {}), Dot) == 0
+
+
 @pytest.mark.parametrize("depth", [2048, None])
 def test_a_depth_that_fits_no_tile_is_a_loop(depth: int | None) -> None:
     """The loop moves outside of the tile axes."""
@@ -172,6 +182,14 @@ def test_tails_are_filled_with_the_identity(reducer: str, dtype: str) -> None:
             names = {t.name for t in scheduled(program, arrange).tunables}
             params = {a: b for a, b in PARAMS.items() if a in names}
             check_all(scheduled(program, arrange), {"x": data}, wanted, {"m": 7, "n": 9}, params)
+
+
+def test_a_minimum_of_what_no_tail_is_known_of() -> None:
+    x, r = placeholder((m, n), "float32", "x"), reduce_axis((0, n), "r")
+    program = te.build(compute((m,), lambda i: te.min(te.abs(x[i, r]), axis=r), "y"), name="least")
+    check_all(
+        scheduled(program, stripes), {"x": X}, {"y": np.abs(X.astype(np.float64)).min(1)}, {"m": 7, "n": 13}, PARAMS
+    )
 
 
 def test_no_mask_where_the_identity_is_known() -> None:

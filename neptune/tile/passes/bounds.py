@@ -114,18 +114,21 @@ class Facts:
             todo += [x.name for e in self.given[n] for x in tile_walk(e) if isinstance(x, Local)]
         return bool(found & goals)
 
-    def touched(self, pred: TExpr, maximum: str) -> bool:
-        """True if `pred` is l > 0 for a sum l of exponentials exp(x - maximum).
+    def touched(self, choice: Where, maximum: str) -> tuple[bool, bool]:
+        """In which branch of where(l > 0, a, b), or where(l <= 0, b, a), the maximum is past its start: a.
 
-        While the maximum is at its start these are 0 for x = -inf, and infinite for any other x.
+        Here l is a sum of exponentials exp(x - maximum): while the maximum is at its start these are 0 for
+        x = -inf, infinite for any other number, and NaN for NaN.  In the last two cases a must be so too,
+        whatever the maximum: it must compute with l.
         """
+        pred = choice.pred.arg if isinstance(choice.pred, Rearrange) else choice.pred
         match pred:
-            case Rearrange(arg, _):
-                return self.touched(arg, maximum)
-            case Map("gt", (Local(l, _, _) | Rearrange(Local(l, _, _), _), Scalar(Const(0, _))), _, _):
-                return all(self._sums(l, e, maximum) for e in self.given[l])
+            case Map("gt" | "le" as way, (Local(l, _, _) | Rearrange(Local(l, _, _), _), Scalar(Const(0, _))), _, _):
+                branch = choice.then if way == "gt" else choice.other
+                sums = all(self._sums(l, e, maximum) for e in self.given[l]) and _computes_with(branch, l)
+                return (sums, False) if way == "gt" else (False, sums)
             case _:
-                return False
+                return False, False
 
     def _sums(self, name: str, e: TExpr, maximum: str) -> bool:
         """True for 0, for name·x, and for either plus a sum of exponentials."""
@@ -164,6 +167,19 @@ def facts_of(kernel: TileKernel) -> Facts:
         if isinstance(s, Assign):
             given.setdefault(s.name, []).append(s.value)
     return Facts(given)
+
+
+def _computes_with(e: TExpr, name: str) -> bool:
+    """True if `e` is infinite or NaN where the local is."""
+    match e:
+        case Local(n, _, _):
+            return n == name
+        case Map("add" | "sub" | "log" | "log2" | "neg" | "abs", args, _, _):
+            return any(_computes_with(a, name) for a in args)
+        case Rearrange(arg, _):
+            return _computes_with(arg, name)
+        case _:
+            return False
 
 
 def _reads(e: TExpr, name: str) -> bool:

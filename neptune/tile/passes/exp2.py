@@ -198,10 +198,11 @@ class _Log2:
                 return replace(e, op="exp2", args=(self.scaled(x),))
             case Local(name, _, _) if name in self.maxima:
                 return _natural(e, name in touched)
-            case Where(pred, then, other, _):
-                known = touched | {m for m in self.maxima if self.facts.touched(pred, m)}
-                parts = (self.expr(pred, touched), self.expr(then, known), self.expr(other, touched))
-                return tile_rebuild(e, parts)
+            case Where():
+                past = [(m, *self.facts.touched(e, m)) for m in self.maxima]
+                here, there = {m for m, then, _ in past if then}, {m for m, _, other in past if other}
+                then, other = self.expr(e.then, touched | here), self.expr(e.other, touched | there)
+                return tile_rebuild(e, (self.expr(e.pred, touched), then, other))
         inner = tile_children(e)
         fresh = tuple(self.expr(p, touched) for p in inner)
         return e if all(a is b for a, b in zip(inner, fresh, strict=True)) else tile_rebuild(e, fresh)

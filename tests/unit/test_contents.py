@@ -1,0 +1,148 @@
+"""contents: what tiles hold where a guard is false, and when that is forgotten."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from neptune.ir.expr import Const, Expr, Load, Op, Var, select
+from neptune.ir.program import Stage, Update
+from neptune.tile.contents import Contents
+
+J, N = Var("j"), Var("n")
+GUARD = J < N
+INF = Const(-math.inf, "float32")
+LOWEST = Const(-3.4028234663852886e38, "float32")
+TILES = ("s", "t", "u", "m", "p")
+
+
+def tile(name: str) -> Load:
+    return Load(name, (J,), "float32")
+
+
+X = Load("x", (J,), "float32")
+
+
+def masked(load: Load) -> list[Expr]:
+    return [GUARD]
+
+
+def unmasked(load: Load) -> list[Expr]:
+    return []
+
+
+def outside(contents: Contents, e: Expr) -> object:
+    return contents.outside(e, GUARD, masked, TILES)
+
+
+def exp(e: Expr) -> Expr:
+    return Op("exp", (e,), "float32")
+
+
+def test_masked_loads_are_zero() -> None:
+    contents = Contents()
+    assert outside(contents, X) == "0" and outside(contents, X * 2.0) == "0" and outside(contents, X * X) == "0"
+    assert contents.outside(X, GUARD, unmasked, TILES) is None
+    assert outside(contents, X + 3.0) is None
+
+
+@pytest.mark.parametrize("other", [tile("t"), Const(math.inf, "float32"), Var("scale", "float32")])
+def test_zero_times_what_may_be_infinite(other: Expr) -> None:
+    assert outside(Contents(), X * other) is None
+
+
+@pytest.mark.parametrize("divisor", [tile("t"), Const(0.0, "float32"), X])
+def test_zero_divided_by_what_may_be_zero(divisor: Expr) -> None:
+    assert outside(Contents(), X / divisor) is None
+    assert outside(Contents(), X / 2.0) == "0"
+
+
+def scores() -> Contents:
+    contents = Contents()
+    contents.store("m", LOWEST, masked)
+    contents.store("s", select(GUARD, tile("u") * 0.5, INF), masked)
+    return contents
+
+
+def test_what_a_mask_leaves_does_not_count() -> None:
+    """A product in the branch that is not taken may be anything."""
+    contents = Contents()
+    contents.store("s", select(GUARD, X * tile("u"), INF), masked)
+    assert outside(contents, tile("s")) == "-inf"
+
+
+def test_an_exponential_below_a_maximum() -> None:
+    contents = scores()
+    contents.update("m", "max")
+    contents.store("p", exp(tile("s") - tile("m")), masked)
+    assert outside(contents, tile("p")) == "0"
+
+
+@pytest.mark.parametrize("reducer", ["sum", "min", "prod"])
+def test_other_reductions_may_reach_minus_infinity(reducer: str) -> None:
+    contents = scores()
+    contents.update("m", reducer)
+    assert outside(contents, exp(tile("s") - tile("m"))) is None
+
+
+def test_a_start_at_minus_infinity() -> None:
+    contents = scores()
+    contents.store("m", INF, masked)
+    contents.update("m", "max")
+    assert outside(contents, exp(tile("s") - tile("m"))) is None
+
+
+def test_a_copy_of_a_maximum_is_one() -> None:
+    contents = scores()
+    contents.update("m", "max")
+    contents.store("t", tile("m"), masked)
+    contents.update("m", "max")
+    assert outside(contents, exp(tile("s") - tile("t"))) == "0"
+
+
+def test_a_copy_is_not_what_the_original_becomes() -> None:
+    contents = scores()
+    contents.store("t", tile("m"), masked)
+    contents.update("m", "max")
+    assert outside(contents, exp(tile("t") - tile("m"))) is None
+
+
+def test_loads_keep_the_masks_they_had() -> None:
+    contents = Contents()
+    contents.store("t", X, unmasked)
+    assert outside(contents, tile("t")) is None
+    contents.store("t", X, masked)
+    assert outside(contents, tile("t")) == "0"
+
+
+def test_knowledge_goes_with_what_it_rests_on() -> None:
+    contents = Contents()
+    contents.store("s", X, masked)
+    contents.store("t", tile("s") * 2.0, masked)
+    contents.store("u", tile("t") * 2.0, masked)
+    assert outside(contents, tile("u")) == "0"
+    contents.store("s", Const(5.0, "float32"), masked)
+    assert not {outside(contents, tile("u")), outside(contents, tile("t"))} & {"0", "1", "-inf"}
+
+
+def test_a_tile_in_terms_of_itself() -> None:
+    contents = Contents()
+    contents.store("t", X, masked)
+    contents.store("t", tile("t") * 2.0, masked)
+    assert outside(contents, tile("t")) is not None and outside(contents, tile("t")) != "0"
+
+
+def test_two_elements_of_one_tile() -> None:
+    other = Load("t", (Var("i"),), "float32")
+    assert outside(Contents(), tile("t") - tile("t")) == "0"
+    assert outside(Contents(), tile("t") - other) is None
+
+
+def test_stages_that_may_run() -> None:
+    contents = scores()
+    grow = Stage("m", Update(("m",), (), "max", (X,), None))
+    contents.may_run([grow])
+    assert outside(contents, exp(tile("s") - tile("m"))) == "0"
+    contents.may_run([Stage("m", Update(("m",), (), "sum", (X,), None))])
+    assert outside(contents, exp(tile("s") - tile("m"))) is None
