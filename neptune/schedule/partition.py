@@ -221,10 +221,16 @@ def _with_mask(loop: For, stage: Stage, guard: Expr) -> For:
     return replace(loop, body=body)
 
 
-def _drop(s: Stmt, scope: Scope, loops: tuple[For, ...]) -> Stmt:
-    """The clean piece: every conjunct that provably holds is gone from guards and selects."""
+def _drop(s: Stmt, var: str, scope: Scope, loops: tuple[For, ...]) -> Stmt:
+    """The clean piece: every conjunct on the loop that provably holds is gone from guards and selects.
+
+    Others stay even where the facts imply them: one guard on rows in all pieces shows that they work on the
+    same elements.
+    """
 
     def holds(c: Expr, inner: tuple[For, ...]) -> bool:
+        if var not in variables(c):
+            return False
         ranges = {f.var: (f.lo, binary("sub", f.hi, 1)) for f in inner}
         return always(c, Scope({**scope.ranges, **ranges}, scope.at_least, scope.facts))
 
@@ -329,12 +335,14 @@ def _clean_range(loop: For, lo: Expr, hi: Expr, uppers: list[Bound], lowers: lis
 def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], carried: frozenset[str]) -> State:
     uppers, lowers = [b for b in bounds if b.upper], [b for b in bounds if not b.upper]
     hi = reduce(minimum, [b.somewhere for b in uppers if b.skips], loop.hi)
-    lo = reduce(maximum, [b.somewhere for b in lowers if b.skips], loop.lo)
+    # Every lower bound is at least 0, where most loops start.
+    starts = [b.somewhere for b in lowers if b.skips]
+    lo = reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
     begin, end = _clean_range(loop, lo, hi, uppers, lowers, scope_of(state.program, outer))
     whole = _attach(loop, [b.pred for b in bounds if not b.skips], carried, _finite(state))
     clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *(b.fact for b in bounds)))
     clean_scope = scope_of(state.program, (*outer, clean_loop))
-    clean = replace(clean_loop, body=_drop(loop.body, clean_scope, ()))
+    clean = replace(clean_loop, body=_drop(loop.body, loop.var, clean_scope, ()))
     pieces: list[Stmt] = [clean]
     if lowers:
         pieces.insert(0, replace(whole, lo=lo, hi=begin))

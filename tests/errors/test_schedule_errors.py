@@ -65,8 +65,8 @@ CASES: list[tuple[Callable[[], Schedule], Callable[[Schedule], object], list[str
     (plain, lambda s: s.param("m", [2]), ["`m` is taken"]),
     (plain, lambda s: s.param("i", [2]), ["`i` is taken"]),
     (plain, lambda s: s.param("c", [2]), ["`c` is taken"]),
-    (plain, lambda s: s.param("a b", [2]), ["not an identifier"]),
-    (plain, lambda s: s.param("for", [2]), ["not an identifier"]),
+    (plain, lambda s: s.param("a b", [2]), ["no plain identifier"]),
+    (plain, lambda s: s.param("for", [2]), ["no plain identifier"]),
     # split, tile, cover
     (plain, lambda s: s.split(ROW, 0), ["split(`i` of `c`, 0)", "at least one iteration"]),
     (plain, lambda s: s.split(ROW, -4), ["at least one iteration"]),

@@ -23,7 +23,7 @@ from tests.numerics.cases import (
 from tests.numerics.harness import TARGETS, Reference, Subject, check, run
 
 INF = math.inf
-SIZES = (attention_sizes(21, 37), attention_sizes(37, 21))
+SIZES = (attention_sizes(21, 37), attention_sizes(35, 24))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

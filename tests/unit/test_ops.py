@@ -123,7 +123,7 @@ def test_half_precision_rounds_p_and_o_only():
     assert [s.name for s in program.scalars] == ["s_q", "s_kv"]
     assert "cast(f32, q[b, h, i, d]) * cast(f32, k[b, h, j, d])" in str(program)
     assert "select(j <= i + s_kv - s_q, s[b, h, i, j] * 0.125, -inf)" in str(program)
-    assert "o[b, h, i, e] = cast(f16, select(l[b, h, i] > 0.0, acc[b, h, i, e] / l[b, h, i], 0.0))" in str(program)
+    assert "o[b, h, i, e] = cast(f16, select(l[b, h, i] <= 0.0, 0.0, acc[b, h, i, e] / l[b, h, i]))" in str(program)
 
 
 def test_every_stage_is_one_top_level_nest():

@@ -1,0 +1,61 @@
+"""NaN stays where it belongs, and masks with a lower bound are cut into three pieces."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import neptune
+from neptune.frontend import builder as nt
+from neptune.ir.expr import Expr
+from neptune.ir.program import Program
+from neptune.ops.attention import _attention, prefill_causal
+from neptune.runtime.kernel import Kernel
+
+BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16}
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+def test_one_row_of_nan_is_one_row_of_nan(target: str) -> None:
+    kernel = neptune.compile(
+        prefill_causal(depth=16, dtype="float32", lse=True), "flash_attention", target=target, params=BLOCKS
+    )
+    q, k, v = (torch.randn(1, 1, 40, 16) for _ in range(3))
+    q[0, 0, 7] = math.nan
+    o, lse = kernel(q, k, v)
+    bad = torch.zeros(40, dtype=torch.bool)
+    bad[7] = True
+    assert torch.equal(o[0, 0].isnan().all(dim=1), bad) and torch.equal(o[0, 0].isnan().any(dim=1), bad)
+    assert torch.equal(lse[0, 0].isnan(), bad)
+
+
+def windowed(width: int) -> Program:
+    """Causal attention that looks back over `width` keys."""
+    s_q, s_kv = nt.var("s_q"), nt.var("s_kv")
+
+    def score(b: Expr, h: Expr, i: Expr, j: Expr, s: Expr) -> Expr:
+        return nt.select(nt.all_of(j <= i + s_kv - s_q, i + s_kv - s_q - j < width), s * 0.25, -math.inf)
+
+    return _attention("windowed", score, None, None, 16, "float32", "bhsd", False)
+
+
+def window(width: int, target: str) -> Kernel:
+    return neptune.compile(windowed(width), "flash_attention", target=target, params=BLOCKS)
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+@pytest.mark.parametrize("width", [1, 5, 16, 33])
+def test_windows(width: int, target: str) -> None:
+    kernel = window(width, target)
+    assert [x.axis for x in kernel.facts.kernels[0].loops] == ["j0", "j0", "j0"]
+    for s_q, s_kv in ((40, 70), (70, 40), (1, 3), (64, 64)):
+        q, k, v = (torch.randn(1, 1, n, 16) for n in (s_q, s_kv, s_kv))
+        i, j = torch.arange(s_q)[:, None] + s_kv - s_q, torch.arange(s_kv)[None, :]
+        s = q.double() @ k.double().mT * 0.25
+        s = s.masked_fill(~((j <= i) & (i - j < width)), -math.inf)
+        exact = torch.softmax(s, -1).nan_to_num() @ v.double()
+        o = kernel(q, k, v)
+        assert isinstance(o, torch.Tensor)
+        assert float((o - exact).norm() / exact.norm()) < 1e-6
