@@ -601,3 +601,19 @@ body:
       b: y[a, b] = t[a] - t[b]
 """
     assert "it reads `t` over (b), a tile over (i)" in refused(parse_program(text))
+
+
+def test_a_kernel_never_reads_back_what_it_stores() -> None:
+    text = """program p
+  in x: f32[m, n]
+  out y: f32[m, n]
+  temp t: f32[m]
+  scalar m: i32 lo 1
+  scalar n: i32 lo 1
+body:
+  for i in [0, m) grid.x:
+    for j in [0, n):
+      t: t[i] = x[i, j] when j < 1
+      y: y[i, j] = t[i] + x[i, j]
+"""
+    assert "both write `t` to global memory and read it back" in refused(parse_program(text))
