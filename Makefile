@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CHECKED := $(wildcard neptune bench examples)
 
@@ -25,6 +26,7 @@ clean:
 
 $(STAMP): requirements-dev.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	# A torch built for CUDA comes with its own Triton (3.6 or newer): then that one is taken.
+	$(PIP) -r requirements-dev.txt || { sed '/^triton==/d' requirements-dev.txt > $(VENV)/requirements.txt && $(PIP) -r $(VENV)/requirements.txt; }
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@

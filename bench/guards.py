@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -26,19 +27,22 @@ class Guarded:
 
 
 def guarded(
-    shape: Sequence[int], dtype: torch.dtype, device: str = "cpu", *, strided: bool = False, fill: object = None
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    strided: bool = False,
+    fill: torch.Tensor | None = None,
 ) -> Guarded:
     """A tensor of NaN, or a copy of the tensor `fill`, with NaN around it.
 
     With `strided` it is a view of a larger tensor, with poison between its rows and a unit last stride.
     """
     outer = [n + 1 for n in shape[:-1]] + [shape[-1] + 5] if strided else list(shape)
-    size = 1
-    for n in outer:
-        size *= n
+    size = prod(outer)
     memory = torch.full((size + 2 * PAD,), float("nan"), dtype=dtype, device=device)
     frame = memory[PAD : PAD + size].view(outer)
     view = frame[tuple(slice(0, n) for n in shape)]
-    if isinstance(fill, torch.Tensor):
+    if fill is not None:
         view.copy_(fill)
     return Guarded(memory, view)

@@ -1,0 +1,111 @@
+"""The shipped operators as things to measure: expression, template, reference, inputs by size, errors by row."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from bench.references import Outputs, Reference, attention, figure1, softmax
+from neptune import Program
+from neptune.codegen.llvm import evaluate_size
+from neptune.ops import softmax as rows
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.verify.numerics import Errors, Tensors, rel_error
+
+ATTENTION = {"prefill_global": prefill_global, "prefill_causal": prefill_causal}
+TEMPLATES = {
+    "figure1": ("softmax_online", "softmax_row"),
+    "softmax": ("softmax_online", "softmax_row"),
+    "prefill_global": ("flash_attention", "attention_unfused"),
+    "prefill_causal": ("flash_attention", "attention_unfused"),
+}
+PACKAGES = ("torch", "triton", "numpy", "sympy", "apache-tvm", "neptune-compiler")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator, fused by one template. `depth`, `layout` and `lse` are those of attention."""
+
+    operator: str
+    template: str
+    dtype: str = "float32"
+    depth: int = 64
+    layout: str = "bhsd"
+    lse: bool = False
+
+    def __str__(self) -> str:
+        words = [self.operator, self.template, self.dtype]
+        if self.operator in ATTENTION:
+            words += [f"d{self.depth}", self.layout, *(["lse"] if self.lse else [])]
+        return " ".join(words)
+
+    @cached_property
+    def program(self) -> Program:
+        if self.operator in ATTENTION:
+            build = ATTENTION[self.operator]
+            return build(depth=self.depth, dtype=self.dtype, layout=self.layout, lse=self.lse)
+        return rows.figure1() if self.operator == "figure1" else rows.softmax(self.dtype)
+
+    @cached_property
+    def reference(self) -> Reference:
+        if self.operator in ATTENTION:
+            return attention(self.operator == "prefill_causal", self.layout, self.lse)
+        return figure1() if self.operator == "figure1" else softmax()
+
+    def shapes(self, queries: int, length: int, outer: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs: `outer` heads of `queries` by `length`, or `outer` rows of `length`."""
+        attention_sizes = {"batch": 1, "heads": outer, "s_q": queries, "s_kv": length}
+        sizes = attention_sizes | {"rows": outer, "cols": length, "m": outer, "n": length}
+        return {b.name: tuple(evaluate_size(d, sizes) for d in b.shape) for b in self.program.inputs}
+
+    def rounded(self, arrays: Tensors) -> list[torch.Tensor]:
+        """Arrays by name as inputs in the order of a call."""
+        return [torch.from_numpy(arrays[b.name]).to(getattr(torch, b.dtype)) for b in self.program.inputs]
+
+
+def attention_cases(dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32"), **options: Any) -> list[Case]:
+    """Every template of every attention, in every dtype."""
+    return [Case(op, template, dtype, **options) for op in ATTENTION for template in TEMPLATES[op] for dtype in dtypes]
+
+
+def row_cases() -> list[Case]:
+    """Every template of every operator on rows."""
+    return [Case(op, template) for op in TEMPLATES if op not in ATTENTION for template in TEMPLATES[op]]
+
+
+def poisoned(program: Program, like: Outputs, device: str = "cpu") -> list[torch.Tensor]:
+    """Outputs full of NaN, so that an unwritten element shows."""
+    kinds = (getattr(torch, b.dtype) for b in program.outputs)
+    return [torch.full(t.shape, float("nan"), dtype=kind, device=device) for t, kind in zip(like, kinds, strict=True)]
+
+
+def errors(out: torch.Tensor, exact: torch.Tensor) -> Errors:
+    """Errors in the norm of design §8: of the whole tensor, and of its worst row."""
+    return rel_error(out.double().cpu().numpy(), exact.double().cpu().numpy())
+
+
+def worse(a: Errors, b: Errors) -> Errors:
+    return Errors(*map(max, a, b))
+
+
+def environment() -> dict[str, Any]:
+    """Versions and the machine, for a file of results: nothing that names a place or a person."""
+    found: dict[str, Any] = {name: _version(name) for name in PACKAGES}
+    found |= {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    found |= {"cores": os.cpu_count(), "torch threads": torch.get_num_threads()}
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda or torch.version.hip}
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
