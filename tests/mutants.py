@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 from neptune.ir.expr import Const, Expr, Op, conjuncts, logical_and, rewrite
 from neptune.ir.printer import print_expr
@@ -93,7 +94,7 @@ def swap(program: Program, first: str, second: str) -> Program:
     def visit(s: Stmt) -> Stmt:
         if isinstance(s, Seq):
             parts = list(s.stmts)
-            for k, (a, b) in enumerate(zip(parts, parts[1:], strict=False)):
+            for k, (a, b) in enumerate(pairwise(parts)):
                 if names(a) == {first} and names(b) == {second}:
                     parts[k : k + 2] = [b, a]
                     return Seq(tuple(parts))

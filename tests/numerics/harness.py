@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 
@@ -20,7 +21,9 @@ from neptune import Kernel, Program
 from neptune.codegen.llvm import LLVMKernel, compile_llvm
 from neptune.ir.expr import Var
 from neptune.ir.program import Buffer
+from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.launch import parse_target
+from neptune.runtime.modules import Form, Modules
 from neptune.verify.evaluate import evaluate
 from neptune.verify.floats import Rounded
 from neptune.verify.numerics import Errors, allowance, rel_error
@@ -90,7 +93,33 @@ class Subject:
         return tuple(torch.from_numpy(found[b.name]) for b in self.program.outputs)
 
 
-def run(kernel: Kernel, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], strided: bool) -> Outputs:
+class Callee(Protocol):
+    """A kernel, or something that is called like one."""
+
+    @property
+    def target(self) -> str: ...
+
+    def __call__(self, *args: Any, out: Any = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """One form of a kernel's Triton module in the interpreter, whichever form a call would choose."""
+
+    kernel: Kernel
+    form: Form
+
+    @property
+    def target(self) -> str:
+        return f"interpret, {self.form.loads}{', int64' if self.form.int64_offsets else ''}"
+
+    def __call__(self, *args: Any, out: Any = None) -> Any:
+        build = self.kernel.build
+        source = Modules(build.tiles, build.header, build.params).source(self.form)
+        run_interpreted(source, self.kernel.name, [*args, *out], (), build.params)
+
+
+def run(kernel: Callee, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], strided: bool) -> Outputs:
     """One call, with poison around every tensor and in every output; `outputs` give shapes and dtypes."""
     given = [guarded(t.shape, t.dtype, strided=strided, fill=t) for t in inputs]
     made = [guarded(t.shape, t.dtype, strided=strided) for t in outputs]
@@ -110,16 +139,19 @@ def judge(
     subject: Subject,
     families: Families,
     *,
-    targets: Sequence[str] = TARGETS,
+    kernels: Mapping[str, Callee] | None = None,
     strided: bool = False,
 ) -> Iterator[Judged]:
-    """Every output of every family on every target, in one call: families lie side by side in the first dimension."""
+    """Every output of every family on every target, in one call: families lie side by side in the first dimension.
+
+    `kernels`, by target, stand in for those of the subject.
+    """
     inputs = [torch.cat(tensors) for tensors in zip(*families.values(), strict=True)]
     exact = subject.reference.float64(*inputs)
     unfused = [poison(b, t) for b, t in zip(subject.program.outputs, exact, strict=True)]
     subject.unfused(inputs, unfused)
-    for target in targets:
-        found = run(subject.kernels[target], inputs, unfused, strided)
+    for target, kernel in (subject.kernels if kernels is None else kernels).items():
+        found = run(kernel, inputs, unfused, strided)
         for k, b in enumerate(subject.program.outputs):
             parts = zip(
                 families.items(), *(split(t, len(families)) for t in (found[k], exact[k], unfused[k])), strict=True
@@ -153,7 +185,7 @@ def poison(buffer: Buffer, like: torch.Tensor) -> torch.Tensor:
     return torch.full(like.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
 
 
-def check(subject: Subject, families: Families, **options: bool) -> None:
+def check(subject: Subject, families: Families, **options: Any) -> None:
     """Assert that every output passes on every target, for every family of inputs."""
     failures = [str(j) for j in judge(subject, families, **options) if not j.passes]
     assert not failures, "\n".join(failures)

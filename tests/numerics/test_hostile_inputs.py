@@ -9,6 +9,7 @@ import torch
 
 from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, select, sum, var
 from neptune.ir.program import Program
+from neptune.runtime.modules import Form
 from tests.numerics.cases import (
     DTYPES,
     attention_sizes,
@@ -20,7 +21,7 @@ from tests.numerics.cases import (
     shapes,
     softmax_subject,
 )
-from tests.numerics.harness import TARGETS, Reference, Subject, check, run
+from tests.numerics.harness import TARGETS, Interpreted, Reference, Subject, check, run
 
 INF = math.inf
 SIZES = (attention_sizes(21, 37), attention_sizes(35, 24))
@@ -46,6 +47,15 @@ def test_layouts_and_scales(layout: str, axis: int, scale: float) -> None:
     # A negative scale turns the maximum of q·k into the minimum of the scores.
     subject = attention_subject("prefill_causal", layout=layout, scale=scale)
     check(subject, families(subject.program, SIZES[0], axis=axis))
+
+
+@pytest.mark.parametrize("layout, axis", [("bhsd", -2), ("bshd", -3)])
+@pytest.mark.parametrize("template", ["flash_attention", "attention_unfused"])
+def test_every_form_of_the_module(template: str, layout: str, axis: int) -> None:
+    """Descriptors and wide offsets, which a GPU or huge tensors would call for."""
+    subject = attention_subject("prefill_causal", template, layout=layout)
+    forms = (Interpreted(subject.kernels["interpret"], Form(*f)) for f in (("descriptor",), ("pointer", True)))
+    check(subject, families(subject.program, SIZES[1], axis=axis), kernels={f.target: f for f in forms})
 
 
 @pytest.mark.parametrize("template", ["flash_attention", "attention_unfused"])
@@ -134,6 +144,7 @@ def test_scores_of_minus_infinity(dtype: str) -> None:
 
 # --- rows of softmax and Figure 1 -----------------------------------------------------------------
 
+LENGTHS = (1, 17, 127, 128, 1000, 1021)
 ROWS = ((3, 37, 16), (1, 1, 16), (5, 300, 256))
 
 
@@ -150,18 +161,26 @@ def check_rows(subject: Subject) -> None:
         check(subject, {"lowest": rounded(subject.program, lowest)})
 
 
+def check_lengths(subject: Subject) -> None:
+    names = [getattr(d, "name", "") for d in subject.program.inputs[0].shape]
+    for rows, cols in zip((1, 17, 3, 4, 5, 2), LENGTHS, strict=True):
+        check(subject, {f"{rows}×{cols}": random_inputs(subject.program, dict(zip(names, (rows, cols), strict=True)))})
+
+
 @pytest.mark.parametrize("template", ["softmax_online", "softmax_row"])
 def test_figure1(template: str) -> None:
     check_rows(figure1_subject(template))
+    check_lengths(figure1_subject(template))
 
 
 @pytest.mark.parametrize("template", ["softmax_online", "softmax_row"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softmax(template: str, dtype: str, request: pytest.FixtureRequest) -> None:
-    if (template, dtype) == ("softmax_online", "bfloat16"):
-        why = "softmax(dtype) sums in its own dtype, so a rolled sum is rounded to 8 bits once more in every tile"
+    if template == "softmax_online" and dtype != "float32":
+        why = "softmax(dtype) sums in its own dtype, so a rolled sum is rounded to 16 bits once more in every tile"
         request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     check_rows(softmax_subject(template, dtype))
+    check_lengths(softmax_subject(template, dtype))
 
 
 def test_shapes_follow_the_layout() -> None:
