@@ -22,10 +22,10 @@ def softmax(dtype: str = "float32") -> te.Tensor:
     rows, cols = te.var("rows"), te.var("cols")
     x = te.placeholder((rows, cols), dtype, name="x")
     j1, j2 = te.reduce_axis((0, cols), name="j"), te.reduce_axis((0, cols), name="j")
-    m = te.compute((rows,), lambda i: te.max(x[i, j1], axis=j1), name="m")
-    e = te.compute((rows, cols), lambda i, j: te.exp(x[i, j] - m[i]), name="e")
+    m = te.compute((rows,), lambda i: te.max(_to(x[i, j1], "float32", dtype), axis=j1), name="m")
+    e = te.compute((rows, cols), lambda i, j: te.exp(_to(x[i, j], "float32", dtype) - m[i]), name="e")
     l = te.compute((rows,), lambda i: te.sum(e[i, j2], axis=j2), name="l")  # noqa: E741
-    return te.compute((rows, cols), lambda i, j: e[i, j] / l[i], name="y")
+    return te.compute((rows, cols), lambda i, j: _to(e[i, j] / l[i], dtype, "float32"), name="y")
 
 
 def attention(

@@ -7,17 +7,17 @@ from neptune.ir.program import Program
 
 
 def softmax(dtype: str = "float32") -> Program:
-    """Row softmax of `x`: [rows, cols] → [rows, cols], both symbolic; computed and returned in `dtype`.
+    """Row softmax of `x`: [rows, cols] → [rows, cols], both symbolic, of `dtype`; computed in float32.
 
     Stages: m (row maximum), e = exp(x - m), l (row sum of e), y = e / l.
     """
     rows, cols = var("rows"), var("cols")
     x = placeholder((rows, cols), dtype, "x")
     j = reduce_axis((0, cols), "j")
-    m = compute((rows,), lambda i: max(x[i, j], axis=j), "m")
-    e = compute((rows, cols), lambda i, j: exp(x[i, j] - m[i]), "e")
+    m = compute((rows,), lambda i: max(x[i, j].astype("float32"), axis=j), "m")
+    e = compute((rows, cols), lambda i, j: exp(x[i, j].astype("float32") - m[i]), "e")
     l = compute((rows,), lambda i: sum(e[i, j], axis=j), "l")  # noqa: E741 (the field's name)
-    y = compute((rows, cols), lambda i, j: e[i, j] / l[i], "y")
+    y = compute((rows, cols), lambda i, j: (e[i, j] / l[i]).astype(dtype), "y")
     return build(y, name="softmax")
 
 
