@@ -93,7 +93,8 @@ class State:
     definitions: Mapping[str, Definition]
     axes: Mapping[str, Mapping[str, Expr]]
     decisions: tuple[Decision, ...] = ()
-    # (original map stage, text of what it computes) → its copy inside a loop; see rolling_update.
+    # What fusion added beside the user's stages, by (kind, of what): copies of maps inside a loop, previous
+    # values, rescale factors, repairs. See neptune.fusion.emit.
     copies: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     # --- looking things up ---
