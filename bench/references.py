@@ -86,15 +86,15 @@ def seen(s_q: int, s_kv: int, device: torch.device | None = None) -> Tensor:
 
 
 def softmax() -> Reference:
-    """Row softmax of x; a row of -inf is undefined."""
+    """Row softmax of x, in float32 whatever the dtype of x; a row of -inf is undefined."""
 
     def exact(x: Tensor) -> Outputs:
         e = torch.exp(x.double() - _row_max(x.double()))
         return (e / e.sum(-1, keepdim=True),)
 
     def unfused(x: Tensor) -> Outputs:
-        e = torch.exp(x - _row_max(x))
-        return (e / e.sum(-1, keepdim=True),)
+        e = torch.exp(x.float() - _row_max(x.float()))
+        return ((e / e.sum(-1, keepdim=True)).to(x.dtype),)
 
     return Reference(exact, unfused, lambda x: (torch.softmax(x, -1),))
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def plain_settings() -> Iterator[None]:
-    """No exact checks, and one thread each: the tests themselves run side by side."""
+    """No exact checks, and one thread each: the tests themselves run side by side. (Other tests see none of it.)"""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEPTUNE_VERIFY", "0")
