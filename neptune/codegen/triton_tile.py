@@ -8,7 +8,7 @@ from neptune.codegen.triton_expr import apply_math, apply_pow, floored, narrow_q
 from neptune.codegen.triton_index import place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Op
 from neptune.tile.ir import (
     CastTile,
@@ -139,7 +139,9 @@ class TileWriter:
             text = infix(name, args[0], args[1], e.dtype)
             return narrow_quotient(text, e.dtype) if name == "div" else text
         if name in ("min", "max"):
-            return call(f"tl.{name}imum", *args)
+            text = call(f"tl.{name}imum", *args)
+            # Triton compares bfloat16 in float32, and leaves the result there.
+            return Text(f"{text}.to(tl.bfloat16)") if e.dtype == "bfloat16" else text
         if name == "neg":
             return Text(f"-{args[0].at(UNARY)}", UNARY)
         if name == "not":
@@ -189,14 +191,14 @@ class TileWriter:
         return Text(f"{self(e.arg).at(ATOM)}.to({TL_DTYPES[e.dtype]})")
 
     def reduce(self, e: Reduce) -> Text:
-        """A reduction. Triton widens extremes, and integer sums, to 32 bits; the IR keeps the dtype."""
+        """A reduction. Triton widens most of them to 32 bits; the IR keeps the dtype."""
         axis = e.arg.dims.index(e.axis)
         arg = self(e.arg)
         if e.reducer == "prod":
             self.ctx.helpers.add("_multiply")
             return call("tl.reduce", arg, str(axis), "_multiply")
         text = call(REDUCTIONS[e.reducer], arg, f"axis={axis}")
-        if DTYPES[e.dtype].bits < 32 and (e.reducer != "sum" or is_int(e.dtype)):
+        if DTYPES[e.dtype].bits < 32:
             return Text(f"{text}.to({TL_DTYPES[e.dtype]})")
         return text
 

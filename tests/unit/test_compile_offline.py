@@ -75,3 +75,18 @@ def test_refusals_are_target_errors() -> None:
         build(softmax(), "cuda:80", BLOCK_C=48)
     assert "BLOCK_C" in str(e.value) and "Traceback" not in str(e.value)
     assert build(softmax(), "cuda:80", BLOCK_C=64).spill_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_running_sum_of_16_bits_compiles(dtype: str) -> None:
+    """Triton sums bfloat16 in float32: without a cast the loop's sum would change its type."""
+    import neptune
+    from neptune.frontend import builder as nt
+
+    n, k = nt.var("n"), nt.var("k")
+    x = nt.placeholder((n, k), dtype, "x")
+    j1, j2 = nt.reduce_axis((0, k), "j"), nt.reduce_axis((0, k), "j")
+    m = nt.compute((n,), lambda i: nt.max(x[i, j1], axis=j1), "m")
+    t = nt.compute((n,), lambda i: nt.sum(nt.exp(x[i, j2] - m[i]), axis=j2), "t")
+    kernel = neptune.compile(t, "softmax_online", target="llvm")
+    assert kernel.resources("cuda:90")[0].registers > 0
