@@ -37,6 +37,8 @@ def refused(signature: Signature, *args: object, out: object = None) -> str:
         ((X.to_sparse(), W, 1.0, 0), ["argument `x` has layout torch.sparse_coo", "torch.strided"]),
         ((X.half(), W, 1.0, 0), ["argument `x` is torch.float16", "legal here: torch.float32", "x.to(torch.float32)"]),
         ((X, X, 1.0, 0), ["argument `w` has 2 dimensions, [4, 6]", "1 dimensions, [n]"]),
+        ((torch._neg_view(X), W, 1.0, 0), ["argument `x` is a lazily negated view", "x.resolve_neg()"]),
+        ((X.clone().requires_grad_(), W, 1.0, 0), ["argument `x` requires a gradient", "torch.no_grad()"]),
         ((X.to("meta"), W, 1.0, 0), ["argument `x` is on meta", "legal here: cpu"]),
         ((X, W.to("meta"), 1.0, 0), ["argument `w` is on meta"]),
         ((torch.zeros(6, 4).t(), W, 1.0, 0), ["strides (1, 4)", "a last one of 1", "x.contiguous()"]),
