@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from neptune.ir.expr import Const, Expr, Var, substitute, variables
+from neptune.ir.expr import Const, Expr, Var, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +274,6 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Seq(tuple(map_exprs(x, fn) for x in stmts))
         case Stage(name, action, when):
             return Stage(name, map_action(action, fn), None if when is None else fn(when))
-
-
-def rename_vars(s: Stmt, names: dict[str, str]) -> Stmt:
-    """Rename loop variables, binders and uses alike."""
-    env: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
-
-    def fix(x: Stmt) -> Stmt:
-        if isinstance(x, For):
-            x = replace(x, var=names.get(x.var, x.var))
-        return with_stmts(x, tuple(fix(p) for p in sub_stmts(x)))
-
-    return map_exprs(fix(s), lambda e: substitute(e, env))
 
 
 def reduction_loops(stage: Stage, loops: tuple[For, ...]) -> list[For]:

@@ -10,12 +10,12 @@ A primitive is a pure function State → State (a new State, or an exception: no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute, walk
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     ZERO,
     Buffer,
@@ -338,11 +338,3 @@ def names_around(program: Program, loop: For) -> set[str]:
         if any(x is loop for x in path):
             used |= {f.var for f in for_loops(path)}
     return used
-
-
-def stage_loops_legal(loops: Iterable[For]) -> list[str]:
-    """Loop names with their ranges, for the `legal here` line of an error."""
-    return [f"{f.var} in [{print_expr(f.lo)}, {print_expr(f.hi)})" for f in loops]
-
-
-Rewrite = Callable[[State], State]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from neptune.ir.expr import Const, loads, variables
+from neptune.ir.expr import loads, variables
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -53,11 +53,6 @@ def uses(e: TExpr, name: str) -> int:
 def scalar_names(e: TExpr) -> set[str]:
     """Loop variables, sizes and tunables that occur in an expression."""
     return {v for n in tile_walk(e) if isinstance(n, Scalar) for v in variables(n.expr)}
-
-
-def stored_buffers(kernel: TileKernel) -> set[str]:
-    """Global buffers the kernel writes."""
-    return {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)}
 
 
 def loaded_buffers(e: TExpr) -> set[str]:
@@ -110,8 +105,3 @@ def names_in(kernel: TileKernel) -> set[str]:
             names |= variables(s.pred)
         names |= {v for e in stmt_exprs(s) for v in scalar_names(e)}
     return names
-
-
-def is_const(e: TExpr, value: float) -> bool:
-    """True for the constant `value`."""
-    return isinstance(e, Scalar) and isinstance(e.expr, Const) and e.expr.value == value
