@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from neptune import config
+from neptune.choose import AnyTemplate, automatic, check_settled, named
 from neptune.codegen.triton import generate
-from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
-from neptune.errors import (
-    ExpressionError,
-    FusionError,
-    InternalError,
-    NeptuneError,
-    ScheduleError,
-    ShapeError,
-    TargetError,
-)
+from neptune.errors import ExpressionError, InternalError, NeptuneError, TargetError
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
 from neptune.ir.names import check_names
-from neptune.ir.program import Program, Update, stages
+from neptune.ir.program import Program
 from neptune.ir.verify import verify
-from neptune.runtime.facts import read_facts
+from neptune.params import checked_sizes, resolve_params
 from neptune.runtime.kernel import Build, Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
-from neptune.schedule.schedule import Template
 from neptune.schedule.state import Decision
-from neptune.tile.ir import Dot, TExpr, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
 from neptune.verify.exact import ExactReport, check_exact
 
-AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row")
-"""Templates that an unspecified one is chosen from, in order of preference."""
 REPAIRS = frozenset({"rolling_update", "split_k_update", "privatize"})
-OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
-LIMITS = {"num_warps": 32, "num_stages": 16}
-LARGEST_TILE = 1 << 16
-AnyTemplate: TypeAlias = "Template | str | None"
 
 
 @dataclass
@@ -90,9 +72,9 @@ def _verify(w: Work) -> None:
 
 def _schedule(w: Work) -> Program:
     if w.template is None:
-        w.used, w.schedule, w.choice = _automatic(w.loops)
+        w.used, w.schedule, w.choice = automatic(w.loops)
     else:
-        w.used, template = _named(w.template)
+        w.used, template = named(w.template)
         w.schedule = Schedule(w.loops)
         template(w.schedule)
     if w.settings.verify:
@@ -194,8 +176,8 @@ def compile(
             trace=tuple(str(s) for s in work.schedule.trace if not s.primitive.startswith("_")),
             decisions=(*work.choice, *work.schedule.decisions),
             checks=work.checks,
-            bounds=_sizes("bounds", work.loops, bounds),
-            shapes=_sizes("shapes", work.loops, shapes),
+            bounds=checked_sizes("bounds", work.loops, bounds),
+            shapes=checked_sizes("shapes", work.loops, shapes),
         )
     )
 
@@ -244,86 +226,6 @@ def _renamed(program: Program, name: str | None) -> Program:
     return replace(program, name=name)
 
 
-# --- the template --------------------------------------------------------------------------------
-
-
-@cache
-def shipped_templates() -> Mapping[str, Template]:
-    """What `template=` takes by name: of each module of `neptune.templates`, the function of the same name."""
-    from neptune import templates
-
-    names = sorted(m.name for m in pkgutil.iter_modules(templates.__path__))
-    modules = ((n, importlib.import_module(f"neptune.templates.{n}")) for n in names)
-    # The other modules are helpers that templates share.
-    return {n: getattr(module, n) for n, module in modules if callable(getattr(module, n, None))}
-
-
-def shipped_template(name: str) -> Template:
-    """A shipped template by name; ScheduleError lists them all."""
-    known = shipped_templates()
-    if name not in known:
-        raise ScheduleError(f"template {name!r}", "no template of that name is shipped", legal=tuple(known))
-    return known[name]
-
-
-def _named(template: Template | str) -> tuple[str, Template]:
-    if isinstance(template, str):
-        return template, shipped_template(template)
-    if not callable(template) or inspect.isclass(template):
-        raise ScheduleError(
-            f"template {template!r}",
-            f"this is {type(template).__name__}, not a template",
-            legal=("a function over a Schedule", *shipped_templates()),
-        )
-    return getattr(template, "__name__", type(template).__name__), template
-
-
-def _automatic(program: Program) -> tuple[str, Schedule, tuple[Decision, ...]]:
-    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest;
-    with the reasons why the others were not taken."""
-    passed: list[Decision] = []
-    found: list[tuple[int, int, int, str, Schedule]] = []
-    for rank, name in enumerate(n for n in AUTOMATIC if n in shipped_templates()):
-        sch = Schedule(program)
-        try:
-            shipped_template(name)(sch)
-            check_settled(sch.program)
-            facts = read_facts(lower(sch.program))
-        except NeptuneError as error:
-            passed.append(Decision("template", name, "does not apply", str(error)))
-            continue
-        kernels, temporaries = len(facts.kernels), len(facts.temporaries)
-        found.append((temporaries, kernels, rank, name, sch))
-        if (temporaries, kernels) == (0, 1):
-            break
-        through = f"{kernels} kernels through {', '.join(facts.temporaries) or 'no temporaries'}"
-        passed.append(Decision("template", name, "not fused to one kernel", through))
-    if not found:
-        raise ScheduleError(
-            f"choose a template for `{program.name}`",
-            "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
-            legal=("template=<a function over a Schedule>", *shipped_templates()),
-        )
-    temporaries, kernels, _, name, sch = min(found, key=lambda x: x[:3])
-    why = "the first that makes one kernel" if (temporaries, kernels) == (0, 1) else "the fewest temporaries"
-    return name, sch, (*passed, Decision("template", name, "chosen", why))
-
-
-def check_settled(program: Program) -> None:
-    """Raise FusionError where fused stages still owe repairs, with what to do about each."""
-    if not program.owes:
-        return
-    lines = [f"`{o.stage}` reads `{o.on}`, which loop `{o.loop}` still changes" for o in program.owes]
-    # Only reductions are repaired: a map is settled by what reads it.
-    folds = {x.name for x in stages(program.body) if isinstance(x.action, Update)}
-    hints = dict.fromkeys(f'sch.rolling_update("{o.stage}", {o.loop})' for o in program.owes if o.stage in folds)
-    raise FusionError(
-        f"compile `{program.name}`",
-        "\n".join(["fused stages still owe repairs:", *(f"  {x}" for x in lines)]),
-        hint=f"{', '.join(hints) or 'rolling_update'} in place of fuse_at, or fuse_at a loop outside of that one",
-    )
-
-
 def _before_repairs(program: Program, sch: Schedule) -> Program:
     """The program as tiled and fused by the template up to its first repair."""
     steps = sch.trace
@@ -358,7 +260,7 @@ def _dump(folder: Path, k: int, step: Pass, text: str) -> None:
         ) from None
 
 
-# --- target, params, sizes -----------------------------------------------------------------------
+# --- target -----------------------------------------------------------------------
 
 
 def _target(target: str | None, settings: config.Config) -> Target:
@@ -366,47 +268,3 @@ def _target(target: str | None, settings: config.Config) -> Target:
     if text is not None and not isinstance(text, str):
         raise TargetError(f"compile for target {text!r}", "a target is a string", legal=LEGAL)
     return default_target() if text is None else parse_target(text)
-
-
-def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for every free tunable, num_warps and num_stages: given, else the first candidate.
-
-    Raises ScheduleError for a name or a value that is not legal.
-    """
-    if not isinstance(given, Mapping):
-        raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
-    free = {t.name: t.candidates[0] for t in program.tunables if t.covers is None}
-    # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
-    products = any(isinstance(n, Dot) for k in program.kernels for s in walk_stmts(k.body) for n in _nodes(s))
-    values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
-    for name, value in given.items():
-        asked = f"compile `{program.name}` with {name}={value!r}"
-        if name not in values:
-            covered = any(t.name == name for t in program.tunables)
-            wrong = "it follows from a size and is chosen at each call" if covered else "there is no such parameter"
-            raise ScheduleError(asked, wrong, legal=tuple(values))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ScheduleError(asked, "it must be a positive integer", legal=("1", "2", "4"))
-        if name != "num_stages" and value & (value - 1):
-            raise ScheduleError(asked, "it must be a power of two", legal=("1", "2", "4", "8", "…"))
-        limit = LIMITS.get(name, LARGEST_TILE)
-        if value > limit:
-            raise ScheduleError(asked, f"it is at most {limit}")
-        values[name] = value
-    return values
-
-
-def _nodes(s: TStmt) -> Iterator[TExpr]:
-    return (n for e in stmt_exprs(s) for n in tile_walk(e))
-
-
-def _sizes(what: str, program: Program, given: Mapping[str, int] | None) -> dict[str, int]:
-    """Sizes by name; ShapeError for one that the program does not have, or that is no size."""
-    known = {s.name: s for s in program.scalars}
-    for name, value in (given or {}).items():
-        asked = f"compile `{program.name}` with {what}={{{name!r}: {value!r}}}"
-        if name not in known:
-            raise ShapeError(asked, "it has no such size", legal=tuple(known))
-        if isinstance(value, bool) or not isinstance(value, int) or value < (known[name].lo or 0):
-            raise ShapeError(asked, "this is no size", legal=(f"an integer of at least {known[name].lo or 0}",))
-    return dict(given or {})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neptune
-from neptune import compiler
+from neptune import choose, compiler
 from neptune.errors import ExpressionError, FusionError, InternalError, ScheduleError, ShapeError, TargetError
 from neptune.frontend.builder import compute, placeholder, reduce_axis, var
 from neptune.frontend.builder import sum as total
@@ -72,7 +72,7 @@ def test_names():
 
 
 def test_shipped_templates_are_functions_named_like_their_module():
-    known = compiler.shipped_templates()
+    known = choose.shipped_templates()
     assert {"flash_attention", "softmax_online", "softmax_row"} <= set(known)
     assert all(f.__name__ == n for n, f in known.items())
 

@@ -1,0 +1,99 @@
+"""Which template schedules a program: a shipped one by name, the user's own function, or an automatic choice."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from typing import TypeAlias
+
+from neptune.errors import FusionError, NeptuneError, ScheduleError
+from neptune.fusion.schedule import Schedule
+from neptune.ir.program import Program, Update, stages
+from neptune.runtime.facts import read_facts
+from neptune.schedule.schedule import Template
+from neptune.schedule.state import Decision
+from neptune.tile.pipeline import lower
+
+AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row")
+"""Templates that an unspecified one is chosen from, in order of preference."""
+AnyTemplate: TypeAlias = "Template | str | None"
+
+
+@cache
+def shipped_templates() -> Mapping[str, Template]:
+    """What `template=` takes by name: of each module of `neptune.templates`, the function of the same name."""
+    from neptune import templates
+
+    names = sorted(m.name for m in pkgutil.iter_modules(templates.__path__))
+    modules = ((n, importlib.import_module(f"neptune.templates.{n}")) for n in names)
+    # The other modules are helpers that templates share.
+    return {n: getattr(module, n) for n, module in modules if callable(getattr(module, n, None))}
+
+
+def shipped_template(name: str) -> Template:
+    """A shipped template by name; ScheduleError lists them all."""
+    known = shipped_templates()
+    if name not in known:
+        raise ScheduleError(f"template {name!r}", "no template of that name is shipped", legal=tuple(known))
+    return known[name]
+
+
+def named(template: Template | str) -> tuple[str, Template]:
+    if isinstance(template, str):
+        return template, shipped_template(template)
+    if not callable(template) or inspect.isclass(template):
+        raise ScheduleError(
+            f"template {template!r}",
+            f"this is {type(template).__name__}, not a template",
+            legal=("a function over a Schedule", *shipped_templates()),
+        )
+    return getattr(template, "__name__", type(template).__name__), template
+
+
+def automatic(program: Program) -> tuple[str, Schedule, tuple[Decision, ...]]:
+    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest;
+    with the reasons why the others were not taken."""
+    passed: list[Decision] = []
+    found: list[tuple[int, int, int, str, Schedule]] = []
+    for rank, name in enumerate(n for n in AUTOMATIC if n in shipped_templates()):
+        sch = Schedule(program)
+        try:
+            shipped_template(name)(sch)
+            check_settled(sch.program)
+            facts = read_facts(lower(sch.program))
+        except NeptuneError as error:
+            passed.append(Decision("template", name, "does not apply", str(error)))
+            continue
+        kernels, temporaries = len(facts.kernels), len(facts.temporaries)
+        found.append((temporaries, kernels, rank, name, sch))
+        if (temporaries, kernels) == (0, 1):
+            break
+        through = f"{kernels} kernels through {', '.join(facts.temporaries) or 'no temporaries'}"
+        passed.append(Decision("template", name, "not fused to one kernel", through))
+    if not found:
+        raise ScheduleError(
+            f"choose a template for `{program.name}`",
+            "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
+            legal=("template=<a function over a Schedule>", *shipped_templates()),
+        )
+    temporaries, kernels, _, name, sch = min(found, key=lambda x: x[:3])
+    why = "the first that makes one kernel" if (temporaries, kernels) == (0, 1) else "the fewest temporaries"
+    return name, sch, (*passed, Decision("template", name, "chosen", why))
+
+
+def check_settled(program: Program) -> None:
+    """Raise FusionError where fused stages still owe repairs, with what to do about each."""
+    if not program.owes:
+        return
+    lines = [f"`{o.stage}` reads `{o.on}`, which loop `{o.loop}` still changes" for o in program.owes]
+    # Only reductions are repaired: a map is settled by what reads it.
+    folds = {x.name for x in stages(program.body) if isinstance(x.action, Update)}
+    hints = dict.fromkeys(f'sch.rolling_update("{o.stage}", {o.loop})' for o in program.owes if o.stage in folds)
+    raise FusionError(
+        f"compile `{program.name}`",
+        "\n".join(["fused stages still owe repairs:", *(f"  {x}" for x in lines)]),
+        hint=f"{', '.join(hints) or 'rolling_update'} in place of fuse_at, or fuse_at a loop outside of that one",
+    )

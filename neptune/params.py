@@ -1,0 +1,58 @@
+"""Values of tunables and sizes: what a caller may give, and what stands where nothing was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
+from neptune.errors import ScheduleError, ShapeError
+from neptune.ir.program import Program
+from neptune.tile.ir import Dot, TExpr, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
+
+OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
+LIMITS = {"num_warps": 32, "num_stages": 16}
+LARGEST_TILE = 1 << 16
+
+
+def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, int]:
+    """A value for every free tunable, num_warps and num_stages: given, else the first candidate.
+
+    Raises ScheduleError for a name or a value that is not legal.
+    """
+    if not isinstance(given, Mapping):
+        raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
+    free = {t.name: t.candidates[0] for t in program.tunables if t.covers is None}
+    # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
+    products = any(isinstance(n, Dot) for k in program.kernels for s in walk_stmts(k.body) for n in _nodes(s))
+    values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
+    for name, value in given.items():
+        asked = f"compile `{program.name}` with {name}={value!r}"
+        if name not in values:
+            covered = any(t.name == name for t in program.tunables)
+            wrong = "it follows from a size and is chosen at each call" if covered else "there is no such parameter"
+            raise ScheduleError(asked, wrong, legal=tuple(values))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ScheduleError(asked, "it must be a positive integer", legal=("1", "2", "4"))
+        if name != "num_stages" and value & (value - 1):
+            raise ScheduleError(asked, "it must be a power of two", legal=("1", "2", "4", "8", "…"))
+        limit = LIMITS.get(name, LARGEST_TILE)
+        if value > limit:
+            raise ScheduleError(asked, f"it is at most {limit}")
+        values[name] = value
+    return values
+
+
+def _nodes(s: TStmt) -> Iterator[TExpr]:
+    return (n for e in stmt_exprs(s) for n in tile_walk(e))
+
+
+def checked_sizes(what: str, program: Program, given: Mapping[str, int] | None) -> dict[str, int]:
+    """Sizes by name; ShapeError for one that the program does not have, or that is no size."""
+    known = {s.name: s for s in program.scalars}
+    for name, value in (given or {}).items():
+        asked = f"compile `{program.name}` with {what}={{{name!r}: {value!r}}}"
+        if name not in known:
+            raise ShapeError(asked, "it has no such size", legal=tuple(known))
+        if isinstance(value, bool) or not isinstance(value, int) or value < (known[name].lo or 0):
+            raise ShapeError(asked, "this is no size", legal=(f"an integer of at least {known[name].lo or 0}",))
+    return dict(given or {})
