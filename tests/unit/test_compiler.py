@@ -99,7 +99,7 @@ def test_the_automatic_choice_takes_the_least_where_nothing_is_one_kernel(monkey
         return None
 
     known = {"flash_attention": three, "softmax_row": rows_apart}
-    monkeypatch.setattr(compiler, "shipped_templates", lambda: known)
+    monkeypatch.setattr(choose, "shipped_templates", lambda: known)
     kernel = neptune.compile(rows_program(), target="llvm")
     assert kernel.build.template == "flash_attention"
     assert "2 kernels through t" in kernel.explain()
@@ -109,7 +109,7 @@ def test_no_template_that_applies_tells_why_for_each():
     with pytest.raises(ScheduleError) as info:
         neptune.compile(rows_program(), target="llvm")
     text = str(info.value)
-    assert all(f"{name}: " in text for name in compiler.AUTOMATIC)
+    assert all(f"{name}: " in text for name in choose.AUTOMATIC)
     assert "template=<a function over a Schedule>" in text
 
 
