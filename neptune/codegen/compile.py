@@ -126,7 +126,8 @@ def _types(program: TileProgram, kernel: KernelText, values: dict[str, int]) -> 
             types[p.name] = TYPES[scalars[p.of]]
         elif p.kind == "stride":
             types[p.name] = "i32"
-            aligned.append(p.name)
+            if p.name not in kernel.general:
+                aligned.append(p.name)
         elif p.kind == "descriptor":
             box = ", ".join(str(_extent(e, values)) for e in p.box)
             types[p.name] = f"tensordesc<{TYPES[program.globals[p.of].dtype]}[{box}]>"

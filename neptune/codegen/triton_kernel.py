@@ -50,13 +50,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel as text, with what the launch function and the compiler must know of it."""
+    """A kernel as text, with what the launch function and the compiler must know of it: `general` are the
+    parameters whose values Triton does not specialise on."""
 
     function: str
     lines: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     helpers: frozenset[str]
     spans: tuple[Span, ...]
+    general: tuple[str, ...] = ()
 
 
 def function_name(program: TileProgram, kernel: TileKernel) -> str:
@@ -75,11 +77,34 @@ def write_kernel(
     parameters = _parameters(ctx)
     name = function_name(program, kernel)
     signature = ", ".join(f"{p.name}: tl.constexpr" if p.kind == "tunable" else p.name for p in parameters)
-    lengths = [p.name for p in parameters if p.kind == "scalar"]
-    decorator = f"@triton.jit(do_not_specialize={_names(lengths)})" if lengths else "@triton.jit"
+    general = _general(kernel, parameters)
+    decorator = f"@triton.jit(do_not_specialize={_names(general)})" if general else "@triton.jit"
     body = [f"    {line}" for line in ctx.scopes[0].lines]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
-    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers), tuple(dict.fromkeys(ctx.spans)))
+    return KernelText(
+        name, tuple(lines), parameters, frozenset(ctx.helpers), tuple(dict.fromkeys(ctx.spans)), tuple(general)
+    )
+
+
+def _general(kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]:
+    """Parameters on whose values Triton must not compile anew: lengths, and strides that matter little.
+
+    Strides between rows decide whether a tile of rows is loaded asynchronously, in 16 bytes at a time. A tensor that
+    is accessed in tiles of fewer dimensions than others, as a log-sum-exp beside tiles of queries, gains next to
+    nothing from them; its strides are lengths, so that there would be a kernel for those divisible by 16 and another.
+    """
+    most: dict[str, int] = {}
+    for s in walk_stmts(kernel.body):
+        nodes = [x for e in stmt_exprs(s) for x in tile_walk(e) if isinstance(x, LoadTile)]
+        for buffer, dims in [*((x.buffer, x.dims) for x in nodes), *_stored(s)]:
+            most[buffer] = max(most.get(buffer, 0), len(dims))
+    largest = max(most.values(), default=0)
+    strides = [p.name for p in parameters if p.kind == "stride" and most[p.of] < largest]
+    return [*strides, *(p.name for p in parameters if p.kind == "scalar")]
+
+
+def _stored(s: TStmt) -> list[tuple[str, tuple[str, ...]]]:
+    return [(s.buffer, s.dims)] if isinstance(s, StoreTile) else []
 
 
 def _names(names: list[str]) -> str:

@@ -51,7 +51,7 @@ class Signature:
     def __str__(self) -> str:
         """`softmax(x: f32[rows, cols]) -> y: f32[rows, cols]`, as errors show it."""
         words = [_declared(b) for b in self.program.inputs]
-        words += [f"{s.name}: {s.dtype}" for s in self._free]
+        words += [f"{s.name}: {s.dtype}" for s in self.free]
         return f"{self.program.name}({', '.join(words)}) -> {', '.join(_declared(b) for b in self.program.outputs)}"
 
     def bind(self, args: Sequence[Any], out: Any = None) -> Call:
@@ -60,7 +60,7 @@ class Signature:
         `args` are the input tensors, then the scalars that no shape binds; `out` is a tensor, or a
         sequence of them in the order of the outputs. Raises ShapeError.
         """
-        p, free, count = self.program, self._free, len(self.program.inputs)
+        p, free, count = self.program, self.free, len(self.program.inputs)
         if len(args) != count + len(free):
             names = [*(b.name for b in p.inputs), *(s.name for s in free)]
             self._refuse(f"{len(args)} arguments were given, it takes {len(names)}: {', '.join(names)}")
@@ -75,7 +75,7 @@ class Signature:
         return Call(inputs, outputs, scalars)
 
     @cached_property
-    def _free(self) -> list[Scalar]:
+    def free(self) -> list[Scalar]:
         """The scalars that no shape binds."""
         bound = self.program.shape_scalars
         return [s for s in self.program.scalars if s.name not in bound]
@@ -231,7 +231,8 @@ class Signature:
 def _layout(t: Any) -> Any:
     """What the checks look at; of what is no dense tensor, something that has never passed."""
     if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-        return t.dtype, t.device, t.shape, t.stride()
+        graded = t.requires_grad and torch.is_grad_enabled()
+        return t.dtype, t.device, t.shape, t.stride(), t.is_neg(), t.is_conj(), graded
     return object()
 
 

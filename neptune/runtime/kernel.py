@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import torch
 
 from neptune.errors import ScheduleError, TargetError
+from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.facts import Facts, read_facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
+from neptune.runtime.plans import Plans, Specialisation
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.verify.exact import ExactReport
@@ -72,12 +74,18 @@ class Kernel:
     def __init__(self, build: Build) -> None:
         self._build = build
         self._signature = Signature(build.loops, build.target.device, build.bounds)
+        self._plans = Plans(len(build.loops.inputs), [is_float(s.dtype) for s in self._signature.free])
         self._compiled: dict[Target, list[Compiled]] = {}
         self._modules = Modules(build.tiles, build.header, build.params)
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        done = self._plans.replay(args, out)
+        if done is not None:
+            return done
         call = self._signature.bind(args, out)
-        self._launch(call.inputs, call.outputs, call.scalars)
+        plan = self._launch(call.inputs, call.outputs, call.scalars)
+        if plan is not None:
+            self._plans.learn(args, out, plan)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
     def __repr__(self) -> str:
@@ -167,6 +175,12 @@ class Kernel:
 
         found = explanation(self._build, self.facts)
         return found if json else as_text(found)
+
+    @property
+    def specialisations(self) -> tuple[Specialisation, ...]:
+        """The binaries that calls on a GPU have needed so far. Lengths never make a new one; tile sizes do, tensors
+        at other alignments, and strides that are 1, divisible by 16, or beyond 32 bits where others were not."""
+        return self._plans.specialisations
 
     def asm(self, target: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an

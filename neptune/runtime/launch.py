@@ -15,12 +15,13 @@ import torch
 from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.modules import Form, Modules
+from neptune.runtime.plans import Plan, distinct_floats, make_plan, recording
 
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
-Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], None]
-"""(inputs, outputs, every scalar by name) → the outputs are written."""
+Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], "Plan | None"]
+"""(inputs, outputs, every scalar by name) → the outputs are written; on a GPU, how to do it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,9 @@ def _on_llvm(fused: Program, params: Params) -> Launch:
     kernel = compile_llvm(fused)
     tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
         kernel(inputs, outputs, scalars, tunables)
+        return None
 
     return launch
 
@@ -112,10 +114,11 @@ def _interpreted(fused: Program, modules: Modules) -> Launch:
 
     free = free_scalars(fused)
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
         tensors = [*inputs, *outputs]
         source = modules.source(modules.form(tensors, scalars, "pointer"))
         run_interpreted(source, fused.name, tensors, [scalars[n] for n in free], modules.params)
+        return None
 
     return launch
 
@@ -130,20 +133,25 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     if present.kind != target.kind or target.arch not in ("", present.arch):
         raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
+    from triton.runtime.jit import JITFunction
+
     from neptune.codegen.compile_worker import load_source
 
     free = free_scalars(fused)
     keywords = dict(modules.params)
     loaded: dict[Form, Callable[..., None]] = {}
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> None:
+    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
         form = modules.form(tensors, scalars, present.loads)
         if form not in loaded:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
+        numbers = distinct_floats([scalars[n] for n in free])
+        run, log = recording(loaded[form], JITFunction)
         with torch.cuda.device(outputs[0].device):
-            loaded[form](*tensors, *(scalars[n] for n in free), **keywords)
+            run(*tensors, *numbers, **keywords)
+            return make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
 
     return launch
 

@@ -1,0 +1,324 @@
+"""Plans: what the first call with some layouts worked out, replayed by later calls with the same layouts.
+
+A first call checks its arguments, picks a form of the module, and goes through the generated launch function and
+Triton's own dispatch (some 50 µs of Python). Where shapes, strides, dtypes, devices and alignments are the same, all
+of that comes out the same: the checks pass, the grids and the strides are those numbers, and the compiled kernels are
+those. So a plan keeps them, with holes where this call's tensors go:
+
+    launch function:  kernel[(cdiv(s_q, 128) * heads,)](q_desc, out, out.stride(0), heads, s_q, BLOCK_M=128)
+    plan:             run(64, 1, 1, stream, kernel, …, descriptor of tensor 0, tensor 3, 65536, 8, 1024, 128)
+
+Everything that Triton specialises on (dtypes, alignment of addresses, divisibility of strides, constexprs) is part
+of the key or constant in the plan. A plan keeps no tensor alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+Key: TypeAlias = tuple[Any, ...]
+Hole: TypeAlias = "tuple[int, int, tuple[type, dict[str, Any]] | None]"
+PLAIN = (Tensor, Parameter)
+"""Classes of tensors that are nothing but tensors; others take the long way, which knows how to refuse."""
+REMEMBERED = 1024
+"""How many plans a kernel keeps; beyond that the oldest goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Memory to allocate at each call: a result or a temporary."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def like(t: Tensor) -> Block:
+        return Block(tuple(t.shape), t.stride(), t.dtype, t.device)
+
+    def make(self) -> Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """One binary of a kernel: the values it is compiled for (tile sizes, strides of 1), the parameters whose
+    addresses or values are multiples of 16 in it, and those that are 64 bits wide."""
+
+    kernel: str
+    constants: tuple[tuple[str, int], ...]
+    aligned: tuple[str, ...]
+    wide: tuple[str, ...]
+
+    def __str__(self) -> str:
+        words = [f"{n}={v}" for n, v in self.constants]
+        words += [f"{', '.join(self.aligned)} divisible by 16"] if self.aligned else []
+        words += [f"{', '.join(self.wide)} of 64 bits"] if self.wide else []
+        return f"{self.kernel}: {'; '.join(words) or 'general'}"
+
+
+def _specialisation(compiled: Any) -> Specialisation:
+    source = compiled.src
+    names = source.fn.arg_names
+    constants = tuple((names[k], v) for (k, *_), v in source.constants.items() if v is not None)
+    aligned = tuple(names[k] for (k, *_), attrs in source.attrs.items() if ["tt.divisibility", 16] in map(list, attrs))
+    return Specialisation(
+        compiled.name, constants, aligned, tuple(n for n, t in source.signature.items() if t == "i64")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a plan. `values` are its arguments; `holes` say which of them are filled in at a call, with what:
+    (position, number of the tensor or scalar, None or the descriptor's other fields)."""
+
+    compiled: Any
+    grid: tuple[int, int, int]
+    values: tuple[Any, ...]
+    holes: tuple[Hole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Launches to repeat. Arguments are numbered: inputs, outputs, floating-point scalars, temporaries.
+
+    `spans` are the bytes from the first to the last element of each input and output.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Block, ...]
+    temporaries: tuple[Block, ...]
+    spans: tuple[int, ...]
+    device: int
+    driver: Any
+    knobs: Any
+
+    def run(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]) -> bool:
+        """Launch everything on the current stream; False, with nothing done, where a profiler wants to see launches."""
+        knobs = self.knobs
+        # Hooks read what only Triton's own dispatch collects.
+        if _listening(knobs.launch_enter_hook) or _listening(knobs.launch_exit_hook):
+            return False
+        if self.driver.get_current_device() != self.device:
+            with torch.cuda.device(self.device):
+                self._launch(inputs, outputs, scalars)
+        else:
+            self._launch(inputs, outputs, scalars)
+        return True
+
+    def _launch(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]) -> None:
+        stream = self.driver.get_current_stream(self.device)
+        given = [*inputs, *outputs, *scalars]
+        if self.temporaries:
+            given += [t.make() for t in self.temporaries]
+        for s in self.steps:
+            values = list(s.values)
+            for position, number, descriptor in s.holes:
+                values[position] = given[number] if descriptor is None else _descriptor(descriptor, given[number])
+            c, (x, y, z) = s.compiled, s.grid
+            c.run(x, y, z, stream, c.function, c.packed_metadata, None, None, None, *values)
+
+
+def _listening(hook: Any) -> bool:
+    """Whether a launch hook would do anything."""
+    return hook is not None and bool(getattr(hook, "calls", True))
+
+
+def _descriptor(like: tuple[type, dict[str, Any]], base: Any) -> Any:
+    """A tensor descriptor like another one, of another tensor: what its constructor checks has been checked."""
+    kind, fields = like
+    made: Any = object.__new__(kind)
+    made.__dict__.update(fields, base=base)
+    return made
+
+
+def key_of(tensors: Sequence[Any]) -> list[Any] | None:
+    """What a plan depends on of its tensors; None where the long way has to look (and maybe refuse)."""
+    key: list[Any] = []
+    grad = torch.is_grad_enabled()
+    try:
+        for t in tensors:
+            if type(t) not in PLAIN or (grad and t.requires_grad) or t.is_neg():
+                return None
+            key += (t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15)
+    except RuntimeError:  # sparse tensors have no strides
+        return None
+    return key
+
+
+class Plans:
+    """The plans of one kernel by what they depend on: the `count` tensors of a call, and its scalars, of which
+    `floats` says which are floating-point. Safe in threads."""
+
+    def __init__(self, count: int, floats: Sequence[bool]) -> None:
+        self._count = count
+        self._types = tuple(float if f else int for f in floats)
+        self._plans: dict[Key, Plan] = {}
+        self._compiled: dict[str, Specialisation] = {}
+        self._lock = threading.Lock()
+
+    def replay(self, args: Sequence[Any], out: Any) -> Tensor | tuple[Tensor, ...] | None:
+        """Call by a plan; None, with nothing done, where there is none for these arguments."""
+        given = () if out is None else (out,) if isinstance(out, Tensor) else tuple(out)
+        inputs = args[: self._count]
+        key = self._key(args, given)
+        plan = None if key is None else self._plans.get(key)
+        if plan is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
+            return None
+        outputs = given or tuple([b.make() for b in plan.outputs])
+        floats = [s for s in args[self._count :] if type(s) is float]
+        if not plan.run(inputs, outputs, floats):
+            return None
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
+    def specialisations(self) -> tuple[Specialisation, ...]:
+        """What Triton has compiled for the calls so far, in order."""
+        return tuple(self._compiled.values())
+
+    def learn(self, args: Sequence[Any], out: Any, plan: Plan) -> None:
+        """Keep the plan of a call that the long way has carried out."""
+        given = () if out is None else (out,) if isinstance(out, Tensor) else tuple(out)
+        key = self._key(args, given)
+        with self._lock:
+            for step in plan.steps:
+                if step.compiled.hash not in self._compiled:
+                    self._compiled[step.compiled.hash] = _specialisation(step.compiled)
+            if key is not None:
+                while len(self._plans) >= REMEMBERED:
+                    self._plans.pop(next(iter(self._plans)))
+                self._plans[key] = plan
+
+    def _key(self, args: Sequence[Any], out: Sequence[Any]) -> Key | None:
+        """None where only the long way can tell."""
+        if len(args) != self._count + len(self._types):
+            return None
+        key = key_of((*args[: self._count], *out))
+        if key is None:
+            return None
+        for s, kind in zip(args[self._count :], self._types, strict=True):
+            if type(s) is not kind:
+                return None
+            # Any float will do where one did; integers may be lengths.
+            key.append(None if kind is float else s)
+        return tuple(key)
+
+
+def _apart(tensors: Sequence[Tensor], spans: Sequence[int], outputs: int) -> bool:
+    """True if no output lies in the memory between the first and the last element of any other tensor."""
+    ends = [(p := t.data_ptr(), p + n) for t, n in zip(tensors, spans, strict=True)]
+    return all(ends[k][1] <= start or end <= ends[k][0] for k in range(outputs, len(ends)) for start, end in ends[:k])
+
+
+def _span(t: Tensor) -> int:
+    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+    return int(reach * t.element_size()) if t.numel() else 0
+
+
+# --- making one ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One launch as the launch function made it."""
+
+    function: Any
+    compiled: Any
+    grid: tuple[int, ...]
+    values: tuple[Any, ...]
+
+
+class _Recorder:
+    """Stands for a kernel in the launch function: launches it and notes the call."""
+
+    def __init__(self, kernel: Any, log: list[Recorded]) -> None:
+        self._kernel, self._log = kernel, log
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **keywords: Any) -> None:
+            compiled = self._kernel[grid](*args, **keywords)
+            names = self._kernel.arg_names[len(args) :]
+            self._log.append(Recorded(self._kernel, compiled, grid, (*args, *(keywords[n] for n in names))))
+
+        return launch
+
+
+def recording(launch: Callable[..., None], kind: type) -> tuple[Callable[..., None], list[Recorded]]:
+    """A copy of a generated launch function that notes each launch of a kernel (an instance of `kind`)."""
+    assert isinstance(launch, FunctionType)
+    log: list[Recorded] = []
+    kernels = {n: _Recorder(k, log) for n, k in launch.__globals__.items() if isinstance(k, kind)}
+    copy = FunctionType(launch.__code__, {**launch.__globals__, **kernels}, launch.__name__, launch.__defaults__)
+    copy.__kwdefaults__ = launch.__kwdefaults__
+    return copy, log
+
+
+def make_plan(
+    recorded: Sequence[Recorded], inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]
+) -> Plan | None:
+    """The plan of a call's launches; None where a launch has an argument that this does not understand.
+
+    The scalars must be distinct objects: they are recognised by identity.
+    """
+    from triton import knobs
+    from triton.runtime.driver import driver
+
+    known = [*inputs, *outputs, *scalars]
+    temporaries: list[Tensor] = []
+    steps = []
+    for r in recorded:
+        step = _step(r, known, temporaries)
+        if step is None:
+            return None
+        steps.append(step)
+    blocks = tuple(Block.like(t) for t in outputs)
+    active = driver.active
+    made = tuple(Block.like(t) for t in temporaries)
+    spans = tuple(_span(t) for t in (*inputs, *outputs))
+    return Plan(tuple(steps), blocks, made, spans, active.get_current_device(), active, knobs.runtime)
+
+
+def _step(r: Recorded, known: Sequence[Any], temporaries: list[Tensor]) -> Step | None:
+    if r.compiled is None or not 1 <= len(r.grid) <= 3:
+        return None
+
+    def number(x: Any) -> int:
+        """The place of an argument among all; a tensor that nobody gave is a temporary."""
+        for k, other in enumerate((*known, *temporaries)):
+            if x is other:
+                return k
+        temporaries.append(x)
+        return len(known) + len(temporaries) - 1
+
+    values: list[Any] = list(r.values)
+    holes: list[Hole] = []
+    for k, value in enumerate(r.values):
+        if isinstance(value, Tensor):
+            holes.append((k, number(value), None))
+        elif isinstance(getattr(value, "base", None), Tensor):
+            fields = {n: v for n, v in vars(value).items() if n != "base"}
+            holes.append((k, number(value.base), (type(value), fields)))
+        elif isinstance(value, float) and any(value is x for x in known):
+            holes.append((k, number(value), None))
+        elif value is None or isinstance(value, int | float | str):
+            continue
+        else:
+            return None
+        values[k] = None
+    x, y, z = (*map(int, r.grid), 1, 1)[:3]
+    return Step(r.compiled, (x, y, z), tuple(values), tuple(holes))
+
+
+def distinct_floats(values: Sequence[int | float]) -> list[int | float]:
+    """The same numbers; floats as objects of their own."""
+    # x * 1.0 is a new object with the same bits, of -0.0 and NaN too.
+    return [v * 1.0 if isinstance(v, float) else v for v in values]
