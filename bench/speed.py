@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,23 @@ def neptune_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator
     for m, n, warps, stages in TILES:
         params = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
         kernel = neptune.compile(program, "flash_attention", target="cuda", params=params)
-        yield f"{m}×{n} w{warps} s{stages}", lambda kernel=kernel: kernel(*qkv)
+        yield f"{m}×{n} w{warps} s{stages}", partial(kernel, *qkv)
 
 
 def hand_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
+    q, k, v = qkv
     for m, n, warps, stages in TILES:
         tile = Tile(m, n, warps, stages)
-        yield f"{m}×{n} w{warps} s{stages}", lambda tile=tile: flash_attention(*qkv, causal=causal, tile=tile)
+        yield f"{m}×{n} w{warps} s{stages}", partial(flash_attention, q, k, v, causal=causal, tile=tile)
 
 
 def sdpa_calls(backend: SDPBackend) -> Callable[[bool, int, list[torch.Tensor]], Iterator[tuple[str, Call]]]:
     def calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
+        q, k, v = qkv
+
         def run() -> torch.Tensor:
             with sdpa_kernel(backend):
-                return scaled_dot_product_attention(*qkv, is_causal=causal)
+                return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         yield "", run
 
@@ -61,7 +65,7 @@ def sdpa_calls(backend: SDPBackend) -> Callable[[bool, int, list[torch.Tensor]],
 def flex_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    flex = torch.compile(flex_attention)
+    flex: Any = torch.compile(flex_attention)
     s = qkv[0].shape[2]
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, s, s) if causal else None
     yield "", lambda: flex(*qkv, block_mask=mask)

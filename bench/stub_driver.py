@@ -77,6 +77,7 @@ def installed(arch: int = 90) -> Iterator[None]:
     driver.set_active(Driver(arch))
     with (
         mock.patch.object(torch.cuda, "device", device),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True),
         mock.patch.object(Target, "device", "cpu"),
         mock.patch.object(launch, "gpu_target", lambda: present),
     ):

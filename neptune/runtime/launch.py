@@ -15,7 +15,7 @@ import torch
 from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.modules import Form, Modules
-from neptune.runtime.plans import Plan, distinct_floats, make_plan, recording
+from neptune.runtime.plans import Plan, distinct_floats, enter_thread, make_plan, recording
 
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
@@ -150,6 +150,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         numbers = distinct_floats([scalars[n] for n in free])
         run, log = recording(loaded[form], JITFunction)
         with torch.cuda.device(outputs[0].device):
+            enter_thread()
             run(*tensors, *numbers, **keywords)
             return make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
 

@@ -105,6 +105,7 @@ class Plan:
     def run(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]) -> bool:
         """Launch everything on the current stream; False, with nothing done, where a profiler wants to see launches."""
         knobs = self.knobs
+        enter_thread()
         # Hooks read what only Triton's own dispatch collects.
         if _listening(knobs.launch_enter_hook) or _listening(knobs.launch_exit_hook):
             return False
@@ -126,6 +127,19 @@ class Plan:
                 values[position] = given[number] if descriptor is None else _descriptor(descriptor, given[number])
             c, (x, y, z) = s.compiled, s.grid
             c.run(x, y, z, stream, c.function, c.packed_metadata, None, None, None, *values)
+
+
+_thread = threading.local()
+
+
+def enter_thread() -> None:
+    """Make the device's context current in a thread that has done nothing on it yet: the driver's calls, by which
+    Triton launches, do not do that themselves as those of the runtime do."""
+    if not getattr(_thread, "ready", False):
+        # A thread that captures a graph has a context, and may not ask for anything now.
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.mem_get_info()
+        _thread.ready = True
 
 
 def _listening(hook: Any) -> bool:

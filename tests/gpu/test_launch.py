@@ -77,10 +77,13 @@ def test_threads_share_a_kernel() -> None:
     failed: list[str] = []
 
     def work(k: int) -> None:
-        for turn in range(40):
-            n = (k + turn) % len(cases)
-            if not same(kernel(*cases[n]), expected[n]):
-                failed.append(f"thread {k}, case {n}")
+        try:
+            for turn in range(40):
+                n = (k + turn) % len(cases)
+                if not same(kernel(*cases[n]), expected[n]):
+                    failed.append(f"thread {k}, case {n}")
+        except Exception as error:
+            failed.append(f"thread {k}: {error}")
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     for t in threads:
