@@ -22,6 +22,7 @@ from neptune.params import checked_sizes, resolve_params
 from neptune.runtime.kernel import Build, Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
 from neptune.schedule.state import Decision
+from neptune.tile.arrange import arrange
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
@@ -87,7 +88,7 @@ def _settled(w: Work) -> None:
 
 
 def _place(w: Work) -> Program:
-    w.fused = localize(decompose(w.schedule.program))
+    w.fused = localize(arrange(decompose(w.schedule.program)))
     if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused

@@ -33,6 +33,7 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.tile.arrange import arrange
 from neptune.tile.context import Context
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
@@ -62,7 +63,7 @@ def translate(program: Program) -> TileProgram:
     """The TileProgram of a scheduled program; TargetError where a nest has no tile form."""
     if program.owes:
         raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    program = localize(_joined(decompose(program)))
+    program = localize(arrange(_joined(decompose(program))))
     kernels: list[TileKernel] = []
     for nest in kernels_of(program.body):
         kernels.append(_Translator(program).kernel(nest, [k.name for k in kernels]))
