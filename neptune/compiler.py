@@ -11,7 +11,7 @@ from typing import Any
 from neptune import config
 from neptune.choose import AnyTemplate, automatic, check_settled, named
 from neptune.codegen.triton import generate
-from neptune.errors import ExpressionError, InternalError, NeptuneError, TargetError
+from neptune.errors import ExpressionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
@@ -88,7 +88,7 @@ def _settled(w: Work) -> None:
 
 
 def _place(w: Work) -> Program:
-    w.fused = localize(arrange(decompose(w.schedule.program)))
+    w.fused = localize(arrange(decompose(w.schedule.program)), strict=False)
     if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused
@@ -99,7 +99,12 @@ def _check_fused(w: Work) -> ExactReport | None:
 
 
 def _lower(w: Work) -> TileProgram:
-    w.tiles = lower(w.schedule.program)
+    try:
+        w.tiles = lower(w.schedule.program)
+    except (ScheduleError, TargetError) as error:
+        w.tiles = lower(w.schedule.program, relaxed=True)
+        decision = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
+        w.choice = (*w.choice, decision)
     return w.tiles
 
 

@@ -13,24 +13,21 @@ bound depends on another of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neptune.ir.expr import variables
 from neptune.ir.program import For, Program, Stmt, seq
 from neptune.schedule.bind import is_independent
-from neptune.tile.localize import grid_of, is_axis, kernels_of
+from neptune.tile.localize import grid_of, is_axis, kernels_of, wrap
 
 
 def arrange(program: Program) -> Program:
     """The program with the loops around the whole of each kernel in a better order, where that is legal."""
-    nests: list[Stmt] = []
-    for nest in kernels_of(program.body):
-        grid, body = grid_of(nest)
-        nest = _arranged(program, body)
-        for f in reversed(grid):
-            nest = replace(f, body=nest)
-        nests.append(nest)
-    return program.with_body(seq(*nests))
+    return program.with_body(seq(*(arrange_nest(program, n) for n in kernels_of(program.body))))
+
+
+def arrange_nest(program: Program, nest: Stmt) -> Stmt:
+    """`arrange` for one kernel."""
+    grid, body = grid_of(nest)
+    return wrap(grid, _arranged(program, body))
 
 
 def _arranged(program: Program, s: Stmt) -> Stmt:
@@ -43,6 +40,4 @@ def _arranged(program: Program, s: Stmt) -> Stmt:
     mentioned = frozenset[str]().union(*(variables(e) for f in loops for e in (f.lo, f.hi, *f.facts)))
     if mentioned & {f.var for f in loops}:
         rest, axes = loops, []
-    for f in reversed([*rest, *axes]):
-        s = replace(f, body=s)
-    return s
+    return wrap([*rest, *axes], s)
