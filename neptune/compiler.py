@@ -14,7 +14,6 @@ from neptune.codegen.triton import generate
 from neptune.errors import ExpressionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
-from neptune.ir.decompose import decompose
 from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
@@ -22,7 +21,7 @@ from neptune.params import checked_sizes, resolve_params
 from neptune.runtime.kernel import Build, Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
 from neptune.schedule.state import Decision
-from neptune.tile.arrange import arrange
+from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
@@ -88,7 +87,7 @@ def _settled(w: Work) -> None:
 
 
 def _place(w: Work) -> Program:
-    w.fused = localize(arrange(decompose(w.schedule.program)), strict=False)
+    w.fused = localize(arrange(started(w.schedule.program)), strict=False)
     if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused

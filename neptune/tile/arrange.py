@@ -13,8 +13,9 @@ bound depends on another of them.
 
 from __future__ import annotations
 
+from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
-from neptune.ir.program import For, Program, Stmt, seq
+from neptune.ir.program import For, Program, Stage, Stmt, Update, reduction_loops, seq
 from neptune.schedule.bind import is_independent
 from neptune.tile.localize import grid_of, is_axis, kernels_of, wrap
 
@@ -30,6 +31,35 @@ def arrange_nest(program: Program, nest: Stmt) -> Stmt:
     return wrap(grid, _arranged(program, body))
 
 
+def started(program: Program) -> Program:
+    """The program with its inits explicit, each as far inside as it can be.
+
+    for r: for i: y: y[i] += … init 0      →      for i: { y_init: y[i] = 0; for r: y: y[i] += … }
+
+    where i stays a loop: every element still folds in the same order.
+    """
+    return decompose(program.with_body(seq(*(_spatial_first(program, n) for n in kernels_of(program.body)))))
+
+
+def _spatial_first(program: Program, nest: Stmt) -> Stmt:
+    grid, s = grid_of(nest)
+    loops: list[For] = []
+    while isinstance(s, For):
+        loops.append(s)
+        s = s.body
+    if not (isinstance(s, Stage) and isinstance(s.action, Update)) or _nested_bounds(loops):
+        return nest
+    reduced = reduction_loops(s, tuple(loops))
+    first = [f for f in loops if f not in reduced and not is_axis(program, f)]
+    return wrap([*grid, *first, *(f for f in loops if f not in first)], s)
+
+
+def _nested_bounds(loops: list[For]) -> bool:
+    """Whether the range of one of the loops depends on another one."""
+    mentioned = frozenset[str]().union(*(variables(e) for f in loops for e in (f.lo, f.hi, *f.facts)))
+    return bool(mentioned & {f.var for f in loops})
+
+
 def _arranged(program: Program, s: Stmt) -> Stmt:
     loops: list[For] = []
     while isinstance(s, For) and is_independent(s, program):
@@ -37,7 +67,6 @@ def _arranged(program: Program, s: Stmt) -> Stmt:
         s = s.body
     axes = [f for f in loops if is_axis(program, f)]
     rest = [f for f in loops if f not in axes]
-    mentioned = frozenset[str]().union(*(variables(e) for f in loops for e in (f.lo, f.hi, *f.facts)))
-    if mentioned & {f.var for f in loops}:
+    if _nested_bounds(loops):
         rest, axes = loops, []
     return wrap([*rest, *axes], s)

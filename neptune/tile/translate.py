@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
-from neptune.ir.decompose import decompose
 from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
 from neptune.ir.program import (
     ZERO,
@@ -34,7 +33,7 @@ from neptune.ir.program import (
     stages,
     writes,
 )
-from neptune.tile.arrange import arrange
+from neptune.tile.arrange import arrange, started
 from neptune.tile.context import Context
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
@@ -68,7 +67,7 @@ def prepared(program: Program) -> Program:
     """The program in the form that is translated nest by nest: inits explicit, each with its reduction."""
     if program.owes:
         raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    return _joined(decompose(program))
+    return _joined(started(program))
 
 
 def tile_program(program: Program, kernels: Sequence[TileKernel]) -> TileProgram:
