@@ -11,10 +11,9 @@ from typing import Any
 from neptune import config
 from neptune.choose import AnyTemplate, automatic, check_settled, named
 from neptune.codegen.triton import generate
-from neptune.errors import ExpressionError, InternalError, NeptuneError, TargetError
+from neptune.errors import ExpressionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule, replay
-from neptune.ir.decompose import decompose
 from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
@@ -22,6 +21,7 @@ from neptune.params import checked_sizes, resolve_params
 from neptune.runtime.kernel import Build, Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
 from neptune.schedule.state import Decision
+from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
@@ -87,7 +87,7 @@ def _settled(w: Work) -> None:
 
 
 def _place(w: Work) -> Program:
-    w.fused = localize(decompose(w.schedule.program))
+    w.fused = localize(arrange(started(w.schedule.program)), strict=False)
     if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused
@@ -98,7 +98,12 @@ def _check_fused(w: Work) -> ExactReport | None:
 
 
 def _lower(w: Work) -> TileProgram:
-    w.tiles = lower(w.schedule.program)
+    try:
+        w.tiles = lower(w.schedule.program)
+    except (ScheduleError, TargetError) as error:
+        w.tiles = lower(w.schedule.program, relaxed=True)
+        decision = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
+        w.choice = (*w.choice, decision)
     return w.tiles
 
 

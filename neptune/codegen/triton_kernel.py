@@ -27,6 +27,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    reread,
     stmt_exprs,
     tile_walk,
     walk_stmts,
@@ -156,6 +157,7 @@ class _Writer:
         self.notes = accumulators(ctx.kernel)
         self.tile = TileWriter(ctx, self.locals)
         self.stage = ""
+        self.reread = reread(ctx.kernel.body)
         self.types: dict[str, Local] = {}
         for s in walk_stmts(ctx.kernel.body):
             for root in stmt_exprs(s):
@@ -245,7 +247,10 @@ class _Writer:
             return
         pointer, _ = self.tile.pointer(s.buffer, s.index, s.dims)
         mask = [] if s.mask is None else [f"mask={self.tile.placed(s.mask, s.dims)}"]
-        self.ctx.emit(str(call("tl.store", pointer, value, *mask)))
+        store = str(call("tl.store", pointer, value, *mask))
+        # What the program reads back itself, other threads of it have written.
+        fence = ["tl.debug_barrier()"] if s.buffer in self.reread else []
+        self.ctx.emit(*fence, store, *fence)
 
     def loop(self, s: Loop, piece: Piece) -> None:
         lo = self.bound(s.lo, piece.begin)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from neptune.ir.expr import Expr
+from neptune.ir.expr import Expr, loads
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 
@@ -351,3 +351,14 @@ def walk_stmts(body: tuple[TStmt, ...]) -> Iterator[TStmt]:
         yield s
         if isinstance(s, Loop | Branch):
             yield from walk_stmts(s.body)
+
+
+def reread(body: tuple[TStmt, ...]) -> list[str]:
+    """The buffers that a kernel both writes and reads: other threads' stores are not visible without a barrier."""
+    stored = {s.buffer for s in walk_stmts(body) if isinstance(s, StoreTile)}
+    nodes = [n for s in walk_stmts(body) for e in stmt_exprs(s) for n in tile_walk(e)]
+    scalars = [e for s in walk_stmts(body) if isinstance(s, Loop) for e in (s.lo, s.hi)]
+    scalars += [s.pred for s in walk_stmts(body) if isinstance(s, Branch)]
+    scalars += [n.expr for n in nodes if isinstance(n, Scalar)]
+    read = {n.buffer for n in nodes if isinstance(n, LoadTile)} | {x.buffer for e in scalars for x in loads(e)}
+    return sorted(stored & read)

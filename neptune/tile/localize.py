@@ -13,7 +13,7 @@ it drops out.  What other kernels or the caller need is written back behind the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
@@ -45,6 +45,8 @@ from neptune.schedule.state import fresh_name, names_in_use
 Index = tuple[Expr, ...]
 # A constant loop up to this length becomes a tile axis; longer ones stay loops.
 MAX_AXIS = 1024
+# The kind of a serial loop that shall not become a tile axis; only within the translation to tiles.
+LOOP = "loop"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def kernels_of(body: Stmt) -> tuple[Stmt, ...]:
 def grid_of(nest: Stmt) -> tuple[tuple[For, ...], Stmt]:
     """The grid loops of a nest and what is inside them."""
     grid: list[For] = []
-    while isinstance(nest, For) and nest.kind != "serial":
+    while isinstance(nest, For) and nest.kind not in ("serial", LOOP):
         grid.append(nest)
         nest = nest.body
     return tuple(grid), nest
@@ -95,35 +97,50 @@ def is_axis(program: Program, f: For) -> bool:
     return isinstance(f.hi, Var) and f.hi.name in {t.name for t in program.tunables}
 
 
-def localize(program: Program) -> Program:
-    """Allocate every buffer that one kernel both writes and reads inside that kernel."""
-    nests = list(kernels_of(program.body))
-    inputs = {b.name for b in program.inputs}
-    kept = {b.name for b in program.outputs}
-    fresh: list[Stmt] = []
-    for k, nest in enumerate(nests):
-        others = [*nests[:k], *nests[k + 1 :]]
-        grid, body = grid_of(nest)
-        for buffer in program.globals.values():
-            if buffer.name in inputs:
-                continue
-            found = list(accesses(nest, buffer.name))
-            if not found or not any(a.writes for a in found) or all(a.writes for a in found):
-                continue
-            if not _self_contained(nest, buffer.name):
-                continue  # another kernel has written it before this one reads it
-            outside = any(True for o in others for _ in accesses(o, buffer.name))
-            wanted = outside or any(b.name == buffer.name for b in program.outputs)
-            body = _allocate(program, grid, body, buffer, wanted)
-            if outside:
-                kept.add(buffer.name)
-        fresh.append(_wrap(grid, body))
-    result = seq(*fresh)
+def localize(program: Program, *, strict: bool = True) -> Program:
+    """Allocate every buffer that one kernel both writes and reads inside that kernel.
+
+    Where that is not possible for a kernel: ScheduleError, or, without `strict`, its buffers stay global.
+    """
+    nests: list[Stmt] = []
+    for k, nest in enumerate(kernels_of(program.body)):
+        try:
+            nests.append(localize_nest(program, k, nest))
+        except ScheduleError:
+            if strict:
+                raise
+            nests.append(nest)
+    return with_kernels(program, nests)
+
+
+def with_kernels(program: Program, nests: Sequence[Stmt]) -> Program:
+    """The program with these nests as its kernels, and the temporaries that they still use."""
+    result = seq(*nests)
     used = {b for s in stages(result) for b in writes(s.action)}
     used |= {x.buffer for s in stages(result) for v in values(s.action) for x in loads(v)}
-    allocated = {s.buffer.name for f in fresh for s in _allocs(f)}
-    temporaries = tuple(b for b in program.temporaries if b.name in used and b.name not in allocated - kept)
+    allocated = {s.buffer.name for s in _allocs(result)}
+    temporaries = tuple(b for b in program.temporaries if b.name in used and b.name not in allocated)
     return replace(program, body=result, temporaries=temporaries)
+
+
+def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
+    """`nest`, which is the program's kernel `k` or another form of it, with its buffers local to it."""
+    nests = kernels_of(program.body)
+    others = [*nests[:k], *nests[k + 1 :]]
+    inputs = {b.name for b in program.inputs}
+    outputs = {b.name for b in program.outputs}
+    grid, body = grid_of(nest)
+    for buffer in program.globals.values():
+        if buffer.name in inputs:
+            continue
+        found = list(accesses(nest, buffer.name))
+        if not found or not any(a.writes for a in found) or all(a.writes for a in found):
+            continue
+        if not _self_contained(nest, buffer.name):
+            continue  # another kernel has written it before this one reads it
+        outside = any(True for o in others for _ in accesses(o, buffer.name))
+        body = _allocate(program, grid, body, buffer, outside or buffer.name in outputs)
+    return wrap(grid, body)
 
 
 def _allocs(s: Stmt) -> Iterator[Alloc]:
@@ -133,7 +150,8 @@ def _allocs(s: Stmt) -> Iterator[Alloc]:
         yield from _allocs(p)
 
 
-def _wrap(loops: tuple[For, ...], body: Stmt) -> Stmt:
+def wrap(loops: Sequence[For], body: Stmt) -> Stmt:
+    """`body` inside `loops`, outermost first."""
     for f in reversed(loops):
         body = replace(f, body=body)
     return body

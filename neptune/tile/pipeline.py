@@ -12,6 +12,7 @@ from neptune.tile.passes.copies import copies
 from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
 from neptune.tile.passes.reciprocal import reciprocal
+from neptune.tile.relax import check_tile_sizes, translate_relaxed
 from neptune.tile.translate import translate
 
 
@@ -34,9 +35,15 @@ PASSES = (
 )
 
 
-def lower(program: Program) -> TileProgram:
-    """Translate a scheduled Program and run the tile passes; raises TargetError where it has no tile form."""
-    tiles = translate(program)
+def lower(program: Program, *, relaxed: bool = False) -> TileProgram:
+    """Translate a scheduled Program and run the tile passes; raises TargetError where it has no tile form.
+
+    With `relaxed`, tile axes that a nest cannot have become serial loops (`neptune.tile.relax`).
+    """
+    tiles = translate_relaxed(program) if relaxed else translate(program)
+    if not relaxed:
+        for k in tiles.kernels:
+            check_tile_sizes(program, k)
     for p in PASSES:
         tiles = replace(tiles, kernels=tuple(p.run(k) for k in tiles.kernels))
     return tiles

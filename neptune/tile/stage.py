@@ -46,6 +46,9 @@ from neptune.tile.ir import (
 )
 from neptune.tile.localize import MAX_AXIS
 
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""The operator that folds one more value into a reducer's state."""
+
 
 def _unsupported(stage: Stage, wrong: str, hint: str | None = None) -> TargetError:
     return TargetError(f"translate stage `{stage.name}` to tiles", wrong, where=print_stage(stage), hint=hint)
@@ -147,7 +150,7 @@ class StageTranslator:
             raise _unsupported(self.stage, "reductions on tuples have no tile form yet")
         (buffer,), (value,) = action.buffers, action.values
         if buffer not in self.context.local:
-            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory")
+            return self.update_memory(action)
         dims = self.target_dims(buffer, action.index)
         reduced = tuple(a for a in self.axes if a not in dims)
         state = Local(buffer, dims, self.context.local[buffer].dtype)
@@ -160,9 +163,19 @@ class StageTranslator:
             return [Assign(buffer, dot, self.stage.name)]
         for axis in reduced:
             tile = Reduce(action.reducer, axis, self.spread(tile, axis))
-        combine = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[action.reducer]
-        folded = Map(combine, (state, align_to(tile, dims)), dims, state.dtype)
+        folded = Map(COMBINE[action.reducer], (state, align_to(tile, dims)), dims, state.dtype)
         return [Assign(buffer, folded, self.stage.name)]
+
+    def update_memory(self, action: Update) -> list[TStmt]:
+        """One element of global memory read, folded into and written back."""
+        (buffer,), (value,) = action.buffers, action.values
+        if self.axes:
+            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory")
+        self.context.stored.append(buffer)
+        old = self.expr(Load(buffer, action.index, self.context.program.globals[buffer].dtype), ())
+        folded = Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype)
+        index = tuple(self.expr(i, ()) for i in action.index)
+        return [StoreTile(buffer, index, folded, None, (), self.stage.name)]
 
     def target_dims(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, ...]:
         self.check_loops(buffer, index)

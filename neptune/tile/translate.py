@@ -12,12 +12,12 @@ elements, its identity, unless the masked value is provably the identity already
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
-from neptune.ir.decompose import decompose
-from neptune.ir.expr import Const, Expr, Op, Var, loads, substitute, variables
+from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -33,23 +33,19 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.tile.arrange import arrange, started
 from neptune.tile.context import Context
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
     Branch,
     GridAxis,
-    LoadTile,
     Loop,
-    Scalar,
-    StoreTile,
     TileKernel,
     TileProgram,
     TStmt,
-    stmt_exprs,
-    tile_walk,
-    walk_stmts,
+    reread,
 )
-from neptune.tile.localize import grid_of, is_axis, kernels_of, localize
+from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize
 from neptune.tile.stage import translate_stage
 
 # The shortest axis of a product on the matrix unit; constants are padded to it.
@@ -60,12 +56,22 @@ ONCE = "1"
 
 def translate(program: Program) -> TileProgram:
     """The TileProgram of a scheduled program; TargetError where a nest has no tile form."""
-    if program.owes:
-        raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    program = localize(_joined(decompose(program)))
+    program = localize(arrange(prepared(program)))
     kernels: list[TileKernel] = []
     for nest in kernels_of(program.body):
-        kernels.append(_Translator(program).kernel(nest, [k.name for k in kernels]))
+        kernels.append(translate_kernel(program, nest, [k.name for k in kernels]))
+    return tile_program(program, kernels)
+
+
+def prepared(program: Program) -> Program:
+    """The program in the form that is translated nest by nest: inits explicit, each with its reduction."""
+    if program.owes:
+        raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
+    return _joined(started(program))
+
+
+def tile_program(program: Program, kernels: Sequence[TileKernel]) -> TileProgram:
+    """Kernels over the parameters of a program."""
     return TileProgram(
         program.name,
         program.inputs,
@@ -77,21 +83,31 @@ def translate(program: Program) -> TileProgram:
     )
 
 
+def translate_kernel(program: Program, nest: Stmt, taken: Sequence[str], *, memory: bool = False) -> TileKernel:
+    """One nest, its buffers local; `taken` are the names of other kernels. TargetError where it has no tile form.
+
+    With `memory`, the kernel may read back what it has written to global memory: there are no tiles then.
+    """
+    return _Translator(program, memory).kernel(nest, taken)
+
+
 @dataclass
 class _Translator:
     program: Program
+    memory: bool = False
     context: Context = field(init=False)
 
     def __post_init__(self) -> None:
         self.context = Context(self.program)
 
-    def kernel(self, nest: Stmt, taken: list[str]) -> TileKernel:
+    def kernel(self, nest: Stmt, taken: Sequence[str]) -> TileKernel:
         grid, body = grid_of(nest)
         self.context.outer = list(grid)
         if any(_is_product(s) for s in stages(body)):
             self.context.shortest = SHORTEST_DOT
         stmts = tuple(self.stmt(body))
-        self.check_memory(stmts)
+        if not self.memory:
+            self.check_memory(stmts)
         axes = tuple(self.context.axes.items())
         last = self.context.stored[-1] if self.context.stored else self.program.name
         name = f"{self.program.name}_{last}" if len(kernels_of(self.program.body)) > 1 else self.program.name
@@ -100,14 +116,8 @@ class _Translator:
         return TileKernel(f"{name}_kernel", launch, axes, stmts)
 
     def check_memory(self, stmts: tuple[TStmt, ...]) -> None:
-        """What a kernel stores it must not load: other threads' stores are not visible without a barrier."""
-        stored = {s.buffer for s in walk_stmts(stmts) if isinstance(s, StoreTile)}
-        nodes = [n for s in walk_stmts(stmts) for e in stmt_exprs(s) for n in tile_walk(e)]
-        bounds = [e for s in walk_stmts(stmts) if isinstance(s, Loop) for e in (s.lo, s.hi)]
-        bounds += [s.pred for s in walk_stmts(stmts) if isinstance(s, Branch)]
-        scalars = [*bounds, *(n.expr for n in nodes if isinstance(n, Scalar))]
-        read = {n.buffer for n in nodes if isinstance(n, LoadTile)} | {x.buffer for e in scalars for x in loads(e)}
-        both = sorted(stored & read)
+        """What a kernel stores it must not load."""
+        both = reread(stmts)
         if both:
             raise TargetError(
                 f"compile `{self.program.name}`",
@@ -150,7 +160,7 @@ class _Translator:
             return self.loop(turned)
         if is_axis(self.program, s) and (nests := distribute(s)) is not None:
             return [t for x in nests for t in self.stmt(x)]
-        if s.kind != "serial":
+        if s.kind not in ("serial", LOOP):
             raise TargetError(
                 f"compile `{self.program.name}`",
                 f"grid loop `{s.var}` has statements or loops around it that are not of the grid",

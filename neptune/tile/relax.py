@@ -1,0 +1,102 @@
+"""relax: a tile form for every program, by giving up tile axes until there is one (paper §5).
+
+Where a nest cannot be translated with all its tile axes, or its tiles would be too large, its outermost axis
+becomes a serial loop, then the next one, down to scalars:
+
+    for i1 in [0, BM): for d in [0, 2048):          for d in [0, 2048):       d fits no tile: a loop
+      o: out[i0*BM + i1, d] = …              →        out[…, d]<i1> = …
+
+In the extreme, values that have no place on chip are kept in global memory, where the one program that
+wrote them reads them back behind a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+
+from neptune.errors import ScheduleError, TargetError
+from neptune.ir.expr import Const, Expr, Var, loads
+from neptune.ir.program import For, If, Program, Stmt, stages, sub_stmts, walk, with_stmts, writes
+from neptune.tile.arrange import arrange_nest
+from neptune.tile.ir import TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize_nest, with_kernels
+from neptune.tile.translate import prepared, tile_program, translate_kernel
+
+MAX_ELEMENTS = 1 << 20
+"""Triton's largest tensor."""
+MANY_ELEMENTS = 1 << 15
+"""The largest tile of constant axes only: nobody has asked for so large a one."""
+
+
+def translate_relaxed(program: Program) -> TileProgram:
+    """The TileProgram of a scheduled program. TargetError where even single elements have no form."""
+    program = prepared(program)
+    nests = list(kernels_of(program.body))
+    kernels: list[TileKernel] = []
+    for k in range(len(nests)):
+        nests[k], kernel = _relaxed(program, k, nests[k], [x.name for x in kernels])
+        kernels.append(kernel)
+    return tile_program(with_kernels(program, nests), kernels)
+
+
+def _relaxed(program: Program, k: int, nest: Stmt, taken: list[str]) -> tuple[Stmt, TileKernel]:
+    """The kernel of a nest with as many tile axes as it can have, and the nest as it was translated."""
+    while True:
+        try:
+            placed = localize_nest(program, k, arrange_nest(program, nest))
+            kernel = translate_kernel(program, placed, taken)
+            check_tile_sizes(program, kernel)
+            return placed, kernel
+        except (TargetError, ScheduleError):
+            axis = next(_axes(program, nest), None)
+            if axis is None:
+                break
+            nest = _as_loops(nest, axis)
+    _check_bounds(program, nest)
+    return nest, translate_kernel(program, nest, taken, memory=True)
+
+
+def _axes(program: Program, nest: Stmt) -> Iterator[str]:
+    """The loops that are still tile axes, outermost first."""
+    return (s.var for s in walk(grid_of(nest)[1]) if isinstance(s, For) and is_axis(program, s))
+
+
+def _as_loops(s: Stmt, var: str) -> Stmt:
+    """The nest with its loops over `var` being serial for good."""
+    s = with_stmts(s, tuple(_as_loops(p, var) for p in sub_stmts(s)))
+    return replace(s, kind=LOOP) if isinstance(s, For) and s.var == var and s.kind == "serial" else s
+
+
+def check_tile_sizes(program: Program, kernel: TileKernel) -> None:
+    """Raise TargetError where a tile has too many elements, with tunables at their first candidates."""
+    first = {t.name: t.candidates[0] for t in program.tunables if t.candidates}
+    extents = dict(kernel.axes)
+    for dims in {e.dims for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for e in tile_walk(root)}:
+        named = [extents[d] for d in dims if d in extents]
+        elements = prod(_extent(e, first) for e in named)
+        free = any(isinstance(e, Var) for e in named)
+        if elements > (MAX_ELEMENTS if free else MANY_ELEMENTS):
+            raise TargetError(
+                f"translate kernel `{kernel.name}`", f"a tile over ({', '.join(dims)}) has {elements} elements"
+            )
+
+
+def _extent(e: Expr, tunables: Mapping[str, int]) -> int:
+    """The extent of a tile axis; of one that covers a size, at least 1."""
+    return int(e.value) if isinstance(e, Const) else tunables.get(e.name, 1) if isinstance(e, Var) else 1
+
+
+def _check_bounds(program: Program, nest: Stmt) -> None:
+    """Raise TargetError where the extent of a loop is computed by the kernel itself, in memory."""
+    written = {b for s in stages(nest) for b in writes(s.action)}
+    for s in walk(nest):
+        exprs = (s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ()
+        own = next((x.buffer for e in exprs for x in loads(e) if x.buffer in written), None)
+        if own is not None:
+            raise TargetError(
+                f"compile `{program.name}`",
+                f"a loop's range depends on `{own}`, which the same kernel computes",
+                hint=f"leave `{own}` in a kernel of its own",
+            )
