@@ -148,9 +148,10 @@ def compile(
 ) -> Kernel:
     """Compile an expression to a kernel.
 
-    `expr`: a `te.Tensor` or a sequence of them, tensors of `neptune.frontend.builder`, or a Program.
+    `expr`: a `te.Tensor` or a sequence of them, a PrimFunc or an IRModule with one, tensors of
+    `neptune.frontend.builder`, or a Program.
     `template`: a function over a Schedule, the name of a shipped template, or None for an automatic choice.
-    `inputs`: the order of the call's arguments (for a Program, names of its inputs).
+    `inputs`: the order of the call's arguments (for a Program, names of its inputs; for a PrimFunc, names).
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
     the GPU where there is one, else "llvm". All targets execute the same fused program.
     `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
@@ -199,14 +200,16 @@ def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None 
         return build(expr, inputs, name)
     try:
         te = importlib.import_module("neptune.frontend.te")
+        tvmscript = importlib.import_module("neptune.frontend.tvmscript")
     except ImportError as error:
         raise ExpressionError(
             f"compile {type(expr).__name__}",
             f"it is neither a Program nor tensors of the builder, and TVM cannot be imported: {error}",
-            legal=("neptune.Program", "neptune.frontend.builder tensors", "te.Tensor (with TVM)"),
+            legal=("neptune.Program", "neptune.frontend.builder tensors", "te.Tensor or PrimFunc (with TVM)"),
             hint="pip install 'neptune-compiler[te]'",
         ) from None
-    program: Program = te.from_te(expr, inputs, name)
+    importer = tvmscript.from_tvmscript if tvmscript.is_function(expr) else te.from_te
+    program: Program = importer(expr, inputs, name)
     return program
 
 

@@ -38,6 +38,13 @@ MATH = {
     "rsqrt": "tl.rsqrt",
     "sigmoid": "tl.sigmoid",
     "tanh": "_tanh",
+    "erf": "tl.erf",
+    "sin": "tl.sin",
+    "cos": "tl.cos",
+    "floor": "tl.floor",
+    "ceil": "tl.ceil",
+    "round": "_round",
+    "trunc": "_trunc",
 }
 SMALL_POWER = 8
 
@@ -150,8 +157,10 @@ class ScalarPrinter:
         if (parts := ceiling(e)) is not None and nonnegative(parts[0], self.known):
             return call("tl.cdiv", *(self(p, guard) for p in parts))
         texts = [self(a, guard) for a in args]
-        if name in ("floordiv", "mod") and not nonnegative(args[0], self.known):
-            return floored(name, *texts)
+        if name in ("floordiv", "mod"):
+            plain = [nonnegative(a, self.known) for a in args]
+            if not all(plain):
+                return floored(name, texts[0], texts[1], plain[1], self.helper)
         if name in INFIX:
             text = infix(name, texts[0], texts[1], e.dtype)
             return narrow_quotient(text, e.dtype) if name == "div" else text
@@ -173,12 +182,16 @@ def narrow_quotient(text: Text, dtype: str) -> Text:
     return Text(f"{text.at(ATOM)}.to({TL_DTYPES[dtype]})") if dtype in ("float16", "bfloat16") else text
 
 
-def floored(name: str, a: Text, b: Text) -> Text:
-    """Floor division or its remainder from operators that truncate; b > 0.
+def floored(name: str, a: Text, b: Text, positive: bool, helper: Callable[[str], None]) -> Text:
+    """Floor division or its remainder from operators that truncate; `positive` says b > 0.
 
-    >>> str(floored("floordiv", Text("x"), Text("4")))
+    >>> str(floored("floordiv", Text("x"), Text("4"), True, print))
     'tl.where(x < 0, x - (4 - 1), x) // 4'
     """
+    if not positive:
+        fn = "_floordiv" if name == "floordiv" else "_floormod"
+        helper(fn)
+        return call(fn, a, b)
     if name == "mod":
         return Text(f"({a.at(MUL)} % {b.at(UNARY)} + {b.at(MUL)}) % {b.at(UNARY)}", MUL)
     shifted = f"{a.at(ADD)} - ({b.at(ADD)} - 1)"

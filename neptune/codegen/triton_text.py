@@ -11,7 +11,7 @@ from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op
 
 # Binding strength of Python's operators, loosest first; an atom is a name, a call or a subscript.
-CHOICE, OR_WORD, AND_WORD, NOT_WORD, COMPARE, OR, AND, ADD, MUL, UNARY, ATOM = range(11)
+CHOICE, OR_WORD, AND_WORD, NOT_WORD, COMPARE, OR, XOR, AND, SHIFT, ADD, MUL, UNARY, ATOM = range(13)
 INFIX = {
     "add": ("+", ADD),
     "sub": ("-", ADD),
@@ -27,6 +27,11 @@ INFIX = {
     "ne": ("!=", COMPARE),
     "and": ("&", AND),
     "or": ("|", OR),
+    "bitand": ("&", AND),
+    "bitor": ("|", OR),
+    "bitxor": ("^", XOR),
+    "shl": ("<<", SHIFT),
+    "shr": (">>", SHIFT),
 }
 TL_DTYPES = {name: f"tl.{'int1' if name == 'bool' else name}" for name in DTYPES}
 WIDTH = 120
@@ -187,6 +192,35 @@ def _tanh(x):
     near = a + a * s * near
     t = tl.where(a < 0.35, near, far)
     return tl.where(x < 0, -t, t)
+""",
+    "_round": """\
+@triton.jit
+def _round(x):
+    # To the nearest integer, ties to even; the fraction of |x| is exact.
+    a = tl.abs(x)
+    whole = tl.floor(a)
+    rest = a - whole
+    odd = tl.floor(whole * 0.5) * 2.0 != whole
+    near = tl.where((rest > 0.5) | ((rest == 0.5) & odd), whole + 1.0, whole)
+    return tl.where(x < 0, -near, near)
+""",
+    "_trunc": """\
+@triton.jit
+def _trunc(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""",
+    "_floordiv": """\
+@triton.jit
+def _floordiv(a, b):
+    # Triton's // truncates, and either side may be negative here.
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+""",
+    "_floormod": """\
+@triton.jit
+def _floormod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 """,
     "_pow": """\
 @triton.jit

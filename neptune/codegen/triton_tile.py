@@ -133,8 +133,10 @@ class TileWriter:
             return position
         args = [self.placed(a, e.dims) for a in e.args]
         name = e.op
-        if name in ("floordiv", "mod") and not self.nonnegative(e.args[0]):
-            return floored(name, *args)
+        if name in ("floordiv", "mod"):
+            plain = [self.nonnegative(a) for a in e.args]
+            if not all(plain):
+                return floored(name, args[0], args[1], plain[1], self.ctx.helpers.add)
         if name in INFIX:
             text = infix(name, args[0], args[1], e.dtype)
             return narrow_quotient(text, e.dtype) if name == "div" else text

@@ -32,7 +32,19 @@ STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
 _RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
 # TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.
-_LIBM = {("tanh", "float32"): "tanhf", ("tanh", "float64"): "tanh"}
+_LIBM = {
+    ("tanh", "float32"): "tanhf",
+    ("tanh", "float64"): "tanh",
+    ("erf", "float32"): "erff",
+    ("erf", "float64"): "erf",
+}
+_BITS = {
+    "bitand": "bitwise_and",
+    "bitor": "bitwise_or",
+    "bitxor": "bitwise_xor",
+    "shl": "shift_left",
+    "shr": "shift_right",
+}
 
 
 def carrier(dtype: str) -> str:
@@ -226,7 +238,9 @@ class Printer:
                 if OPS[name].kind == "compare":
                     return self.compare(name, args)
                 text = self.arith(name, args, carrier(dtype))
-                exact = name in ("neg", "abs", "min", "max")
+                if name == "shl":
+                    return self.cast(text, carrier(dtype), dtype)
+                exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc")
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
 
     def logic(self, name: str, args: tuple[Expr, ...]) -> str:
@@ -262,7 +276,13 @@ class Printer:
             case "add" | "sub" | "mul" | "div":
                 return f"({texts[0]} {OPS[name].infix} {texts[1]})"
             case "floordiv" | "mod":
+                if any(isinstance(x, Load) for x in walk(args[1])):  # data may hold a 0, which would end the process
+                    texts[1] = self.let(dtype, texts[1], f"T.Select({{}} == T.{dtype}(0), T.{dtype}(1), {{}})")
                 return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
+            case _ if name in _BITS:
+                return f"T.{_BITS[name]}({texts[0]}, {texts[1]})"
+            case "round":
+                return f"T.nearbyint({texts[0]})"
             case "neg":
                 return f"(-{texts[0]})" if is_float(dtype) else f"(T.{dtype}(0) - {texts[0]})"
             case "abs":

@@ -1,55 +1,29 @@
-"""Import TVM tensor expressions. Apart from the LLVM backend this is the one module that imports tvm.
+"""Import TVM tensor expressions.
 
 The bodies of the `te.compute`s are read directly and become the builder's tensors, so both front ends share
 names, input order and everything else of `neptune.frontend.assemble`. (`te.create_prim_func` would drop
 `where=` and `init=` of a reduction.) Names that TE leaves ambiguous get a suffix: two stages `compute` become
 `compute` and `compute_1`; a size that shares a stage's name is renamed, the stage keeps it.
-
-TVM folds some expressions before anyone can see them (`x * 0` is 0, `not (x > 0)` is `x <= 0`).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import tvm
 from tvm import te, tirx
 
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
-from neptune.frontend.assemble import Axis, Reduction, Tensor, build, unique
-from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import TRUE, Const, Expr, Op, Var, binary, cast, op, select
-from neptune.ir.printer import print_expr
+from neptune.frontend.assemble import Reduction, Tensor, build
+from neptune.frontend.tvm_expr import Names, Scope, known_dtype
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import TRUE, Const, Expr, Var
 from neptune.ir.program import Program
 
-T = TypeVar("T")
-_BINARY = {
-    tirx.Add: "add",
-    tirx.Sub: "sub",
-    tirx.Mul: "mul",
-    tirx.Div: "div",
-    tirx.FloorDiv: "floordiv",
-    tirx.FloorMod: "mod",
-    tirx.Min: "min",
-    tirx.Max: "max",
-    tirx.LT: "lt",
-    tirx.LE: "le",
-    tirx.GT: "gt",
-    tirx.GE: "ge",
-    tirx.EQ: "eq",
-    tirx.NE: "ne",
-    tirx.And: "and",
-    tirx.Or: "or",
-}
-_CALLS = {
-    **{name: name for name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "pow")},
-    "fabs": "abs",
-}
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
 
@@ -82,25 +56,17 @@ def from_te(
 
 
 @dataclass
-class _Importer:
-    """What has been imported so far; TVM objects are keys by identity."""
+class _Importer(Names):
+    """What has been imported so far."""
 
-    names: dict[Any, str] = field(default_factory=dict)
     tensors: dict[Any, Tensor] = field(default_factory=dict)
-    scalars: dict[Any, Var] = field(default_factory=dict)
-    axes: dict[Any, str] = field(default_factory=dict)
 
     def reserve(self, outputs: Sequence[te.Tensor]) -> None:
         """Name every stage before any size, producers first."""
         for t in outputs:
             if t.op not in self.names:
                 self.reserve(t.op.input_tensors)
-                self.name(t.op)
-
-    def name(self, operation: Any) -> str:
-        if operation not in self.names:
-            self.names[operation] = unique(_identifier(operation.name), self.names.values())
-        return self.names[operation]
+                self.name(t.op, t.op.name)
 
     def argument(self, k: int, x: Any) -> Tensor | Var:
         """One entry of the user's `inputs`."""
@@ -112,26 +78,6 @@ class _Importer:
             "importing tensor expressions", f"input {k} is {type(x).__name__}, not a tensor or te.var"
         )
 
-    def scalar(self, v: Any, stage: str) -> Var:
-        """The size or scalar argument for a free variable."""
-        if v not in self.scalars:
-            taken = {*self.names.values(), *(s.name for s in self.scalars.values())}
-            dtype = _dtype(f"importing stage `{stage}`", v.name, v.ty)
-            # TE's int64 sizes and indices would only put casts everywhere; lengths fit 32 bits.
-            dtype = "int32" if is_int(dtype) else dtype
-            self.scalars[v] = Var(unique(_identifier(v.name), taken), dtype)
-        return self.scalars[v]
-
-    def check_scalars(self) -> None:
-        """A stage that reads another stage's axis would silently get it as a scalar argument."""
-        for v in self.scalars:
-            if v in self.axes:
-                raise ExpressionError(
-                    f"importing stage `{self.axes[v]}`",
-                    f"its axis `{v.name}` is also used outside of it",
-                    hint="every axis belongs to one stage, and a reduce axis to one reduction over it",
-                )
-
     def tensor(self, t: Any) -> Tensor:
         """A placeholder or a stage, with everything that it reads."""
         if t.op not in self.tensors:
@@ -139,11 +85,11 @@ class _Importer:
         return self.tensors[t.op]
 
     def _tensor(self, t: Any) -> Tensor:
-        name = self.name(t.op)
+        name = self.name(t.op, t.op.name)
         asked = f"importing stage `{name}`"
-        scope = _Scope(self, name)
+        scope = _Scope(self, name, self.tensor)
         if isinstance(t.op, te.PlaceholderOp):
-            return Tensor(name, tuple(scope.expr(d) for d in t.shape), _dtype(asked, name, t.dtype))
+            return Tensor(name, tuple(scope.expr(d) for d in t.shape), known_dtype(asked, name, t.dtype))
         if not isinstance(t.op, te.ComputeOp):
             kind = type(t.op).__name__
             raise ExpressionError(asked, f"`{kind}` is not supported", legal=("te.placeholder", "te.compute"))
@@ -157,24 +103,8 @@ class _Importer:
         return builder.define(name, shape, axes, value)
 
 
-@dataclass
-class _Scope:
-    """The translation of one stage's expressions; `env` holds its loop variables."""
-
-    importer: _Importer
-    stage: str
-    env: dict[Any, Expr] = field(default_factory=dict)
-
-    def bind(self, itervars: Sequence[Any]) -> tuple[Axis, ...]:
-        """Make the axes of `itervars` known here."""
-        axes = []
-        for iv in itervars:
-            lo = self.expr(iv.dom.min)
-            axis = Axis(_identifier(iv.var.name), "int32", lo, _end(lo, self.expr(iv.dom.extent)))
-            self.env[iv.var] = axis
-            self.importer.axes[iv.var] = self.stage
-            axes.append(axis)
-        return tuple(axes)
+class _Scope(Scope):
+    """The translation of one `te.compute`."""
 
     def body(self, e: Any) -> Expr | Reduction:
         """A stage's value: an expression, or one reduction."""
@@ -198,89 +128,6 @@ class _Scope:
             ),
         )
 
-    def expr(self, e: Any) -> Expr:
-        """One TVM expression."""
-        kind = type(e)
-        if kind is tirx.IntImm:
-            dtype = _dtype(f"importing stage `{self.stage}`", str(e.value), e.ty)
-            return Const(bool(e.value) if dtype == "bool" else int(e.value), dtype)
-        if kind is tirx.FloatImm:
-            return Const(float(e.value), _dtype(f"importing stage `{self.stage}`", str(e.value), e.ty))
-        if kind is tirx.Var:
-            return self.env[e] if e in self.env else self.importer.scalar(e, self.stage)
-        if kind in _BINARY:
-            return self.binary(e)
-        if kind is tirx.Not:
-            return self.checked(e, lambda: op("not", self.expr(e.a)))
-        if kind is tirx.Select:
-            return self.checked(
-                e, lambda: select(self.expr(e.condition), self.expr(e.true_value), self.expr(e.false_value))
-            )
-        if kind is tirx.Cast:
-            return self.cast(e)
-        if kind is tvm.ir.Call:
-            return self.call(e)
-        raise self.refuse(kind.__name__, "this node is not supported")
-
-    def binary(self, e: Any) -> Expr:
-        """An operator of two sides. TVM's `/` on integers truncates, ours does not exist."""
-        name = _BINARY[type(e)]
-        a, b = _level(self.expr(e.a), self.expr(e.b))
-        if name == "div" and not is_float(a.dtype):
-            raise self.refuse(f"{print_expr(a, 6)} / {print_expr(b, 7)}", "integer `/` truncates", "te.floordiv, or //")
-        return self.checked(e, lambda: binary(name, a, b))
-
-    def cast(self, e: Any) -> Expr:
-        arg = self.expr(e.value if hasattr(e, "value") else e.args[0])
-        dtype = _dtype(f"importing stage `{self.stage}`", f"cast of {print_expr(arg)}", e.ty)
-        return cast(arg, dtype)
-
-    def call(self, e: Any) -> Expr:
-        """A read of a tensor, a choice, or a function of the table."""
-        # The functions are spread over two namespaces: prim.log2, tirx.exp2.
-        space, _, name = str(getattr(e.op, "name", e.op)).rpartition(".")
-        if (space, name) == ("te", "tensor_load"):
-            index = [self.expr(i) for i in e.args[1:]]
-            source = self.importer.tensor(e.args[0])
-            return self.checked(e, lambda: source(*index))
-        args = [self.expr(a) for a in e.args if isinstance(a, tvm.ir.Expr)]
-        if name == "if_then_else":
-            return self.checked(e, lambda: select(*args))
-        if name == "likely":
-            return args[0]
-        if name in _CALLS:
-            return self.checked(e, lambda: op(_CALLS[name], *args))
-        text = f"{name}({', '.join(print_expr(a) for a in args)})"
-        raise self.refuse(text, "this function is not supported", legal=sorted({*_CALLS.values(), "if_then_else"}))
-
-    def checked(self, e: Any, make: Callable[[], T]) -> T:
-        """Run a constructor; what it refuses becomes an error of this stage."""
-        try:
-            return make()
-        except TypeError as error:
-            raise self.refuse(type(e).__name__, str(error)) from None
-        except ExpressionError as error:
-            if error.asked.startswith("importing"):
-                raise
-            raise self.refuse(error.asked, error.wrong, error.hint) from None
-
-    def refuse(self, node: str, why: str, hint: str | None = None, legal: Sequence[str] = ()) -> ExpressionError:
-        """The error for `node` of this stage."""
-        return ExpressionError(f"importing stage `{self.stage}`", f"`{node}`: {why}", hint=hint, legal=legal)
-
-
-def _identifier(name: str) -> str:
-    """TE allows any text as a name; a stage's must be one identifier."""
-    plain = re.sub(r"\W", "_", name)
-    return plain if re.match(r"[^\W\d]", plain) else f"_{plain}"
-
-
-def _dtype(asked: str, what: str, ty: Any) -> str:
-    dtype = str(ty)
-    if dtype not in DTYPES:
-        raise ExpressionError(asked, f"`{what}` has the unsupported dtype {dtype}", legal=tuple(DTYPES))
-    return dtype
-
 
 def _finite(identity: Expr) -> Expr:
     """TVM starts bfloat16 max and min from float32's extremes, which are infinite in bfloat16."""
@@ -290,23 +137,7 @@ def _finite(identity: Expr) -> Expr:
     return identity
 
 
-def _end(lo: Expr, extent: Expr) -> Expr:
-    """lo + extent, without the difference that TVM made of an axis [lo, hi)."""
-    if isinstance(extent, Op) and extent.name == "sub" and extent.args[1] == lo:
-        return extent.args[0]
-    return binary("add", lo, extent)
-
-
 def _combines(result: Any, pair: tuple[Any, Any]) -> bool:
     """True when the combiner applies its operator to just its two arguments."""
     direct = result.a.same_as(pair[0]) and result.b.same_as(pair[1])
     return bool(direct or (result.a.same_as(pair[1]) and result.b.same_as(pair[0])))
-
-
-def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """An integer literal takes the other side's width (int64 sizes became int32, their literals did not)."""
-    if isinstance(a, Const) and is_int(a.dtype) and is_int(b.dtype):
-        return Const(a.value, b.dtype), b
-    if isinstance(b, Const) and is_int(b.dtype) and is_int(a.dtype):
-        return a, Const(b.value, a.dtype)
-    return a, b

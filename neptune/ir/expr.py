@@ -4,7 +4,9 @@
           | Op(name, expr…) | Cast(expr, dtype) | Select(pred, expr, expr)
 
 Semantics.  Float arithmetic is that of the real numbers rounded to `dtype` at every node; a Cast is one
-explicit rounding.  `floordiv` and `mod` round towards minus infinity.  `Select` evaluates as a choice:
+explicit rounding.  `floordiv` and `mod` round towards minus infinity, `round` to the nearest integer and ties
+to even, `trunc` towards zero.  `shl` drops the bits that leave the dtype, `shr` keeps the sign; a shift by less
+than 0 or by the width and more is undefined, as is a division by 0.  `Select` evaluates as a choice:
 the branch that is not taken contributes nothing, not even a NaN.  `max` and `min` follow the reducers of
 the same name.  Nodes are frozen and compared by structure (`==` is structural; an equality *expression*
 is `eq(a, b)`).  Constructors fold integer constants only: a float expression is never rewritten here.
@@ -12,16 +14,17 @@ is `eq(a, b)`).  Constructors fold integer constants only: a float expression is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.dtypes import DTYPES, is_float, is_int
 
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """A row of the operator table: `kind` is arith, math, compare, logic or constant."""
+    """A row of the operator table: `kind` is arith, math, compare, logic, bits or constant."""
 
     name: str
     arity: int
@@ -48,6 +51,13 @@ _ROWS = (
     OpInfo("rsqrt", 1, "math"),
     OpInfo("tanh", 1, "math"),
     OpInfo("sigmoid", 1, "math"),
+    OpInfo("erf", 1, "math"),
+    OpInfo("sin", 1, "math"),
+    OpInfo("cos", 1, "math"),
+    OpInfo("floor", 1, "math"),
+    OpInfo("ceil", 1, "math"),
+    OpInfo("round", 1, "math"),
+    OpInfo("trunc", 1, "math"),
     OpInfo("abs", 1, "math"),
     OpInfo("lt", 2, "compare", "<"),
     OpInfo("le", 2, "compare", "<="),
@@ -58,6 +68,11 @@ _ROWS = (
     OpInfo("and", 2, "logic", "and"),
     OpInfo("or", 2, "logic", "or"),
     OpInfo("not", 1, "logic"),
+    OpInfo("bitand", 2, "bits"),
+    OpInfo("bitor", 2, "bits"),
+    OpInfo("bitxor", 2, "bits"),
+    OpInfo("shl", 2, "bits"),
+    OpInfo("shr", 2, "bits"),
     # log2(e) and ln(2) stay symbolic so that the exact models can give them exact values.
     OpInfo("log2e", 0, "constant"),
     OpInfo("ln2", 0, "constant"),
@@ -103,8 +118,44 @@ class _Operators:
     def __mod__(self, other: ExprLike) -> Expr:
         return binary("mod", self, other)
 
+    def __rmod__(self, other: ExprLike) -> Expr:
+        return binary("mod", other, self)
+
     def __neg__(self) -> Expr:
         return op("neg", self)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return bitwise("and", self, other)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return bitwise("and", other, self)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return bitwise("or", self, other)
+
+    def __ror__(self, other: ExprLike) -> Expr:
+        return bitwise("or", other, self)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return bitwise("xor", self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return bitwise("xor", other, self)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return binary("shl", self, other)
+
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return binary("shl", other, self)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return binary("shr", self, other)
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return binary("shr", other, self)
+
+    def __invert__(self) -> Expr:
+        return invert(self)
 
     def __lt__(self, other: ExprLike) -> Expr:
         return binary("lt", self, other)
@@ -271,7 +322,7 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
         raise TypeError(f"{name} takes a float, not {exprs[0].dtype}: cast first")
     if name == "div" and not is_float(exprs[0].dtype):
         raise TypeError("div is the float division; use floordiv for integers")
-    if name in ("floordiv", "mod") and not is_int(exprs[0].dtype):
+    if (name in ("floordiv", "mod") or info.kind == "bits") and not is_int(exprs[0].dtype):
         raise TypeError(f"{name} takes integers, not {exprs[0].dtype}")
     if len(exprs) == 2 and (folded := _fold(name, *exprs)) is not None:
         return folded
@@ -317,6 +368,42 @@ def eq(a: ExprLike, b: ExprLike) -> Expr:
 def ne(a: ExprLike, b: ExprLike) -> Expr:
     """The expression a != b."""
     return binary("ne", a, b)
+
+
+def bitwise(name: str, a: ExprLike, b: ExprLike) -> Expr:
+    """`a & b` ("and"), `a | b` ("or") or `a ^ b` ("xor") of integers; of bools the logical operator."""
+    if "bool" in (as_expr(a).dtype, as_expr(b).dtype):
+        return binary("ne" if name == "xor" else name, a, b)
+    return binary(f"bit{name}", a, b)
+
+
+def invert(a: ExprLike) -> Expr:
+    """`~a`: every bit of an integer flipped; of a bool the negation."""
+    e = as_expr(a)
+    if not is_int(e.dtype):
+        return op("not", e)
+    return op("bitxor", e, Const(int(DTYPES[e.dtype].highest) if DTYPES[e.dtype].lowest == 0 else -1, e.dtype))
+
+
+def is_nan(x: ExprLike) -> Expr:
+    """Where `x` is NaN: it alone differs from itself."""
+    return ne(x, x)
+
+
+def is_inf(x: ExprLike) -> Expr:
+    """Where `x` is inf or -inf."""
+    return binary("eq", op("abs", x), math.inf)
+
+
+def is_finite(x: ExprLike) -> Expr:
+    """Where `x` is neither infinite nor NaN."""
+    return binary("lt", op("abs", x), math.inf)
+
+
+def sign(x: ExprLike) -> Expr:
+    """1, 0 or -1 in the dtype of `x`; NaN stays NaN, and 0 keeps its sign."""
+    e = as_expr(x)
+    return select(binary("gt", e, 0), as_expr(1, e.dtype), select(binary("lt", e, 0), as_expr(-1, e.dtype), e))
 
 
 def logical_and(*args: ExprLike) -> Expr:

@@ -45,6 +45,11 @@ INTEGER_OPS: dict[str, Callable[..., Any]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "not": np.logical_not,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "bitxor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
 }
 
 
@@ -66,7 +71,8 @@ def choose(domain: Domain, pred: Any, a: Value, b: Value, dtype: str) -> Value:
 def apply_op(domain: Domain, name: str, args: Sequence[Value], arg_dtype: str, dtype: str) -> Value:
     """An operator of OPS on values whose arguments have `arg_dtype`."""
     if not is_float(arg_dtype):
-        return INTEGER_OPS[name](*args)
+        result = INTEGER_OPS[name](*args)
+        return apply_cast(domain, result, "int64", dtype) if name == "shl" else result
     if OPS[name].kind == "compare":
         return domain.compare(name, args[0], args[1])
     return domain.apply(name, args, dtype)

@@ -14,7 +14,8 @@ only where it reaches an output).  The rest is chosen so that what must agree do
 - inf times a value needs the value's sign; where that is unknown the result is outside the fragment.
 - x/0 is undefined (NaN). A draw that hits a zero divisor by accident (probability about n/P) makes
   elements undefined, and so leaves them unchecked, never wrongly accused.
-- Opaque functions (log, sqrt, tanh, sigmoid, abs, pow, float → int) are keyed random functions.
+- Opaque functions (log, sqrt, sigmoid, pow, float → int and those of `OPAQUE`, roundings to an integer among
+  them) are keyed random functions.
 
 A value that max selects, a comparison decides or an opaque function returns is consistent, not true, so
 acceptance holds for programs whose result does not depend on what the maximum is.  n draws, no bound;
@@ -49,6 +50,7 @@ NAN, OUTSIDE, UNDEFINED = 6, 7, 8
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXTREMES = {DTYPES[name].highest: k for k, name in enumerate(_FLOATS, 1)}
 HUGE = 6e4
+OPAQUE = ("tanh", "abs", "erf", "sin", "cos", "floor", "ceil", "round", "trunc")
 
 
 class Pair(NamedTuple):
@@ -120,8 +122,7 @@ class FieldPair(Elementwise):
             "sqrt": self._sqrt,
             "rsqrt": lambda x: self._inverse(self._sqrt(x)),
             "sigmoid": self._sigmoid,
-            "tanh": lambda x: self._opaque("tanh", x),
-            "abs": lambda x: self._opaque("abs", x),
+            **{name: self._keyed(name) for name in OPAQUE},
         }
         self._binary: dict[str, Callable[[Pair, Pair], Pair]] = {
             "add": self._add,
@@ -299,6 +300,9 @@ class FieldPair(Elementwise):
         tag = np.where(a.tag >= NAN, a.tag, 0).astype(np.int8)
         result = Pair(p, q, tag, np.full(p.shape, sign, np.int8))
         return _where(tag != 0, _special(tag), result) if tag.any() else result
+
+    def _keyed(self, name: str) -> Callable[[Pair], Pair]:
+        return lambda x: self._opaque(name, x)
 
     def _at(self, special: Array, value: float, result: Pair) -> Pair:
         return _where(special, self.const(value, ""), result) if special.any() else result

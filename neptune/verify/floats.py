@@ -10,6 +10,8 @@ import numpy as np
 
 from neptune.verify.domains import FOLD_OPS, Array, Value, tree_fold
 
+# numpy has no erf.
+_ERF = np.frompyfunc(math.erf, 1, 1)
 _UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "exp": np.exp,
@@ -20,6 +22,13 @@ _UNARY: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "tanh": np.tanh,
     "sigmoid": lambda x: 0.5 * (1.0 + np.tanh(0.5 * x)),
+    "erf": lambda x: np.asarray(_ERF(x), np.float64),
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
     "abs": np.abs,
 }
 _BINARY: dict[str, Callable[..., Array]] = {

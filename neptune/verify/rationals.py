@@ -11,8 +11,8 @@ are integers; an exponential of anything else is outside the fragment.  Meant fo
   integer): a scale keeps exponents integral. Relations *between* such constants are therefore lost; with
   `exact_constants` they are themselves, and exponents made with them mostly outside the fragment.
 - inf, -inf and NaN behave as in IEEE arithmetic; x/0 is NaN. abs is exact, and powers with integer
-  exponents; log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x); log, sqrt, tanh, sigmoid are keyed
-  random small integers. Casts of floats round nothing; to an integer they truncate.
+  exponents; log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x); log, sqrt, sigmoid and the rest of `OPAQUE` (roundings
+  to an integer, too) are keyed random small integers. Casts of floats round nothing; to an integer they truncate.
 
 n draws, no bound.
 """
@@ -36,7 +36,7 @@ from neptune.verify.domains import (
     Value,
     flagged_output,
 )
-from neptune.verify.field import EXTREMES, HUGE
+from neptune.verify.field import EXTREMES, HUGE, OPAQUE
 
 BEYOND = 10**5
 _INF = math.inf
@@ -145,7 +145,7 @@ class OrderedRationals(Elementwise):
             "log2": (lambda x: _mul(self._log(x), 2), 1),
             "sqrt": (self._sqrt, 1),
             "rsqrt": (lambda x: _inverse(self._sqrt(x)), 1),
-            "tanh": (self._tanh, 1),
+            **{name: (self._keyed(name), 1) for name in OPAQUE if name != "abs"},
             "sigmoid": (self._sigmoid, 1),
             "abs": (abs, 1),
             "add": (_add, 2),
@@ -266,8 +266,8 @@ class OrderedRationals(Elementwise):
             return x if x in (0, _INF) else math.nan
         return 1 + self._hash("sqrt", x) % 3
 
-    def _tanh(self, x: Any) -> Any:
-        return x if x != x else self._hash("tanh", x) % 7 - 3
+    def _keyed(self, name: str) -> Callable[[Any], Any]:
+        return lambda x: x if x != x else self._hash(name, x) % 7 - 3
 
     def _sigmoid(self, x: Any) -> Any:
         if isinstance(x, float):

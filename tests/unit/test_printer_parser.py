@@ -179,7 +179,7 @@ def broken(line: str) -> str:
         ("s: y[i] = x[i", "expected ','"),
         ("s: y[i] = x[i] 3", "unexpected '3'"),
         ("s: y[i] = x[i] + i", "one dtype"),
-        ("s: y[i] = sin(x[i])", "unknown operator 'sin'"),
+        ("s: y[i] = sinh(x[i])", "unknown operator 'sinh'"),
         ("s: y[i] = exp(x[i], x[i])", "takes 1"),
         ("s: y[i] = cast(f8, x[i])", "unknown dtype"),
         ("s: y[i] = 1.5:i64", "1.5 is not a int64"),

@@ -1,0 +1,434 @@
+"""Import TVM PrimFuncs: each block that writes a buffer is one stage.
+
+    for i, j in T.grid(m, n):
+        with T.sblock("y"):
+            v_i, v_j = T.axis.remap("SR", [i, j])       for i in [0, m):
+            with T.init():                                for j in [0, n):
+                y[v_i] = T.float32(0)               →       y: y[i] += x[i, j]  init 0.0
+            y[v_i] = y[v_i] + x[v_i, v_j]
+
+What a block computes is said by its block axes alone. How the loops around it run over them (order, tiling,
+threads, guards of tails, storage scopes, annotations) is a schedule; it is checked to visit every instance of
+the block exactly once, and dropped. As in `neptune.frontend.te`, the blocks become the builder's tensors.
+
+A stage takes its buffer's name. Buffers that are written are outputs if they are parameters, in the order of
+the parameters, and the other buffer parameters are the inputs; scalar parameters that are used follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, sym, tirx
+
+from neptune.errors import ExpressionError
+from neptune.frontend import builder
+from neptune.frontend.assemble import Axis, Body, Read, Reduction, Tensor, build
+from neptune.frontend.tvm_expr import Names, Scope, known_dtype
+from neptune.ir.expr import Const, Expr, binary, rewrite, walk
+from neptune.ir.printer import print_expr
+from neptune.ir.program import ZERO, Program
+
+_COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
+_TAKEN = (
+    "blocks of spatial and reduce axes, each in a loop nest of its own",
+    "one store per block, at the block's own axes",
+    "y[i] = y[i] ⊕ e with T.init(), ⊕ one of +, *, T.max, T.min",
+)
+_SPATIAL, _REDUCE = 0, 2
+
+
+def from_tvmscript(
+    source: tirx.PrimFunc | tvm.IRModule, inputs: Sequence[Any] | None = None, name: str | None = None
+) -> Program:
+    """The Program of a PrimFunc, or of the only one of an IRModule.
+
+    `inputs` orders the input buffers and scalars, as names or as parameters of the function; by default they
+    stand in the function's order. `name` defaults to the function's name, to that of its first output for `main`.
+
+    Raises ExpressionError, naming the block and what is taken instead.
+    """
+    function, known_as = _function(source)
+    importer = _Importer(function, f"importing PrimFunc `{known_as}`")
+    for nest in importer.nests():
+        importer.stage(nest)
+    outputs, args = importer.interface(inputs)
+    importer.check_scalars()
+    return build(outputs, args, name or (None if known_as == "main" else known_as))
+
+
+def is_function(source: Any) -> bool:
+    """True for what `from_tvmscript` takes."""
+    return isinstance(source, tirx.PrimFunc | tvm.IRModule)
+
+
+def _function(source: Any) -> tuple[Any, str]:
+    """The PrimFunc to import and its name."""
+    if isinstance(source, tirx.PrimFunc):
+        return source, str((source.attrs or {}).get("global_symbol", "main"))
+    found = {v.name_hint: f for v, f in source.functions.items() if isinstance(f, tirx.PrimFunc)}
+    if len(found) != 1:
+        what = f"it has {len(found)} PrimFuncs: {', '.join(sorted(found))}" if found else "it has no PrimFunc"
+        raise ExpressionError("importing an IRModule", what, legal=("one PrimFunc",), hint='pass module["name"]')
+    ((known_as, function),) = found.items()
+    return function, str(known_as)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A block and the loops around it, outermost first, up to the block that it is nested in."""
+
+    realize: Any
+    loops: tuple[Any, ...]
+
+    @property
+    def bound(self) -> list[tuple[Any, Any]]:
+        """The axes of the block, each with the expression that it is bound to."""
+        return list(zip(self.realize.block.iter_vars, self.realize.iter_values, strict=True))
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """A block that stores, and the blocks that it is nested in (TVM does so where a range depends on an axis)."""
+
+    outer: tuple[_Level, ...]
+    level: _Level
+
+    @property
+    def block(self) -> Any:
+        return self.level.realize.block
+
+    @property
+    def name(self) -> str:
+        return str(self.block.name_hint)
+
+
+class _Importer(Names):
+    """What has been imported so far. `tensors` are parameters that were read and blocks that have run."""
+
+    def __init__(self, function: Any, asked: str) -> None:
+        super().__init__()
+        self.function, self.asked = function, asked
+        self.tensors: dict[Any, Tensor] = {}
+        self.read: set[Any] = set()
+        self.parameters = [p for p in function.params if isinstance(p.ty, tirx.BufferType)]
+        for p in self.parameters:
+            self.name(p, p.name)
+
+    # --- the structure -----------------------------------------------------------------------------
+
+    def nests(self) -> Iterator[_Nest]:
+        """The blocks in the order in which they run."""
+        root = self.function.body
+        if isinstance(root, s_tir.SBlockRealize) and not root.block.iter_vars:
+            self.declared(root.block)
+            yield from self.statements(root.block.body, ())
+        else:
+            yield from self.statements(root, ())
+
+    def declared(self, block: Any) -> None:
+        """Name the buffers that a block without axes allocates."""
+        if block.match_buffers:
+            raise self.refuse(block.name_hint, "it gives a region of a buffer another name (match_buffer)")
+        if block.init is not None:
+            raise self.refuse(block.name_hint, "it has T.init() and no axes")
+        for b in block.alloc_buffers:
+            self.name(b, b.name)
+
+    def statements(self, s: Any, loops: tuple[Any, ...], outer: tuple[_Level, ...] = ()) -> Iterator[_Nest]:
+        match s:
+            case tirx.For():
+                if s.step is not None and not _is_one(s.step):
+                    raise self.refuse(_first_block(s), f"the loop `{s.loop_var.name}` runs in steps of {s.step}")
+                yield from self.statements(s.body, (*loops, s), outer)
+            case s_tir.SBlockRealize():
+                yield from self.block(_Level(s, loops), outer)
+            case tirx.SeqStmt() if not loops and not outer:
+                for part in s.seq:
+                    yield from self.statements(part, loops)
+            case tirx.SeqStmt():
+                what = f"the loop `{loops[-1].loop_var.name}`" if loops else "a block"
+                raise self.refuse(_first_block(s), f"it shares {what} with other statements")
+            case tirx.AllocBuffer() if not loops:
+                self.name(s.buffer, s.buffer.name)
+            case _:
+                raise self.refuse(_first_block(s), f"the statement {type(s).__name__} is not supported")
+
+    def block(self, level: _Level, outer: tuple[_Level, ...]) -> Iterator[_Nest]:
+        """A block that stores, or one around others."""
+        block = level.realize.block
+        if block.alloc_buffers:
+            raise self.refuse(block.name_hint, "it allocates buffers of its own")
+        if block.match_buffers:
+            raise self.refuse(block.name_hint, "it gives a region of a buffer another name (match_buffer)")
+        for iv in block.iter_vars:
+            if iv.iter_type not in (_SPATIAL, _REDUCE):
+                raise self.refuse(block.name_hint, f"its axis `{iv.var.name}` is neither spatial nor reduce")
+        self.check_coverage(level, outer)
+        if not isinstance(block.body, tirx.For | s_tir.SBlockRealize):
+            yield _Nest(outer, level)
+        elif block.init is None and all(iv.iter_type == _SPATIAL for iv in block.iter_vars):
+            yield from self.statements(block.body, (), (*outer, level))
+        else:
+            raise self.refuse(block.name_hint, "a block around others has spatial axes only")
+
+    def check_coverage(self, level: _Level, outer: tuple[_Level, ...]) -> None:
+        """The loops must run every instance of the block exactly once."""
+        axes = [(iv, v) for iv, v in level.bound if not _is_alias(iv, v, outer)]
+        loops, predicate = level.loops, level.realize.predicate
+        direct = len(loops) == len(axes) and all(
+            v.same_as(f.loop_var) and _same(f.min, iv.dom.min) and _same(f.extent, iv.dom.extent)
+            for (iv, v), f in zip(axes, loops, strict=True)
+        )
+        if direct and _is_one(predicate):
+            return
+        ranges = {f.loop_var: tvm.ir.Range.from_min_extent(f.min, f.extent) for f in loops}
+        found = sym.detect_iter_map([v for _, v in axes], ranges, predicate, sym.IterMapLevel.Bijective, False).indices
+        if len(found) != len(axes) or not all(_spans(x, iv.dom) for x, (iv, _) in zip(found, axes, strict=True)):
+            where = "" if _is_one(predicate) else f" (where {predicate})"
+            raise self.refuse(
+                level.realize.block.name_hint,
+                f"its loops cannot be shown to run every instance of it exactly once{where}",
+                "say what is left out in the value: T.if_then_else(condition, e, neutral)",
+            )
+
+    # --- stages --------------------------------------------------------------------------------------
+
+    def stage(self, nest: _Nest) -> None:
+        """Define the tensor that a block writes."""
+        store = self.only_store(nest)
+        buffer, name = store.buffer, self.name(store.buffer, store.buffer.name)
+        scope = Scope(self, name, self.tensor)
+        axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
+        shape = tuple(scope.expr(d) for d in buffer.shape)
+        spatial = [axis for axis, kind in axes if kind == _SPATIAL]
+        reduce = tuple(axis for axis, kind in axes if kind == _REDUCE)
+        out = self.out_axes(nest, scope, store, shape, spatial)
+        if reduce:
+            value: Expr | Reduction = self.reduction(nest, scope, store, out, reduce)
+        elif nest.block.init is not None:
+            raise self.refuse(nest.name, "it has T.init() and no reduce axis")
+        else:
+            value = self.spatial(nest, scope, store)
+        self.tensors[buffer] = builder.define(name, shape, out, value)
+
+    def bind(self, level: _Level, scope: Scope) -> list[tuple[Axis, int]]:
+        """The new axes of a block. One that simply is a loop takes its name, and stands for it in other ranges."""
+        loops = {f.loop_var for f in level.loops}
+        self.axes.update(dict.fromkeys(loops, scope.stage))
+        axes: list[tuple[Axis, int]] = []
+        for iv, value in level.bound:
+            if value in scope.env:
+                scope.env[iv.var] = scope.env[value]
+                continue
+            (axis,) = scope.bind([iv], value.name if value in loops else None)
+            axes.append((axis, iv.iter_type))
+            if value in loops:
+                scope.env[value] = axis
+        return axes
+
+    def only_store(self, nest: _Nest) -> Any:
+        """The one store of a block."""
+        body = nest.block.body
+        if isinstance(body, tirx.SeqStmt):
+            raise self.several_stores(nest)
+        if not isinstance(body, tirx.BufferStore):
+            raise self.refuse(nest.name, f"its body is {type(body).__name__}, not one store")
+        return body
+
+    def several_stores(self, nest: _Nest) -> ExpressionError:
+        """A block that stores several values: where reductions of tuples (argmax) would be recognised."""
+        return self.refuse(nest.name, "it stores several values: a reduction of tuples is not supported")
+
+    def out_axes(
+        self, nest: _Nest, scope: Scope, store: Any, shape: tuple[Expr, ...], spatial: list[Axis]
+    ) -> tuple[Axis, ...]:
+        """The axes that index the written buffer, in its order; they must cover it."""
+        wanted = list(spatial)
+        out: list[Axis] = []
+        for k, (i, dim) in enumerate(zip(store.indices, shape, strict=True)):
+            index = scope.expr(i)
+            if index == ZERO and dim == Const(1, "int32"):
+                out.append(Axis(f"i{k}", "int32", ZERO, dim))
+                continue
+            if not isinstance(index, Axis) or index not in wanted:
+                what = f"it stores at index `{print_expr(index)}`, not at its own spatial axes, each once"
+                raise self.refuse(nest.name, what)
+            if index.lo != ZERO or not _same_size(index.hi, dim):
+                span = f"[{print_expr(index.lo)}, {print_expr(index.hi)})"
+                what = f"it writes {span} of a dimension [0, {print_expr(dim)}) of `{scope.stage}`"
+                raise self.refuse(nest.name, what, "store everywhere, and choose the value with T.if_then_else")
+            wanted.remove(index)
+            out.append(index)
+        for axis in wanted:
+            if (axis.lo, axis.hi) != (ZERO, Const(1, "int32")):
+                raise self.refuse(nest.name, f"its spatial axis `{axis.name}` does not index what it writes")
+            raise self.refuse(nest.name, f"its spatial axis `{axis.name}` has one value and indexes nothing: drop it")
+        return tuple(out)
+
+    def spatial(self, nest: _Nest, scope: Scope, store: Any) -> Expr:
+        if store.buffer in self.tensors or store.buffer in self.read:
+            raise self.refuse(nest.name, f"`{scope.stage}` was read or written before it")
+        value = scope.expr(store.value)
+        if store.buffer in self.read:
+            raise self.refuse(nest.name, f"it reads `{scope.stage}`, which it writes")
+        return value
+
+    def reduction(
+        self, nest: _Nest, scope: Scope, store: Any, out: tuple[Axis, ...], axes: tuple[Axis, ...]
+    ) -> Reduction:
+        """`y[i] = y[i] ⊕ e` over the reduce axes."""
+        init = self.start(nest, scope, store, out)
+        value = store.value
+        reducer = _COMBINERS.get(type(value))
+        own = [x for x in ("a", "b") if reducer and _reads_itself(getattr(value, x), store)]
+        if reducer is None or not own:
+            raise self.refuse(nest.name, f"`{scope.stage}` is not updated as y[i] = y[i] ⊕ e")
+        folded = scope.expr(getattr(value, "b" if own[0] == "a" else "a"))
+        if store.buffer in self.read:
+            raise self.refuse(nest.name, f"what it folds reads `{scope.stage}` itself, or a block before it did")
+        if any(x in axes for x in walk(init)):
+            raise self.refuse(nest.name, "T.init() depends on a reduce axis")
+        return scope.checked(value, lambda: builder.reduction(reducer, folded, axes, None, init))
+
+    def start(self, nest: _Nest, scope: Scope, store: Any, out: tuple[Axis, ...]) -> Expr:
+        """What a reduction starts from: its T.init(), or the block before that stored it."""
+        init = nest.block.init
+        before = self.tensors.pop(store.buffer, None)
+        if init is not None:
+            if before is not None or store.buffer in self.read:
+                raise self.refuse(nest.name, f"`{scope.stage}` was read or written before it")
+            same = isinstance(init, tirx.BufferStore) and init.buffer.same_as(store.buffer)
+            if not same or not all(_same(a, b) for a, b in zip(init.indices, store.indices, strict=True)):
+                raise self.refuse(nest.name, "T.init() does not store what the block updates")
+            return scope.expr(init.value)
+        if before is None or before.body is None or isinstance(before.body.value, Reduction):
+            raise self.refuse(nest.name, "a reduction needs T.init()")
+        if store.buffer in self.read:
+            raise self.refuse(nest.name, f"`{scope.stage}` was read before it was reduced")
+        return _moved(before.body, out)
+
+    # --- buffers -------------------------------------------------------------------------------------
+
+    def tensor(self, buffer: Any) -> Tensor:
+        """The tensor behind a buffer that is read."""
+        self.read.add(buffer)
+        if buffer not in self.tensors:
+            name = self.name(buffer, buffer.name)
+            if buffer not in self.parameters:
+                raise ExpressionError(self.asked, f"`{name}` is read before a block writes it", legal=_TAKEN)
+            scope = Scope(self, name, self.tensor)
+            shape = tuple(scope.expr(d) for d in self.layout(buffer).shape)
+            self.tensors[buffer] = Tensor(name, shape, known_dtype(self.asked, name, buffer.ty.dtype))
+        return self.tensors[buffer]
+
+    def layout(self, parameter: Any) -> Any:
+        """The type of a buffer parameter, which must be dense."""
+        ty = parameter.ty
+        if len(ty.strides) or not _is_zero(ty.elem_offset):
+            raise ExpressionError(
+                self.asked,
+                f"the parameter `{parameter.name}` has strides or an offset of its own",
+                hint="leave them out: a kernel takes tensors of any strides",
+            )
+        return ty
+
+    def interface(self, inputs: Sequence[Any] | None) -> tuple[list[Tensor], list[Any]]:
+        """The outputs, and the inputs in their order with the scalars after them."""
+        written = {p for p in self.parameters if p in self.tensors and self.tensors[p].body is not None}
+        outputs = [self.tensors[p] for p in self.parameters if p in written]
+        if not outputs:
+            raise ExpressionError(self.asked, "no block writes a parameter, so there is no output")
+        known: dict[Any, Any] = {}
+        for p in self.function.params:
+            if p in written:
+                self.layout(p)
+            elif p in self.parameters:
+                known[p] = self.tensor(p)
+            elif isinstance(p.ty, tvm.ir.PrimType):
+                known[p] = self.scalar(p, "parameters")
+            else:
+                raise ExpressionError(self.asked, f"the parameter `{p.name}` is neither a buffer nor a scalar")
+        return outputs, list(known.values()) if inputs is None else [self.argument(known, x) for x in inputs]
+
+    def argument(self, known: Mapping[Any, Any], x: Any) -> Any:
+        """One entry of the user's `inputs`."""
+        found = [v for p, v in known.items() if (p.name == x if isinstance(x, str) else p.same_as(x))]
+        if not found:
+            legal = tuple(f"`{p.name}`" for p in known)
+            raise ExpressionError(self.asked, f"inputs: {x!r} is none of its inputs and scalars", legal=legal)
+        return found[0]
+
+    def refuse(self, block: str, why: str, hint: str | None = None) -> ExpressionError:
+        return ExpressionError(self.asked, f"block `{block}`: {why}", legal=_TAKEN, hint=hint)
+
+
+# --- small questions about TVM's nodes -----------------------------------------------------------------
+
+
+def _same(a: Any, b: Any) -> bool:
+    """True where two integer expressions are provably equal."""
+    return bool(sym.Analyzer().can_prove_equal(a, b))
+
+
+def _is_one(e: Any) -> bool:
+    return isinstance(e, tirx.IntImm) and int(e.value) == 1
+
+
+def _is_zero(e: Any) -> bool:
+    return e is None or (isinstance(e, tirx.IntImm) and int(e.value) == 0)
+
+
+def _is_alias(iv: Any, value: Any, outer: tuple[_Level, ...]) -> bool:
+    """True for an axis [v, v + 1) that stands for the spatial axis v of a block further out."""
+    around = [x.var for level in outer for x in level.realize.block.iter_vars]
+    here = any(value.same_as(v) for v in around) and _same(iv.dom.min, value) and _same(iv.dom.extent, 1)
+    return here and bool(iv.iter_type == _SPATIAL)
+
+
+def _spans(found: Any, dom: Any) -> bool:
+    """True where one result of detect_iter_map runs over exactly `dom`."""
+    if not _same(found.base, dom.min):
+        return False
+    if not len(found.args):
+        return _same(dom.extent, 1)
+    (part, *more) = found.args
+    whole = _is_one(part.lower_factor) and _is_one(part.scale) and _same(part.extent, part.source.extent)
+    return not more and whole and _same(part.extent, dom.extent)
+
+
+def _same_size(a: Expr, b: Expr) -> bool:
+    return a == b or binary("sub", a, b) == ZERO
+
+
+def _reads_itself(e: Any, store: Any) -> bool:
+    if not isinstance(e, tvm.ir.TensorLoad) or not e.source.same_as(store.buffer):
+        return False
+    return all(_same(a, b) for a, b in zip(e.indices, store.indices, strict=True))
+
+
+def _moved(body: Body, axes: tuple[Axis, ...]) -> Expr:
+    """The value of a stage at other axes."""
+    to: dict[Expr, Axis] = dict(zip(body.axes, axes, strict=True))
+    assert not isinstance(body.value, Reduction)
+
+    def move(e: Expr) -> Expr | None:
+        if isinstance(e, Axis):
+            return to.get(e)
+        if isinstance(e, Read):
+            return Read(e.buffer, tuple(rewrite(i, move) for i in e.index), e.dtype, source=e.source)
+        return None
+
+    return rewrite(body.value, move)
+
+
+def _first_block(s: Any) -> str:
+    """The name of the first block in a statement, for errors."""
+    names: list[str] = []
+    tirx.stmt_functor.post_order_visit(
+        s, lambda x: names.append(str(x.block.name_hint)) if isinstance(x, s_tir.SBlockRealize) else None
+    )
+    return names[0] if names else "root"
