@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neptune.fusion.schedule import Schedule
     from neptune.ir.program import Program
     from neptune.runtime.kernel import Kernel
-    from neptune.schedule.schedule import Template
+    from neptune.schedule.template import Template, template
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,14 +44,16 @@ __all__ = [
     "TargetError",
     "Template",
     "compile",
+    "template",
 ]
 
 _HOME = {
     "Kernel": "neptune.runtime.kernel",
     "Program": "neptune.ir.program",
     "Schedule": "neptune.fusion.schedule",
-    "Template": "neptune.schedule.schedule",
+    "Template": "neptune.schedule.template",
     "compile": "neptune.compiler",
+    "template": "neptune.schedule.template",
 }
 
 

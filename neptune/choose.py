@@ -5,25 +5,27 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Update, stages
 from neptune.runtime.facts import read_facts
-from neptune.schedule.schedule import Template
 from neptune.schedule.state import Decision
+from neptune.schedule.template import Template
 from neptune.tile.pipeline import lower
 
 AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row")
 """Templates that an unspecified one is chosen from, in order of preference."""
-AnyTemplate: TypeAlias = "Template | str | None"
+Function: TypeAlias = Callable[[Any], None]
+"""A Template, or a plain function over a Schedule."""
+AnyTemplate: TypeAlias = "Template | Function | str | None"
 
 
 @cache
-def shipped_templates() -> Mapping[str, Template]:
+def shipped_templates() -> Mapping[str, Function]:
     """What `template=` takes by name: of each module of `neptune.templates`, the function of the same name."""
     from neptune import templates
 
@@ -33,7 +35,7 @@ def shipped_templates() -> Mapping[str, Template]:
     return {n: getattr(module, n) for n, module in modules if callable(getattr(module, n, None))}
 
 
-def shipped_template(name: str) -> Template:
+def shipped_template(name: str) -> Function:
     """A shipped template by name; ScheduleError lists them all."""
     known = shipped_templates()
     if name not in known:
@@ -41,15 +43,17 @@ def shipped_template(name: str) -> Template:
     return known[name]
 
 
-def named(template: Template | str) -> tuple[str, Template]:
+def named(template: Function | str) -> tuple[str, Function]:
     if isinstance(template, str):
         return template, shipped_template(template)
     if not callable(template) or inspect.isclass(template):
         raise ScheduleError(
             f"template {template!r}",
             f"this is {type(template).__name__}, not a template",
-            legal=("a function over a Schedule", *shipped_templates()),
+            legal=("a neptune.Template", "a function over a Schedule", *shipped_templates()),
         )
+    if isinstance(template, Template):
+        return template.name, template
     return getattr(template, "__name__", type(template).__name__), template
 
 

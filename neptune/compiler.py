@@ -179,7 +179,7 @@ def compile(
             target=chosen,
             template=work.used,
             params=resolve_params(work.tiles, params or {}),
-            trace=tuple(str(s) for s in work.schedule.trace if not s.primitive.startswith("_")),
+            trace=tuple(str(s) for s in work.schedule.trace),
             decisions=(*work.choice, *work.schedule.decisions),
             checks=work.checks,
             bounds=checked_sizes("bounds", work.loops, bounds),

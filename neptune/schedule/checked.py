@@ -59,3 +59,15 @@ def checked(method: Method) -> Method:
         return method(*args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def primitive(method: Method) -> Method:
+    """`checked`, for a method whose calls are recorded in the trace."""
+    call = checked(method)
+    call.primitive = True  # type: ignore[attr-defined]
+    return call
+
+
+def is_primitive(method: object) -> bool:
+    """Whether a method was marked by `primitive`."""
+    return getattr(method, "primitive", False) is True

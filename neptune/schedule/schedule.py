@@ -12,8 +12,8 @@ as it was. `replay(program, trace)` gives an equal program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from neptune.errors import ScheduleError
@@ -21,36 +21,16 @@ from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.names import fits
 from neptune.ir.program import Program, Store, Tunable
 from neptune.schedule.bind import bind
-from neptune.schedule.checked import checked
+from neptune.schedule.checked import checked, primitive
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
 from neptune.schedule.partition import partition
 from neptune.schedule.reorder import reorder
 from neptune.schedule.split import cover, split
 from neptune.schedule.state import Decision, Definition, Loop, State, initial, names_in_use
+from neptune.schedule.trace import Step, as_code
 
 Factor: TypeAlias = "int | Var"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One recorded call: the primitive's name and its arguments (loops as (stage, variable) pairs)."""
-
-    primitive: str
-    args: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"sch.{self.primitive}({', '.join(map(_show, self.args))})"
-
-
-def _show(arg: Any) -> str:
-    if isinstance(arg, Loop):
-        return f"Loop({arg.stage!r}, {arg.var!r})"
-    if isinstance(arg, Var):
-        return arg.name
-    if isinstance(arg, tuple | list):
-        return f"[{', '.join(map(_show, arg))}]"
-    return repr(arg)
 
 
 class ScheduleBase:
@@ -77,6 +57,10 @@ class ScheduleBase:
         """The calls that made this schedule, replayable."""
         return tuple(self._trace)
 
+    def as_code(self, name: str = "schedule") -> str:
+        """The text of a Python function over `sch` that makes the same calls."""
+        return as_code(self._trace, name)
+
     @property
     def stages(self) -> tuple[str, ...]:
         """The names of all stages, producers first."""
@@ -97,6 +81,12 @@ class ScheduleBase:
     def loops(self, stage: str) -> list[Loop]:
         """The loops around a stage, outermost first."""
         return [Loop(stage, f.var) for f in self._state.loops(stage)]
+
+    @checked
+    def loop(self, stage: str, name: str) -> Loop:
+        """The loop called `name` around a stage; ScheduleError lists the stage's loops otherwise."""
+        self._state.loop(ref := Loop(stage, name))
+        return ref
 
     @checked
     def loop_of(self, stage: str, axis: str) -> Loop:
@@ -127,7 +117,7 @@ class ScheduleBase:
 
     # --- parameters ---
 
-    @checked
+    @primitive
     def param(self, name: str, candidates: Sequence[int]) -> Var:
         """Declare a tunable tile size: a positive power of two, chosen later among `candidates`.
 
@@ -139,16 +129,14 @@ class ScheduleBase:
             raise ScheduleError(
                 request, "tile sizes are powers of two, at least one of them", legal=["16", "32", "64", "128"]
             )
-        return self._declare(request, Tunable(name, tuple(candidates)))
-
-    def _declare(self, request: str, tunable: Tunable) -> Var:
+        tunable = Tunable(name, tuple(candidates))
         if tunable not in self.program.tunables:
-            self._commit(declare(self._state, tunable, request), "_tunable", tunable)
-        return Var(tunable.name)
+            self._commit(declare(self._state, tunable, request), "param", name, tunable.candidates)
+        return Var(name)
 
     # --- primitives ---
 
-    @checked
+    @primitive
     def split(self, loop: Loop, factor: Factor) -> tuple[Loop, Loop]:
         """Cut a loop into tiles of `factor` iterations (a number or a param); returns (outer, inner).
 
@@ -159,7 +147,7 @@ class ScheduleBase:
         self._commit(state, "split", loop, factor)
         return Loop(loop.stage, outer), Loop(loop.stage, inner)
 
-    @checked
+    @primitive
     def cover(self, loop: Loop, name: str) -> Loop:
         """Make a whole loop one tile of `name` iterations, the smallest power of two ≥ its extent.
 
@@ -195,12 +183,12 @@ class ScheduleBase:
             raise
         return order
 
-    @checked
+    @primitive
     def reorder(self, *loops: Loop) -> None:
         """Permute loops of a perfect nest into the given order."""
         self._commit(reorder(self._state, loops), "reorder", *loops)
 
-    @checked
+    @primitive
     def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
         """Spread loops over grid axes: `bind(i0, "grid.x")`, or a list of each (outermost first)."""
         loops = (where,) if isinstance(where, Loop) else tuple(where)
@@ -214,17 +202,17 @@ class ScheduleBase:
             state = bind(state, f, a)
         self._commit(state, "bind", loops, axes)
 
-    @checked
+    @primitive
     def inline(self, stage: str) -> None:
         """Compute a map stage where it is read, and remove it."""
         self._commit(inline(self._state, stage), "inline", stage)
 
-    @checked
+    @primitive
     def fuse_at(self, stage: str, loop: Loop) -> None:
         """Naive fusion: move a consumer to the end of a loop's body, recording what it then owes."""
         self._commit(fuse_at(self._state, stage, loop), "fuse_at", stage, loop)
 
-    @checked
+    @primitive
     def partition(self, loop: Loop) -> None:
         """Cut a loop's range by the predicates under it: skipped, masked and clean tiles."""
         self._commit(partition(self._state, loop), "partition", loop)
@@ -235,14 +223,6 @@ class ScheduleBase:
         """The only place where the schedule changes."""
         self._state = state
         self._trace.append(Step(primitive, args))
-
-    def apply(self, step: Step) -> None:
-        """Carry out one recorded step."""
-        if step.primitive == "_tunable":
-            (tunable,) = step.args
-            self._declare("replay", tunable)
-            return
-        getattr(self, step.primitive)(*step.args)
 
 
 def declare(state: State, tunable: Tunable, request: str) -> State:
@@ -266,6 +246,3 @@ def _factor(factor: Factor) -> Expr:
             legal=["64", 'sch.param("BLOCK_M", [64, 128])'],
         )
     return Const(factor, "int32")
-
-
-Template: TypeAlias = Callable[[Any], None]

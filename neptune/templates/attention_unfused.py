@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.template import template
 from neptune.templates.roles import chain, spread
 
 
-def attention_unfused(sch: Schedule) -> None:
+@template(BLOCK_M=[64, 128, 32, 16], BLOCK_N=[64, 128, 32, 16])
+def attention_unfused(sch: Schedule, block_m: Var, block_n: Var) -> None:
     """Scores to memory, softmax over whole rows, then the product with the values."""
     parts = chain(sch, "attention_unfused")
-    block_m, block_n = sch.param("BLOCK_M", [64, 128, 32, 16]), sch.param("BLOCK_N", [64, 128, 32, 16])
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])

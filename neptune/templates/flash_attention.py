@@ -7,15 +7,16 @@ sums that follow it, and the maps in between and behind. Works for any chain of 
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.template import template
 from neptune.templates.roles import chain, spread
 
 
-def flash_attention(sch: Schedule) -> None:
+@template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[64, 128, 32, 16])
+def flash_attention(sch: Schedule, block_m: Var, block_n: Var) -> None:
     """Tile queries and keys, fuse everything into the key loop, cut the loop by its masks."""
     parts = chain(sch, "flash_attention")
     query, key = parts.row_axis, parts.fused_axis
-    block_m = sch.param("BLOCK_M", [128, 64, 32, 16])
-    block_n = sch.param("BLOCK_N", [64, 128, 32, 16])
     first = parts.first
     i, j = sch.loop_of(first, query), sch.loop_of(first, key)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])

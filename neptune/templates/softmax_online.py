@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.template import template
 from neptune.templates.roles import chain, spread
 
 
-def softmax_online(sch: Schedule) -> None:
+@template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
+def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     """Tile rows and columns, roll the reductions over the columns, and write what is elementwise behind."""
     parts = chain(sch, "softmax_online")
-    block_m = sch.param("BLOCK_M", [16, 32, 8, 4, 1])
-    block_n = sch.param("BLOCK_N", [128, 256, 64, 512])
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.template import template
 from neptune.templates.roles import chain, spread
 
 
-def softmax_row(sch: Schedule) -> None:
+@template(BLOCK_M=[1, 2, 4, 8])
+def softmax_row(sch: Schedule, block_m: Var) -> None:
     """One program per BLOCK_M rows; BLOCK_N is the smallest power of two that covers a row."""
     parts = chain(sch, "softmax_row")
     first = parts.first
-    i0, _ = sch.split(sch.loop_of(first, parts.row_axis), sch.param("BLOCK_M", [1, 2, 4, 8]))
+    i0, _ = sch.split(sch.loop_of(first, parts.row_axis), block_m)
     sch.cover(sch.loop_of(first, parts.fused_axis), "BLOCK_N")
     spread(sch, first, i0)
     for stage in sch.stages:

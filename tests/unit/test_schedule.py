@@ -75,7 +75,7 @@ def test_a_trace_does_not_share_the_lists_of_the_caller() -> None:
 def test_steps_print_as_calls() -> None:
     sch = Schedule(matmul())
     sch.split(sch.loops("c")[0], sch.param("BM", [2]))
-    assert [str(s) for s in sch.trace][1:] == ["sch.split(Loop('c', 'i'), BM)"]
+    assert [str(s) for s in sch.trace][1:] == ['sch.split(sch.loop("c", "i"), BM)']
 
 
 # --- a call that fails -------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+"""Templates: schedules as functions, with what may be varied declared beside them.
+
+    @template(BLOCK_M=[128, 64], BLOCK_N=[64, 128], choices={"by_columns": [False, True]})
+    def tiled(sch, block_m, block_n, by_columns):
+        i0, j0, *_ = sch.tile(sch.loops("y"), [block_m, block_n])
+        …
+
+A *tunable* is a tile size: one application of the function serves all its values, which are constants of the
+kernel. Its argument, the name in lower case, is the param itself. A *choice* is structural: each of its values
+runs the function anew (`variants`). The first candidate of each is the default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from neptune.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class Template:
+    """A schedule function with its declared tunables and structural choices; call it with a Schedule.
+
+    `tunables`: name → powers of two; `choices`: name → values. `params=` of `compile` may give a tunable any
+    other power of two. Raises ScheduleError where the function's arguments are not what is declared.
+    """
+
+    name: str
+    schedule: Callable[..., None]
+    tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        asked = f"template `{self.name}`"
+        wanted = [*(n.lower() for n in self.tunables), *self.choices]
+        if len(set(wanted)) < len(wanted):
+            raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(wanted)))
+        for name, values in {**self.tunables, **self.choices}.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise ScheduleError(asked, f"`{name}` has no candidates", legal=(f"{name}=[64, 128]",))
+        try:
+            inspect.signature(self.schedule).bind(None, **dict.fromkeys(wanted))
+        except TypeError as error:
+            wrong = f"its function does not take what is declared: {error}"
+            raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *wanted])})"]) from None
+
+    def __call__(self, sch: Any) -> None:
+        """Apply it to a Schedule: declare the tunables, then run the function with the default choices."""
+        params = {n.lower(): sch.param(n, candidates) for n, candidates in self.tunables.items()}
+        self.schedule(sch, **params, **{n: values[0] for n, values in self.choices.items()})
+
+    def with_choices(self, **chosen: Any) -> Template:
+        """The template with some of its choices made: `matmul.with_choices(grouped=True)`."""
+        for name, value in chosen.items():
+            asked = f"template `{self.name}` with {name}={value!r}"
+            if name not in self.choices:
+                raise ScheduleError(asked, "it has no such choice", legal=tuple(self.choices))
+            if value not in self.choices[name]:
+                raise ScheduleError(asked, "this is none of its values", legal=[repr(v) for v in self.choices[name]])
+        return replace(self, choices={**self.choices, **{n: (v,) for n, v in chosen.items()}})
+
+    def variants(self) -> Iterator[Template]:
+        """One template for every combination of structural choices, the defaults first."""
+        for values in product(*self.choices.values()):
+            yield self.with_choices(**dict(zip(self.choices, values, strict=True)))
+
+
+def template(
+    *, choices: Mapping[str, Sequence[Any]] | None = None, **tunables: Sequence[int]
+) -> Callable[[Callable[..., None]], Template]:
+    """Make a Template of a function; its docstring's first line says what it does.
+
+    >>> @template(BLOCK=[16, 32])
+    ... def rows(sch, block):
+    ...     "Tiles of rows."
+    >>> rows.name, rows.tunables["BLOCK"], rows.doc
+    ('rows', (16, 32), 'Tiles of rows.')
+    """
+
+    def made(fn: Callable[..., None]) -> Template:
+        doc = (inspect.getdoc(fn) or "").split("\n")[0]
+        kinds = {n: tuple(v) for n, v in tunables.items()}, {n: tuple(v) for n, v in (choices or {}).items()}
+        return Template(fn.__name__, fn, *kinds, doc)
+
+    return made
