@@ -142,7 +142,7 @@ def compiled(case: Case, target: str, params: Mapping[str, int]) -> Kernel:
 def check(case: Case, kernel: Kernel, sizes: tuple[int, int], view: str, outer: int) -> Result:
     """One kernel on all families at once: they lie side by side in the first dimension."""
     result = Result(str(case), sizes, view)
-    params = kernel.build.params
+    params = kernel.params
     given = families(case, sizes, outer, params.get("BLOCK_N", 16))
     inputs = [torch.cat(list(tensors)) for tensors in zip(*given.values(), strict=True)]
     exact = case.reference.float64(*inputs)
@@ -161,7 +161,7 @@ def check(case: Case, kernel: Kernel, sizes: tuple[int, int], view: str, outer: 
 
 def run(kernel: Kernel, inputs: Sequence[torch.Tensor], like: Outputs, view: str, result: Result) -> Outputs:
     """Call the kernel twice, and note whatever it does besides computing."""
-    device = kernel.build.target.device
+    device = parse_target(kernel.target).device
     given = [placed(t, view, device) for t in inputs]
     runs = []
     for _ in range(2):

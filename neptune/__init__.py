@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from neptune.versions import __version__ as __version__
+
 if TYPE_CHECKING:
     from neptune.compiler import compile
     from neptune.errors import (
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from neptune.fusion.schedule import Schedule
     from neptune.ir.program import Program
     from neptune.runtime.kernel import Kernel
+    from neptune.runtime.saved import load
     from neptune.schedule.template import Template, template
 
-__version__ = "0.1.0"
 __all__ = [
     "ExpressionError",
     "FusionError",
@@ -44,6 +46,7 @@ __all__ = [
     "TargetError",
     "Template",
     "compile",
+    "load",
     "template",
 ]
 
@@ -53,6 +56,7 @@ _HOME = {
     "Schedule": "neptune.fusion.schedule",
     "Template": "neptune.schedule.template",
     "compile": "neptune.compiler",
+    "load": "neptune.runtime.saved",
     "template": "neptune.schedule.template",
 }
 

@@ -70,7 +70,7 @@ def compile_command(
         kernel = _kernel(expression, template, target, params)
         text = kernel.source if stage is None else kernel.ir(stage)
         if as_json:
-            said = {"name": kernel.name, "target": kernel.target, "template": kernel.build.template}
+            said = {"name": kernel.name, "target": kernel.target, "template": kernel.explain(json=True)["template"]}
             said |= {"params": kernel.params, "source" if stage is None else "ir": text}
             click.echo(json.dumps(said, indent=2))
         else:

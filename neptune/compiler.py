@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from neptune import config
+from neptune import cache, config
 from neptune.choose import AnyTemplate, automatic, check_settled, named
 from neptune.codegen.triton import generate
 from neptune.errors import ExpressionError, InternalError, NeptuneError, ScheduleError, TargetError
@@ -18,7 +18,8 @@ from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.params import checked_sizes, resolve_params
-from neptune.runtime.kernel import Build, Kernel
+from neptune.runtime.build import Build
+from neptune.runtime.kernel import Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
 from neptune.schedule.state import Decision
 from neptune.tile.arrange import arrange, started
@@ -165,26 +166,46 @@ def compile(
     settings = config.read()
     chosen = _target(target, settings)
     work = Work(expr, template, inputs, name, settings)
-    for k, step in enumerate(PIPELINE):
+    _run(work, PIPELINE[:1])
+    loops = work.loops
+    asked = cache.Request(loops, template, str(chosen), params or {}, shapes or {}, bounds or {}, settings)
+
+    def make() -> Build:
+        work = Work(loops, template, None, None, settings)
+        _run(work, PIPELINE)
+        return _build(work, chosen, params or {}, bounds, shapes)
+
+    return cache.cached(asked, make)
+
+
+def _run(work: Work, passes: Sequence[Pass]) -> None:
+    for step in passes:
         made = step.run(work)
-        if settings.dump is not None and made is not None:
-            _dump(settings.dump / work.loops.name, k, step, str(made))
-    return Kernel(
-        Build(
-            loops=work.loops,
-            scheduled=_before_repairs(work.loops, work.schedule),
-            fused=work.fused,
-            tiles=work.tiles,
-            header=work.header,
-            target=chosen,
-            template=work.used,
-            params=resolve_params(work.tiles, params or {}),
-            trace=tuple(str(s) for s in work.schedule.trace),
-            decisions=(*work.choice, *work.schedule.decisions),
-            checks=work.checks,
-            bounds=checked_sizes("bounds", work.loops, bounds),
-            shapes=checked_sizes("shapes", work.loops, shapes),
-        )
+        if work.settings.dump is not None and made is not None:
+            _dump(work.settings.dump / work.loops.name, PIPELINE.index(step), step, str(made))
+
+
+def _build(
+    work: Work,
+    target: Target,
+    params: Mapping[str, int],
+    bounds: Mapping[str, int] | None,
+    shapes: Mapping[str, int] | None,
+) -> Build:
+    return Build(
+        loops=work.loops,
+        scheduled=_before_repairs(work.loops, work.schedule),
+        fused=work.fused,
+        tiles=work.tiles,
+        header=work.header,
+        target=target,
+        template=work.used,
+        params=resolve_params(work.tiles, params),
+        trace=tuple(str(s) for s in work.schedule.trace),
+        decisions=(*work.choice, *work.schedule.decisions),
+        checks=work.checks,
+        bounds=checked_sizes("bounds", work.loops, bounds),
+        shapes=checked_sizes("shapes", work.loops, shapes),
     )
 
 

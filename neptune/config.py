@@ -2,7 +2,9 @@
 
 NEPTUNE_TARGET   what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
 NEPTUNE_VERIFY   0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
-NEPTUNE_DUMP     a folder that receives one numbered text file per pass
+NEPTUNE_DUMP     a folder that receives one numbered text file per pass (and nothing is taken from the cache)
+NEPTUNE_CACHE_DIR  the folder of compiled kernels; by default the user's cache folder (~/.cache/neptune on Linux),
+                   and 0 for none
 """
 
 from __future__ import annotations
@@ -10,21 +12,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from neptune.errors import NeptuneError
 
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
+NO_CACHE = "0"
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings at one moment. `target` and `dump` are None where they are not set."""
+    """The settings at one moment. `target`, `dump` and `cache` are None where they are not set."""
 
     target: str | None = None
     verify: int = 1
     dump: Path | None = None
+    cache: str | None = None
+
+    @property
+    def cache_dir(self) -> Path | None:
+        """Where compiled kernels are kept, None for nowhere."""
+        if self.cache == NO_CACHE:
+            return None
+        return _user_cache() if self.cache is None else Path(self.cache).expanduser().absolute()
 
     @property
     def draws(self) -> int:
@@ -38,11 +50,23 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None)
+    Config(target=None, verify=2, dump=None, cache=None)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
-    return Config(env.get("NEPTUNE_TARGET") or None, _level(env.get("NEPTUNE_VERIFY")), Path(dump) if dump else None)
+    return Config(
+        target=env.get("NEPTUNE_TARGET") or None,
+        verify=_level(env.get("NEPTUNE_VERIFY")),
+        dump=Path(dump) if dump else None,
+        cache=env.get("NEPTUNE_CACHE_DIR") or None,
+    )
+
+
+@cache
+def _user_cache() -> Path:
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("neptune", appauthor=False))
 
 
 def _level(text: str | None) -> int:

@@ -6,7 +6,7 @@ divisible by 16 (without that nothing is loaded asynchronously), lengths are not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from neptune.codegen.triton import kernel_texts
@@ -42,6 +42,18 @@ class Compiled:
     shared_bytes: int
     matrix: str | None
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParameters:
+    """What a real launch would find of a kernel's parameters, whatever the values of tunables: types by name
+    ("constexpr" for a tunable), and the names of those that are divisible by 16. The type of a descriptor is that of
+    its elements, and `boxes` has its extents: numbers, or names of tunables."""
+
+    function: str
+    types: Mapping[str, str]
+    boxes: Mapping[str, Sequence[int | str]]
+    aligned: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +105,19 @@ def compile_offline(
     """
     params = dict(params or {})
     values = tunable_values(program, params)
+    return compile_kernels(source, kernel_parameters(program, loads=loads), target, {**params, **values})
+
+
+def compile_kernels(
+    source: str, kernels: Sequence[KernelParameters], target: str, params: Mapping[str, int]
+) -> list[Compiled]:
+    """`compile_offline` of kernels whose parameters are known; `params` has a value for every tunable."""
     options = {"num_warps": int(params.get("num_warps", 4)), "num_stages": int(params.get("num_stages", 2))}
+    values = {name: int(value) for name, value in params.items() if name not in options}
     request: Json = {"source": source, "target": parse_target(target), "options": options}
     results = []
-    for kernel in launch_types(program, params, loads=loads):
-        request |= asdict(kernel)
+    for kernel in kernels:
+        request |= asdict(_with_values(kernel, values))
         asked = f"compile kernel {kernel.function} for {target} with {values | options}"
         try:
             answer, asm = WORKER.request(request)
@@ -112,12 +132,28 @@ def compile_offline(
 def launch_types(program: TileProgram, params: Mapping[str, int], *, loads: str = "pointer") -> list[KernelTypes]:
     """What a real launch would find of each kernel's parameters, in launch order."""
     values = tunable_values(program, params)
-    return [_types(program, k, values) for k in kernel_texts(program, loads=loads)]
+    return [_with_values(k, values) for k in kernel_parameters(program, loads=loads)]
 
 
-def _types(program: TileProgram, kernel: KernelText, values: dict[str, int]) -> KernelTypes:
+def _with_values(kernel: KernelParameters, values: Mapping[str, int]) -> KernelTypes:
+    types = dict(kernel.types)
+    for name, box in kernel.boxes.items():
+        extents = (str(values[e] if isinstance(e, str) else e) for e in box)
+        types[name] = f"tensordesc<{types[name]}[{', '.join(extents)}]>"
+    constants = {name: values[name] for name, t in types.items() if t == "constexpr"}
+    return KernelTypes(kernel.function, types, constants, kernel.aligned)
+
+
+def kernel_parameters(program: TileProgram, *, loads: str = "pointer") -> list[KernelParameters]:
+    """The parameters of each kernel, in launch order."""
+    return [parameters_of(program, k) for k in kernel_texts(program, loads=loads)]
+
+
+def parameters_of(program: TileProgram, kernel: KernelText) -> KernelParameters:
+    """The parameters of one kernel of `program`."""
     scalars = {s.name: s.dtype for s in program.scalars}
     types: dict[str, str] = {}
+    boxes: dict[str, Sequence[int | str]] = {}
     aligned = []
     for p in kernel.parameters:
         if p.kind == "tunable":
@@ -129,23 +165,22 @@ def _types(program: TileProgram, kernel: KernelText, values: dict[str, int]) -> 
             if p.name not in kernel.general:
                 aligned.append(p.name)
         elif p.kind == "descriptor":
-            box = ", ".join(str(_extent(e, values)) for e in p.box)
-            types[p.name] = f"tensordesc<{TYPES[program.globals[p.of].dtype]}[{box}]>"
+            types[p.name] = TYPES[program.globals[p.of].dtype]
+            boxes[p.name] = tuple(_extent(e) for e in p.box)
         else:
             types[p.name] = f"*{TYPES[program.globals[p.of].dtype]}"
             aligned.append(p.name)
-    constants = {p.name: values[p.name] for p in kernel.parameters if p.kind == "tunable"}
-    return KernelTypes(kernel.function, types, constants, tuple(aligned))
+    return KernelParameters(kernel.function, types, boxes, tuple(aligned))
 
 
-def _extent(e: Expr | None, values: dict[str, int]) -> int:
+def _extent(e: Expr | None) -> int | str:
     match e:
         case None:
             return 1
         case Const(value, _):
             return int(value)
         case Var(name, _):
-            return values[name]
+            return name
         case _:
             raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
 

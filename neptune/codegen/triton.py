@@ -39,7 +39,11 @@ def generate(program: TileProgram, *, header: str = "", loads: str = "pointer", 
     >>> print(generate(TileProgram("nothing", (), (), (), (), (), ())).splitlines()[0])
     \"\"\"Triton kernels of `nothing`.\"\"\"
     """
-    kernels = kernel_texts(program, loads=loads, int64_offsets=int64_offsets)
+    return module_text(program, kernel_texts(program, loads=loads, int64_offsets=int64_offsets), header)
+
+
+def module_text(program: TileProgram, kernels: list[KernelText], header: str = "") -> str:
+    """The Python module of kernels that `kernel_texts` has written."""
     lines = [*_docstring(header or f"Triton kernels of `{program.name}`."), ""]
     lines += _imports(program, kernels)
     for name in sorted(frozenset[str]().union(*(k.helpers for k in kernels))):

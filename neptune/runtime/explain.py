@@ -13,11 +13,11 @@ from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
 from neptune.runtime.facts import Facts
-from neptune.schedule.state import Decision
-from neptune.verify.exact import ExactReport
 
 if TYPE_CHECKING:
-    from neptune.runtime.kernel import Build
+    from neptune.runtime.build import Build
+    from neptune.schedule.state import Decision
+    from neptune.verify.exact import ExactReport
 
 PROVED = "proved "
 HEADINGS = {

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from copy import deepcopy
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
-from neptune.errors import ScheduleError, TargetError
+from neptune.errors import RecordError, ScheduleError, TargetError
 from neptune.ir.dtypes import is_float
+from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
-from neptune.runtime.facts import Facts, read_facts
+from neptune.runtime.artifact import Artifact, Packed, pack, unpack
+from neptune.runtime.facts import Facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.plans import Plans, Specialisation
-from neptune.schedule.state import Decision
-from neptune.tile.ir import TileProgram
-from neptune.verify.exact import ExactReport
+from neptune.versions import versions
 
 if TYPE_CHECKING:
     from neptune.codegen.compile import Compiled
+    from neptune.runtime.build import Build
     from neptune.runtime.resources import Resources
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
@@ -31,34 +33,8 @@ TYPICAL_SIZE = 1024
 """The size that offline compilation assumes where a tile covers one and no typical shape was given."""
 
 
-@dataclass(frozen=True)
-class Build:
-    """What a compilation made.
-
-    `loops` is the expression as imported, `scheduled` the program before its first repair, `fused` the
-    executable fused program (inits explicit, tiles local), `tiles` what Triton is generated from, under `header`.
-    `params` are the values of all free tunables, num_warps and num_stages; `trace` is what the template
-    did, call by call, and `decisions` what came of it. `checks` are the exact checks by
-    the name of what was checked; `bounds` and `shapes` are the caller's.
-    """
-
-    loops: Program
-    scheduled: Program
-    fused: Program
-    tiles: TileProgram
-    header: str
-    target: Target
-    template: str
-    params: Mapping[str, int]
-    trace: tuple[str, ...]
-    decisions: tuple[Decision, ...]
-    checks: Mapping[str, ExactReport]
-    bounds: Mapping[str, int]
-    shapes: Mapping[str, int]
-
-
 class Kernel:
-    """A compiled kernel; made by `neptune.compile`.
+    """A compiled kernel; made by `neptune.compile` or `neptune.load`.
 
     Calling it takes the input tensors in the order of `inputs`, then the scalars of `scalars`, and returns a
     tensor, or a tuple of them in the order of `outputs`. Tensors are used where they are, with any strides
@@ -71,12 +47,18 @@ class Kernel:
     Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
     """
 
-    def __init__(self, build: Build) -> None:
-        self._build = build
-        self._signature = Signature(build.loops, build.target.device, build.bounds)
-        self._plans = Plans(len(build.loops.inputs), [is_float(s.dtype) for s in self._signature.free])
+    def __init__(
+        self, artifact: Artifact, loops: Program | None = None, build: Callable[[], Build] | None = None
+    ) -> None:
+        """`loops` is the Program of the artifact's text, where it is at hand; `build` makes what `.build` gives."""
+        self._artifact = artifact
+        self._target = parse_target(artifact.target)
+        self._loops = parse_program(artifact.programs["loops"]) if loops is None else loops
+        self._make_build = build
+        self._signature = Signature(self._loops, self._target.device, artifact.bounds)
+        self._plans = Plans(len(self._loops.inputs), [is_float(s.dtype) for s in self._signature.free])
         self._compiled: dict[Target, list[Compiled]] = {}
-        self._modules = Modules(build.tiles, build.header, build.params)
+        self._modules = Modules(artifact.modules, artifact.declarations, artifact.params)
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         done = self._plans.replay(args, out)
@@ -91,57 +73,77 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<neptune.Kernel {self._signature} for {self.target}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold what a saved kernel holds: no `build`."""
+        return _unpickled, (pack(self._artifact, versions()),)
+
     @cached_property
     def _launch(self) -> Launch:
-        b = self._build
-        return make_launch(b.target, b.fused, self._modules)
+        return make_launch(self._target, self.program, self._modules)
 
     # --- what it is ---
 
     @property
     def name(self) -> str:
         """The name of the program, and of the launch function in `source`."""
-        return self._build.loops.name
+        return self._artifact.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the input tensors, in the order of a call."""
-        return tuple(b.name for b in self._build.loops.inputs)
+        return tuple(b.name for b in self._loops.inputs)
 
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar arguments that follow the tensors."""
-        return free_scalars(self._build.loops)
+        return free_scalars(self._loops)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the results, in the order in which they are returned."""
-        return tuple(b.name for b in self._build.loops.outputs)
+        return tuple(b.name for b in self._loops.outputs)
 
     @property
     def params(self) -> dict[str, int]:
         """Tile sizes, num_warps and num_stages. A tile that covers a size is chosen at the call and not in here."""
-        return dict(self._build.params)
+        return self._artifact.params
 
     @property
     def target(self) -> str:
         """What it was compiled for."""
-        return str(self._build.target)
+        return self._artifact.target
 
     @property
     def source(self) -> str:
         """Its Triton module, as it runs on the target: with tensor descriptors on sm_90 and later, else pointers."""
-        return self._modules.source(Form(self._build.target.loads))
+        return self._modules.source(Form(self._target.loads))
 
-    @property
+    @cached_property
     def program(self) -> Program:
         """The fused program, which every target executes."""
-        return self._build.fused
+        return parse_program(self._artifact.programs["fused"])
 
-    @property
+    @cached_property
     def build(self) -> Build:
-        """Everything the compilation made."""
-        return self._build
+        """Everything the compilation made, as programs; where it came from the cache, it is made again.
+
+        Raises RecordError for a kernel that was loaded: it has texts.
+        """
+        if self._make_build is None:
+            raise RecordError(
+                f"kernel.build of `{self.name}`",
+                "this kernel was loaded, and a saved kernel holds no programs but their texts",
+                hint="kernel.ir(stage), .facts and .explain() need none; neptune.compile gives a kernel that has them",
+            )
+        made = self._make_build()
+        again = made.artifact()
+        if (again.programs, again.modules) != (self._artifact.programs, self._artifact.modules):
+            raise RecordError(
+                f"kernel.build of `{self.name}`",
+                "the template makes another program now than when the kernel was cached",
+                hint="compile it again",
+            )
+        return made
 
     def ir(self, stage: Stage = "fused") -> str:
         """The program as text: "loops" as imported, "scheduled" before its repairs, "fused", or "tile".
@@ -150,15 +152,14 @@ class Kernel:
         """
         if stage not in STAGES:
             raise ScheduleError(f"kernel.ir({stage!r})", "there is no such stage", legal=STAGES)
-        b = self._build
-        return str({"loops": b.loops, "scheduled": b.scheduled, "fused": b.fused, "tile": b.tiles}[stage])
+        return self._artifact.programs[stage]
 
     # --- what it does ---
 
     @cached_property
     def facts(self) -> Facts:
         """Kernels, loops, temporaries, and how often each input is read."""
-        return read_facts(self._build.tiles)
+        return self._artifact.facts
 
     @overload
     def explain(self, json: Literal[False] = False) -> str: ...
@@ -171,10 +172,22 @@ class Kernel:
 
         As text for people, or with `json` as a dict of plain values.
         """
-        from neptune.runtime.explain import as_text, explanation
+        from neptune.runtime.explain import as_text
 
-        found = explanation(self._build, self.facts)
-        return found if json else as_text(found)
+        return deepcopy(self._artifact.explanation) if json else as_text(self._artifact.explanation)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a folder of plain Triton source and a manifest, for `neptune.load`.
+
+        The sources run without Neptune, too: `from kernel_pointer import <name>`. A saved kernel that is there
+        already is replaced at once. Raises RecordError where anything else is, or nothing can be written.
+
+            kernel.save("attention")
+            o = neptune.load("attention")(q, k, v)
+        """
+        from neptune.runtime.saved import save
+
+        save(self._artifact, path)
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
@@ -197,19 +210,18 @@ class Kernel:
         return [resources_of(c) for c in self._offline(target)]
 
     def _offline(self, target: str | None) -> list[Compiled]:
-        from neptune.codegen.compile import compile_offline
+        from neptune.codegen.compile import compile_kernels
 
         chosen = self._architecture(target)
         if chosen not in self._compiled:
-            b = self._build
-            params = {**covers(b.tiles, self._typical()), **b.params}
-            source = self._modules.source(Form(chosen.loads))
-            self._compiled[chosen] = compile_offline(source, b.tiles, str(chosen), params, loads=chosen.loads)
+            params = {**covers(self._modules.declared, self._typical()), **self.params}
+            source, kernels = self._modules.source(Form(chosen.loads)), self._artifact.modules[chosen.loads].kernels
+            self._compiled[chosen] = compile_kernels(source, kernels, str(chosen), params)
         return self._compiled[chosen]
 
     def _architecture(self, target: str | None) -> Target:
         """A GPU target with its architecture."""
-        wanted = self._build.target if target is None else parse_target(target)
+        wanted = self._target if target is None else parse_target(target)
         present = None if wanted.arch else gpu_target()
         if not wanted.arch and present is not None and (present.kind == wanted.kind or target is None):
             return present
@@ -223,4 +235,9 @@ class Kernel:
 
     def _typical(self) -> dict[str, int]:
         """The sizes that offline compilation assumes."""
-        return {s.name: self._build.shapes.get(s.name, TYPICAL_SIZE) for s in self._build.tiles.scalars}
+        shapes = self._artifact.shapes
+        return {s.name: shapes.get(s.name, TYPICAL_SIZE) for s in self._modules.declared.scalars}
+
+
+def _unpickled(packed: Packed) -> Kernel:
+    return Kernel(unpack(packed))

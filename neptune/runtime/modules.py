@@ -1,20 +1,24 @@
 """The forms of a kernel's Triton module, and which of them a call needs.
 
 Descriptors want tensors on 16 bytes, int32 tile offsets want strides that are not huge; the module with
-pointers and int64 offsets takes everything. Forms are generated when first needed.
+pointers and int64 offsets takes everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
+from neptune.codegen.compile import KernelParameters, parameters_of
 from neptune.codegen.llvm import evaluate_size
-from neptune.codegen.triton import generate
+from neptune.codegen.triton import LOADS, kernel_texts, module_text
 from neptune.codegen.triton_limits import descriptor_alignment, int32_suffices, tile_spans
-from neptune.ir.program import Buffer
+from neptune.codegen.triton_scope import Span
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Buffer, Program, Seq
 from neptune.tile.ir import TileProgram
 
 
@@ -27,27 +31,66 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Modules:
-    """The Triton sources of one TileProgram, by form; `params` are the values of its free tunables."""
+class Addressing:
+    """The modules that load in one way: their texts, with int32 and with int64 tile offsets, and what they ask.
 
-    tiles: TileProgram
-    header: str
+    `aligned` are the inputs and outputs that go through descriptors, `spans` what int32 offsets add up
+    (see `neptune.codegen.triton_limits`), `kernels` the parameters that offline compilation wants.
+    """
+
+    texts: tuple[str, str]
+    aligned: tuple[str, ...]
+    spans: tuple[Span, ...]
+    kernels: tuple[KernelParameters, ...]
+
+
+def addressing(tiles: TileProgram, header: str, loads: str) -> Addressing:
+    """The modules of a TileProgram that load through "pointer" or "descriptor"."""
+    narrow = kernel_texts(tiles, loads=loads)
+    wide = kernel_texts(tiles, loads=loads, int64_offsets=True)
+    return Addressing(
+        texts=(module_text(tiles, narrow, header), module_text(tiles, wide, header)),
+        aligned=tuple(descriptor_alignment(tiles)) if loads == "descriptor" else (),
+        spans=tile_spans(tiles, loads=loads),
+        kernels=tuple(parameters_of(tiles, k) for k in narrow),
+    )
+
+
+def all_modules(tiles: TileProgram, header: str) -> dict[str, Addressing]:
+    """Every form of a TileProgram's module."""
+    return {loads: addressing(tiles, header, loads) for loads in LOADS}
+
+
+def declarations(tiles: TileProgram) -> str:
+    """The parameters of a TileProgram as the text of a Program without a body."""
+    return str(
+        Program(tiles.name, tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables, Seq(()))
+    )
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules of one kernel; `declarations` is the text of its parameters, `params` the values of its free
+    tunables."""
+
+    by_loads: Mapping[str, Addressing]
+    declarations: str
     params: Mapping[str, int]
-    _sources: dict[Form, str] = field(default_factory=dict, init=False, repr=False)
     _chosen: dict[tuple[object, ...], Form] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def declared(self) -> Program:
+        """The parameters: a Program without a body."""
+        return parse_program(self.declarations)
 
     def source(self, form: Form) -> str:
         """The module's text."""
-        if form not in self._sources:
-            self._sources[form] = generate(
-                self.tiles, header=self.header, loads=form.loads, int64_offsets=form.int64_offsets
-            )
-        return self._sources[form]
+        return self.by_loads[form.loads].texts[form.int64_offsets]
 
     def form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
         """The form for these tensors (inputs, then outputs), descriptors only where `loads` says so."""
         # Lengths alone change nothing, but for the strides of temporaries.
-        lengths = tuple(sizes.values()) if self.tiles.temporaries else ()
+        lengths = tuple(sizes.values()) if self.declared.temporaries else ()
         key = (loads, lengths, *((t.stride(), t.data_ptr() % 16) for t in tensors))
         if key not in self._chosen:
             if len(self._chosen) >= 256:
@@ -56,18 +99,19 @@ class Modules:
         return self._chosen[key]
 
     def _form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
-        named = dict(zip((b.name for b in (*self.tiles.inputs, *self.tiles.outputs)), tensors, strict=True))
-        if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in descriptor_alignment(self.tiles)):
+        p = self.declared
+        named = dict(zip((b.name for b in (*p.inputs, *p.outputs)), tensors, strict=True))
+        if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in self.by_loads[loads].aligned):
             loads = "pointer"
         strides: dict[str, Sequence[int]] = {n: t.stride() for n, t in named.items()}
-        strides |= {b.name: _dense(b, sizes) for b in self.tiles.temporaries}
-        tunables = {**covers(self.tiles, sizes), **self.params}
-        return Form(loads, not int32_suffices(tile_spans(self.tiles, loads=loads), strides, tunables))
+        strides |= {b.name: _dense(b, sizes) for b in p.temporaries}
+        tunables = {**covers(p, sizes), **self.params}
+        return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
 
 
-def covers(tiles: TileProgram, sizes: Mapping[str, int | float]) -> dict[str, int]:
+def covers(program: Program | TileProgram, sizes: Mapping[str, int | float]) -> dict[str, int]:
     """The values of tunables that cover a size: the smallest power of two that does."""
-    found = {t.name: evaluate_size(t.covers, sizes) for t in tiles.tunables if t.covers is not None}
+    found = {t.name: evaluate_size(t.covers, sizes) for t in program.tunables if t.covers is not None}
     return {name: 1 << max(0, size - 1).bit_length() for name, size in found.items()}
 
 

@@ -23,7 +23,7 @@ from neptune.ir.expr import Var
 from neptune.ir.program import Buffer
 from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.launch import parse_target
-from neptune.runtime.modules import Form, Modules
+from neptune.runtime.modules import Form
 from neptune.verify.evaluate import evaluate
 from neptune.verify.floats import Rounded
 from neptune.verify.numerics import Errors, allowance, rel_error
@@ -114,9 +114,8 @@ class Interpreted:
         return f"interpret, {self.form.loads}{', int64' if self.form.int64_offsets else ''}"
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
-        build = self.kernel.build
-        source = Modules(build.tiles, build.header, build.params).source(self.form)
-        run_interpreted(source, self.kernel.name, [*args, *out], (), build.params)
+        source = self.kernel._modules.source(self.form)
+        run_interpreted(source, self.kernel.name, [*args, *out], (), self.kernel.params)
 
 
 def run(kernel: Callee, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], strided: bool) -> Outputs:

@@ -1,0 +1,240 @@
+"""What is left of a compilation when it is done: plain data that runs a kernel and shows it.
+
+A Kernel works from an Artifact alone, so that a saved kernel and a cached one are the kernel that was compiled.
+Programs are kept as the text that `neptune.ir.parser` reads back. `pack` gives a JSON object and named texts, which
+a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.runtime.store`) hold alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from neptune.codegen.compile import KernelParameters
+from neptune.codegen.triton import LOADS
+from neptune.codegen.triton_scope import Span
+from neptune.errors import InternalError, RecordError
+from neptune.ir.expr import Const, Expr, Var
+from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
+from neptune.runtime.modules import Addressing
+
+Json: TypeAlias = dict[str, Any]
+FORMAT = "neptune-kernel"
+VERSION = 1
+"""Of what `pack` writes: another one is refused."""
+STAGES = ("loops", "scheduled", "fused", "tile")
+OFFSETS = ("int32", "int64")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel as plain data.
+
+    `explanation` is what explain(json=True) says, `programs` the text of every stage that ir() shows,
+    `declarations` the parameters of the tile program as a Program without a body, `modules` the Triton
+    modules and what they ask of tensors, by "pointer" and "descriptor".
+    """
+
+    explanation: Json
+    programs: Mapping[str, str]
+    declarations: str
+    modules: Mapping[str, Addressing]
+
+    @property
+    def name(self) -> str:
+        return str(self.explanation["name"])
+
+    @property
+    def target(self) -> str:
+        return str(self.explanation["target"])
+
+    @property
+    def template(self) -> str:
+        return str(self.explanation["template"])
+
+    @property
+    def params(self) -> dict[str, int]:
+        return dict(self.explanation["params"])
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        return dict(self.explanation["bounds"])
+
+    @property
+    def shapes(self) -> dict[str, int]:
+        return dict(self.explanation["shapes"])
+
+    @property
+    def facts(self) -> Facts:
+        """Kernels, loops, temporaries and traversals, read off the explanation."""
+        e = self.explanation
+        kernels = tuple(
+            KernelFacts(
+                k["name"],
+                dict(k["grid"]),
+                tuple(LoopFacts(x["axis"], x["trips"]) for x in k["loops"]),
+                tuple(k["temporaries"]),
+            )
+            for k in e["kernels"]
+        )
+        traversals = {n: math.inf if isinstance(t, str) else t for n, t in e["traversals"].items()}
+        return Facts(kernels, tuple(e["temporaries"]), traversals)
+
+    def for_target(self, target: str) -> Artifact:
+        """The same kernel for another target: all of them run the same programs."""
+        return replace(self, explanation={**self.explanation, "target": target})
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An Artifact taken apart: a JSON object that names files, and their texts."""
+
+    manifest: Json
+    files: Mapping[str, str]
+
+
+def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
+    """The Artifact as JSON and texts; a text that several forms share is there once.
+
+    The manifest holds the SHA-256 of every text and of itself (`digest`).
+    """
+    files = {f"{stage}.txt": text for stage, text in artifact.programs.items()}
+    modules: Json = {}
+    names: dict[str, str] = {}
+    for loads, module in artifact.modules.items():
+        of: Json = {}
+        for offsets, text in zip(OFFSETS, module.texts, strict=True):
+            name = names.setdefault(text, f"kernel_{loads}{'' if offsets == OFFSETS[0] else f'_{offsets}'}.py")
+            files[name] = text
+            of[offsets] = name
+        modules[loads] = {
+            "source": of,
+            "aligned": list(module.aligned),
+            "spans": [_span_json(s) for s in module.spans],
+            "kernels": [_kernel_json(k) for k in module.kernels],
+        }
+    manifest: Json = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_with": dict(made_with),
+        "kernel": artifact.explanation,
+        "programs": {stage: f"{stage}.txt" for stage in artifact.programs},
+        "declarations": artifact.declarations.splitlines(),
+        "modules": modules,
+        "files": {name: sha256(text) for name, text in files.items()},
+    }
+    return Packed({**manifest, "digest": digest(manifest)}, files)
+
+
+def unpack(packed: Packed) -> Artifact:
+    """The Artifact again. RecordError where the manifest or a text is not what `pack` wrote."""
+    check_manifest(packed.manifest)
+    for name, expected in packed.manifest["files"].items():
+        if name not in packed.files:
+            raise damaged(f"{name} is missing")
+        if sha256(packed.files[name]) != expected:
+            raise damaged(f"{name} has been changed")
+    try:
+        return _unpacked(packed.manifest, packed.files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        # Its own digest fits, so that another program has written it.
+        raise damaged(f"its manifest cannot be read: {type(error).__name__} {error}") from None
+
+
+def check_manifest(manifest: Any) -> None:
+    """RecordError unless this is a whole manifest of this format and version."""
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise RecordError("read a kernel", "this was not written by Neptune", legal=("what kernel.save(path) wrote",))
+    if manifest.get("version") != VERSION:
+        other, made = manifest.get("version"), manifest.get("made_with")
+        by = made.get("neptune") if isinstance(made, dict) else None
+        raise RecordError(
+            "read a kernel",
+            f"it has format {other!r}, written by Neptune {by}, and this one reads format {VERSION}",
+            hint="save it again with this version of Neptune, or load it with that one",
+        )
+    if manifest.get("digest") != digest(manifest) or not isinstance(manifest.get("files"), dict):
+        raise damaged("its manifest has been changed")
+
+
+def damaged(what: str) -> RecordError:
+    """What is wrong with a kernel that was read."""
+    return RecordError("read a kernel", what, hint="compile it again and kernel.save(path)")
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest, but for its own `digest`, whatever the layout of its text."""
+    rest = {k: v for k, v in manifest.items() if k != "digest"}
+    return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")))
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
+    modules = {
+        loads: Addressing(
+            texts=(files[m["source"][OFFSETS[0]]], files[m["source"][OFFSETS[1]]]),
+            aligned=tuple(m["aligned"]),
+            spans=tuple(_span(s) for s in m["spans"]),
+            kernels=tuple(_kernel(k) for k in m["kernels"]),
+        )
+        for loads, m in ((x, manifest["modules"][x]) for x in LOADS)
+    }
+    programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
+    made = Artifact(manifest["kernel"], programs, "\n".join(manifest["declarations"]) + "\n", modules)
+    # Whatever a kernel reads off it later is there.
+    _ = made.name, made.target, made.template, made.params, made.bounds, made.shapes, made.facts
+    return made
+
+
+def _span_json(s: Span) -> Json:
+    return {"buffer": s.buffer, "axes": [[dim, _extent_json(e), factor] for dim, e, factor in s.axes]}
+
+
+def _span(j: Mapping[str, Any]) -> Span:
+    return Span(j["buffer"], tuple((dim, _extent(e), factor) for dim, e, factor in j["axes"]))
+
+
+def _kernel_json(k: KernelParameters) -> Json:
+    boxes = {name: list(box) for name, box in k.boxes.items()}
+    return {"function": k.function, "types": dict(k.types), "boxes": boxes, "aligned": list(k.aligned)}
+
+
+def _kernel(j: Mapping[str, Any]) -> KernelParameters:
+    boxes: dict[str, Sequence[int | str]] = {name: tuple(box) for name, box in j["boxes"].items()}
+    return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
+
+
+def _extent_json(e: Expr) -> int | str:
+    """Extents of tile axes are numbers, or names of tunables."""
+    match e:
+        case Const(value, _):
+            return int(value)
+        case Var(name, _):
+            return name
+        case _:
+            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
+
+
+def _extent(j: int | str) -> Expr:
+    return Var(j) if isinstance(j, str) else Const(j, "int32")
+
+
+def texts(files: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    """File contents as text; RecordError for bytes that are none."""
+    found = {}
+    for name, data in files:
+        try:
+            found[name] = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise damaged(f"{name} has been changed") from None
+    return found

@@ -1,0 +1,247 @@
+"""Saved kernels: a folder of plain Triton source and a JSON manifest with hashes. No pickle.
+
+    attention/
+      manifest.json                   what kernel.explain() says, the forms of the module, SHA-256 of every file
+      kernel_pointer.py               the Triton modules, usable without Neptune: from kernel_pointer import attention
+      kernel_descriptor.py …
+      loops.txt scheduled.txt fused.txt tile.txt
+
+It is code: load only what you trust. The hashes detect damage, not malice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import logging
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from neptune import config
+from neptune.errors import RecordError, TargetError
+from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, unpack
+from neptune.runtime.kernel import Kernel
+from neptune.runtime.launch import LEGAL, default_target, gpu_target, parse_target
+from neptune.versions import versions
+
+MANIFEST = "manifest.json"
+CACHES = frozenset({"__pycache__"})
+"""What importing from a saved kernel leaves in it."""
+ATTEMPTS = 5
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+log = logging.getLogger("neptune")
+
+
+# --- saving --------------------------------------------------------------------------------------
+
+
+def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
+    """Write a kernel as a folder: under another name first, so that no half of it is ever seen at `path`."""
+    asked = f"save kernel `{artifact.name}` to {path!r}"
+    target = _as_path(path, asked).absolute()
+    # A link stays a link, and what it leads to is replaced.
+    target = target.resolve() if target.is_symlink() else target
+    if os.path.lexists(target) and not _is_saved(target):
+        raise RecordError(
+            asked,
+            "there is something else than a saved kernel",
+            legal=("a path where nothing is", "a saved kernel, which is replaced"),
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = _beside(target)
+        fresh.mkdir()
+        try:
+            _fill(fresh, pack(artifact, versions()))
+            _put(fresh, target)
+            _sync(target.parent)
+        finally:
+            # The unfinished one, or the one that was replaced.
+            shutil.rmtree(fresh, ignore_errors=True)
+    except OSError as error:
+        raise RecordError(asked, f"it cannot be written: {error}", hint="a folder of yours, with room") from None
+
+
+def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise RecordError(asked, f"this is no path: {error}", legal=("a string", "a pathlib.Path")) from None
+
+
+def _fill(folder: Path, packed: Packed) -> None:
+    """All files, on the disk."""
+    manifest = json.dumps(packed.manifest, indent=1, ensure_ascii=False) + "\n"
+    for name, text in {**packed.files, MANIFEST: manifest}.items():
+        with open(folder / name, "wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+    _sync(folder)
+
+
+def _beside(target: Path) -> Path:
+    """A hidden name of the same file system, which nothing has."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _put(fresh: Path, target: Path) -> None:
+    """Move a folder to `target`; where there is one already, `fresh` holds that one afterwards, or is gone."""
+    try:
+        # Fails on a folder with something in it.
+        fresh.rename(target)
+    except OSError:
+        if not _is_saved(target):
+            raise
+        if not _exchange(fresh, target):
+            # A file system that cannot swap two names: for a moment there is none.
+            old = _beside(target)
+            target.rename(old)
+            fresh.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two names in one step (Linux); False where that is not to be had."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(a), AT_FDCWD, os.fsencode(b), RENAME_EXCHANGE) == 0)
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether a folder holds a saved kernel, whole or not, of any version, and nothing else."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            return False
+        known = {MANIFEST, *manifest.get("files", ()), *CACHES}
+        return not folder.is_symlink() and set(os.listdir(folder)) <= known
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
+    """A kernel that `kernel.save(path)` has written; needs torch and Triton only.
+
+    `target` is as in `neptune.compile`; by default $NEPTUNE_TARGET, else the GPU where there is one, else what
+    the kernel was compiled for if that can run here, else "interpret". Every target runs the same programs, so
+    that it need not be the one that was saved.
+
+    It is code: load only what you trust. Raises RecordError for what is no saved kernel, is damaged, or was written
+    in another format.
+
+        kernel = neptune.load("attention")
+        o = kernel(q, k, v)
+    """
+    asked = f"load the kernel {path!r}"
+    try:
+        packed = _read(_as_path(path, asked))
+        artifact = unpack(packed)
+        chosen = target or config.read().target or _target_here(artifact.target)
+        if not isinstance(chosen, str):
+            raise TargetError(f"load a kernel for target {chosen!r}", "a target is a string", legal=LEGAL)
+        kernel = Kernel(artifact.for_target(str(parse_target(chosen))))
+    except RecordError as error:
+        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
+    _say_versions(path, packed)
+    return kernel
+
+
+def _read(path: Path) -> Packed:
+    """A consistent look at a folder that may be replaced meanwhile."""
+    for attempt in range(ATTEMPTS):
+        try:
+            before = path.stat()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise RecordError("read a kernel", f"there is no saved kernel: {why}") from None
+        try:
+            return _read_once(path)
+        except RecordError:
+            now = path.stat() if path.exists() else None
+            if now is None or _version(now) == _version(before) or attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _version(s: os.stat_result) -> tuple[int, ...]:
+    """Changes when another folder takes the place of one."""
+    return s.st_ino, s.st_mtime_ns, s.st_ctime_ns
+
+
+def _read_once(path: Path) -> Packed:
+    if not path.is_dir():
+        raise RecordError("read a kernel", "this is not a folder", legal=("what kernel.save(path) wrote",))
+    # All files of one folder, even if another takes its place.
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise RecordError("read a kernel", f"it cannot be read: {error.strerror}") from None
+    try:
+        try:
+            manifest = json.loads(_content(folder, MANIFEST))
+        except (ValueError, RecursionError):
+            raise damaged("its manifest is not JSON") from None
+        check_manifest(manifest)
+        named = [name for name in manifest["files"] if name == os.path.basename(name)]
+        return Packed(manifest, texts((name, _content(folder, name)) for name in named))
+    finally:
+        os.close(folder)
+
+
+def _content(folder: int, name: str) -> bytes:
+    try:
+        opened = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        if name == MANIFEST:
+            raise RecordError(
+                "read a kernel", f"it has no {MANIFEST}: {why}", legal=("what kernel.save(path) wrote",)
+            ) from None
+        raise damaged(f"{name!r} is missing: {why}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise damaged(f"{name!r} is no file")
+        with open(opened, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(opened)
+
+
+def _target_here(saved: str) -> str:
+    """The GPU where there is one, else the target that the kernel was saved for, if it can run, else "interpret"."""
+    if gpu_target() is not None:
+        present, kept = default_target(), parse_target(saved)
+        return saved if kept.kind == present.kind and kept.arch in ("", _arch()) else str(present)
+    return saved if saved == "llvm" and importlib.util.find_spec("tvm") is not None else "interpret"
+
+
+def _arch() -> str:
+    present = gpu_target()
+    return "" if present is None else present.arch
+
+
+def _say_versions(path: str | os.PathLike[str], packed: Packed) -> None:
+    """Another Triton or torch than at the time is no error, but good to know where something fails."""
+    then, now = packed.manifest.get("made_with"), versions()
+    if isinstance(then, dict):
+        other = [f"{name} {then.get(name)} (here {now[name]})" for name in now if then.get(name) != now[name]]
+        if other:
+            log.info("the kernel %s was saved with %s", os.fspath(path), ", ".join(other))

@@ -1,0 +1,28 @@
+"""The version of Neptune, and those of what a kernel is made with."""
+
+from __future__ import annotations
+
+import platform
+import time
+from functools import cache
+
+__version__ = "0.1.0"
+IMPORTED = time.time_ns()
+"""When this process came to know Neptune: its files that change later are not the code that runs here."""
+PACKAGES = ("torch", "triton")
+
+
+@cache
+def versions(*others: str) -> dict[str, str | None]:
+    """Python, Neptune, torch, Triton and `others` (names of distributions); None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "neptune": __version__}
+    return found | {name: _version(name) for name in (*PACKAGES, *others)}
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
