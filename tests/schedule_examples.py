@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
-from neptune.fusion.schedule import Schedule
+from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Expr, variables
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
+from neptune.schedule.trace import trace_from_json, trace_to_json
 from neptune.verify.domains import Value
 from neptune.verify.evaluate import evaluate
 from neptune.verify.instances import number
@@ -98,6 +100,24 @@ def check_same(before: Program, after: Program, *, tiles: tuple[int, ...] = (1, 
             expected, found = outputs(before, sizes), outputs(after, sizes)
             for name, value in expected.items():
                 np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12, err_msg=f"{name} at {sizes}")
+
+
+def run_code(program: Program, code: str) -> Schedule:
+    """Execute the text that `as_code` gave on a fresh schedule."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    sch = Schedule(program)
+    names["schedule"](sch)
+    return sch
+
+
+def check_round_trips(sch: Schedule, program: Program) -> None:
+    """The schedule's trace survives JSON, replay and code."""
+    trace = trace_from_json(trace_to_json(sch.trace))
+    assert trace == sch.trace
+    for again in (replay(program, trace), run_code(program, sch.as_code())):
+        assert again.program == sch.program
+        assert again.trace == sch.trace and again.decisions == sch.decisions
 
 
 class Frozen:

@@ -16,7 +16,7 @@ from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles
 from neptune.ir.expr import Expr, Load, Var, loads, rewrite, substitute, variables
 from neptune.ir.program import Store, Update, stages, writes
-from neptune.schedule.fuse_at import nest_of
+from neptune.schedule.alignment import nest_of
 from neptune.schedule.inline import inline_loads
 from neptune.schedule.state import Definition, State, fresh_name, names_in_use
 

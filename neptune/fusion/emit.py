@@ -46,7 +46,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.ir.reducers import REDUCERS
-from neptune.schedule.fuse_at import nest_of
+from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Definition, State, fresh_name, insert_after, insert_before, names_in_use
 
 

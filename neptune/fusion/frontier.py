@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neptune.ir.program import For, Store, reduction_loops
-from neptune.schedule.fuse_at import Nest, common_loops
+from neptune.schedule.alignment import Nest
+from neptune.schedule.fuse_at import common_loops
 from neptune.schedule.state import State
 
 

@@ -29,7 +29,8 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.ir.reducers import REDUCERS
-from neptune.schedule.fuse_at import Nest, align, fuse_definition, nest_of
+from neptune.schedule.alignment import Nest, align, nest_of
+from neptune.schedule.fuse_at import fuse_definition
 from neptune.schedule.inline import inline_loads, inliner
 from neptune.schedule.state import Definition, Loop, State, names_in_use
 

@@ -57,15 +57,18 @@ def _anchor(path: tuple[Stmt, ...], stage: Stage) -> For | None:
     return next(iter(reduction_loops(stage, for_loops(inside))), None)
 
 
-def init_nest(path: tuple[Stmt, ...], stage: Stage) -> tuple[For | None, Stmt]:
-    """The loop before which the init of `stage` belongs (None: right before the stage), and the init."""
+def init_nest(path: tuple[Stmt, ...], stage: Stage, before: For | None = None) -> tuple[For | None, Stmt]:
+    """The loop before which the init of `stage` belongs (None: right before the stage), and the init.
+
+    That is its outermost reduction loop, or `before`, a loop around that one.
+    """
     action = stage.action
     assert isinstance(action, Update) and action.init is not None
-    anchor = _anchor(path, stage)
-    inside = path[next(k for k, s in enumerate(path) if s is anchor) + 1 :] if anchor is not None else ()
+    anchor = before or _anchor(path, stage)
+    inside = path[next(k for k, s in enumerate(path) if s is anchor) :] if anchor is not None else ()
     reduced = reduction_loops(stage, for_loops(inside))
     kept = [s for s in for_loops(inside) if s not in reduced]
-    gone = frozenset(f.var for f in reduced) | ({anchor.var} if anchor is not None else frozenset())
+    gone = frozenset(f.var for f in reduced)
     # What the loop itself allocates or computes is not there yet either.
     late = frozenset(s.buffer.name for s in walk(anchor) if isinstance(s, Alloc)) if anchor is not None else frozenset()
     if anchor is not None:

@@ -276,7 +276,10 @@ def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
             yield f"input {buffer} is written"
         yield from check_access(buffer, action.index, scope.buffers)
         # What is allocated inside a grid loop exists once per program; all else is shared between them.
+        # A temporary that must become a tile (set_scope) will be.
         used = frozenset[str]().union(*(variables(i) for i in action.index))
+        if buffer not in scope.outside and buffer in scope.buffers and scope.buffers[buffer].scope == "tile":
+            continue
         for var in scope.grid[scope.outside.get(buffer, 0) :]:
             if var not in used:
                 yield f"{buffer} is written by every iteration of grid loop {var}, which its index does not use"

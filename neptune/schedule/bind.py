@@ -11,10 +11,12 @@ writes no other one touches.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import linear, poly, scope_of, split_by, within
-from neptune.ir.expr import Expr, loads, variables
+from neptune.ir.expr import Expr, Op, Var, binary, loads, rewrite, variables
+from neptune.ir.expr import walk as walk_expr
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, For, If, Program, Stage, for_loops, paths, reduction_loops, walk, writes
 from neptune.schedule.state import Loop, State, reads, replace_node
@@ -51,8 +53,31 @@ def _separate(accesses: list[_Access], var: str, program: Program | None) -> boo
     """True if some dimension provably tells apart what the iterations of `var` touch.
 
     That is: every access is at  c·var + fixed + r  with one c and one fixed part, and 0 ≤ r < c.
+    A fused loop is told apart by its quotient and its remainder, each in a dimension of its own.
     """
-    return any(_separates(accesses, d, var, program) for d in range(len(accesses[0].index)))
+    if any(_separates(accesses, d, var, program) for d in range(len(accesses[0].index))):
+        return True
+    for width in _widths(accesses, var):
+        quotient, rest = f"{var}//", f"{var}%"  # not the names of any loops
+        env = {binary("floordiv", Var(var), width): Var(quotient), binary("mod", Var(var), width): Var(rest)}
+        parts = [replace(a, index=tuple(rewrite(i, env.get) for i in a.index)) for a in accesses]
+        if not any(var in variables(i) for a in parts for i in a.index):
+            return all(_separate(_without(parts, other), v, program) for v, other in permutations((quotient, rest)))
+    return False
+
+
+def _widths(accesses: list[_Access], var: str) -> list[Expr]:
+    """What the accesses divide `var` by."""
+    found = (x for a in accesses for i in a.index for x in walk_expr(i))
+    return list(
+        dict.fromkeys(x.args[1] for x in found if isinstance(x, Op) and x.name == "mod" and x.args[0] == Var(var))
+    )
+
+
+def _without(accesses: list[_Access], var: str) -> list[_Access]:
+    """The accesses without the dimensions that depend on `var`."""
+    kept = [d for d in range(len(accesses[0].index)) if not any(var in variables(a.index[d]) for a in accesses)]
+    return [replace(a, index=tuple(a.index[d] for d in kept)) for a in accesses]
 
 
 def _separates(accesses: list[_Access], dim: int, var: str, program: Program | None) -> bool:
@@ -107,6 +132,18 @@ def is_independent(loop: For, program: Program | None = None) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def shared_by_programs(state: State, name: str) -> str | None:
+    """A grid loop around a stage several of whose programs write the same elements."""
+    path, stage = state.path(name)
+    grid = [f for f in for_loops(path) if f.kind != "serial"]
+    written = set(writes(stage.action))
+    for f in grid:
+        found = [x for b, xs in _accesses(f).items() if b in written for x in xs]
+        if found and not _separate(found, f.var, state.program):
+            return f.var
+    return None
 
 
 def bind(state: State, ref: Loop, axis: str) -> State:

@@ -21,7 +21,11 @@ def _is_loops(value: Any) -> bool:
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stage": ("the name of a stage, a string", lambda x: isinstance(x, str)),
     "name": ("a name, a string", lambda x: isinstance(x, str)),
+    "buffer": ("the name of a buffer, a string", lambda x: isinstance(x, str)),
+    "scope": ("a scope, a string", lambda x: isinstance(x, str)),
     "loop": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
+    "outer": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
+    "inner": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
     "loops": ("loops, as sch.loops(stage) returns them", _is_loops),
     "axis": ("a grid axis, or a list of them", lambda x: isinstance(x, str | list | tuple)),
     "factors": ("a list of numbers or params", lambda x: isinstance(x, list | tuple)),

@@ -17,7 +17,7 @@ input's dimensions of equal extent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
@@ -39,91 +39,8 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part
 from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, reads
-
-
-@dataclass(frozen=True)
-class Nest:
-    """Where a stage is going: the loops around the end of `loop`'s body, and who lives in that nest."""
-
-    outer: tuple[For, ...]
-    hosts: tuple[str, ...]
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(f.var for f in self.outer)
-
-
-def nest_of(state: State, ref: Loop) -> Nest:
-    loop = state.loop(ref)
-    path = state.loops(ref.stage)
-    outer = path[: path.index(loop) + 1]
-    return Nest(outer, tuple(dict.fromkeys(s.name for s in stages(outer[0]))))
-
-
-def _touches(d: Definition) -> list[tuple[str, tuple[Expr, ...]]]:
-    return [(b, d.action.index) for b in writes(d.action)] + [(x.buffer, x.index) for x in d.reads()]
-
-
-def align(state: State, d: Definition, nest: Nest) -> dict[str, tuple[str, str]]:
-    """axis of `d` → (host stage, axis of that host) it runs along with."""
-    result: dict[str, tuple[str, str]] = {}
-    hosts = [h for h in nest.hosts if h in state.definitions]
-    mine = _touches(d)
-    made_here = {b for h in hosts for b in writes(state.definitions[h].action)}
-    for through_inputs in (False, True):
-        for host in hosts:
-            other = state.definitions[host]
-            for buffer, index in mine:
-                if (buffer in made_here) == through_inputs:
-                    continue
-                theirs = [ix for b, ix in _touches(other) if b == buffer]
-                if not through_inputs:
-                    theirs = [other.action.index] if buffer in writes(other.action) else []
-                for a, b in (pair for ix in theirs for pair in zip(index, ix, strict=True)):
-                    if not (isinstance(a, Var) and isinstance(b, Var)) or a.name in result:
-                        continue
-                    same = _same_extent(d, a.name, host, other, b.name, result)
-                    if same and _free(state, host, b.name, result, nest):
-                        result[a.name] = (host, b.name)
-    return result
-
-
-def _same_extent(
-    d: Definition, mine: str, host: str, other: Definition, theirs: str, aligned: Mapping[str, tuple[str, str]]
-) -> bool:
-    """True if two axes are equally long, as expressions (over axes that run along with one another)."""
-    if mine not in d.extents or theirs not in other.extents:
-        return False
-    env: dict[str, Expr] = {a: Var(b) for a, (h, b) in aligned.items() if h == host}
-    needed = variables(d.extents[mine]) & set(d.extents)
-    return needed <= set(env) and substitute(d.extents[mine], env) == other.extents[theirs]
-
-
-def _free(state: State, host: str, axis: str, aligned: Mapping[str, tuple[str, str]], nest: Nest) -> bool:
-    """True if an axis of a host can run here in full, over loops that no other aligned axis runs over."""
-    expr = state.axes[host][axis]
-    taken = [state.axes[h][a] for h, a in aligned.values()]
-    if any(expr == e or variables(expr) & variables(e) & nest.names for e in taken):
-        return False
-    pieces = [{f.var: f for f in for_loops(path)} for path, s in paths(state.program.body) if s.name == host]
-    here = {f.var: f for f in nest.outer}
-    every = frozenset[str]().union(*pieces)
-    sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
-    if not variables(expr) <= every | sizes:
-        return False  # the host has given the axis away (to a private fold)
-    for var in variables(expr) & every:
-        loops = [p.get(var) for p in pieces]
-        if var in here:
-            loops.append(here[var])
-        ranges = {None if f is None else (f.lo, f.hi) for f in loops}
-        # A piece of a partitioned loop is not the axis; nor is a loop here that only shares the name.
-        if len(ranges) > 1:
-            return False
-        bounds = [variables(f.lo) | variables(f.hi) for f in loops if f is not None and var not in here]
-        if any((b & every) - nest.names for b in bounds):
-            return False
-    return True
 
 
 def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dict[str, Expr], str | None]:
@@ -146,6 +63,7 @@ def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dic
             guards += [*run.guards, binary("lt", run.expr, substitute(extent, env))]
         taken |= {f.var for f in loops}
     missing = next((f.var for f in nest.outer if not any(f.var in variables(e) for e in env.values())), None)
+    missing = missing or shared_in_part(state, aligned, nest)
     scope = scope_of(state.program, (*nest.outer, *loops))
     needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
@@ -206,7 +124,7 @@ def check_locations(state: State, name: str, request: str) -> None:
     here = next(k for k, (_, s) in enumerate(order) if s.name == name)
     path, stage = order[here]
     for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
-        _check_read(state, stage, load, for_loops(path), order[:here], request)
+        check_read(state, stage, load, for_loops(path), order[:here], request)
     for k, (around, reader) in enumerate(order):
         for load in (x for x in reads(reader) if reader.name != name and x.buffer in writes(stage.action)):
             if k < here:
@@ -217,7 +135,7 @@ def check_locations(state: State, name: str, request: str) -> None:
                     hint=f'fuse_at("{reader.name}", …) later, or choose another loop',
                 )
             loops = for_loops(around)
-            _check_read(state, reader, load, loops, order[:k], request)
+            check_read(state, reader, load, loops, order[:k], request)
             changing = [f.var for f in reduction_loops(stage, for_loops(path)) if any(f is x for x in loops)]
             if changing:
                 raise ScheduleError(
@@ -227,7 +145,7 @@ def check_locations(state: State, name: str, request: str) -> None:
                 )
 
 
-def _check_read(
+def check_read(
     state: State,
     reader: Stage,
     load: Load,
@@ -342,7 +260,16 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
             legal=[f.var for f in nest.outer[: [f.var for f in nest.outer].index(missing)]],
             where=print_stage(stage),
         )
+    kept = frozenset[str]().union(*(variables(i) for i in stage.action.index))
     for axis in d.reduced:
+        both = sorted(variables(env[axis]) & kept & nest.names)
+        if both:
+            raise ScheduleError(
+                request,
+                f"`{name}` reduces over `{axis}` and keeps other axes, and the fused loop `{both[0]}` runs over both",
+                where=print_stage(stage),
+                hint="fuse its loops after this",
+            )
         grid = [f.var for f in nest.outer if f.kind != "serial" and f.var in variables(env[axis])]
         if grid:
             raise ScheduleError(
@@ -351,8 +278,8 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
                 where=print_stage(stage),
             )
     owed = obligations(state, name, d.reads(), nest)
-    kept = (o for o in state.program.owes if o.stage != name)
-    program = replace(state.program, owes=tuple(dict.fromkeys((*kept, *owed))))
+    others = (o for o in state.program.owes if o.stage != name)
+    program = replace(state.program, owes=tuple(dict.fromkeys((*others, *owed))))
     program = program.with_body(append_to(program.body, loop, body))
     result = replace(state, program=program).define(name, d, env)
     check_locations(result, name, request)

@@ -21,11 +21,18 @@ from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.names import fits
 from neptune.ir.program import Program, Store, Tunable
 from neptune.schedule.bind import bind
+from neptune.schedule.cache_read import cache_read
+from neptune.schedule.cache_write import cache_write
 from neptune.schedule.checked import checked, primitive
+from neptune.schedule.compute_at import compute_at
+from neptune.schedule.decompose_reduction import decompose_reduction
+from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
 from neptune.schedule.partition import partition
 from neptune.schedule.reorder import reorder
+from neptune.schedule.reverse_compute_at import reverse_compute_at
+from neptune.schedule.set_scope import set_scope
 from neptune.schedule.split import cover, split
 from neptune.schedule.state import Decision, Definition, Loop, State, initial, names_in_use
 from neptune.schedule.trace import Step, as_code
@@ -189,6 +196,16 @@ class ScheduleBase:
         self._commit(reorder(self._state, loops), "reorder", *loops)
 
     @primitive
+    def fuse(self, outer: Loop, inner: Loop) -> Loop:
+        """Make one loop of two, of which one is directly inside the other; returns it.
+
+        `for i in [0, m): for j in [0, n)` → `for i_j in [0, m * n)`, in which i is `i_j // n` and j `i_j % n`.
+        """
+        state, var = fuse(self._state, outer, inner)
+        self._commit(state, "fuse", outer, inner)
+        return Loop(inner.stage, var)
+
+    @primitive
     def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
         """Spread loops over grid axes: `bind(i0, "grid.x")`, or a list of each (outermost first)."""
         loops = (where,) if isinstance(where, Loop) else tuple(where)
@@ -211,6 +228,40 @@ class ScheduleBase:
     def fuse_at(self, stage: str, loop: Loop) -> None:
         """Naive fusion: move a consumer to the end of a loop's body, recording what it then owes."""
         self._commit(fuse_at(self._state, stage, loop), "fuse_at", stage, loop)
+
+    @primitive
+    def compute_at(self, stage: str, loop: Loop) -> None:
+        """Compute a producer inside a loop of its consumers, over the region that they read there."""
+        self._commit(compute_at(self._state, stage, loop), "compute_at", stage, loop)
+
+    @primitive
+    def reverse_compute_at(self, stage: str, loop: Loop) -> None:
+        """Move a consumer to the end of a loop's body, where all it reads must be complete."""
+        self._commit(reverse_compute_at(self._state, stage, loop), "reverse_compute_at", stage, loop)
+
+    @primitive
+    def cache_read(self, stage: str, buffer: str) -> str:
+        """Let a stage read a copy of a buffer; returns the copy stage, which is called like its buffer."""
+        state, copy = cache_read(self._state, stage, buffer)
+        self._commit(state, "cache_read", stage, buffer)
+        return copy
+
+    @primitive
+    def cache_write(self, stage: str) -> str:
+        """Let a stage write a buffer of its own, which a copy stage then copies; returns the copy stage."""
+        state, copy = cache_write(self._state, stage)
+        self._commit(state, "cache_write", stage)
+        return copy
+
+    @primitive
+    def set_scope(self, buffer: str, scope: str) -> None:
+        """Demand that a temporary lives on chip ("tile"), or take that back ("global")."""
+        self._commit(set_scope(self._state, buffer, scope), "set_scope", buffer, scope)
+
+    @primitive
+    def decompose_reduction(self, stage: str, loop: Loop) -> None:
+        """Make the init of a reduction a stage of its own, `<stage>_init`, in front of a loop."""
+        self._commit(decompose_reduction(self._state, stage, loop), "decompose_reduction", stage, loop)
 
     @primitive
     def partition(self, loop: Loop) -> None:

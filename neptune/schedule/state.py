@@ -166,6 +166,15 @@ class State:
             axes={**self.axes, stage: dict(axes)},
         )
 
+    def define_beside(self, stage: str, definition: Definition, other: str, *, after: bool) -> State:
+        """Define a new stage, with loops called like its axes, next to another in the order of stages."""
+        order: dict[str, Definition] = {}
+        for name, d in self.definitions.items():
+            mine = {stage: definition} if name == other else {}
+            order |= {name: d, **mine} if after else {**mine, name: d}
+        axes = {a: Var(a) for a in definition.extents}
+        return replace(self, definitions=order, axes={**self.axes, stage: axes})
+
     def substitute_axes(self, names: Iterable[str], env: Mapping[str, Expr]) -> State:
         """Loops of these stages were rewritten: carry that through to where their axes are."""
         # Helpers (a previous value, a repair) have no axes of their own.

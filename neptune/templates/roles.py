@@ -6,58 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Var
-from neptune.ir.program import Update, writes
+from neptune.ir.program import Update
+from neptune.schedule.alignment import Axes, Axis
 from neptune.schedule.schedule import ScheduleBase
-from neptune.schedule.state import Definition, Loop
-
-Axis = tuple[str, str]
-"""(stage, axis name)"""
-
-
-class Axes:
-    """Which axes of different stages are the same axis: joined where one stage reads another's result."""
-
-    def __init__(self, sch: ScheduleBase) -> None:
-        self._parent: dict[Axis, Axis] = {}
-        self._sch = sch
-        made = {b: s for s in sch.stages for b in writes(sch.definition(s).action)}
-        for stage in sch.stages:
-            for buffer, index in _accesses(sch.definition(stage)):
-                if buffer in made:
-                    self._join_index((stage, index), (made[buffer], sch.definition(made[buffer]).action.index))
-
-    def join_through_inputs(self) -> None:
-        """Also join the axes of different stages that run over one dimension of an input."""
-        seen: dict[str, tuple[str, tuple[object, ...]]] = {}
-        for stage in self._sch.stages:
-            for buffer, index in _accesses(self._sch.definition(stage)):
-                if buffer in seen and seen[buffer][0] != stage:
-                    self._join_index((stage, index), seen[buffer])
-                seen.setdefault(buffer, (stage, index))
-
-    def same(self, a: Axis, b: Axis) -> bool:
-        return self.root(a) == self.root(b)
-
-    def root(self, a: Axis) -> Axis:
-        while (up := self._parent.get(a, a)) != a:
-            a = up
-        return a
-
-    def of(self, stage: str, like: Axis) -> str | None:
-        """The axis of `stage` that is the same axis as `like`."""
-        return next((n for n, _ in self._sch.definition(stage).axes if self.same((stage, n), like)), None)
-
-    def _join_index(self, a: tuple[str, tuple[object, ...]], b: tuple[str, tuple[object, ...]]) -> None:
-        for x, y in zip(a[1], b[1], strict=True):
-            if isinstance(x, Var) and isinstance(y, Var):
-                mine, theirs = self._sch.definition(a[0]).extents, self._sch.definition(b[0]).extents
-                if mine.get(x.name) == theirs.get(y.name) and x.name in mine:
-                    self._parent[self.root((a[0], x.name))] = self.root((b[0], y.name))
-
-
-def _accesses(d: Definition) -> list[tuple[str, tuple[object, ...]]]:
-    return [(x.buffer, x.index) for x in d.reads()]
+from neptune.schedule.state import Loop
 
 
 @dataclass(frozen=True)
@@ -83,7 +35,7 @@ class Chain:
 
 def chain(sch: ScheduleBase, template: str) -> Chain:
     """The chain of a program; ScheduleError where it has none (`template` is named in the message)."""
-    axes = Axes(sch)
+    axes = Axes({s: sch.definition(s) for s in sch.stages})
     fused = _fused_axis(sch, axes)
     if fused is None:
         axes.join_through_inputs()

@@ -120,6 +120,7 @@ def with_kernels(program: Program, nests: Sequence[Stmt]) -> Program:
     used |= {x.buffer for s in stages(result) for v in values(s.action) for x in loads(v)}
     allocated = {s.buffer.name for s in _allocs(result)}
     temporaries = tuple(b for b in program.temporaries if b.name in used and b.name not in allocated)
+    _check_scopes(temporaries, result)
     return replace(program, body=result, temporaries=temporaries)
 
 
@@ -141,6 +142,20 @@ def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
         outside = any(True for o in others for _ in accesses(o, buffer.name))
         body = _allocate(program, grid, body, buffer, outside or buffer.name in outputs)
     return wrap(grid, body)
+
+
+def _check_scopes(temporaries: tuple[Buffer, ...], body: Stmt) -> None:
+    """Raise a ScheduleError for a buffer that must be a tile (`set_scope`) and is not."""
+    for b in (b for b in temporaries if b.scope == "tile"):
+        users = [[s.name for s in stages(k) if any(True for _ in accesses(s, b.name))] for k in kernels_of(body)]
+        apart = [u for u in users if u]
+        raise ScheduleError(
+            f"keep `{b.name}` on chip",
+            f"its scope is tile, and its stages are in {len(apart)} kernels: {' | '.join(map(', '.join, apart))}"
+            if len(apart) > 1
+            else "its scope is tile, and what a stage reads of it another iteration or program has written",
+            hint=f'fuse them into one kernel, or set_scope("{b.name}", "global")',
+        )
 
 
 def _allocs(s: Stmt) -> Iterator[Alloc]:

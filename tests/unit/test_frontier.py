@@ -5,7 +5,7 @@ from neptune.frontend.builder import build, exp
 from neptune.fusion.frontier import Frontier, changing_loops, frontier, sees_the_same
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
-from neptune.schedule.fuse_at import nest_of
+from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Loop, State, initial
 from tests.chains import attention, cells, matrix, per_row
 

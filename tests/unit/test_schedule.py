@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,7 +22,8 @@ from neptune.templates.flash_attention import flash_attention
 from neptune.templates.softmax_online import softmax_online
 from neptune.templates.softmax_row import softmax_row
 from neptune.tile.localize import localize
-from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_max, row_sums
+from tests.random_schedules import random_schedule
+from tests.schedule_examples import Frozen, check_round_trips, check_same, gram, maps, matmul, row_max, row_sums
 
 
 def tiled_matmul(sch: Schedule) -> None:
@@ -80,6 +79,7 @@ def test_steps_print_as_calls() -> None:
 
 # --- a call that fails -------------------------------------------------------------------------
 
+SCOPES = ["tile", "global", "shared"]
 PROGRAMS = [matmul, gram, maps, row_sums, row_max, softmax, figure1]
 
 
@@ -90,6 +90,7 @@ def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
     stage = draw(st.sampled_from(names))
     loops = [f for n in sch.stages for f in sch.loops(n)] + [Loop("nothing", "i"), Loop(sch.stages[0], "z")]
     one, two = draw(st.sampled_from(loops)), draw(st.sampled_from(loops))
+    buffer = draw(st.sampled_from(sorted(sch.program.globals)))
     factors: list[int | Var] = [0, 1, 2, 3, Var("BM"), Var("foreign")]
     factor = draw(st.sampled_from(factors))
     axis = draw(st.sampled_from(["grid.x", "grid.y", "grid.w"]))
@@ -106,6 +107,15 @@ def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
                 lambda: sch.bind([one, two], ["grid.x"]),
                 lambda: sch.inline(stage),
                 lambda: sch.fuse_at(stage, one),
+                lambda: sch.fuse(one, two),
+                lambda: sch.compute_at(stage, one),
+                lambda: sch.reverse_compute_at(stage, one),
+                lambda: sch.cache_read(stage, buffer),
+                lambda: sch.cache_write(stage),
+                lambda: sch.set_scope(
+                    draw(st.sampled_from(sorted(sch.program.globals))), draw(st.sampled_from(SCOPES))
+                ),
+                lambda: sch.decompose_reduction(stage, one),
                 lambda: sch.partition(one),
                 lambda: sch.privatize(stage, one),
                 lambda: sch.rolling_update(stage, one),
@@ -140,46 +150,13 @@ def test_any_sequence_of_calls_is_sound_and_atomic(data: st.DataObject) -> None:
 # --- schedules that mostly succeed -------------------------------------------------------------
 
 
-def random_step(sch: Schedule, rng: random.Random) -> None:
-    """One primitive with arguments drawn until it takes them (or not at all)."""
-    kind = rng.choice(
-        ["split", "tile", "reorder", "bind", "inline", "partition", "privatize", "cover", "roll"] + ["fuse"] * 4
-    )
-    for _ in range(8):
-        with suppress(NeptuneError):
-            return attempt(sch, rng, kind)
-
-
-def attempt(sch: Schedule, rng: random.Random, kind: str) -> None:
-    stage = rng.choice(sch.stages)
-    loops = sch.loops(stage)
-    loop = rng.choice([f for s in sch.stages for f in sch.loops(s)])
-    factors: list[int | Var] = [2, 3, Var("BM")]
-    steps: dict[str, Callable[[], object]] = {
-        "split": lambda: sch.split(loop, rng.choice(factors)),
-        "tile": lambda: sch.tile(rng.sample(loops, min(2, len(loops))), factors[: len(loops)][:2]),
-        "reorder": lambda: sch.reorder(*rng.sample(loops, min(3, len(loops)))),
-        "bind": lambda: sch.bind(loop, rng.choice(["grid.x", "grid.y"])),
-        "inline": lambda: sch.inline(stage),
-        "fuse": lambda: sch.fuse_at(stage, loop),
-        "partition": lambda: sch.partition(loop),
-        "privatize": lambda: sch.privatize(stage, rng.choice(loops)),
-        "roll": lambda: sch.rolling_update(stage, loop),
-        "cover": lambda: sch.cover(loop, rng.choice(["WIDE", "LONG"])),
-    }
-    steps[kind]()
-
-
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_random_schedules_keep_the_meaning(make: Callable[[], Program]) -> None:
-    """Also after localize, where it has a tile form."""
+    """Also after localize, where it has a tile form; and as JSON and code."""
     for seed in range(6):
-        rng = random.Random(seed)
-        sch = Schedule(make())
-        sch.param("BM", [2, 4])
-        for _ in range(rng.randint(3, 10)):
-            random_step(sch, rng)
+        sch = random_schedule(make(), seed)
         verify(decompose(sch.program))
+        check_round_trips(sch, make())
         if sch.program.owes:
             continue
         check_same(make(), sch.program, tiles=(2,))

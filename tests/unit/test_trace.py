@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -12,30 +11,11 @@ from neptune.choose import shipped_templates
 from neptune.errors import FusionError, NeptuneError, RecordError, ScheduleError
 from neptune.fusion.schedule import PRIMITIVES, Schedule, replay
 from neptune.ir.expr import Var
-from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, as_code, trace_from_json, trace_to_json
-from tests.schedule_examples import matmul
-
-
-def run_code(program: Program, code: str) -> Schedule:
-    """Execute the text that `as_code` gave on a fresh schedule."""
-    names: dict[str, Any] = {}
-    exec(code, names)
-    sch = Schedule(program)
-    names["schedule"](sch)
-    return sch
-
-
-def check_round_trips(sch: Schedule, program: Program) -> None:
-    """The schedule's trace survives JSON, replay and code."""
-    trace = trace_from_json(trace_to_json(sch.trace))
-    assert trace == sch.trace
-    for again in (replay(program, trace), run_code(program, sch.as_code())):
-        assert again.program == sch.program
-        assert again.trace == sch.trace and again.decisions == sch.decisions
+from tests.schedule_examples import check_round_trips, matmul
 
 
 @pytest.mark.parametrize("name", sorted(shipped_templates()))

@@ -1,0 +1,178 @@
+"""Which axes of different stages are one axis: the relation that fusion, roles and repairs go by.
+
+Two axes *meet* where both index the same dimension of a buffer and are equally long. They meet first through
+results that one stage hands to the other, and only where there are none through a common input.
+
+- `Axes(definitions)` closes that over a whole program: what templates ask to find their stages;
+- `align(state, d, nest)` picks, for one stage that moves into a nest, the axes of the stages there that it
+  can run along with in full, over the loops as they are now.
+
+Where an axis is now is `State.axes`: an expression over loops. After `fuse` that is a quotient or a remainder of
+a loop: such a loop can only be shared by running over all axes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from neptune.ir.expr import Expr, Op, Var, substitute, variables, walk
+from neptune.ir.program import For, for_loops, paths, stages, writes
+from neptune.schedule.state import Definition, Loop, State
+
+Axis = tuple[str, str]
+"""(stage, axis name)"""
+Index = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Where a stage is going: the loops around the end of `loop`'s body, and who lives in that nest."""
+
+    outer: tuple[For, ...]
+    hosts: tuple[str, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(f.var for f in self.outer)
+
+
+def nest_of(state: State, ref: Loop) -> Nest:
+    loop = state.loop(ref)
+    path = state.loops(ref.stage)
+    outer = path[: path.index(loop) + 1]
+    return Nest(outer, tuple(dict.fromkeys(s.name for s in stages(outer[0]))))
+
+
+# --- where two stages meet -----------------------------------------------------------------------
+
+
+def _touches(d: Definition) -> list[tuple[str, Index]]:
+    return [(b, d.action.index) for b in writes(d.action)] + [(x.buffer, x.index) for x in d.reads()]
+
+
+def meetings(d: Definition, other: Definition, results: Collection[str], through_inputs: bool) -> Iterator[Axis]:
+    """(axis of `d`, axis of `other`) that index one dimension of a buffer: of `results`, what `other` writes
+    there; through inputs, any buffer but those."""
+    for buffer, index in _touches(d):
+        if (buffer in results) == through_inputs:
+            continue
+        theirs = [ix for b, ix in _touches(other) if b == buffer]
+        if not through_inputs:
+            theirs = [other.action.index] if buffer in writes(other.action) else []
+        for a, b in (pair for ix in theirs for pair in zip(index, ix, strict=True)):
+            if isinstance(a, Var) and isinstance(b, Var):
+                yield a.name, b.name
+
+
+def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: Mapping[str, Expr]) -> bool:
+    """True if two axes are equally long, as expressions; `env`: axes of `d` → those of `other` they are."""
+    if mine not in d.extents or theirs not in other.extents:
+        return False
+    needed = variables(d.extents[mine]) & set(d.extents)
+    return needed <= set(env) and substitute(d.extents[mine], dict(env)) == other.extents[theirs]
+
+
+class Axes:
+    """Which axes of a program are the same axis: joined where one stage reads another's result."""
+
+    def __init__(self, definitions: Mapping[str, Definition]) -> None:
+        self._parent: dict[Axis, Axis] = {}
+        self._definitions = definitions
+        self._results = {b for d in definitions.values() for b in writes(d.action)}
+        self._join(through_inputs=False)
+
+    def join_through_inputs(self) -> None:
+        """Also join the axes of different stages that run over one dimension of an input."""
+        self._join(through_inputs=True)
+
+    def same(self, a: Axis, b: Axis) -> bool:
+        return self.root(a) == self.root(b)
+
+    def root(self, a: Axis) -> Axis:
+        while (up := self._parent.get(a, a)) != a:
+            a = up
+        return a
+
+    def of(self, stage: str, like: Axis) -> str | None:
+        """The axis of `stage` that is the same axis as `like`."""
+        return next((n for n, _ in self._definitions[stage].axes if self.same((stage, n), like)), None)
+
+    def _join(self, through_inputs: bool) -> None:
+        for name, d in self._definitions.items():
+            for host, other in self._definitions.items():
+                if host == name:
+                    continue
+                for mine, theirs in meetings(d, other, self._results, through_inputs):
+                    along = ((a, self.of(host, (name, a))) for a in d.extents)
+                    env: dict[str, Expr] = {a: Var(b) for a, b in along if b is not None}
+                    if same_extent(d, mine, other, theirs, env):
+                        self._parent[self.root((name, mine))] = self.root((host, theirs))
+
+
+# --- moving into a nest ------------------------------------------------------------------------------
+
+
+def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
+    """axis of `d` → (host stage, axis of that host) it runs along with."""
+    result: dict[str, Axis] = {}
+    hosts = [h for h in nest.hosts if h in state.definitions]
+    made_here = {b for h in hosts for b in writes(state.definitions[h].action)}
+    for through_inputs in (False, True):
+        for host in hosts:
+            other = state.definitions[host]
+            for mine, theirs in meetings(d, other, made_here, through_inputs):
+                if mine in result:
+                    continue
+                env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+                if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
+                    result[mine] = (host, theirs)
+    return result
+
+
+def _free(state: State, axis: Axis, aligned: Mapping[str, Axis], nest: Nest) -> bool:
+    """True if an axis of a host can run here in full, over loops that no other aligned axis runs over."""
+    host = axis[0]
+    expr = state.axes[host][axis[1]]
+    # The axes of one host never stand for the same element twice, though `fuse` may have put them in one loop.
+    taken = {(h, a): state.axes[h][a] for h, a in aligned.values()}
+    shares = (h != host and variables(expr) & variables(e) & nest.names for (h, _), e in taken.items())
+    if axis in taken or expr in taken.values() or any(shares):
+        return False
+    pieces = [{f.var: f for f in for_loops(path)} for path, s in paths(state.program.body) if s.name == host]
+    here = {f.var: f for f in nest.outer}
+    every = frozenset[str]().union(*pieces)
+    sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
+    if not variables(expr) <= every | sizes:
+        return False  # the host has given the axis away (to a private fold)
+    if fused_loops(expr) & every - nest.names:
+        return False  # a copy of a fused loop would run over its other axes as well
+    for var in variables(expr) & every:
+        loops = [p.get(var) for p in pieces]
+        if var in here:
+            loops.append(here[var])
+        ranges = {None if f is None else (f.lo, f.hi) for f in loops}
+        # A piece of a partitioned loop is not the axis; nor is a loop here that only shares the name.
+        if len(ranges) > 1:
+            return False
+        bounds = [variables(f.lo) | variables(f.hi) for f in loops if f is not None and var not in here]
+        if any((b & every) - nest.names for b in bounds):
+            return False
+    return True
+
+
+def fused_loops(expr: Expr) -> frozenset[str]:
+    """The variables of which an axis takes the quotient or the remainder."""
+    parts = (x.args[0] for x in walk(expr) if isinstance(x, Op) and x.name in ("floordiv", "mod"))
+    return frozenset[str]().union(*map(variables, parts))
+
+
+def shared_in_part(state: State, aligned: Mapping[str, Axis], nest: Nest) -> str | None:
+    """A loop of the nest that some aligned axis takes a quotient or remainder of, while another axis of the
+    same host that is in it is not aligned: its iterations would come several times."""
+    for host, axis in aligned.values():
+        for var in sorted(fused_loops(state.axes[host][axis]) & nest.names):
+            members = {(host, a) for a, e in state.axes[host].items() if var in variables(e)}
+            if not members <= set(aligned.values()):
+                return var
+    return None

@@ -1,0 +1,91 @@
+"""cache_read: a stage reads a copy of a buffer.
+
+`cache_read(y, x)` before → after::
+
+    for i: y: y[i] = f(x[i], x[i + 1])        for i: x_read: x_read[i] = x[i]
+                                              for i: y: y[i] = f(x_read[i], x_read[i + 1])
+
+The copy is a stage like any other: `compute_at` brings it under a loop of its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from neptune.errors import ScheduleError
+from neptune.ir.expr import Expr, Load, Var, rewrite
+from neptune.ir.printer import print_stage
+from neptune.ir.program import ZERO, Buffer, For, Seq, Stage, Stmt, Store, map_action, seq, stages, writes
+from neptune.schedule.state import Definition, State, fresh_name, names_in_use, reads, replace_node
+
+
+def cache_read(state: State, name: str, buffer: str) -> tuple[State, str]:
+    """Let a stage read a copy of a buffer; returns the name of the copy stage (and of its buffer)."""
+    request = f"cache_read(`{name}`, `{buffer}`)"
+    d = state.definition(name)
+    source = _source(state, name, buffer, request)
+    nest = own_nest(state, name, request)
+    writer = state.writer(buffer)
+    if writer is not None and any(s.name == writer for s in stages(nest)):
+        raise ScheduleError(
+            request, f"`{writer}`, which computes `{buffer}`, is in the same nest", hint="do this before you fuse"
+        )
+    fresh = fresh_name(names_in_use(state.program), f"{buffer}_read")
+
+    def renamed(e: Expr) -> Expr:
+        return rewrite(e, other)
+
+    def other(x: Expr) -> Expr | None:
+        if not isinstance(x, Load) or x.buffer != buffer:
+            return None
+        return Load(fresh, tuple(map(renamed, x.index)), x.dtype)
+
+    first = next(x for x in (*d.reads(), *reads(state.path(name)[1])) if x.buffer == buffer)
+    copy, definition = copy_stage(source, fresh, fresh, buffer, first.index, state)
+    node = state.path(name)[1]
+    when = None if node.when is None else renamed(node.when)
+    reader = replace_node(nest, node, replace(node, action=map_action(node.action, renamed), when=when))
+    state = state.with_body(replace_node(state.program.body, nest, seq(copy, reader)))
+    state = state.with_temporary(Buffer(fresh, source.shape, source.dtype))
+    when = None if d.when is None else renamed(d.when)
+    state = state.define(name, replace(d, action=map_action(d.action, renamed), when=when), state.axes[name])
+    return state.define_beside(fresh, definition, name, after=False), fresh
+
+
+def _source(state: State, name: str, buffer: str, request: str) -> Buffer:
+    """The buffer to copy: a global one that the stage reads and does not write."""
+    node = state.path(name)[1]
+    read = tuple(dict.fromkeys(x.buffer for x in reads(node) if x.buffer in state.program.globals))
+    if buffer not in read or buffer in writes(node.action):
+        raise ScheduleError(request, f"`{name}` does not read `{buffer}`", legal=read, where=print_stage(node))
+    return state.program.globals[buffer]
+
+
+def own_nest(state: State, name: str, request: str) -> Stmt:
+    """The top-level nest around a stage that is in one piece."""
+    if sum(s.name == name for s in stages(state.program.body)) > 1:
+        raise ScheduleError(request, f"`{name}` is in pieces", hint="do this before partition")
+    body = state.program.body
+    nests = body.stmts if isinstance(body, Seq) else (body,)
+    return next(t for t in nests if any(s.name == name for s in stages(t)))
+
+
+def copy_stage(
+    like: Buffer, stage: str, target: str, source: str, wish: Sequence[Expr], state: State
+) -> tuple[Stmt, Definition]:
+    """The nest `target[axes…] = source[axes…]` over all of a buffer, and its definition.
+
+    Its axes are called like the variables of `wish`, an index of the buffer, where these are distinct.
+    """
+    used = set(state.program.buffers) | {s.name for s in state.program.scalars} | {stage, target}
+    used |= {t.name for t in state.program.tunables} | {s.name for s in stages(state.program.body)}
+    axes: list[str] = []
+    for k, i in enumerate(wish):
+        axes.append(fresh_name([*used, *axes], i.name if isinstance(i, Var) else f"i{k}"))
+    index = tuple(Var(a) for a in axes)
+    store = Store(target, index, Load(source, index, like.dtype))
+    nest: Stmt = Stage(stage, store)
+    for a, extent in reversed(list(zip(axes, like.shape, strict=True))):
+        nest = For(a, ZERO, extent, nest)
+    return nest, Definition(tuple(zip(axes, like.shape, strict=True)), store)

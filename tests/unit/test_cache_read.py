@@ -1,0 +1,90 @@
+"""cache_read: a copy that is a stage like any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neptune.errors import ScheduleError
+from neptune.fusion.schedule import Schedule
+from tests.lowering import check_all, scheduled
+from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums
+
+
+def test_the_stage_reads_a_copy() -> None:
+    sch = Schedule(matmul())
+    copy = sch.cache_read("c", "a")
+    assert copy == "a_read" and sch.stages == ("a_read", "c", "d")
+    text = str(sch.program)
+    assert "a_read: a_read[i, p] = a[i, p]" in text and "c[i, j] += a_read[i, p] * b[p, j]" in text
+    assert sch.producers("c") == ["a_read"]
+    check_same(matmul(), sch.program)
+
+
+@pytest.mark.parametrize("buffer", ["a", "b"])
+def test_brought_under_a_loop(buffer: str) -> None:
+    sch = Schedule(matmul())
+    copy = sch.cache_read("c", buffer)
+    _, _, k0, *_ = sch.tile(sch.loops("c"), [2, 4, 2])
+    sch.compute_at(copy, k0)
+    check_same(matmul(), sch.program)
+
+
+def test_a_result_of_another_stage_and_two_places() -> None:
+    sch = Schedule(maps())
+    assert sch.cache_read("w", "t") == "t_read"
+    assert sch.cache_read("u", "t") == "t_read_1"
+    assert sch.stages == ("t", "t_read_1", "u", "t_read", "w")
+    check_same(maps(), sch.program)
+    sch = Schedule(gram())
+    sch.cache_read("g", "s")
+    check_same(gram(), sch.program)
+
+
+def test_behind_tiling_and_fusion() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.loops("c")
+    _, j0, *_ = sch.tile([i, j], [2, 4])
+    sch.fuse_at("d", j0)
+    copy = sch.cache_read("c", "a")
+    sch.compute_at(copy, j0)
+    check_same(matmul(), sch.program)
+
+
+def test_staged_tiles_compile() -> None:
+    def arrange(sch: Schedule) -> None:
+        copies = [sch.cache_read("c", b) for b in "ab"]
+        sizes = [sch.param("BM", [16]), sch.param("BN", [16]), sch.param("BK", [16])]
+        i0, j0, k0, *_ = sch.tile(sch.loops("c"), sizes)
+        sch.bind([i0, j0], ["grid.y", "grid.x"])
+        for copy in copies:
+            sch.compute_at(copy, k0)
+            sch.set_scope(copy, "tile")
+        sch.fuse_at("d", j0)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32).astype(np.float64) for s in ((17, 20), (20, 33)))
+    sizes = {"m": 17, "n": 33, "k": 20}
+    params = dict.fromkeys(("BM", "BN", "BK"), 16)
+    tiles = check_all(scheduled(matmul(), arrange), {"a": a, "b": b}, {"d": a @ b * 2}, sizes, params, tolerance=1e-4)
+    assert len(tiles.kernels) == 1 and not tiles.temporaries
+
+
+def test_refusals() -> None:
+    sch = Schedule(row_sums())
+    with pytest.raises(ScheduleError, match=r"`r` does not read `x`\n  legal here: e"), Frozen(sch):
+        sch.cache_read("r", "x")
+    with pytest.raises(ScheduleError, match="does not read `r`"), Frozen(sch):
+        sch.cache_read("r", "r")
+    with pytest.raises(ScheduleError, match="unknown stage"), Frozen(sch):
+        sch.cache_read("z", "x")
+    with pytest.raises(ScheduleError, match="must be the name of a buffer"), Frozen(sch):
+        sch.cache_read("r", 3)  # type: ignore[arg-type]
+    sch.fuse_at("r", sch.loops("e")[0])
+    with pytest.raises(ScheduleError, match=r"`e`, which computes `e`, is in the same nest"), Frozen(sch):
+        sch.cache_read("r", "e")
+    sch = Schedule(matmul())
+    p0, _ = sch.split(sch.loops("c")[2], 2)
+    sch.partition(p0)
+    with pytest.raises(ScheduleError, match="in pieces"), Frozen(sch):
+        sch.cache_read("c", "a")

@@ -1,0 +1,68 @@
+"""cache_write: a stage computes into a buffer of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neptune.errors import ScheduleError
+from neptune.fusion.schedule import Schedule
+from tests.lowering import check_all, scheduled
+from tests.schedule_examples import Frozen, check_same, maps, matmul, row_max, row_sums
+
+
+@pytest.mark.parametrize("make, stage", [(matmul, "c"), (matmul, "d"), (row_max, "y"), (maps, "t"), (row_sums, "r")])
+def test_the_meaning_stays(make: object, stage: str) -> None:
+    assert callable(make)
+    sch = Schedule(make())
+    copy = sch.cache_write(stage)
+    assert sch.stages.index(copy) == sch.stages.index(stage) + 1
+    assert sch.consumers(stage) == [copy]
+    check_same(make(), sch.program)
+    sch.reverse_compute_at(copy, sch.loops(stage)[0])
+    check_same(make(), sch.program)
+
+
+def test_names() -> None:
+    sch = Schedule(row_max())
+    assert sch.cache_write("y") == "y_write"
+    text = str(sch.program)
+    assert "temp y_local: f32[m]" in text and "y: y_local[i] max= x" in text and "y_write: y[i] = y_local[i]" in text
+    assert sch.cache_write("y") == "y_local_write"
+    check_same(row_max(), sch.program)
+
+
+def test_an_output_tile_compiles() -> None:
+    def arrange(sch: Schedule) -> None:
+        sch.inline("d") if "d" not in {b.name for b in sch.program.outputs} else None
+        copy = sch.cache_write("d")
+        sizes = [sch.param("BM", [16]), sch.param("BN", [16]), sch.param("BK", [16])]
+        i0, j0, *_ = sch.tile(sch.loops("c"), sizes)
+        sch.bind([i0, j0], ["grid.y", "grid.x"])
+        sch.fuse_at("d", j0)
+        sch.reverse_compute_at(copy, j0)
+        sch.set_scope("d_local", "tile")
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32).astype(np.float64) for s in ((17, 20), (20, 33)))
+    params = dict.fromkeys(("BM", "BN", "BK"), 16)
+    tiles = check_all(
+        scheduled(matmul(), arrange),
+        {"a": a, "b": b},
+        {"d": a @ b * 2},
+        {"m": 17, "n": 33, "k": 20},
+        params,
+        tolerance=1e-4,
+    )
+    assert len(tiles.kernels) == 1 and not tiles.temporaries
+
+
+def test_refusals() -> None:
+    sch = Schedule(row_sums())
+    sch.fuse_at("r", sch.loops("e")[0])
+    with pytest.raises(ScheduleError, match="`r` reads `e` in the same nest"), Frozen(sch):
+        sch.cache_write("e")
+    sch = Schedule(matmul())
+    sch.decompose_reduction("c", sch.loops("c")[2])
+    with pytest.raises(ScheduleError, match="`c_init` works on the result of `c` as well"), Frozen(sch):
+        sch.cache_write("c")

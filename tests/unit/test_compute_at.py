@@ -1,0 +1,192 @@
+"""compute_at: the region that is read, no more than is asked, and a reason where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neptune.errors import ScheduleError
+from neptune.frontend.builder import build, compute, maximum, minimum, placeholder, reduce_axis, select, sum, var
+from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Expr
+from neptune.ir.program import Program
+from tests.lowering import check_all, scheduled
+from tests.schedule_examples import Frozen, check_same, maps, matmul, row_sums
+
+M, N = var("m"), var("n")
+
+
+def blur(width: int = 3) -> Program:
+    """t = 2 x, y[i] = t[i] + … + t[i + width - 1]: stages t, y."""
+    x = placeholder((M + width - 1, N), name="x")
+    t = compute((M + width - 1, N), lambda i, j: x[i, j] * 2.0, "t")
+
+    def window(i: Expr, j: Expr) -> Expr:
+        total: Expr = t[i, j]
+        for k in range(1, width):
+            total = total + t[i + k, j]
+        return total
+
+    return build(compute((M, N), window, "y"), name="blur")
+
+
+def test_a_region_is_what_is_read() -> None:
+    sch = Schedule(blur())
+    i0, _ = sch.split(sch.loops("y")[0], 4)
+    sch.compute_at("t", i0)
+    text = str(sch.program)
+    assert "for i in [0, 6):" in text and "t: t[i0 * 4 + i, j] = x[i0 * 4 + i, j]" in text
+    check_same(blur(), sch.program)
+    (said,) = [d for d in sch.decisions if d.kind == "compute_at"]
+    assert said.reason == "regions may overlap" and said.details[0].startswith("i: 6 of ")
+
+
+def test_inner_loops_and_whole_axes() -> None:
+    for depth in range(2):
+        sch = Schedule(blur())
+        sch.compute_at("t", sch.loops("y")[depth])
+        check_same(blur(), sch.program)
+    assert "computed again" not in str(sch.decisions)
+
+
+def test_named_tiles() -> None:
+    sch = Schedule(blur())
+    i, j = sch.loops("y")
+    _, j0, *_ = sch.tile([i, j], [sch.param("BM", [2, 4]), sch.param("BN", [2, 4])])
+    sch.compute_at("t", j0)
+    assert "for i in [0, BM + 2):" in str(sch.program) and "for j1 in [0, BN):" in str(sch.program)
+    check_same(blur(), sch.program)
+
+
+def test_elements_that_are_computed_again_are_reported() -> None:
+    x, z = placeholder((N,), name="x"), placeholder((M, N), name="z")
+    t = compute((N,), lambda j: x[j] * 2.0, "t")
+    program = build(compute((M, N), lambda i, j: t[j] + z[i, j], "y"))
+    sch = Schedule(program)
+    sch.compute_at("t", sch.loops("y")[0])
+    assert sch.decisions[-1].reason == "computed again in every iteration of i"
+    check_same(program, sch.program)
+
+
+@pytest.mark.parametrize("read", ["mod", "half", "clamp", "reverse", "pad"])
+def test_quasi_affine_reads(read: str) -> None:
+    x = placeholder((N,), name="x")
+    t = compute((N,), lambda j: x[j] + 1.0, "t")
+    reads = {
+        "mod": lambda j: t[(j + 3) % N],
+        "half": lambda j: t[j // 2],
+        "clamp": lambda j: t[maximum(minimum(j - 2, N - 1), 0)],
+        "reverse": lambda j: t[N - 1 - j],
+        "pad": lambda j: select(j >= 1, t[j - 1], 0.0),
+    }
+    program = build(compute((N,), reads[read], "y"))
+    sch = Schedule(program)
+    j0, _ = sch.split(sch.loops("y")[0], 4)
+    sch.compute_at("t", j0)
+    check_same(program, sch.program)
+
+
+def test_reductions() -> None:
+    sch = Schedule(matmul())
+    i, j = sch.loops("d")
+    _, j0, *_ = sch.tile([i, j], [2, 4])
+    sch.compute_at("c", j0)
+    assert [f.var for f in sch.loops("c")] == ["i0", "j0", "i1", "j1", "p"]
+    check_same(matmul(), sch.program)
+
+
+def test_chains_and_several_readers() -> None:
+    for shift in (0, 1):
+        sch = Schedule(maps(shift))
+        i = sch.loops("w")[0]
+        sch.compute_at("u", i)
+        check_same(maps(shift), sch.program)
+        with pytest.raises(ScheduleError, match="`t` is a result"), Frozen(sch):
+            sch.compute_at("t", i)
+
+
+def test_a_chain_of_producers() -> None:
+    x = placeholder((M + 4,), name="x")
+    a = compute((M + 4,), lambda i: x[i] + 1.0, "a")
+    b = compute((M + 2,), lambda i: a[i] + a[i + 2], "b")
+    program = build(compute((M,), lambda i: b[i] * b[i + 2], "c"))
+    sch = Schedule(program)
+    i0, _ = sch.split(sch.loops("c")[0], 4)
+    sch.compute_at("b", i0)
+    sch.compute_at("a", i0)
+    assert sch.stages == ("a", "b", "c")
+    check_same(program, sch.program)
+
+
+def test_a_producer_that_is_wanted_before_its_own() -> None:
+    """The region of the first is inferred through the second where that stands by then."""
+    x = placeholder((M + 1,), name="x")
+    a = compute((M + 1,), lambda i: x[i] + 1.0, "a")
+    program = build(compute((M,), lambda i: a[i] * a[i + 1], "b"))
+    sch = Schedule(program)
+    copy = sch.cache_read("a", "x")
+    i0, _ = sch.split(sch.loops("b")[0], 4)
+    sch.compute_at("a", i0)
+    sch.compute_at(copy, i0)
+    check_same(program, sch.program)
+
+
+def test_a_tile_of_a_matmul_compiles() -> None:
+    def arrange(sch: Schedule) -> None:
+        i, j = sch.loops("d")
+        i0, j0, *_ = sch.tile([i, j], [sch.param("BM", [16]), sch.param("BN", [16])])
+        sch.bind([i0, j0], ["grid.y", "grid.x"])
+        sch.compute_at("c", j0)
+        sch.split(sch.loops("c")[-1], 16)
+        sch.set_scope("c", "tile")
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32).astype(np.float64) for s in ((17, 20), (20, 33)))
+    sizes = {"m": 17, "n": 33, "k": 20}
+    tiles = check_all(
+        scheduled(matmul(), arrange), {"a": a, "b": b}, {"d": a @ b * 2}, sizes, {"BM": 16, "BN": 16}, tolerance=1e-4
+    )
+    assert len(tiles.kernels) == 1 and not tiles.temporaries
+
+
+def test_refusals() -> None:
+    sch = Schedule(matmul())
+    cases = [
+        (lambda: sch.compute_at("c", sch.loops("c")[0]), "inside `i` already"),
+        (lambda: sch.compute_at("d", sch.loops("c")[0]), "a result of the program"),
+    ]
+    for call, words in cases:
+        with pytest.raises(ScheduleError, match=words), Frozen(sch):
+            call()
+    sch = Schedule(row_sums())
+    with pytest.raises(ScheduleError, match="`y` reads it outside of `i`"), Frozen(sch):
+        sch.compute_at("e", sch.loops("r")[0])
+    with pytest.raises(ScheduleError, match="every iteration of `j` reads the same elements of `r`"), Frozen(sch):
+        sch.compute_at("r", sch.loops("y")[1])
+    sch.compute_at("r", sch.loops("y")[0])
+    check_same(row_sums(), sch.program)
+
+
+def test_a_gather_has_no_region() -> None:
+    x, at = placeholder((N,), name="x"), placeholder((M,), "int32", "at")
+    t = compute((N,), lambda j: x[j] + 1.0, "t")
+    sch = Schedule(build(compute((M,), lambda i: t[at[i]], "y")))
+    with pytest.raises(ScheduleError, match="has no bounds: t"), Frozen(sch):
+        sch.compute_at("t", sch.loops("y")[0])
+
+
+def test_what_is_still_changing_is_not_read() -> None:
+    """e reads r, which the loop over j still folds."""
+    x = placeholder((M, N), name="x")
+    j1, j2 = reduce_axis((0, N), "j"), reduce_axis((0, N), "j")
+    r = compute((M,), lambda i: sum(x[i, j1], axis=j1), "r")
+    e = compute((M, N), lambda i, j: x[i, j] * r[i], "e")
+    program = build(compute((M,), lambda i: sum(e[i, j2], axis=j2), "z"))
+    sch = Schedule(program)
+    sch.fuse_at("e", sch.loops("r")[0])
+    sch.fuse_at("z", sch.loops("e")[1])
+    check_same(program, sch.program)
+    sch = Schedule(program)
+    sch.fuse_at("e", sch.loops("r")[0])
+    with pytest.raises(ScheduleError), Frozen(sch):
+        sch.compute_at("e", sch.loops("r")[1])
