@@ -47,7 +47,7 @@ def chain(sch: ScheduleBase, template: str) -> Chain:
             hint="another template, or a schedule of your own",
         )
     reductions = [s for s in sch.stages if _reduces(sch, axes, s, fused)]
-    after = _reaches(sch, reductions)
+    after = reaches(sch, reductions)
     before = [s for s in sch.stages if s not in after and s not in reductions and axes.of(s, fused) is not None]
     first = (before or reductions)[0]
     rows = [n for n, _ in sch.definition(reductions[0]).axes if n not in sch.definition(reductions[0]).reduced]
@@ -83,14 +83,14 @@ def _fused_axis(sch: ScheduleBase, axes: Axes) -> Axis | None:
     """The axis over which some reduction and one that depends on it both reduce."""
     reductions = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
     for early in reductions:
-        later = _reaches(sch, [early])
+        later = reaches(sch, [early])
         for a in sch.definition(early).reduced:
             if any(_reduces(sch, axes, s, (early, a)) for s in reductions if s in later):
                 return (early, a)
     return None
 
 
-def _reaches(sch: ScheduleBase, starts: Iterable[str]) -> set[str]:
+def reaches(sch: ScheduleBase, starts: Iterable[str]) -> set[str]:
     """Every stage that depends on one of `starts` (not themselves, unless they depend on each other)."""
     found: set[str] = set()
     todo = [c for s in starts for c in sch.consumers(s)]
@@ -112,12 +112,14 @@ def _leads_to(sch: ScheduleBase, ends: Iterable[str]) -> set[str]:
     return inside
 
 
-def spread(sch: ScheduleBase, stage: str, rows: Loop) -> None:
-    """Bind the loops around a tile to the grid: the tile's rows on x, then the nearest loop on y, the rest on z."""
+def spread(sch: ScheduleBase, stage: str, *tile: Loop) -> None:
+    """Bind the loops around a tile to the grid: those of the tile, which come last, on x (and y), the nearest of
+    the others on the next axis, the rest on z."""
     outside: list[Loop] = []
     for loop in sch.loops(stage):
-        if loop == rows:
+        if loop == tile[0]:
             break
         outside.append(loop)
-    names = ["grid.y", *["grid.z"] * len(outside)][: len(outside)]
-    sch.bind([*outside, rows], [*reversed(names), "grid.x"])
+    free = ["grid.x", "grid.y", "grid.z"][len(tile) :]
+    names = [free[0], *["grid.z"] * len(outside)][: len(outside)]
+    sch.bind([*outside, *tile], [*reversed(names), *["grid.x", "grid.y"][: len(tile)]])

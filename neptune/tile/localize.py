@@ -188,7 +188,7 @@ def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer,
     parts = sub_stmts(s)
     users = [p for p in parts if next(accesses(p, buffer.name), None) is not None]
     separate = all(_self_contained(p, buffer.name) for p in users)
-    descend = not isinstance(s, Stage) and users and (len(users) == 1 or (separate and not wanted))
+    descend = not isinstance(s, Stage) and users and (len(users) == 1 or separate)
     if isinstance(s, For) and users and not separate:
         descend = False  # an iteration reads what an earlier one wrote
     if isinstance(s, For) and is_axis(program, s):

@@ -1,0 +1,66 @@
+"""The relation between axes: over definitions, and over loops as they are."""
+
+from __future__ import annotations
+
+from neptune.fusion.schedule import Schedule
+from neptune.ops.attention import prefill_global
+from neptune.ops.softmax import softmax
+from neptune.schedule.alignment import Axes, align, fused_loops, nest_of
+from neptune.schedule.state import Loop, State
+from tests.schedule_examples import gram, maps, matmul, row_sums
+
+
+def axes_of(sch: Schedule) -> Axes:
+    return Axes({s: sch.definition(s) for s in sch.stages})
+
+
+def state_of(sch: Schedule) -> State:
+    return sch._state
+
+
+def test_axes_meet_through_results() -> None:
+    axes = axes_of(Schedule(softmax()))
+    for stage in ("m", "e", "l", "y"):
+        assert axes.of(stage, ("m", "i")) == "i"
+    # e is computed from x; only l and y read e, and m reads x.
+    assert axes.same(("e", "j"), ("l", "j")) and axes.same(("e", "j"), ("y", "j"))
+    assert not axes.same(("m", "j"), ("e", "j"))
+    axes.join_through_inputs()
+    assert axes.same(("m", "j"), ("e", "j")) and not axes.same(("m", "j"), ("m", "i"))
+
+
+def test_a_product_keeps_its_axes_apart() -> None:
+    axes = axes_of(Schedule(prefill_global(depth=64)))
+    assert axes.same(("acc", "j"), ("p", "j")) and axes.same(("acc", "e"), ("o", "e"))
+    assert not axes.same(("acc", "e"), ("s", "d")) and not axes.same(("s", "i"), ("s", "j"))
+
+
+def test_one_axis_of_a_host_runs_along_once() -> None:
+    sch = Schedule(gram())
+    state = state_of(sch)
+    nest = nest_of(state, Loop("s", "i"))
+    # g reads s[i, p] and s[j, p]: both rows are rows of s, and only one of them can share its loop.
+    found = align(state, state.definitions["g"], nest)
+    assert [a for a, to in found.items() if to == ("s", "i")] == ["i"]
+
+
+def test_quotient_and_remainder_of_a_fused_loop() -> None:
+    sch = Schedule(maps())
+    both = sch.fuse(*sch.loops("t"))
+    state = state_of(sch)
+    assert fused_loops(state.axes["t"]["i"]) == {both.var}
+    found = align(state, state.definitions["u"], nest_of(state, both))
+    assert found == {"i": ("t", "i"), "j": ("t", "j")}
+    sch = Schedule(row_sums())
+    both = sch.fuse(*sch.loops("e"))
+    state = state_of(sch)
+    assert set(align(state, state.definitions["r"], nest_of(state, both)).values()) == {("e", "i"), ("e", "j")}
+
+
+def test_a_fused_loop_below_the_nest_is_not_copied() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.loops("c")
+    i0, _, i1, j1 = sch.tile([i, j], [2, 4])
+    sch.fuse(i1, j1)
+    state = state_of(sch)
+    assert align(state, state.definitions["d"], nest_of(state, i0)) == {}
