@@ -230,7 +230,14 @@ def _target_here(saved: str) -> str:
     if gpu_target() is not None:
         present, kept = default_target(), parse_target(saved)
         return saved if kept.kind == present.kind and kept.arch in ("", _arch()) else str(present)
-    return saved if saved == "llvm" and importlib.util.find_spec("tvm") is not None else "interpret"
+    return saved if saved == "llvm" and _has_tvm() else "interpret"
+
+
+def _has_tvm() -> bool:
+    try:
+        return importlib.util.find_spec("tvm") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _arch() -> str:
