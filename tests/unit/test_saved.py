@@ -220,6 +220,17 @@ def test_the_target_of_a_loaded_kernel(rows, monkeypatch):
     assert neptune.load(rows).target == ("cuda" if torch.cuda.is_available() else "llvm")
     with pytest.raises(neptune.TargetError, match="no such target"):
         neptune.load(rows, "tpu")
+    with pytest.raises(neptune.TargetError, match="a target is a string"):
+        neptune.load(rows, 3)
+
+
+def test_one_kernel_on_every_target(compiled):
+    kernel = compiled("rows")
+    x, w = torch.randn(5, 9), torch.randn(9)
+    other = kernel.for_target("interpret")
+    assert (kernel.target, other.target, other.build.target.kind) == ("llvm", "interpret", "interpret")
+    torch.testing.assert_close(other(x, w, 1.0, 2), kernel(x, w, 1.0, 2))
+    assert other.source == kernel.source and other.build.tiles == kernel.build.tiles
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
