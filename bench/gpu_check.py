@@ -2,6 +2,7 @@
 
     python -m bench.gpu_check [--json gpu.json] [--target cuda]      # exit status 0: all pass, 1: not, 2: no GPU
     python -m bench.gpu_check --target interpret                     # the same at small sizes, on the CPU
+    python -m bench.gpu_check --target cuda --save kernels           # needs no GPU; there: --saved kernels
 
 Needs torch, triton, numpy, sympy and einops, not TVM. Every operator is compiled by `neptune.compile` and compared
 with float64 on random and large inputs, needles and zero tiles at every tile boundary, lengths that no tile divides
@@ -139,6 +140,11 @@ def compiled(case: Case, target: str, params: Mapping[str, int]) -> Kernel:
     return neptune.compile(case.program, case.template, target=target, params=params)
 
 
+def saved_at(folder: Path, case: Case) -> Path:
+    """Where `--save` puts the kernel of a case, and `--saved` finds it."""
+    return folder / "".join(c if c.isalnum() else "_" for c in str(case))
+
+
 def check(case: Case, kernel: Kernel, sizes: tuple[int, int], view: str, outer: int) -> Result:
     """One kernel on all families at once: they lie side by side in the first dimension."""
     result = Result(str(case), sizes, view)
@@ -198,11 +204,14 @@ def judge(
         result.problems.append(f"{where}: a row that is zero is not exactly zero")
 
 
-def results(target: str, plan: Plan) -> Iterator[Result]:
-    """Every check of a plan; each kernel is compiled once and takes every size and view."""
+def results(target: str, plan: Plan, saved: Path | None = None) -> Iterator[Result]:
+    """Every check of a plan; each kernel is compiled once, or loaded from `saved`, and takes every size and view."""
     for case in plan.cases:
         try:
-            kernel = compiled(case, target, plan.params_of(case))
+            if saved is None:
+                kernel = compiled(case, target, plan.params_of(case))
+            else:
+                kernel = neptune.load(saved_at(saved, case), target)
         except NeptuneError as error:
             yield Result(str(case), (0, 0), "", problems=[str(error)])
             continue
@@ -228,14 +237,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=("cuda", "hip", "interpret", "llvm"), help="by default the GPU here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the environment and every error")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="compile and save the kernels, and run nothing")
+    parser.add_argument("--saved", type=Path, metavar="DIR", help="check the kernels that --save has written there")
     options = parser.parse_args(argv)
     target = options.target or str(default_target())
+    if options.save is not None:
+        plan = plan_for(target)
+        for case in plan.cases:
+            compiled(case, target, plan.params_of(case)).save(saved_at(options.save, case))
+        print(f"{len(plan.cases)} kernels in {options.save}")
+        return 0
     if not present(target, asked=options.target is not None):
         print("torch sees no such GPU here; --target interpret runs the same checks on the CPU, at small sizes")
         return 2
     print(HEAD)
     found = []
-    for r in results(target, plan_for(target)):
+    for r in results(target, plan_for(target), options.saved):
         found.append(r)
         print(line(r), flush=True)
     failed = sum(not r.passes for r in found)

@@ -5,16 +5,21 @@
 `program` starts from a Program, `te` from a TVM tensor expression; `import tvm` is not counted, everything else is:
 importing what the compiler uses (SymPy among it), the schedule with its proofs, the tile passes, the text. `cpu` is
 the processor's time of the whole, which other work on the machine does not lengthen.
+
+A second table is of `neptune.compile` with its cache: cold, from an empty one; warm, in a process that has compiled
+nothing before (its first call, imports of the compiler's modules not counted but done) and in one that has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +48,10 @@ from neptune.tile.pipeline import lower
 from neptune.codegen.triton import generate
 from neptune.templates.flash_attention import flash_attention
 imported = time.perf_counter()
+{expression}
+program = from_te(o, [q, k, v], "attention")
+"""
+EXPRESSION = """
 b, h, s_q, s_kv = (te.var(x) for x in ("b", "h", "s_q", "s_kv"))
 q = te.placeholder((b, h, s_q, 128), "float16", name="q")
 k = te.placeholder((b, h, s_kv, 128), "float16", name="k")
@@ -62,7 +71,6 @@ w = te.compute((b, h, s_q, s_kv), lambda b, h, i, j: f16(p[b, h, i, j]), name="w
 weighed = lambda b, h, i, e: te.sum(f32(w[b, h, i, j3]) * f32(v[b, h, j3, e]), axis=j3)
 acc = te.compute((b, h, s_q, 128), weighed, name="acc")
 o = te.compute((b, h, s_q, 128), lambda b, h, i, e: f16(acc[b, h, i, e] / l[b, h, i]), name="o")
-program = from_te(o, [q, k, v], "attention")
 """
 REST = """
 sch = Schedule(program)
@@ -78,16 +86,47 @@ print(json.dumps(marks | dict(total=end - start, cpu=time.process_time() - busy)
 CASES = {
     "program global": PROGRAM.format(build="prefill_global") + REST,
     "program causal": PROGRAM.format(build="prefill_causal") + REST,
-    "te global": TE.format(causal=False) + REST,
-    "te causal": TE.format(causal=True) + REST,
+    "te global": TE.format(expression=EXPRESSION.format(causal=False)) + REST,
+    "te causal": TE.format(expression=EXPRESSION.format(causal=True)) + REST,
 }
 STEPS = ("begin", "schedule", "lower", "text", "total", "cpu")
 
+CACHED = """
+import json, math, statistics, time
+import torch
+{before}
+start = time.perf_counter()
+import neptune
+import neptune.compiler
+{expression}
+def seconds():
+    start = time.perf_counter()
+    neptune.compile({compiled}, target="interpret")
+    return time.perf_counter() - start
+imported = time.perf_counter()
+first = seconds()
+print(json.dumps(dict(imports=imported - start, first=first, again=statistics.median(seconds() for _ in range(9)))))
+"""
+BUILDER = "from neptune.ops.attention import prefill_causal"
+CACHED_CASES = {
+    "program causal": CACHED.format(
+        before="", expression=BUILDER, compiled='prefill_causal(lse=True), "flash_attention"'
+    ),
+    "te causal": CACHED.format(
+        before="import tvm\nfrom tvm import te",
+        expression="import neptune.frontend.te\n" + EXPRESSION.format(causal=True),
+        compiled='o, "flash_attention", inputs=[q, k, v]',
+    ),
+}
+CACHED_STEPS = ("imports", "cold", "fresh", "warm")
 
-def run(script: str) -> dict[str, float]:
-    """Seconds of each step, in a process of its own."""
+
+def run(script: str, cache: str = "0") -> dict[str, float]:
+    """Seconds of each step, in a process of its own, with a folder of compiled kernels or none."""
     root = Path(__file__).resolve().parent.parent
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    environment = {**os.environ, "NEPTUNE_CACHE_DIR": cache}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the process died")
     times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -106,6 +145,28 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
         "worst": max(r["total"] for r in runs),
         "runs": runs,
     }
+
+
+def measure_cached(name: str, repeats: int) -> dict[str, Any]:
+    """Median seconds of `neptune.compile`: cold, warm in a fresh process, and warm in the same one."""
+    runs = []
+    try:
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                cold, fresh = (run(CACHED_CASES[name], folder) for _ in range(2))
+            seconds = (fresh["imports"], cold["first"], fresh["first"], fresh["again"])
+            runs.append(dict(zip(CACHED_STEPS, seconds, strict=True)))
+    except RuntimeError as error:
+        return {"case": name, "error": str(error)}
+    return {"case": name, "median": {k: statistics.median(r[k] for r in runs) for k in CACHED_STEPS}, "runs": runs}
+
+
+def cached_line(row: dict[str, Any]) -> str:
+    """A row of the second table, in milliseconds."""
+    if "error" in row:
+        return line(row)
+    words = [f"{row['median'][k] * 1000:.1f}" for k in CACHED_STEPS]
+    return f"| {row['case']} | {' | '.join(words)} |"
 
 
 def line(row: dict[str, Any]) -> str:
@@ -132,8 +193,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in CASES:
         rows.append(measure(name, options.repeats))
         print(line(rows[-1]), flush=True)
+    print("\n| ms, median | imports | cold | warm, first call | warm, later |\n" + "|---" * 5 + "|")
+    cached = []
+    for name in CACHED_CASES:
+        cached.append(measure_cached(name, options.repeats))
+        print(cached_line(cached[-1]), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"environment": environment, "cases": rows}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"environment": environment, "cases": rows, "cached": cached}, indent=1) + "\n"
+        )
     return 0
 
 

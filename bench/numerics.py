@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import neptune
 from bench.cases import ATTENTION, Case, attention_cases, environment, errors, poisoned, row_cases
 from bench.references import Outputs
-from neptune import Kernel
 from neptune.codegen.llvm import compile_llvm
 from neptune.errors import TargetError
 from neptune.runtime.launch import parse_target
@@ -73,9 +72,9 @@ class Subject:
     """A case on every target, compiled once: targets differ in nothing but what runs the kernel."""
 
     def __init__(self, case: Case, targets: Sequence[str]) -> None:
-        build = neptune.compile(case.program, case.template, target="interpret").build
+        kernel = neptune.compile(case.program, case.template, target="interpret")
         self.case = case
-        self.kernels = {t: Kernel(replace(build, target=parse_target(t))) for t in targets}
+        self.kernels = {t: kernel.for_target(t) for t in targets}
 
     @cached_property
     def unfused_by(self) -> str:

@@ -18,11 +18,10 @@ import dis
 import enum
 import functools
 import hashlib
-import inspect
 import struct
 import sys
 from collections.abc import Iterable
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 
@@ -48,6 +47,7 @@ IGNORED_MEMBERS = _words(
     "__static_attributes__ __weakref__ _abc_impl"
 )
 """Of a class: what does not change what its methods do, or is written by `dataclass` from what is looked at."""
+GENERATED = _words("__init__ __repr__ __eq__ __hash__ __setattr__ __delattr__ __lt__ __le__ __gt__ __ge__ __replace__")
 METHODS = (FunctionType, property, staticmethod, classmethod)
 SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 WORD = struct.calcsize("P")
@@ -237,10 +237,13 @@ class _Walk:
             raise Open(f"class {c.__qualname__} has a metaclass of its own")
         self.emit("own class", c.__qualname__)
         self.items("bases", c.__bases__)
-        own = [n for n, m in vars(c).items() if n not in IGNORED_MEMBERS and not inspect.ismemberdescriptor(m)]
-        members: dict[str, Any] = {n: vars(c)[n] for n in own}
+        content: dict[str, Any] = dict(vars(c))
+        members = {
+            n: m for n, m in content.items() if n not in IGNORED_MEMBERS and not isinstance(m, MemberDescriptorType)
+        }
         if isinstance(c, enum.EnumMeta):
-            self.items("members", [x for n, m in c.__members__.items() for x in (n, m.value)])
+            values: dict[str, Any] = {name: member.value for name, member in vars(c)["_member_map_"].items()}
+            self.value(values)
             # The rest is what Enum keeps its books with.
             members = {n: m for n, m in members.items() if isinstance(m, METHODS)}
         params = members.pop("__dataclass_params__", None)
@@ -315,10 +318,12 @@ def _is_known(v: Any) -> bool:
 
 
 def _is_generated(member: Any) -> bool:
-    """Whether `dataclass` wrote this method: then its text says it all."""
-    if not isinstance(member, FunctionType) or member.__code__.co_filename != "<string>":
+    """Whether `dataclass` wrote this method: then the fields and its code say it all."""
+    if not isinstance(member, FunctionType) or member.__name__ not in GENERATED:
         return False
-    return all(hasattr(builtins, name) for name in _names(member.__code__))
+    file = member.__code__.co_filename
+    named = (i.argval for i in dis.get_instructions(member.__code__) if i.opname == "LOAD_GLOBAL")
+    return file == dataclasses.__file__ or (file == "<string>" and all(hasattr(builtins, n) for n in named))
 
 
 def _given(default: Any) -> tuple[Any, ...]:

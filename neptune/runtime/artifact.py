@@ -139,7 +139,8 @@ def unpack(packed: Packed) -> Artifact:
         if sha256(packed.files[name]) != expected:
             raise damaged(f"{name} has been changed")
     try:
-        return _unpacked(packed.manifest, packed.files)
+        # A text that no hash speaks for is not there.
+        return _unpacked(packed.manifest, {name: packed.files[name] for name in packed.manifest["files"]})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         # Its own digest fits, so that another program has written it.
         raise damaged(f"its manifest cannot be read: {type(error).__name__} {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -17,7 +18,7 @@ from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.runtime.facts import Facts
-from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
+from neptune.runtime.launch import LEGAL, Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.plans import Plans, Specialisation
 from neptune.versions import versions
@@ -175,6 +176,17 @@ class Kernel:
         from neptune.runtime.explain import as_text
 
         return deepcopy(self._artifact.explanation) if json else as_text(self._artifact.explanation)
+
+    def for_target(self, target: str) -> Kernel:
+        """The same kernel for another target: all of them run the same programs, with the same params.
+
+        Raises TargetError for a target that there is not.
+        """
+        if not isinstance(target, str):
+            raise TargetError(f"take `{self.name}` to target {target!r}", "a target is a string", legal=LEGAL)
+        chosen = parse_target(target)
+        make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
+        return Kernel(self._artifact.for_target(str(chosen)), self._loops, make)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a folder of plain Triton source and a manifest, for `neptune.load`.

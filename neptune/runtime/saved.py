@@ -22,10 +22,10 @@ import stat
 from pathlib import Path
 
 from neptune import config
-from neptune.errors import RecordError, TargetError
+from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, unpack
 from neptune.runtime.kernel import Kernel
-from neptune.runtime.launch import LEGAL, default_target, gpu_target, parse_target
+from neptune.runtime.launch import default_target, gpu_target, parse_target
 from neptune.versions import versions
 
 MANIFEST = "manifest.json"
@@ -155,9 +155,7 @@ def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
         packed = _read(_as_path(path, asked))
         artifact = unpack(packed)
         chosen = target or config.read().target or _target_here(artifact.target)
-        if not isinstance(chosen, str):
-            raise TargetError(f"load a kernel for target {chosen!r}", "a target is a string", legal=LEGAL)
-        kernel = Kernel(artifact.for_target(str(parse_target(chosen))))
+        kernel = Kernel(artifact).for_target(chosen)
     except RecordError as error:
         raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
     _say_versions(path, packed)
@@ -230,7 +228,14 @@ def _target_here(saved: str) -> str:
     if gpu_target() is not None:
         present, kept = default_target(), parse_target(saved)
         return saved if kept.kind == present.kind and kept.arch in ("", _arch()) else str(present)
-    return saved if saved == "llvm" and importlib.util.find_spec("tvm") is not None else "interpret"
+    return saved if saved == "llvm" and _has_tvm() else "interpret"
+
+
+def _has_tvm() -> bool:
+    try:
+        return importlib.util.find_spec("tvm") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _arch() -> str:

@@ -151,7 +151,7 @@ def _decode(key: str, data: bytes) -> Artifact | None:
         if entry["key"] != key:
             return None
         return unpack(Packed(entry["manifest"], entry["files"]))
-    except (NeptuneError, ValueError, TypeError, KeyError, RecursionError):
+    except (NeptuneError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -60,6 +60,17 @@ def test_latency(name: str) -> None:
     assert latency.line(row).count("|") == 9
 
 
+@pytest.mark.parametrize("name", list(latency.CACHED_CASES))
+def test_latency_of_cached_kernels(name: str) -> None:
+    row = latency.measure_cached(name, 1)
+    assert "error" not in row
+    median = row["median"]
+    assert 0 < median["warm"] < median["cold"] / 10 and median["fresh"] < median["cold"] / 2
+    assert latency.cached_line(row).count("|") == 6
+
+
 def test_failures_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(latency.CASES, "broken", "raise ValueError('no')")
     assert latency.line(latency.measure("broken", 1)) == "| broken | ValueError: no |"
+    monkeypatch.setitem(latency.CACHED_CASES, "broken", "raise ValueError('no')")
+    assert latency.cached_line(latency.measure_cached("broken", 1)) == "| broken | ValueError: no |"
