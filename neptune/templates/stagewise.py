@@ -38,9 +38,21 @@ WHOLE = 16
 def stagewise(sch: Schedule) -> None:
     """Inline maps, tile and bind what remains, and put maps behind the reductions that they follow."""
     _inline_maps(sch)
-    grid = [loop for stage in sch.stages for loop in _tile(sch, stage)]
+    grid: list[Loop] = []
+    cut: list[Loop] = []
+    # Reductions first: the maps that follow them take over their tiles.
+    folds = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
+    for stage in folds:
+        bound, around = _tile(sch, stage)
+        grid += bound
+        # Without a grid around them, the pieces of a loop would be kernels.
+        cut += around if bound else []
     for stage in sch.stages:
-        _follow(sch, stage, grid)
+        if stage not in folds and not _follow(sch, stage, grid):
+            _tile(sch, stage)
+    for loop in cut:
+        with suppress(NeptuneError):
+            sch.partition(loop)
 
 
 # --- maps ---------------------------------------------------------------------------------------
@@ -68,27 +80,33 @@ def _reads_once(d: Definition, buffer: str) -> bool:
     return all(set(d.extents) <= frozenset[str]().union(*map(variables, index)) for index in indices)
 
 
-def _follow(sch: Schedule, stage: str, grid: list[Loop]) -> None:
+def _follow(sch: Schedule, stage: str, grid: list[Loop]) -> bool:
     """Fuse a map into the kernel of the reduction before it, where all else that it reads is older."""
-    d = sch.definition(stage)
     producers = sch.producers(stage)
-    if not isinstance(d.action, Store) or not producers:
-        return
+    if not producers:
+        return False
     last = max(producers, key=sch.stages.index)
     source = sch.definition(last)
-    if isinstance(source.action, Update) and len(source.axes) - len(source.reduced) == len(d.axes):
-        # Outside of its reduction loops the sum is complete.
-        inside = [f for f in sch.loops(last) if f in grid]
-        if inside:
-            with suppress(NeptuneError):
-                sch.fuse_at(stage, inside[-1])
+    spatial = len(source.axes) - len(source.reduced)
+    # Outside of its reduction loops the sum is complete.
+    around = [f for f in sch.loops(last) if f in grid]
+    if not isinstance(source.action, Update) or not around or spatial != len(sch.definition(stage).axes):
+        return False
+    try:
+        sch.fuse_at(stage, around[-1])
+    except NeptuneError:
+        return False
+    return True
 
 
 # --- tiles --------------------------------------------------------------------------------------
 
 
-def _tile(sch: Schedule, stage: str) -> list[Loop]:
-    """Cut the axes that make up a tile, put the tile inside, reductions around it, and bind the rest; returns that."""
+def _tile(sch: Schedule, stage: str) -> tuple[list[Loop], list[Loop]]:
+    """Cut the axes that make up a tile, put the tile inside, reductions around it, and bind the rest.
+
+    Returns the bound loops and the reduction loops.
+    """
     d = sch.definition(stage)
     sizes = _tile_sizes(d)
     outer: list[Loop] = []
@@ -113,10 +131,7 @@ def _tile(sch: Schedule, stage: str) -> list[Loop]:
         for loop, letter in zip(outer, [*reversed(letters), "grid.x"], strict=False):
             sch.bind(loop, letter)
             bound.append(loop)
-    for loop in around:
-        with suppress(NeptuneError):
-            sch.partition(loop)
-    return bound
+    return bound, around
 
 
 def _tile_sizes(d: Definition) -> dict[str, str]:
