@@ -12,6 +12,7 @@ import torch
 from neptune.errors import ScheduleError, TargetError
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
+from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.facts import Facts, read_facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
@@ -77,7 +78,10 @@ class Kernel:
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         call = self._signature.bind(args, out)
-        self._launch(call.inputs, call.outputs, call.scalars)
+        if is_empty(self._build.loops, (*call.inputs, *call.outputs), call.scalars):
+            run_empty(self._build.loops, call.inputs, call.outputs, call.scalars)
+        else:
+            self._launch(call.inputs, call.outputs, call.scalars)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
     def __repr__(self) -> str:

@@ -177,4 +177,3 @@ def _plain(e: Expr) -> Expr:
 def _length(e: Expr) -> float:
     """The extent of an axis; a size counts as long."""
     return float(e.value) if isinstance(e, Const) else float("inf")
-

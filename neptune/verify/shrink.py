@@ -52,7 +52,9 @@ def _fixed(e: Expr) -> Iterator[int]:
     elif isinstance(e, Op) and e.name == "floordiv":
         numerator = e.args[0]
         first = numerator.args[0] if isinstance(numerator, Op) and numerator.name == "add" else None
-        if _number(numerator) is not None or (first is not None and _number(first) is not None and e == ceildiv(first, e.args[1])):
+        if _number(numerator) is not None or (
+            first is not None and _number(first) is not None and e == ceildiv(first, e.args[1])
+        ):
             parts = (e.args[1],)
     for p in parts:
         yield from _fixed(p)
