@@ -179,12 +179,12 @@ class Signature:
 
     def _check_range(self, s: Scalar, value: int, what: str) -> None:
         highest = INT32_MAX if s.dtype == "int32" else 2**63 - 1
-        lo = -highest - 1 if s.lo is None else s.lo
+        # Sizes of zero are served too, if not by the kernel (neptune.runtime.empty).
+        lo = -highest - 1 if s.lo is None else 0 if s.lo == 1 else s.lo
         hi = min(x for x in (highest, s.hi, self.bounds.get(s.name)) if x is not None)
         step = "" if s.divisor == 1 else f", a multiple of {s.divisor}"
         if not lo <= value <= hi or value % s.divisor:
-            hint = None if value else "an empty tensor has no result to compute"
-            self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"], hint=hint)
+            self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"])
 
     # --- outputs ---
 

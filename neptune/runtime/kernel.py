@@ -17,6 +17,7 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
+from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.facts import Facts
 from neptune.runtime.launch import LEGAL, Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
@@ -66,9 +67,12 @@ class Kernel:
         if done is not None:
             return done
         call = self._signature.bind(args, out)
-        plan = self._launch(call.inputs, call.outputs, call.scalars)
-        if plan is not None:
-            self._plans.learn(args, out, plan)
+        if is_empty(self._loops, (*call.inputs, *call.outputs), call.scalars):
+            run_empty(self._loops, call.inputs, call.outputs, call.scalars)
+        else:
+            plan = self._launch(call.inputs, call.outputs, call.scalars)
+            if plan is not None:
+                self._plans.learn(args, out, plan)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
     def __repr__(self) -> str:

@@ -40,6 +40,10 @@ class OutsideFragment(Exception):
     """The domain has no meaning for an operation that reached a result; another domain must decide."""
 
 
+class TooLarge(OutsideFragment):
+    """An instance takes more work than a check may."""
+
+
 class Domain(Protocol):
     """The values of float expressions. Arrays broadcast like numpy's."""
 

@@ -50,15 +50,17 @@ def evaluate(
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
+    budget: int | None = None,
 ) -> dict[str, Value]:
     """The outputs by name, as arrays of the domain (float64 by default).
 
     `sizes` gives every scalar argument, symbolic size and tunable. Reads and writes out of bounds, and
     uninitialised memory that reaches an output, raise EvaluationError (in float64 such memory is NaN); an
-    output that an exact domain has no value for raises OutsideFragment.
+    output that an exact domain has no value for raises OutsideFragment, and so does, as TooLarge, what takes
+    more work than `budget` (elements, roughly; None: no limit).
     """
     domain = Float64() if domain is None else domain
-    memory = Memory(domain)
+    memory = Memory(domain, budget)
     evaluator = Evaluator(memory)
     env = parameters(program, sizes, domain)
     given = {b.name for b in program.inputs}

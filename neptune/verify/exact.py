@@ -20,15 +20,17 @@ from neptune.ir.program import Program, Stage, Update
 from neptune.ir.program import walk as walk_stmt
 from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
-from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair, P
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, volume
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import shrink
 
-ATTEMPTS = 24
+ATTEMPTS = 48
+BUDGET = 1 << 21
+"""The work that one evaluation of an instance may take."""
 _ORDERED = ("max", "min", "abs")
 
 
@@ -72,6 +74,11 @@ class ExactReport:
     def __str__(self) -> str:
         text = f"{self.verdict} by the {self.model}: {self.draws} draws, {self.compared} elements, {self.bound}"
         return text if self.counterexample is None else f"{text}\n  {self.counterexample}"
+
+
+def unchecked(why: str) -> ExactReport:
+    """The report of a check for which no instance was found."""
+    return ExactReport("exact models", 0, (), (), "undecided", 0, None, "no draw", (why,))
 
 
 @dataclass(frozen=True)
@@ -125,9 +132,13 @@ def _instance(check: _Check, make_model: Callable[[int], Model], seed: int) -> t
         rng = np.random.default_rng((seed, attempt))
         model = make_model(seed)
         sizes = draw_sizes(check.original, check.transformed, rng, check.tunables)
+        if volume(check.original, sizes) > BUDGET:
+            raise TooLarge("its constant dimensions are too large to be evaluated exactly")
         inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make)
         try:
-            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model)
+            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model, BUDGET)
+        except TooLarge:
+            raise
         except (EvaluationError, OutsideFragment) as error:
             problem = error
     raise problem
@@ -163,7 +174,7 @@ def _run(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
         seeds.append(seed)
         tried.append(sizes)
         try:
-            got = evaluate(check.transformed, inputs, full, model)
+            got = evaluate(check.transformed, inputs, full, model, BUDGET)
         except EvaluationError as error:
             counterexample = Counterexample(sizes, seed, "", (), f"the transformed program fails: {error}")
             break

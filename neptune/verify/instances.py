@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, Var, variables
+from neptune.ir.expr import Const, Expr, Var, variables
 from neptune.ir.program import If, Program, Scalar, for_loops, paths, reduction_loops
 from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, tile_walk, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
@@ -27,6 +27,8 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
 REPEATS = 3
+# Tiles grow with constant dimensions beyond this one.
+LONG = 64
 # 2 twice: tiles of one element exercise least.
 TILES = (1, 2, 2, 4)
 # No buffer of an instance has more elements, unless constant dimensions make it so.
@@ -92,18 +94,25 @@ def draw_sizes(
             allowed = _allowed(s, largest if s.name in structural else REPEATS)
             fresh = [v for v in allowed if v not in sizes.values()]
             sizes[s.name] = int(rng.choice(fresh or allowed))
-        if largest <= 2 or _volume(original, sizes) <= VOLUME:
+        if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
+    coarse = _coarseness(original)
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
         elif t.name not in sizes:
-            sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, TILES))))
+            sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, [n * coarse for n in TILES]))))
     return sizes
 
 
-def _volume(program: AnyProgram, sizes: Sizes) -> int:
+def _coarseness(program: AnyProgram) -> int:
+    """How much larger tiles are where a constant dimension is: a power of two, 1 for moderate ones."""
+    longest = max((int(d.value) for b in program.globals.values() for d in b.shape if isinstance(d, Const)), default=1)
+    return 1 << max(0, (longest // LONG).bit_length())
+
+
+def volume(program: AnyProgram, sizes: Sizes) -> int:
     """Elements of the largest buffer that does not depend on tunables."""
     tuned = {t.name for t in program.tunables}
     free = [b for b in program.globals.values() if not any(variables(d) & tuned for d in b.shape)]

@@ -154,6 +154,7 @@ class Loops:
                 if piece.mask is None or np.any(piece.mask):
                     self._stage(stage, piece)
             return
+        self.memory.spend(at.size)
         inside = self._under(stage.when, at)
         if inside is None:
             return

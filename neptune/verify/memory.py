@@ -13,10 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.verify.domains import Array, Domain, EvaluationError, Value
+from neptune.verify.domains import Array, Domain, EvaluationError, TooLarge, Value
 
 Index: TypeAlias = "int | Array"
 Mask: TypeAlias = "Array | None"
+# What a statement costs beside its elements, in elements.
+STATEMENT = 200
 
 
 @dataclass
@@ -42,11 +44,19 @@ def _any(x: Any) -> bool:
 
 
 class Memory:
-    """Named cells over one domain."""
+    """Named cells over one domain. `budget` is the work that an evaluation may still do (None: any)."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, budget: int | None = None) -> None:
         self.domain = domain
+        self.budget = budget
         self.cells: dict[str, Cell] = {}
+
+    def spend(self, elements: int) -> None:
+        """Account for one statement on so many elements; TooLarge where there is no budget left."""
+        if self.budget is not None:
+            self.budget -= STATEMENT + elements
+            if self.budget < 0:
+                raise TooLarge("the instance takes too much work")
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: str, lanes: tuple[str, ...] = ()) -> None:
         """An undefined buffer."""

@@ -2,8 +2,8 @@
 
 A head depth of 128 is a constant in buffer shapes, loop bounds and tile axes.  A constant may be replaced
 by another where *every* integer constant of its value stands for that dimension: a whole dimension, loop
-bound, tile extent or `covers`, a side of a comparison, or the numerator of a ceiling division.  One that
-also occurs anywhere else (an offset, a factor) stays as it is.
+bound, tile extent or `covers`, a side of a comparison, a minimum or a maximum, or the numerator of a
+division (also one that rounds up).  One that also occurs anywhere else (an offset, a factor) stays as it is.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ def _fixed(e: Expr) -> Iterator[int]:
         yield value
         return
     parts = children(e)
-    if isinstance(e, Op) and OPS[e.name].kind == "compare":
+    if isinstance(e, Op) and (OPS[e.name].kind == "compare" or e.name in ("min", "max")):
         parts = tuple(p for p in parts if _number(p) is None)
     elif isinstance(e, Op) and e.name == "floordiv":
         numerator = e.args[0]
         first = numerator.args[0] if isinstance(numerator, Op) and numerator.name == "add" else None
-        if first is not None and _number(first) is not None and e == ceildiv(first, e.args[1]):
+        if _number(numerator) is not None or (
+            first is not None and _number(first) is not None and e == ceildiv(first, e.args[1])
+        ):
             parts = (e.args[1],)
     for p in parts:
         yield from _fixed(p)

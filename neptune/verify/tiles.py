@@ -63,6 +63,7 @@ class Tiles:
 
     def _body(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
         for s in body:
+            self.memory.spend(0)
             match s:
                 case Assign(name, value, _):
                     self.locals[name] = (value.dims, self._whole(value, env))
