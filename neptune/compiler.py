@@ -144,8 +144,8 @@ def compile(
     inputs: Sequence[Any] | None = None,
     target: str | None = None,
     params: Mapping[str, int] | None = None,
-    shapes: Mapping[str, int] | None = None,
-    bounds: Mapping[str, int] | None = None,
+    shapes: Mapping[Any, int] | None = None,
+    bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
 ) -> Kernel:
     """Compile an expression to a kernel.
@@ -157,7 +157,8 @@ def compile(
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
     the GPU where there is one, else "llvm". All targets execute the same fused program.
     `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
-    correctness. `bounds`: the largest value of symbolic sizes, checked at each call. `name`: of the kernel.
+    correctness. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or by the
+    variable. `name`: of the kernel.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 

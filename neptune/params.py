@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune.errors import ScheduleError, ShapeError
@@ -46,13 +47,21 @@ def _nodes(s: TStmt) -> Iterator[TExpr]:
     return (n for e in stmt_exprs(s) for n in tile_walk(e))
 
 
-def checked_sizes(what: str, program: Program, given: Mapping[str, int] | None) -> dict[str, int]:
-    """Sizes by name; ShapeError for one that the program does not have, or that is no size."""
+def checked_sizes(what: str, program: Program, given: Mapping[Any, int] | None) -> dict[str, int]:
+    """Sizes by name. A key may be the variable itself, which stands for its name.
+
+    ShapeError for a size that the program does not have, and for a value that is no size.
+    """
+    if not isinstance(given or {}, Mapping):
+        raise ShapeError(f"compile `{program.name}` with {what}={given!r}", f"{what} is a mapping of names to sizes")
     known = {s.name: s for s in program.scalars}
-    for name, value in (given or {}).items():
-        asked = f"compile `{program.name}` with {what}={{{name!r}: {value!r}}}"
+    found: dict[str, int] = {}
+    for key, value in (given or {}).items():
+        name = key if isinstance(key, str) else getattr(key, "name", None)
+        asked = f"compile `{program.name}` with {what}={{{name or key!r}: {value!r}}}"
         if name not in known:
             raise ShapeError(asked, "it has no such size", legal=tuple(known))
         if isinstance(value, bool) or not isinstance(value, int) or value < (known[name].lo or 0):
             raise ShapeError(asked, "this is no size", legal=(f"an integer of at least {known[name].lo or 0}",))
-    return dict(given or {})
+        found[name] = value
+    return found

@@ -29,7 +29,7 @@ from neptune.frontend import assemble
 from neptune.frontend.assemble import Axis, Body, Reduction, Tensor, build
 from neptune.ir import dtypes
 from neptune.ir import expr as ir
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
@@ -44,13 +44,20 @@ __all__ = [
     "any_of",
     "build",
     "cast",
+    "ceil",
     "ceildiv",
     "compute",
     "const",
+    "cos",
     "eq",
+    "erf",
     "exp",
     "exp2",
+    "floor",
     "if_then_else",
+    "isfinite",
+    "isinf",
+    "isnan",
     "log",
     "log2",
     "logical_not",
@@ -66,12 +73,16 @@ __all__ = [
     "power",
     "prod",
     "reduce_axis",
+    "round",
     "rsqrt",
     "select",
     "sigmoid",
+    "sign",
+    "sin",
     "sqrt",
     "sum",
     "tanh",
+    "trunc",
     "var",
 ]
 
@@ -268,6 +279,61 @@ def sigmoid(x: ExprLike) -> Expr:
     return ir.op("sigmoid", _expr(x))
 
 
+def erf(x: ExprLike) -> Expr:
+    """The error function, 2/√π · ∫₀ˣ e^-t² dt."""
+    return ir.op("erf", _expr(x))
+
+
+def sin(x: ExprLike) -> Expr:
+    """The sine of an angle in radians."""
+    return ir.op("sin", _expr(x))
+
+
+def cos(x: ExprLike) -> Expr:
+    """The cosine of an angle in radians."""
+    return ir.op("cos", _expr(x))
+
+
+def floor(x: ExprLike) -> Expr:
+    """The largest integer that is at most x, as a float."""
+    return ir.op("floor", _expr(x))
+
+
+def ceil(x: ExprLike) -> Expr:
+    """The smallest integer that is at least x, as a float."""
+    return ir.op("ceil", _expr(x))
+
+
+def round(x: ExprLike) -> Expr:
+    """The integer nearest to x, as a float; ties go to the even one: 0.5 → 0, 1.5 → 2."""
+    return ir.op("round", _expr(x))
+
+
+def trunc(x: ExprLike) -> Expr:
+    """x without its fraction: -1.5 → -1."""
+    return ir.op("trunc", _expr(x))
+
+
+def sign(x: ExprLike) -> Expr:
+    """1, 0 or -1, in the dtype of x; NaN stays NaN."""
+    return ir.sign(_expr(x))
+
+
+def isnan(x: ExprLike) -> Expr:
+    """A predicate: x is NaN."""
+    return ir.is_nan(_float(x, "isnan"))
+
+
+def isinf(x: ExprLike) -> Expr:
+    """A predicate: x is inf or -inf."""
+    return ir.is_inf(_float(x, "isinf"))
+
+
+def isfinite(x: ExprLike) -> Expr:
+    """A predicate: x is neither infinite nor NaN."""
+    return ir.is_finite(_float(x, "isfinite"))
+
+
 def abs(x: ExprLike) -> Expr:
     """|x|, also of integers."""
     return ir.op("abs", _expr(x))
@@ -320,6 +386,13 @@ def _expr(x: ExprLike | Reduction) -> Expr:
     if isinstance(x, Reduction):
         x._refuse()
     return ir.as_expr(x)
+
+
+def _float(x: ExprLike, name: str) -> Expr:
+    e = _expr(x)
+    if not is_float(e.dtype):
+        raise ExpressionError(f"{name} of `{print_expr(e)}`", f"it is {e.dtype}, not a float", hint=_CAST_HINT)
+    return e
 
 
 def _predicate(p: ExprLike) -> Expr:

@@ -186,7 +186,7 @@ class _Importer(Names):
         if direct and _is_one(predicate):
             return
         ranges = {f.loop_var: tvm.ir.Range.from_min_extent(f.min, f.extent) for f in loops}
-        found = sym.detect_iter_map([v for _, v in axes], ranges, predicate, sym.IterMapLevel.Bijective, False).indices
+        found = sym.detect_iter_map([v for _, v in axes], ranges, predicate, "bijective", False).indices
         if len(found) != len(axes) or not all(_spans(x, iv.dom) for x, (iv, _) in zip(found, axes, strict=True)):
             where = "" if _is_one(predicate) else f" (where {predicate})"
             raise self.refuse(

@@ -1,0 +1,242 @@
+"""A variety of random programs through every front end, against numpy and against TVM's own compiler.
+
+    python -m bench.variety --count 200 --seed 0 [--targets llvm,interpret] [--json variety.json]
+
+A program counts as *compiled* if every target agrees with a float64 reference that rounds like the program does,
+and TVM's compilation of `te.create_prim_func` with it; as *rejected* if it is refused with a NeptuneError. *wrong*
+and *crashed* (any other exception) must stay 0: the exit status says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tvm
+from tvm import te
+
+import neptune
+from bench.variety_programs import MANTISSA, Spec, Tensor, draw
+from bench.variety_words import Reference, Symbolic, said
+from neptune.ir.expr import Var, walk
+
+RTOL = {"float64": 1e-10, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+TARGETS = ("llvm", "interpret")
+Template = Callable[[Any], None]
+
+
+GRID = ("grid.x", "grid.y", "grid.z")
+
+
+def points(sch: Any) -> None:
+    """Every axis of every stage on the grid; reductions are loops."""
+    for stage in sch.stages:
+        for axis, letter in zip(_written(sch, stage), GRID, strict=False):
+            sch.bind(axis, letter)
+
+
+def tiles(sch: Any) -> None:
+    """Tiles of four along the first axis of every stage, the others on the grid; reductions are loops."""
+    for stage in sch.stages:
+        first, *others = *_written(sch, stage), None
+        if first is not None:
+            outer, inner = sch.split(first, sch.param("BLOCK", [4]))
+            sch.reorder(outer, *others[:-1], inner) if others[:-1] else None
+            for axis, letter in zip([outer, *others[:-1]], GRID, strict=False):
+                sch.bind(axis, letter)
+
+
+def covers(sch: Any) -> None:
+    """All but the first axis of every stage covered by one tile, those of reductions included."""
+    for stage in sch.stages:
+        written = _written(sch, stage)
+        for k, loop in enumerate(sch.loops(stage)):
+            if written and loop.var == written[0].var:
+                sch.bind(loop, GRID[0])
+            else:
+                sch.cover(loop, f"COVER_{stage}_{k}")
+
+
+TEMPLATES: Mapping[str, Template | None] = {"points": points, "tiles": tiles, "covers": covers}
+"""Explicit ones until the automatic choice takes every program: then {"automatic": None}."""
+
+
+def _written(sch: Any, stage: str) -> list[Any]:
+    """The loops of a stage that index what it writes."""
+    found = {x.name for i in sch.definition(stage).action.index for x in walk(i) if isinstance(x, Var)}
+    return [f for f in sch.loops(stage) if f.var in found]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one program: kind is compiled, rejected, wrong, crashed or skipped (TVM refuses it)."""
+
+    seed: int
+    source: str
+    template: str
+    kind: str
+    message: str = ""
+
+
+# --- one program -----------------------------------------------------------------------------------
+
+
+def arrays_of(spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs (float64, int64 or bool) and scalars by name."""
+    rng = np.random.default_rng(spec.seed)
+    made: dict[str, Any] = {}
+    for t in spec.inputs:
+        shape = tuple(d.value for d in t.shape)
+        if t.dtype == "bool":
+            made[t.name] = rng.random(shape) < 0.5
+        elif t.dtype in MANTISSA:
+            made[t.name] = np.asarray(rng.integers(-8, 9, shape) / 4)
+            if t.special:
+                odd = rng.choice([np.nan, np.inf, -np.inf, 0.5], shape)
+                made[t.name] = np.where(rng.random(shape) < 0.5, odd, made[t.name])
+        else:
+            made[t.name] = np.asarray(rng.integers(0 if t.dtype == "uint8" else -5, 6, shape))
+    return made, {n: -2 if d == "int32" else 1.5 for n, d in spec.scalars.items()}
+
+
+def tensor_of(array: Any, dtype: str) -> torch.Tensor:
+    return torch.from_numpy(np.array(array)).to(getattr(torch, dtype))
+
+
+def compare(spec: Spec, t: Tensor, got: Any, near: Any, pure: Any) -> str | None:
+    """How `got` differs from the rounded reference `near`, or None."""
+    if tuple(got.shape) != tuple(d.value for d in t.shape):
+        return f"`{t.name}` has shape {tuple(got.shape)}"
+    if t.dtype not in MANTISSA:
+        bad = np.argwhere(np.asarray(got) != near)
+        return None if not len(bad) else f"`{t.name}`{bad[0].tolist()} is {got[tuple(bad[0])]}, not {near[tuple(bad[0])]}"
+    finite = np.isfinite(near)
+    wrong = finite != np.isfinite(got)
+    scale = np.abs(np.where(finite, near, 0)).max(initial=0.0)
+    lost = np.abs(np.where(finite & np.isfinite(pure), near - pure, 0)).max(initial=0.0)
+    worst = max((RTOL[d] for d in spec.dtypes if d in MANTISSA), default=1e-10)
+    with np.errstate(all="ignore"):
+        wrong |= np.where(finite, np.abs(got - near) > worst * scale + 4 * lost, False)
+        wrong |= ~finite & ~((got == near) | (np.isnan(got) & np.isnan(near)))
+    bad = np.argwhere(wrong)
+    return None if not len(bad) else f"`{t.name}`{bad[0].tolist()} is {got[tuple(bad[0])]}, not {near[tuple(bad[0])]}"
+
+
+def plain_array(x: torch.Tensor) -> Any:
+    return x.to(torch.float64).numpy() if x.dtype.is_floating_point else x.numpy()
+
+
+def by_tvm(spec: Spec, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any] | None:
+    """The outputs by TVM's own compilation; None where it has no say."""
+    if not spec.plain or "bfloat16" in spec.dtypes:
+        return None
+    words = Symbolic(spec, True)
+    free = [v for n, v in words.sizes.items()]
+    bound = {d.terms[0][1].name for t in spec.inputs for d in t.shape if len(d.terms) == 1}
+    sizes = {s.name: s.value for t in (*spec.inputs, *spec.stages) for d in t.shape for _, s in d.terms}
+    free = [v for v in free if v.name not in bound and v.name not in {d.terms[0][1].name for t in spec.outputs for d in t.shape}]
+    args = [*words.inputs, *words.outputs, *words.scalars.values(), *free]
+    try:
+        main = tvm.compile(te.create_prim_func(args), "llvm")["main"]
+    except Exception:
+        return None
+    outs = [torch.zeros(tuple(d.value for d in t.shape), dtype=getattr(torch, t.dtype)) for t in spec.outputs]
+    given = [tensor_of(arrays[t.name], t.dtype) for t in spec.inputs]
+    main(*given, *outs, *(scalars[n] for n in words.scalars), *(sizes[v.name] for v in free))
+    return [plain_array(o) for o in outs]
+
+
+def run_one(seed: int, targets: Sequence[str] = TARGETS) -> Outcome:
+    """Draw, compile, run and compare the program of a seed."""
+    spec = draw(seed)
+    template = list(TEMPLATES)[seed % len(TEMPLATES)]
+
+    def outcome(kind: str, message: str = "") -> Outcome:
+        return Outcome(seed, spec.source, template, kind, message)
+
+    try:
+        expr, inputs = said(spec, spec.source)
+    except neptune.NeptuneError as error:
+        return outcome("rejected", str(error))
+    except Exception as error:
+        return outcome("skipped" if spec.source != "builder" else "crashed", f"{type(error).__name__}: {error}")
+    arrays, scalars = arrays_of(spec)
+    near, pure = (Reference(spec, arrays, scalars, rounding).arrays for rounding in (True, False))
+    try:
+        oracle = by_tvm(spec, arrays, scalars)
+    except Exception as error:
+        return outcome("skipped", f"TVM: {type(error).__name__}: {str(error).splitlines()[-1]}")
+    for t, o in zip(spec.outputs, oracle or (), strict=False):
+        if why := compare(spec, t, o, near[t.name], pure[t.name]):
+            return outcome("wrong", f"TVM against numpy: {why}")
+    for target in targets:
+        try:
+            kernel = neptune.compile(expr, TEMPLATES[template], inputs=inputs, target=target)
+            values = {s.name: s.value for t in (*spec.inputs, *spec.stages) for s in _sizes(t)} | scalars
+            got = kernel(*(tensor_of(arrays[n], _dtype(spec, n)) for n in kernel.inputs), *(values[n] for n in kernel.scalars))
+        except neptune.errors.InternalError as error:
+            return outcome("crashed", f"{target}: {error}")
+        except neptune.NeptuneError as error:
+            return outcome("rejected", f"{type(error).__name__}: {error}")
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            return outcome("crashed", f"{target}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})")
+        results = got if isinstance(got, tuple) else (got,)
+        by_name = dict(zip(kernel.outputs, results, strict=True))
+        for t in spec.outputs:
+            if why := compare(spec, t, plain_array(by_name[t.name]), near[t.name], pure[t.name]):
+                return outcome("wrong", f"{target}: {why}")
+    return outcome("compiled")
+
+
+def _sizes(t: Tensor) -> list[Any]:
+    folded = t.fold.axes if t.fold else ()
+    return [s for d in (*t.shape, *(a.extent for a in folded)) for _, s in d.terms]
+
+
+def _dtype(spec: Spec, name: str) -> str:
+    return next(t.dtype for t in spec.inputs if t.name == name)
+
+
+# --- many ------------------------------------------------------------------------------------------
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    counts = Counter(o.kind for o in outcomes)
+    lines = [f"{counts[k]:6} {k}" for k in ("compiled", "rejected", "wrong", "crashed", "skipped")]
+    reasons = Counter(_reason(o.message) for o in outcomes if o.kind == "rejected")
+    lines += ["rejected, by message:", *(f"{n:6} {text}" for text, n in reasons.most_common())]
+    bad = [o for o in outcomes if o.kind in ("wrong", "crashed")]
+    lines += [f"seed {o.seed} ({o.source}, {o.template}) {o.kind}: {o.message}" for o in bad]
+    return "\n".join(lines)
+
+
+def _reason(message: str) -> str:
+    return " | ".join(line.strip() for line in message.splitlines()[:2])[:150]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    outcomes = [run_one(args.seed + k, args.targets.split(",")) for k in range(args.count)]
+    print(summary(outcomes))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+    return int(any(o.kind in ("wrong", "crashed") for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
