@@ -1,8 +1,13 @@
 """Settings from the environment, read when they are asked for.
 
-NEPTUNE_TARGET   what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
-NEPTUNE_VERIFY   0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
-NEPTUNE_DUMP     a folder that receives one numbered text file per pass
+NEPTUNE_TARGET        what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
+NEPTUNE_VERIFY        0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
+NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
+                      step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
+NEPTUNE_LOGS          topics to log on the standard error: "+fusion,codegen" (see `neptune.logs`)
+NEPTUNE_FUSION_FUEL   the template is stopped before its n+1st fusion, and what it has made until then is compiled:
+                      for finding the one that is at fault by bisection
+NEPTUNE_TRACEBACK     1: tracebacks of errors show Neptune's own frames, too
 """
 
 from __future__ import annotations
@@ -20,11 +25,13 @@ DRAWS = {0: 0, 1: 4, 2: 24}
 
 @dataclass(frozen=True)
 class Config:
-    """The settings at one moment. `target` and `dump` are None where they are not set."""
+    """The settings at one moment. `target`, `dump` and `fuel` are None where they are not set."""
 
     target: str | None = None
     verify: int = 1
     dump: Path | None = None
+    logs: str = ""
+    fuel: int | None = None
 
     @property
     def draws(self) -> int:
@@ -38,11 +45,22 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None)
+    Config(target=None, verify=2, dump=None, logs='', fuel=None)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
-    return Config(env.get("NEPTUNE_TARGET") or None, _level(env.get("NEPTUNE_VERIFY")), Path(dump) if dump else None)
+    return Config(
+        target=env.get("NEPTUNE_TARGET") or None,
+        verify=_level(env.get("NEPTUNE_VERIFY")),
+        dump=Path(dump) if dump else None,
+        logs=env.get("NEPTUNE_LOGS") or "",
+        fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
+    )
+
+
+def full_tracebacks() -> bool:
+    """Whether errors show Neptune's own frames; asked only once there is an error."""
+    return os.environ.get("NEPTUNE_TRACEBACK", "") not in ("", "0")
 
 
 def _level(text: str | None) -> int:
@@ -52,3 +70,11 @@ def _level(text: str | None) -> int:
     if text not in levels:
         raise NeptuneError(f"NEPTUNE_VERIFY={text}", "this is not a level of verification", legal=tuple(levels))
     return levels[text]
+
+
+def _count(variable: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise NeptuneError(f"{variable}={text}", "this is not a number of fusions", legal=("0", "1", "2", "…"))
+    return int(text)

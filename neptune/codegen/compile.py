@@ -6,6 +6,8 @@ divisible by 16 (without that nothing is loaded asynchronously), lengths are not
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -27,6 +29,7 @@ TYPES = {
     "uint8": "u8",
     "bool": "i1",
 }
+LOG = logging.getLogger("neptune.codegen")
 WORKER = Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None})
 
 
@@ -97,6 +100,7 @@ def compile_offline(
     request: Json = {"source": source, "target": parse_target(target), "options": options}
     results = []
     for kernel in launch_types(program, params, loads=loads):
+        start = time.perf_counter()
         request |= asdict(kernel)
         asked = f"compile kernel {kernel.function} for {target} with {values | options}"
         try:
@@ -105,7 +109,10 @@ def compile_offline(
             raise TargetError(asked, "the compiler aborted", hint="other tile sizes, num_warps or num_stages") from None
         if "error" in answer:
             raise TargetError(asked, _short(answer["error"]), hint="other tile sizes, num_warps or num_stages")
-        results.append(Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])}))
+        made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
+        results.append(made)
+        ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
+        LOG.info("%s compiled for %s: %s, %.0f ms", made.name, target, used, ms)
     return results
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import tvm
 from tvm import te, tirx
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Axis, Reduction, Tensor, build, unique
@@ -53,6 +54,7 @@ _CALLS = {
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
 
+@public
 def from_te(
     tensors: te.Tensor | Sequence[te.Tensor],
     inputs: Sequence[te.Tensor | tirx.Var] | None = None,

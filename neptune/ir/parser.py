@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import BY_SHORT, is_float, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Var, cast, op, select
@@ -74,6 +75,7 @@ class Env:
         return replace(self, buffers={**self.buffers, buffer.name: buffer.dtype})
 
 
+@public
 def parse_program(text: str) -> Program:
     """The Program that `text` prints.
 

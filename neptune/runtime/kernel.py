@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
-from neptune.errors import ScheduleError, TargetError
+from neptune.boundary import public
+from neptune.errors import NeptuneError, ScheduleError, TargetError
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.facts import Facts, read_facts
@@ -22,6 +24,7 @@ from neptune.verify.exact import ExactReport
 if TYPE_CHECKING:
     from neptune.codegen.compile import Compiled
     from neptune.runtime.resources import Resources
+    from neptune.runtime.trail import Snapshot
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
 STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
@@ -37,7 +40,8 @@ class Build:
     executable fused program (inits explicit, tiles local), `tiles` what Triton is generated from, under `header`.
     `params` are the values of all free tunables, num_warps and num_stages; `trace` is what the template
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
-    the name of what was checked; `bounds` and `shapes` are the caller's.
+    the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
+    schedule and each pass left behind, for reports; it is empty where only the results were kept.
     """
 
     loops: Program
@@ -53,6 +57,7 @@ class Build:
     checks: Mapping[str, ExactReport]
     bounds: Mapping[str, int]
     shapes: Mapping[str, int]
+    trail: tuple[Snapshot, ...] = ()
 
 
 class Kernel:
@@ -75,6 +80,7 @@ class Kernel:
         self._compiled: dict[Target, list[Compiled]] = {}
         self._modules = Modules(build.tiles, build.header, build.params)
 
+    @public
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         call = self._signature.bind(args, out)
         self._launch(call.inputs, call.outputs, call.scalars)
@@ -135,6 +141,7 @@ class Kernel:
         """Everything the compilation made."""
         return self._build
 
+    @public
     def ir(self, stage: Stage = "fused") -> str:
         """The program as text: "loops" as imported, "scheduled" before its repairs, "fused", or "tile".
 
@@ -168,6 +175,23 @@ class Kernel:
         found = explanation(self._build, self.facts)
         return found if json else as_text(found)
 
+    @public
+    def report(self, path: str | Path) -> Path:
+        """Write explain() with every step of the schedule and every pass, as differences, to one HTML file.
+
+        The file needs nothing else: no network, no script. Raises NeptuneError where it cannot be written.
+
+            kernel.report("attention.html")
+        """
+        from neptune.runtime.report import report
+
+        try:
+            Path(path).write_text(report(self._build, self.facts), encoding="utf-8")
+        except OSError as error:
+            raise NeptuneError(f"kernel.report({str(path)!r})", f"it cannot be written: {error}") from None
+        return Path(path)
+
+    @public
     def asm(self, target: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
         architecture ("cuda:90"); by default that of the kernel's target or of the GPU here.
@@ -176,6 +200,7 @@ class Kernel:
         """
         return {c.name: c.asm for c in self._offline(target)}
 
+    @public
     def resources(self, target: str | None = None) -> list[Resources]:
         """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`."""
         from neptune.runtime.resources import resources_of

@@ -6,6 +6,8 @@ pointers and int64 offsets takes everything. Forms are generated when first need
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +19,8 @@ from neptune.codegen.triton_limits import descriptor_alignment, int32_suffices, 
 from neptune.ir.program import Buffer
 from neptune.tile.ir import TileProgram
 
+LOG = logging.getLogger("neptune.codegen")
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -24,6 +28,9 @@ class Form:
 
     loads: str = "pointer"
     int64_offsets: bool = False
+
+    def __str__(self) -> str:
+        return f"the form with {self.loads} loads and {'int64' if self.int64_offsets else 'int32'} offsets"
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,12 @@ class Modules:
     def source(self, form: Form) -> str:
         """The module's text."""
         if form not in self._sources:
+            start = time.perf_counter()
             self._sources[form] = generate(
                 self.tiles, header=self.header, loads=form.loads, int64_offsets=form.int64_offsets
             )
+            LOG.info("%s of `%s` generated, %.1f ms", form, self.tiles.name, 1e3 * (time.perf_counter() - start))
+            LOG.debug("%s", self._sources[form])
         return self._sources[form]
 
     def form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:

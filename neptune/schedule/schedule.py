@@ -13,7 +13,7 @@ as it was. `replay(program, trace)` gives an equal program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from neptune.errors import ScheduleError
@@ -22,6 +22,7 @@ from neptune.ir.names import fits
 from neptune.ir.program import Program, Store, Tunable
 from neptune.schedule.bind import bind
 from neptune.schedule.checked import checked
+from neptune.schedule.fuel import spend, tell
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
 from neptune.schedule.partition import partition
@@ -34,10 +35,14 @@ Factor: TypeAlias = "int | Var"
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded call: the primitive's name and its arguments (loops as (stage, variable) pairs)."""
+    """One recorded call: the primitive's name and its arguments (loops as (stage, variable) pairs).
+
+    `program` is what the call left behind; steps are equal where they ask for the same.
+    """
 
     primitive: str
     args: tuple[Any, ...]
+    program: Program | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"sch.{self.primitive}({', '.join(map(_show, self.args))})"
@@ -54,7 +59,12 @@ def _show(arg: Any) -> str:
 
 
 class ScheduleBase:
-    """Structural primitives. `neptune.Schedule` adds those that need proofs."""
+    """Structural primitives. `neptune.Schedule` adds those that need proofs.
+
+    `fuel` is how many fusions are performed before the next one raises OutOfFuel; None for any number.
+    """
+
+    fuel: int | None = None
 
     def __init__(self, program: Program) -> None:
         self._state = initial(program)
@@ -233,8 +243,11 @@ class ScheduleBase:
 
     def _commit(self, state: State, primitive: str, *args: Any) -> None:
         """The only place where the schedule changes."""
+        step = Step(primitive, args, state.program)
+        spend(self.fuel, (s.primitive for s in self._trace), primitive, step)
+        tell(primitive, step, state.decisions[len(self._state.decisions) :])
         self._state = state
-        self._trace.append(Step(primitive, args))
+        self._trace.append(step)
 
     def apply(self, step: Step) -> None:
         """Carry out one recorded step."""
