@@ -26,19 +26,11 @@ from neptune.errors import NeptuneError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE = str(Path(__file__).parent) + "/"
+LIBRARY = str(Path(functools.__file__).parent) + "/"
 
 
 def public(function: Function) -> Function:
-    """Let NeptuneErrors that leave `function` show none of our frames (Python 3.11 and later).
-
-    >>> @public
-    ... def refuse(): raise NeptuneError("asked", "wrong")
-    >>> try:
-    ...     refuse()
-    ... except NeptuneError as error:
-    ...     print(error.__traceback__.tb_next is None or error.__traceback__.tb_next.tb_frame.f_code.co_name)
-    refuse
-    """
+    """Let NeptuneErrors that leave `function` show none of our frames (Python 3.11 and later)."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -54,10 +46,12 @@ def public(function: Function) -> Function:
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package (templates that come with it are ours, too)."""
+    """The traceback without the frames of this package (templates that come with it are ours, too), and without
+    those of the standard library, through which it calls itself."""
     frames: list[TracebackType] = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(PACKAGE) and (not file.startswith(LIBRARY) or "site-packages" in file):
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None

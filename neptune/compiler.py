@@ -76,8 +76,15 @@ def _import(w: Work) -> Program:
 
 
 def _verify(w: Work) -> None:
-    if w.settings.verify:
+    if not w.settings.verify:
+        return
+    try:
         verify(w.loops)
+    except InternalError as error:
+        if not isinstance(w.expr, Program):
+            raise
+        # A Program can be written by hand.
+        raise ExpressionError(f"compile `{w.loops.name}`", error.wrong) from None
 
 
 def _schedule(w: Work) -> None:

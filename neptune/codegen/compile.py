@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
 from neptune.codegen.worker import Json, Worker
+from neptune.boundary import public
 from neptune.errors import InternalError, TargetError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.tile.ir import TileProgram
@@ -86,6 +87,7 @@ def tunable_values(program: TileProgram, params: Mapping[str, int]) -> dict[str,
     return values
 
 
+@public
 def compile_offline(
     source: str, program: TileProgram, target: str, params: Mapping[str, int] | None = None, *, loads: str = "pointer"
 ) -> list[Compiled]:

@@ -188,7 +188,8 @@ class _Line:
         try:
             return make(*args)
         except TypeError as error:
-            self.fail(str(error))
+            wrong = str(error)
+        self.fail(wrong)
 
     def expr(self, env: Env, level: int = 0) -> Expr:
         """An expression whose outermost infix operator binds at least as strongly as `level`."""

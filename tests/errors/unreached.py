@@ -1,0 +1,3 @@
+"""Places that no must-fail program reaches, each with its reason."""
+
+UNREACHED: dict[str, str] = {}
