@@ -30,6 +30,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
+from neptune.verify.domains import EvaluationError
 from neptune.verify.exact import ExactReport, check_exact
 
 REPAIRS = frozenset({"rolling_update", "split_k_update", "privatize"})
@@ -288,7 +289,15 @@ def _before_repairs(program: Program, sch: Schedule) -> Program:
 def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | None:
     if not w.settings.draws:
         return None
-    report = check_exact(w.loops, made, draws=w.settings.draws)
+    try:
+        report = check_exact(w.loops, made, draws=w.settings.draws)
+    except EvaluationError as error:
+        # It is the expression itself that cannot be run on small random inputs.
+        raise ExpressionError(
+            f"compile `{w.loops.name}`",
+            f"on small random inputs the expression itself makes no sense: {error}",
+            hint="guard the access with if_then_else; NEPTUNE_VERIFY=0 where your inputs never lead there",
+        ) from None
     if report.verdict == "rejected":
         raise InternalError(
             f"the {what} of `{w.loops.name}` (template `{w.used}`) differs from the expression\n"

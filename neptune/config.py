@@ -19,6 +19,14 @@ from pathlib import Path
 
 from neptune.errors import NeptuneError
 
+VARIABLES = (
+    "NEPTUNE_TARGET",
+    "NEPTUNE_VERIFY",
+    "NEPTUNE_DUMP",
+    "NEPTUNE_LOGS",
+    "NEPTUNE_FUSION_FUEL",
+    "NEPTUNE_TRACEBACK",
+)
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
 from neptune.codegen.worker import Json, Worker
-from neptune.boundary import public
 from neptune.errors import InternalError, TargetError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.tile.ir import TileProgram
@@ -159,5 +159,6 @@ def _extent(e: Expr | None, values: dict[str, int]) -> int:
 
 
 def _short(text: str, lines: int = 6) -> str:
-    """The first lines of a compiler's message."""
-    return "\n".join(line[:200] for line in text.splitlines()[:lines])
+    """A compiler's message: its first line, and the last ones, which say what is the matter."""
+    found = [line[:200] for line in text.splitlines()]
+    return "\n".join(found if len(found) <= lines else [found[0], "…", *found[2 - lines :]])

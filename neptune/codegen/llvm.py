@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from neptune.codegen.tvmscript import carrier, print_tvmscript
 from neptune.boundary import public
+from neptune.codegen.tvmscript import carrier, print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float

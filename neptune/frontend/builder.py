@@ -188,7 +188,7 @@ def reduction(
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
     if not axes or not builtins.all(isinstance(a, Axis) for a in axes) or len(set(axes)) < len(axes):
         raise ExpressionError(
-            f"{reducer} over {axis!r}",
+            f"{reducer} over {print_expr(axis) if isinstance(axis, Expr) else repr(axis)}",
             "`axis` must be one or several distinct reduce axes",
             hint="maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None,
         )

@@ -18,9 +18,12 @@ import importlib
 import inspect
 import re
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +31,7 @@ from typing import Any
 import pytest
 
 import neptune
+from neptune import config
 from neptune.errors import NeptuneError
 
 PACKAGE = Path(neptune.__file__).parent
@@ -43,17 +47,40 @@ class Case:
     error: type[NeptuneError]
     act: Callable[..., object]
 
-    def run(self, tmp_path: Path) -> NeptuneError:
+    def run(self, folder: Path) -> NeptuneError:
         """Do it; the error that a user would see."""
         with pytest.MonkeyPatch.context() as patch:
-            for variable in ("NEPTUNE_TARGET", "NEPTUNE_VERIFY", "NEPTUNE_DUMP", "NEPTUNE_LOGS", "NEPTUNE_FUSION_FUEL"):
+            for variable in config.VARIABLES:
                 patch.delenv(variable, raising=False)
-            given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": tmp_path}
+            given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": folder}
             wanted = inspect.signature(self.act).parameters
             with pytest.raises(self.error) as info:
                 self.act(**{n: v for n, v in given.items() if n in wanted})
         assert type(info.value) is self.error, type(info.value)
         return info.value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case: the error, the files of its traceback below the test's own call, its text without what
+    differs from one machine to another, and the lines of the package that it was made in."""
+
+    error: NeptuneError
+    files: tuple[Path, ...]
+    message: str
+    reached: frozenset[tuple[str, int]]
+
+
+@cache
+def outcome(case: Case) -> Outcome:
+    """Run a case, once for all tests of this process."""
+    with tempfile.TemporaryDirectory() as folder, recorded() as made:
+        error = case.run(Path(folder))
+        message = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error).replace(folder, "<tmp>"))
+    files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__))
+    # What was caught on the way counts where the user reads it in the message.
+    final = [x for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
+    return Outcome(error.with_traceback(None), files, message, frozenset().union(*final))
 
 
 CASES: list[Case] = []
@@ -79,12 +106,6 @@ def every_case() -> list[Case]:
     names = [(c.family, c.name) for c in CASES]
     assert len(set(names)) == len(names), [n for n in names if names.count(n) > 1]
     return CASES
-
-
-def golden(message: str, tmp_path: Path) -> str:
-    """A message without what differs from one machine to another: folders, addresses, versions."""
-    text = message.replace(str(tmp_path), "<tmp>")
-    return re.sub(r"0x[0-9a-f]{6,}", "0x…", text)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ case(ShapeError, "odd_rows")(_of(pair, H[:, :3], B[:, :3]))
 case(ShapeError, "out_count")(_of(pair, H, B, out=torch.zeros(2, 4)))
 case(ShapeError, "out_kind")(_of(pair, H, B, out=3))
 case(ShapeError, "out_overlap")(_of(rows, X, W, 1.0, 0, out=W[:4]))
-case(ShapeError, "out_itself")(_of(rows, X, W, 1.0, 0, out=torch.zeros(1).expand(4)))
+case(ShapeError, "out_itself")(_of(pair, H, B, out=(torch.zeros(4).expand(2, 4), torch.zeros(2, 8, 64).half())))
 
 
 @case(ScheduleError)

@@ -62,7 +62,8 @@ def an_init_of_another_dtype():
 
 @case(ExpressionError)
 def an_unknown_dtype():
-    nt.compute((N,), lambda i: nt.ir.cast(i, "float12"), "y")
+    x = nt.placeholder((N,), "float32", "x")
+    nt.compute((N,), lambda i: nt.exp(x[i].astype("float12")), "y")
 
 
 @case(ExpressionError)
@@ -100,6 +101,18 @@ def te_scan():
 
 
 @case(ExpressionError)
+def te_function_of_an_integer():
+    x = te.placeholder((4,), "int32", name="x")
+    from_te(te.compute((4,), lambda i: te.exp(x[i]), name="y"))
+
+
+@case(ExpressionError)
+def te_read_out_of_bounds():
+    x = te.placeholder((4,), "float32", name="x")
+    from_te(te.compute((4,), lambda i: x[7], name="y"))
+
+
+@case(ExpressionError)
 def te_integer_constant_of_another_dtype():
     from tvm import tirx
 
@@ -132,6 +145,12 @@ def a_name_that_is_none():
 def a_name_that_generated_code_uses():
     x = nt.placeholder((N,), "float32", "tl")
     neptune.compile(nt.compute((N,), lambda i: x[i] + 1.0, "y"), rows_fused, target="llvm")
+
+
+@case(ExpressionError)
+def a_read_out_of_bounds():
+    x = nt.placeholder((N,), "float32", "x")
+    neptune.compile(nt.compute((N,), lambda i: x[i + 1], "y"), lambda sch: None, target="llvm")
 
 
 @case(ExpressionError)

@@ -7,7 +7,7 @@ from typing import Any
 
 import neptune
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
-from neptune.frontend.builder import build, compute, exp, if_then_else, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
@@ -60,16 +60,6 @@ def a_tile_that_should_cover_a_tile():
     sch = Schedule(figure1())
     j0, _ = sch.split(sch.loops("xmax")[1], sch.param("B", [16]))
     sch.cover(j0, "WIDE")
-
-
-@case(ScheduleError)
-def split_of_a_loop_that_starts_elsewhere():
-    m, n = var("m"), var("n")
-    x, j = placeholder((m, n), name="x"), reduce_axis((0, n), "j")
-    y = compute((m,), lambda i: sum(if_then_else(j >= i, x[i, j], 0.0), axis=j), "y")
-    sch = Schedule(build(y))
-    sch.partition(sch.loops("y")[1])
-    sch.split(sch.loops("y")[1], 4)
 
 
 @case(ScheduleError)
@@ -190,6 +180,19 @@ def fuse_behind_pieces():
     sch.fuse_at("y", i)
 
 
+@case(ScheduleError)
+def fuse_where_a_reader_comes_before_the_end():
+    body = (
+        "  for u in [0, n):\n    for v in [0, n):\n      r: r[v] += x[u, v] init 0.0\n"
+        "  for i in [0, n):\n    for j in [0, n):\n      e: e[i, j] = x[i, j]\n"
+        "    for k in [0, n):\n      y: y[i, k] = r[k] + e[i, k]"
+    )
+    head = (
+        "program p\n  in x: f32[n, n]\n  out y: f32[n, n]\n  temp r: f32[n]\n  temp e: f32[n, n]\n  scalar n: i32 lo 1"
+    )
+    Schedule(parse_program(f"{head}\nbody:\n{body}")).fuse_at("r", Loop("e", "j"))
+
+
 # --- privatize -----------------------------------------------------------------------------------
 
 
@@ -228,12 +231,12 @@ def privatize_below_a_ragged_range():
 
 @case(ScheduleError)
 def privatize_among_other_stages():
-    sch = Schedule(row_sums())
-    i, j = sch.loops("r")
-    j0, j1 = sch.split(j, 4)
-    sch.fuse_at("e", i)
-    sch.fuse_at("y", j1)
-    sch.privatize("r", j0)
+    body = (
+        "  for i in [0, n):\n    for j in [0, n):\n      for k in [0, n):\n"
+        "        t: t[j, k] = x[k]\n        y: y[i] += x[k] init 0.0"
+    )
+    sch = Schedule(program(body, "temp t: f32[n, n]"))
+    sch.privatize("y", sch.loops("y")[1])
 
 
 # --- templates -----------------------------------------------------------------------------------
@@ -265,6 +268,16 @@ def a_chain_without_rows():
     x, j = placeholder((n,), name="x"), reduce_axis((0, n), "j")
     m = compute((), lambda: neptune.frontend.builder.max(x[j], axis=j), "m")
     neptune.compile(compute((), lambda: sum(exp(x[j] - m[()]), axis=j), "l"), "flash_attention", target="llvm")
+
+
+@case(ScheduleError)
+def a_chain_that_starts_without_its_rows():
+    m, n = var("m"), var("n")
+    x, w, j = placeholder((m, n), name="x"), placeholder((n,), name="w"), reduce_axis((0, n), "j")
+    f = compute((n,), lambda j: w[j] * 2.0, "f")
+    top = compute((m,), lambda i: neptune.frontend.builder.max(x[i, j] * f[j], axis=j), "top")
+    total = compute((m,), lambda i: sum(exp(x[i, j] * f[j] - top[i]), axis=j), "total")
+    neptune.compile(total, "flash_attention", target="llvm")
 
 
 @case(ScheduleError)

@@ -68,6 +68,12 @@ def the_compiler_refuses():
 
 
 @case(TargetError)
+def tiles_that_are_too_large():
+    large = {"BLOCK_M": 1 << 16, "BLOCK_N": 1 << 16}
+    neptune.compile(rows_program(), rows_fused, target="llvm", params=large).asm("cuda:90")
+
+
+@case(TargetError)
 def the_compiler_aborts(monkeypatch):
     def died(*_: object) -> object:
         raise EOFError
@@ -146,7 +152,19 @@ case(TargetError, "stored_and_read_back")(
         "      t: t[i] = x[i, j] when j < 1\n      y: y[i, j] = t[i] + x[i, j]"
     )
 )
-case(TargetError, "grid_beside")(_compiled(X + "  if 1 < m:\n    for j in [0, n) grid.x:\n      y: y[0, j] = x[0, j]"))
+case(TargetError, "grid_beside")(
+    _compiled(
+        X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n"
+        "    for j in [0, n) grid.y:\n      y: y[i, j] = x[i, j] + t[i]"
+    )
+)
+case(ScheduleError, "different_ranges")(
+    _compiled(
+        "program p\n  in x: f32[m]\n  out y: f32[m]\n  temp t: f32[m, 8]\n  scalar m: i32 lo 1\nbody:\n"
+        "  for i in [0, m) grid.x:\n    for j in [0, 8):\n      t: t[i, j] = x[i]\n"
+        "    for k in [0, 4):\n      y: y[i] += t[i, k] init 0.0"
+    )
+)
 case(ScheduleError, "a_neighbour")(
     _compiled(X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n    y: y[i, 0] = t[i - 1] when 0 < i")
 )
