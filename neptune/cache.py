@@ -28,7 +28,7 @@ from neptune.versions import IMPORTED, versions
 
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
-NOT_IN_KEY = ("target", "dump", "cache")
+NOT_IN_KEY = ("target", "dump", "cache", "logs")
 """Settings that do not change a kernel (the target of the request does, and is there)."""
 CLOCK_STEP = 20_000_000
 """Nanoseconds by which the clock of a file system may lag behind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -13,6 +14,7 @@ from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Update, stages
 from neptune.runtime.facts import read_facts
+from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Template
 from neptune.tile.pipeline import lower
@@ -22,6 +24,7 @@ AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
 Function: TypeAlias = Callable[[Any], None]
 """A Template, or a plain function over a Schedule."""
 AnyTemplate: TypeAlias = "Template | Function | str | None"
+LOG = logging.getLogger("neptune.compiler")
 
 
 @cache
@@ -57,15 +60,26 @@ def named(template: Function | str) -> tuple[str, Function]:
     return getattr(template, "__name__", type(template).__name__), template
 
 
-def automatic(program: Program) -> tuple[str, Schedule, tuple[Decision, ...]]:
+def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
+    """Run a template, at most up to its fusion number `fuel`; what was not done is a Decision."""
+    sch.fuel = fuel
+    try:
+        template(sch)
+    except OutOfFuel as spent:
+        return (Decision("fuel", spent.asked, "not performed, nor anything behind it", spent.wrong),)
+    return ()
+
+
+def automatic(program: Program, fuel: int | None = None) -> tuple[str, Schedule, tuple[Decision, ...]]:
     """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest;
-    with the reasons why the others were not taken."""
+    with the reasons why the others were not taken. `fuel` as in `apply`."""
     passed: list[Decision] = []
+    spent: dict[str, tuple[Decision, ...]] = {}
     found: list[tuple[int, int, int, str, Schedule]] = []
     for rank, name in enumerate(n for n in AUTOMATIC if n in shipped_templates()):
         sch = Schedule(program)
         try:
-            shipped_template(name)(sch)
+            spent[name] = apply(shipped_template(name), sch, fuel)
             check_settled(sch.program)
             # The last one serves every program.
             facts = read_facts(lower(sch.program, relaxed=name == AUTOMATIC[-1]))
@@ -86,7 +100,10 @@ def automatic(program: Program) -> tuple[str, Schedule, tuple[Decision, ...]]:
         )
     temporaries, kernels, _, name, sch = min(found, key=lambda x: x[:3])
     why = "the first that makes one kernel" if (temporaries, kernels) == (0, 1) else "the fewest temporaries"
-    return name, sch, (*passed, Decision("template", name, "chosen", why))
+    decisions = (*passed, Decision("template", name, "chosen", why), *spent[name])
+    for d in decisions:
+        LOG.info("template %s: %s: %s", d.subject, d.verdict, d.reason)
+    return name, sch, decisions
 
 
 def check_settled(program: Program) -> None:

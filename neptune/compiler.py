@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from neptune import cache, config
-from neptune.choose import AnyTemplate, automatic, check_settled, named
+from neptune import cache, config, logs
+from neptune.boundary import public
+from neptune.choose import AnyTemplate, apply, automatic, check_settled, named
 from neptune.codegen.triton import generate
-from neptune.errors import ExpressionError, InternalError, NeptuneError, ScheduleError, TargetError
+from neptune.errors import ExpressionError, InternalError, ScheduleError, TargetError
 from neptune.frontend.assemble import Tensor, build
-from neptune.fusion.schedule import Schedule, replay
+from neptune.fusion.schedule import Schedule
 from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.params import checked_sizes, resolve_params
 from neptune.runtime.build import Build
+from neptune.runtime.dump import dump_failure, dump_kernel
 from neptune.runtime.kernel import Kernel
 from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
+from neptune.runtime.trail import Snapshot, schedule_forms
 from neptune.schedule.state import Decision
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
@@ -31,6 +35,7 @@ from neptune.verify.domains import EvaluationError
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
 REPAIRS = frozenset({"rolling_update", "split_k_update", "privatize"})
+LOG = logging.getLogger("neptune.compiler")
 
 
 @dataclass
@@ -50,15 +55,20 @@ class Work:
     used: str = ""
     choice: tuple[Decision, ...] = ()
     checks: dict[str, ExactReport] = field(default_factory=dict)
+    trail: list[Snapshot] = field(default_factory=list)
+
+    def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
+        """Remember a form for dumps and reports."""
+        self.trail.append(Snapshot(name, name, why, made))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the compiler. `run` changes the Work and returns what to dump (None: nothing new to see)."""
+    """A step of the compiler. `run` changes the Work and returns what to show of it (None: nothing new to see)."""
 
     name: str
     why: str
-    run: Callable[[Work], object]
+    run: Callable[[Work], Program | TileProgram | ExactReport | str | None]
 
 
 def _import(w: Work) -> Program:
@@ -68,20 +78,31 @@ def _import(w: Work) -> Program:
 
 
 def _verify(w: Work) -> None:
-    if w.settings.verify:
+    if not w.settings.verify:
+        return
+    try:
         verify(w.loops)
+    except InternalError as error:
+        if not isinstance(w.expr, Program):
+            raise
+        # A Program can be written by hand.
+        raise ExpressionError(f"compile `{w.loops.name}`", error.wrong) from None
 
 
-def _schedule(w: Work) -> Program:
+def _schedule(w: Work) -> None:
     if w.template is None:
-        w.used, w.schedule, w.choice = automatic(w.loops)
+        w.used, w.schedule, w.choice = automatic(w.loops, w.settings.fuel)
+        w.trail += schedule_forms(w.schedule)
     else:
         w.used, template = named(w.template)
         w.schedule = Schedule(w.loops)
-        template(w.schedule)
+        try:
+            w.choice = apply(template, w.schedule, w.settings.fuel)
+        finally:
+            # Where the template fails, its steps until then are what one wants to see.
+            w.trail += schedule_forms(w.schedule)
     if w.settings.verify:
         verify(w.schedule.program)
-    return w.schedule.program
 
 
 def _settled(w: Work) -> None:
@@ -99,14 +120,21 @@ def _check_fused(w: Work) -> ExactReport | None:
     return _check(w, "fused program", w.fused)
 
 
-def _lower(w: Work) -> TileProgram:
+def _lower(w: Work) -> None:
+    forms: list[tuple[str, str, TileProgram]] = []
+
+    def seen(name: str, why: str, made: TileProgram) -> None:
+        forms.append((f"tile-{name}", why, made))
+
     try:
-        w.tiles = lower(w.schedule.program)
+        w.tiles = lower(w.schedule.program, seen)
     except (ScheduleError, TargetError) as error:
-        w.tiles = lower(w.schedule.program, relaxed=True)
+        forms.clear()
+        w.tiles = lower(w.schedule.program, seen, relaxed=True)
         decision = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
         w.choice = (*w.choice, decision)
-    return w.tiles
+    for form in forms:
+        w.saw(*form)
 
 
 def _verify_tiles(w: Work) -> None:
@@ -137,6 +165,7 @@ PIPELINE = (
 )
 
 
+@public
 def compile(
     expr: Any,
     template: AnyTemplate = None,
@@ -166,28 +195,39 @@ def compile(
         o = kernel(q, k, v)
     """
     settings = config.read()
-    chosen = _target(target, settings)
+    logs.configure(settings.logs)
     work = Work(expr, template, inputs, name, settings)
-    _run(work, PIPELINE[:1])
-    loops = work.loops
-    asked = cache.Request(loops, template, str(chosen), params or {}, shapes or {}, bounds or {}, settings)
+    chosen = _target(target, settings)
+    _run(PIPELINE[0], work)
+    asked = cache.Request(work.loops, template, str(chosen), params or {}, shapes or {}, bounds or {}, settings)
 
     def make() -> Build:
-        work = Work(loops, template, None, None, settings)
-        _run(work, PIPELINE)
-        return _build(work, chosen, params or {}, bounds, shapes)
+        work = Work(asked.loops, template, None, None, settings)
+        try:
+            for step in PIPELINE:
+                _run(step, work)
+            return _built(work, chosen, params or {}, bounds, shapes)
+        except BaseException as error:
+            # An interrupted compilation is one that its user wants to look into.
+            if settings.dump is not None and work.trail:
+                dump_failure(settings.dump, work.loops.name, work.trail, error)
+            raise
 
-    return cache.cached(asked, make)
+    kernel = cache.cached(asked, make)
+    if settings.dump is not None:
+        LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
+    return kernel
 
 
-def _run(work: Work, passes: Sequence[Pass]) -> None:
-    for step in passes:
-        made = step.run(work)
-        if work.settings.dump is not None and made is not None:
-            _dump(work.settings.dump / work.loops.name, PIPELINE.index(step), step, str(made))
+def _run(step: Pass, work: Work) -> None:
+    start = time.perf_counter()
+    made = step.run(work)
+    if made is not None:
+        work.saw(step.name, step.why, made)
+    LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
 
 
-def _build(
+def _built(
     work: Work,
     target: Target,
     params: Mapping[str, int],
@@ -208,6 +248,7 @@ def _build(
         checks=work.checks,
         bounds=checked_sizes("bounds", work.loops, bounds),
         shapes=checked_sizes("shapes", work.loops, shapes),
+        trail=tuple(work.trail),
     )
 
 
@@ -259,9 +300,12 @@ def _renamed(program: Program, name: str | None) -> Program:
 
 def _before_repairs(program: Program, sch: Schedule) -> Program:
     """The program as tiled and fused by the template up to its first repair."""
-    steps = sch.trace
-    first = next((k for k, s in enumerate(steps) if s.primitive in REPAIRS), None)
-    return sch.program if first is None else replay(program, steps[:first]).program
+    before = program
+    for step in sch.trace:
+        if step.primitive in REPAIRS:
+            return before
+        before = step.program or before
+    return before
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -282,17 +326,6 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
         )
     w.checks[what] = report
     return report
-
-
-def _dump(folder: Path, k: int, step: Pass, text: str) -> None:
-    suffix = "py" if step.name == "generate" else "txt"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{k:02}-{step.name}.{suffix}").write_text(text)
-    except OSError as error:
-        raise NeptuneError(
-            f"NEPTUNE_DUMP={folder.parent}", f"nothing can be written there: {error}", hint="name a folder of yours"
-        ) from None
 
 
 # --- target -----------------------------------------------------------------------

@@ -1,10 +1,16 @@
 """Settings from the environment, read when they are asked for.
 
-NEPTUNE_TARGET   what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
-NEPTUNE_VERIFY   0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
-NEPTUNE_DUMP     a folder that receives one numbered text file per pass (and nothing is taken from the cache)
-NEPTUNE_CACHE_DIR  the folder of compiled kernels; by default the user's cache folder (~/.cache/neptune on Linux),
-                   and 0 for none
+NEPTUNE_TARGET        what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
+NEPTUNE_VERIFY        0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
+NEPTUNE_CACHE_DIR     the folder of compiled kernels; by default the user's cache folder (~/.cache/neptune on Linux),
+                      and 0 for none
+NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
+                      step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
+                      (nothing is then taken from the cache)
+NEPTUNE_LOGS          topics to log on the standard error: "+fusion,codegen" (see `neptune.logs`)
+NEPTUNE_FUSION_FUEL   the template is stopped before its n+1st fusion, and what it has made until then is compiled:
+                      for finding the one that is at fault by bisection
+NEPTUNE_TRACEBACK     1: tracebacks of errors show Neptune's own frames, too
 """
 
 from __future__ import annotations
@@ -17,6 +23,15 @@ from pathlib import Path
 
 from neptune.errors import NeptuneError
 
+VARIABLES = (
+    "NEPTUNE_TARGET",
+    "NEPTUNE_VERIFY",
+    "NEPTUNE_CACHE_DIR",
+    "NEPTUNE_DUMP",
+    "NEPTUNE_LOGS",
+    "NEPTUNE_FUSION_FUEL",
+    "NEPTUNE_TRACEBACK",
+)
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
 NO_CACHE = "0"
@@ -24,12 +39,14 @@ NO_CACHE = "0"
 
 @dataclass(frozen=True)
 class Config:
-    """The settings at one moment. `target`, `dump` and `cache` are None where they are not set."""
+    """The settings at one moment. `target`, `dump`, `cache` and `fuel` are None where they are not set."""
 
     target: str | None = None
     verify: int = 1
     dump: Path | None = None
     cache: str | None = None
+    logs: str = ""
+    fuel: int | None = None
 
     @property
     def cache_dir(self) -> Path | None:
@@ -50,7 +67,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None, cache=None)
+    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
@@ -59,6 +76,8 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         verify=_level(env.get("NEPTUNE_VERIFY")),
         dump=Path(dump) if dump else None,
         cache=env.get("NEPTUNE_CACHE_DIR") or None,
+        logs=env.get("NEPTUNE_LOGS") or "",
+        fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
     )
 
 
@@ -69,6 +88,11 @@ def _user_cache() -> Path:
     return Path(user_cache_dir("neptune", appauthor=False))
 
 
+def full_tracebacks() -> bool:
+    """Whether errors show Neptune's own frames; asked only once there is an error."""
+    return os.environ.get("NEPTUNE_TRACEBACK", "") not in ("", "0")
+
+
 def _level(text: str | None) -> int:
     levels = {str(k): k for k in DRAWS}
     if not text:
@@ -76,3 +100,11 @@ def _level(text: str | None) -> int:
     if text not in levels:
         raise NeptuneError(f"NEPTUNE_VERIFY={text}", "this is not a level of verification", legal=tuple(levels))
     return levels[text]
+
+
+def _count(variable: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise NeptuneError(f"{variable}={text}", "this is not a number of fusions", legal=("0", "1", "2", "…"))
+    return int(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -33,7 +34,7 @@ def examine() -> list[Finding]:
     # Without its packages nothing below could say more than that.
     if any(f.required and not f.good for f in packages):
         return packages
-    return [*packages, *_targets(), _gpu()]
+    return [*packages, _settings(), *_targets(), _gpu()]
 
 
 def usable(findings: list[Finding]) -> bool:
@@ -71,6 +72,25 @@ def _package(name: str, least: str, remedy: str, *, required: bool) -> Finding:
 def _numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version: "2.13.0+cpu" → (2, 13, 0)."""
     return tuple(int(n) for n in re.findall(r"\d+", text.split("+")[0])[:3])
+
+
+def _settings() -> Finding:
+    """The NEPTUNE_ variables that are set, and whether they mean something."""
+    from neptune import config, logs
+    from neptune.errors import NeptuneError
+
+    given = {n: v for n, v in sorted(os.environ.items()) if n.startswith("NEPTUNE_")}
+    shown = ", ".join(f"{n}={v}" for n, v in given.items()) or "none are set"
+    unknown = [n for n in given if n not in config.VARIABLES]
+    try:
+        logs.parse(config.read().logs)
+    except NeptuneError as error:
+        return Finding("settings", str(error).replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
+    if unknown:
+        return Finding(
+            "settings", shown, False, f"there is no {', '.join(unknown)}; known: {', '.join(config.VARIABLES)}"
+        )
+    return Finding("settings", shown, True)
 
 
 # --- targets -------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ class RecordError(NeptuneError):
 
 
 class InternalError(Exception):
-    """A defect of Neptune itself; the message says how to report it."""
+    """A defect of Neptune itself; the message says how to report it. `wrong` is what is the matter."""
 
     def __init__(self, message: str) -> None:
+        self.wrong = message
         super().__init__(
             f"{message}\n  This is a defect in Neptune, not in your program. "
             "Please report it with the program text (kernel.ir('loops')) and the template."

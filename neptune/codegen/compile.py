@@ -6,9 +6,12 @@ divisible by 16 (without that nothing is loaded asynchronously), lengths are not
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
 from neptune.codegen.worker import Json, Worker
@@ -27,6 +30,7 @@ TYPES = {
     "uint8": "u8",
     "bool": "i1",
 }
+LOG = logging.getLogger("neptune.codegen")
 WORKER = Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None})
 
 
@@ -95,6 +99,7 @@ def tunable_values(program: TileProgram, params: Mapping[str, int]) -> dict[str,
     return values
 
 
+@public
 def compile_offline(
     source: str, program: TileProgram, target: str, params: Mapping[str, int] | None = None, *, loads: str = "pointer"
 ) -> list[Compiled]:
@@ -117,6 +122,7 @@ def compile_kernels(
     request: Json = {"source": source, "target": parse_target(target), "options": options}
     results = []
     for kernel in kernels:
+        start = time.perf_counter()
         request |= asdict(_with_values(kernel, values))
         asked = f"compile kernel {kernel.function} for {target} with {values | options}"
         try:
@@ -125,7 +131,10 @@ def compile_kernels(
             raise TargetError(asked, "the compiler aborted", hint="other tile sizes, num_warps or num_stages") from None
         if "error" in answer:
             raise TargetError(asked, _short(answer["error"]), hint="other tile sizes, num_warps or num_stages")
-        results.append(Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])}))
+        made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
+        results.append(made)
+        ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
+        LOG.info("%s compiled for %s: %s, %.0f ms", made.name, target, used, ms)
     return results
 
 
@@ -186,5 +195,6 @@ def _extent(e: Expr | None) -> int | str:
 
 
 def _short(text: str, lines: int = 6) -> str:
-    """The first lines of a compiler's message."""
-    return "\n".join(line[:200] for line in text.splitlines()[:lines])
+    """A compiler's message: its first line, and the last ones, which say what is the matter."""
+    found = [line[:200] for line in text.splitlines()]
+    return "\n".join(found if len(found) <= lines else [found[0], "…", *found[2 - lines :]])

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from neptune.boundary import public
 from neptune.codegen.tvmscript import carrier, print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.decompose import decompose
@@ -29,6 +30,7 @@ _X86 = platform.machine().lower() in ("x86_64", "amd64", "x86")
 _COMPILED: dict[tuple[str, bool], Callable[..., None]] = {}
 
 
+@public
 def compile_llvm(program: Program, *, fast: bool = False) -> LLVMKernel:
     """Compile a Program, scheduled and fused or not.
 
@@ -68,6 +70,7 @@ class LLVMKernel:
         """The TVMScript, for the given buffers having a last stride other than 1."""
         return print_tvmscript(self._lowered, strided, fence=not self._fast and not _X86)
 
+    @public
     def __call__(
         self,
         inputs: Sequence[torch.Tensor],

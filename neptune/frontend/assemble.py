@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, rewrite, walk
@@ -59,6 +60,7 @@ class Reduction:
     def __repr__(self) -> str:
         return f"{self.reducer}(…, axis={', '.join(a.name for a in self.axes)})"
 
+    @public
     def _refuse(self, *_: Any) -> NoReturn:
         raise ExpressionError(
             f"{self!r} inside a larger expression",
@@ -106,6 +108,7 @@ class Tensor:
     dtype: str
     body: Body | None = field(default=None, repr=False)
 
+    @public
     def __call__(self, *index: ExprLike) -> Read:
         exprs = tuple(self._index(k, i) for k, i in enumerate(index))
         if len(exprs) != len(self.shape):
@@ -121,6 +124,7 @@ class Tensor:
                 )
         return Read(self.name, exprs, self.dtype, source=self)
 
+    @public
     def __getitem__(self, index: ExprLike | tuple[ExprLike, ...]) -> Read:
         return self(*index) if isinstance(index, tuple) else self(index)
 
@@ -168,6 +172,7 @@ def reachable(outputs: Sequence[Tensor]) -> list[Tensor]:
     return list(order)
 
 
+@public
 def build(
     outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor | Var] | None = None, name: str | None = None
 ) -> Program:

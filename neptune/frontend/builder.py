@@ -24,6 +24,8 @@ import inspect
 import traceback
 from collections.abc import Callable, Sequence
 
+from neptune import boundary
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import assemble
 from neptune.frontend.assemble import Axis, Body, Reduction, Tensor, build
@@ -90,38 +92,45 @@ __all__ = [
 # --- tensors, axes and scalars -----------------------------------------------------------------
 
 
+@public
 def var(name: str, dtype: str = "int32") -> Var:
     """A symbolic size, or a scalar argument where no input's shape is made of it. One name is one variable."""
     return Var(name, _dtype(f"variable `{name}`", dtype))
 
 
+@public
 def const(value: int | float | bool, dtype: str = "float32") -> Expr:
     """A literal of `dtype`."""
     return ir.as_expr(value, _dtype(f"constant {value!r}", dtype))
 
 
+@public
 def min_value(dtype: str) -> Const:
     """The lowest finite value of `dtype`: where max starts."""
     return REDUCERS["max"].identity(_dtype("min_value", dtype))[0]
 
 
+@public
 def max_value(dtype: str) -> Const:
     """The highest finite value of `dtype`: where min starts."""
     return REDUCERS["min"].identity(_dtype("max_value", dtype))[0]
 
 
+@public
 def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "placeholder") -> Tensor:
     """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`."""
     asked = f"placeholder `{name}`"
     return Tensor(name, _shape(asked, shape), _dtype(asked, dtype))
 
 
+@public
 def reduce_axis(bounds: tuple[ExprLike, ExprLike], name: str = "k") -> Axis:
     """A loop variable over [lo, hi) for `sum`, `max`, `min` and `prod`."""
     lo, hi = _shape(f"reduce axis `{name}`", bounds)
     return Axis(name, "int32", lo, hi)
 
 
+@public
 def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str = "compute") -> Tensor:
     """The tensor `name` of `shape` with `fcompute(i, j, …)` at each point; its dtype is that of the value.
 
@@ -190,7 +199,7 @@ def reduction(
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
     if not axes or not builtins.all(isinstance(a, Axis) for a in axes) or len(set(axes)) < len(axes):
         raise ExpressionError(
-            f"{reducer} over {axis!r}",
+            f"{reducer} over {print_expr(axis) if isinstance(axis, Expr) else repr(axis)}",
             "`axis` must be one or several distinct reduce axes",
             hint="maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None,
         )
@@ -208,6 +217,7 @@ def reduction(
     return Reduction(reducer, e, axes, start)
 
 
+@public
 def sum(
     expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
 ) -> Reduction:
@@ -215,6 +225,7 @@ def sum(
     return reduction("sum", expr, axis, where, init)
 
 
+@public
 def prod(
     expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
 ) -> Reduction:
@@ -222,6 +233,7 @@ def prod(
     return reduction("prod", expr, axis, where, init)
 
 
+@public
 def max(
     expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
 ) -> Reduction:
@@ -229,6 +241,7 @@ def max(
     return reduction("max", expr, axis, where, init)
 
 
+@public
 def min(
     expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
 ) -> Reduction:
@@ -239,106 +252,127 @@ def min(
 # --- functions of values -----------------------------------------------------------------------
 
 
+@public
 def exp(x: ExprLike) -> Expr:
     """e^x."""
     return ir.op("exp", _expr(x))
 
 
+@public
 def exp2(x: ExprLike) -> Expr:
     """2^x."""
     return ir.op("exp2", _expr(x))
 
 
+@public
 def log(x: ExprLike) -> Expr:
     """The natural logarithm."""
     return ir.op("log", _expr(x))
 
 
+@public
 def log2(x: ExprLike) -> Expr:
     """The logarithm to base 2."""
     return ir.op("log2", _expr(x))
 
 
+@public
 def sqrt(x: ExprLike) -> Expr:
     """√x."""
     return ir.op("sqrt", _expr(x))
 
 
+@public
 def rsqrt(x: ExprLike) -> Expr:
     """1/√x."""
     return ir.op("rsqrt", _expr(x))
 
 
+@public
 def tanh(x: ExprLike) -> Expr:
     """The hyperbolic tangent."""
     return ir.op("tanh", _expr(x))
 
 
+@public
 def sigmoid(x: ExprLike) -> Expr:
     """1/(1 + e^-x)."""
     return ir.op("sigmoid", _expr(x))
 
 
+@public
 def erf(x: ExprLike) -> Expr:
     """The error function, 2/√π · ∫₀ˣ e^-t² dt."""
     return ir.op("erf", _expr(x))
 
 
+@public
 def sin(x: ExprLike) -> Expr:
     """The sine of an angle in radians."""
     return ir.op("sin", _expr(x))
 
 
+@public
 def cos(x: ExprLike) -> Expr:
     """The cosine of an angle in radians."""
     return ir.op("cos", _expr(x))
 
 
+@public
 def floor(x: ExprLike) -> Expr:
     """The largest integer that is at most x, as a float."""
     return ir.op("floor", _expr(x))
 
 
+@public
 def ceil(x: ExprLike) -> Expr:
     """The smallest integer that is at least x, as a float."""
     return ir.op("ceil", _expr(x))
 
 
+@public
 def round(x: ExprLike) -> Expr:
     """The integer nearest to x, as a float; ties go to the even one: 0.5 → 0, 1.5 → 2."""
     return ir.op("round", _expr(x))
 
 
+@public
 def trunc(x: ExprLike) -> Expr:
     """x without its fraction: -1.5 → -1."""
     return ir.op("trunc", _expr(x))
 
 
+@public
 def sign(x: ExprLike) -> Expr:
     """1, 0 or -1, in the dtype of x; NaN stays NaN."""
     return ir.sign(_expr(x))
 
 
+@public
 def isnan(x: ExprLike) -> Expr:
     """A predicate: x is NaN."""
     return ir.is_nan(_float(x, "isnan"))
 
 
+@public
 def isinf(x: ExprLike) -> Expr:
     """A predicate: x is inf or -inf."""
     return ir.is_inf(_float(x, "isinf"))
 
 
+@public
 def isfinite(x: ExprLike) -> Expr:
     """A predicate: x is neither infinite nor NaN."""
     return ir.is_finite(_float(x, "isfinite"))
 
 
+@public
 def abs(x: ExprLike) -> Expr:
     """|x|, also of integers."""
     return ir.op("abs", _expr(x))
 
 
+@public
 def pow(x: ExprLike, y: ExprLike) -> Expr:
     """x^y for floats."""
     return ir.binary("pow", x, y)
@@ -347,11 +381,13 @@ def pow(x: ExprLike, y: ExprLike) -> Expr:
 power = pow
 
 
+@public
 def cast(x: ExprLike, dtype: str) -> Expr:
     """`x.astype(dtype)`, with the dtype checked."""
     return ir.cast(_expr(x), _dtype("cast", dtype))
 
 
+@public
 def if_then_else(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
     """`then` where `pred` holds, else `other`; the branch not taken contributes nothing."""
     return ir.select(_predicate(pred), then, other)
@@ -360,16 +396,19 @@ def if_then_else(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
 select = if_then_else
 
 
+@public
 def all_of(*preds: ExprLike) -> Expr:
     """The conjunction of predicates."""
     return ir.logical_and(*(_predicate(p) for p in preds))
 
 
+@public
 def any_of(*preds: ExprLike) -> Expr:
     """The disjunction of predicates."""
     return ir.logical_or(*(_predicate(p) for p in preds))
 
 
+@public
 def logical_not(pred: ExprLike) -> Expr:
     """The negation of a predicate."""
     return ir.op("not", _predicate(pred))
@@ -449,6 +488,6 @@ def _raised_by_us(error: Exception) -> bool:
 def _user_line(error: Exception) -> str | None:
     """The line of the lambda that failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = (__file__, ir.__file__, dtypes.__file__, assemble.__file__)
+    ours = (__file__, boundary.__file__, ir.__file__, dtypes.__file__, assemble.__file__)
     user = [f for f in frames if f.filename not in ours]
     return f"{user[-1].line}" if user and user[-1].line else None

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Reduction, Tensor, build
@@ -27,6 +28,7 @@ from neptune.ir.program import Program
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
 
+@public
 def from_te(
     tensors: te.Tensor | Sequence[te.Tensor],
     inputs: Sequence[te.Tensor | tirx.Var] | None = None,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import BY_SHORT, is_float, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Var, cast, op, select
@@ -74,6 +75,7 @@ class Env:
         return replace(self, buffers={**self.buffers, buffer.name: buffer.dtype})
 
 
+@public
 def parse_program(text: str) -> Program:
     """The Program that `text` prints.
 
@@ -186,7 +188,8 @@ class _Line:
         try:
             return make(*args)
         except TypeError as error:
-            self.fail(str(error))
+            wrong = str(error)
+        self.fail(wrong)
 
     def expr(self, env: Env, level: int = 0) -> Expr:
         """An expression whose outermost infix operator binds at least as strongly as `level`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import (
     Tensor,
@@ -41,6 +42,7 @@ def prefill_global(
     return _attention("prefill_global", lambda b, h, i, j, s: s * factor, batch, heads, depth, dtype, layout, lse)
 
 
+@public
 def prefill_causal(
     batch: int | None = None,
     heads: int | None = None,

@@ -231,8 +231,8 @@ class Signature:
 def _layout(t: Any) -> Any:
     """What the checks look at; of what is no dense tensor, something that has never passed."""
     if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-        graded = t.requires_grad and torch.is_grad_enabled()
-        return t.dtype, t.device, t.shape, t.stride(), t.is_neg(), t.is_conj(), graded
+        refused = t.is_neg() or t.is_conj() or (t.requires_grad and torch.is_grad_enabled())
+        return t.dtype, t.device, t.shape, t.stride(), refused
     return object()
 
 

@@ -11,6 +11,7 @@ from neptune.runtime.explain import explanation
 from neptune.runtime.facts import read_facts
 from neptune.runtime.launch import Target
 from neptune.runtime.modules import all_modules, declarations
+from neptune.runtime.trail import Snapshot
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.verify.exact import ExactReport
@@ -24,7 +25,8 @@ class Build:
     executable fused program (inits explicit, tiles local), `tiles` what Triton is generated from, under `header`.
     `params` are the values of all free tunables, num_warps and num_stages; `trace` is what the template
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
-    the name of what was checked; `bounds` and `shapes` are the caller's.
+    the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
+    schedule and each pass left behind, for reports.
     """
 
     loops: Program
@@ -40,6 +42,7 @@ class Build:
     checks: Mapping[str, ExactReport]
     bounds: Mapping[str, int]
     shapes: Mapping[str, int]
+    trail: tuple[Snapshot, ...] = ()
 
     def artifact(self) -> Artifact:
         """What a kernel needs of it to run and to show itself, as plain data."""

@@ -7,11 +7,13 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
-from neptune.errors import RecordError, ScheduleError, TargetError
+from neptune.boundary import public
+from neptune.errors import NeptuneError, RecordError, ScheduleError, TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
@@ -62,6 +64,7 @@ class Kernel:
         self._compiled: dict[Target, list[Compiled]] = {}
         self._modules = Modules(artifact.modules, artifact.declarations, artifact.params)
 
+    @public
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         done = self._plans.replay(args, out)
         if done is not None:
@@ -150,6 +153,7 @@ class Kernel:
             )
         return made
 
+    @public
     def ir(self, stage: Stage = "fused") -> str:
         """The program as text: "loops" as imported, "scheduled" before its repairs, "fused", or "tile".
 
@@ -181,6 +185,7 @@ class Kernel:
 
         return deepcopy(self._artifact.explanation) if json else as_text(self._artifact.explanation)
 
+    @public
     def for_target(self, target: str) -> Kernel:
         """The same kernel for another target: all of them run the same programs, with the same params.
 
@@ -192,6 +197,7 @@ class Kernel:
         make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
         return Kernel(self._artifact.for_target(str(chosen)), self._loops, make)
 
+    @public
     def save(self, path: str | PathLike[str]) -> None:
         """Write a folder of plain Triton source and a manifest, for `neptune.load`.
 
@@ -211,6 +217,23 @@ class Kernel:
         at other alignments, and strides that are 1, divisible by 16, or beyond 32 bits where others were not."""
         return self._plans.specialisations
 
+    @public
+    def report(self, path: str | Path) -> Path:
+        """Write explain() with every step of the schedule and every pass, as differences, to one HTML file.
+
+        The file needs nothing else: no network, no script. Raises NeptuneError where it cannot be written.
+
+            kernel.report("attention.html")
+        """
+        from neptune.runtime.report import report
+
+        try:
+            Path(path).write_text(report(self.build, self.facts), encoding="utf-8")
+        except OSError as error:
+            raise NeptuneError(f"kernel.report({str(path)!r})", f"it cannot be written: {error}") from None
+        return Path(path)
+
+    @public
     def asm(self, target: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
         architecture ("cuda:90"); by default that of the kernel's target or of the GPU here.
@@ -219,6 +242,7 @@ class Kernel:
         """
         return {c.name: c.asm for c in self._offline(target)}
 
+    @public
     def resources(self, target: str | None = None) -> list[Resources]:
         """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`."""
         from neptune.runtime.resources import resources_of

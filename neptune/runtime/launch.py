@@ -6,6 +6,8 @@ its Triton module, "interpret" in Triton's interpreter.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,6 +19,7 @@ from neptune.ir.program import Program
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, distinct_floats, enter_thread, make_plan, recording
 
+LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
@@ -99,7 +102,9 @@ def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
 def _on_llvm(fused: Program, params: Params) -> Launch:
     from neptune.codegen.llvm import compile_llvm
 
+    start = time.perf_counter()
     kernel = compile_llvm(fused)
+    LOG.info("`%s` compiled by LLVM, %.0f ms", fused.name, 1e3 * (time.perf_counter() - start))
     tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
 
     def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
@@ -145,14 +150,19 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
         form = modules.form(tensors, scalars, present.loads)
-        if form not in loaded:
+        fresh, start = form not in loaded, time.perf_counter()
+        if fresh:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         numbers = distinct_floats([scalars[n] for n in free])
         run, log = recording(loaded[form], JITFunction)
         with torch.cuda.device(outputs[0].device):
             enter_thread()
             run(*tensors, *numbers, **keywords)
-            return make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
+            plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
+        if fresh:
+            # Triton compiles in the first launch.
+            LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))
+        return plan
 
     return launch
 

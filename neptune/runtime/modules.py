@@ -29,6 +29,9 @@ class Form:
     loads: str = "pointer"
     int64_offsets: bool = False
 
+    def __str__(self) -> str:
+        return f"the form with {self.loads} loads and {'int64' if self.int64_offsets else 'int32'} offsets"
+
 
 @dataclass(frozen=True)
 class Addressing:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from neptune.boundary import public
 from neptune.errors import ScheduleError
 from neptune.schedule.state import Loop
 
@@ -47,6 +48,7 @@ def checked(method: Method) -> Method:
     """
     signature = inspect.signature(method)
 
+    @public
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -26,6 +26,7 @@ from neptune.schedule.cache_write import cache_write
 from neptune.schedule.checked import checked, primitive
 from neptune.schedule.compute_at import compute_at
 from neptune.schedule.decompose_reduction import decompose_reduction
+from neptune.schedule.fuel import spend, tell
 from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
@@ -41,7 +42,12 @@ Factor: TypeAlias = "int | Var"
 
 
 class ScheduleBase:
-    """Structural primitives. `neptune.Schedule` adds those that need proofs."""
+    """Structural primitives. `neptune.Schedule` adds those that need proofs.
+
+    `fuel` is how many fusions are performed before the next one raises OutOfFuel; None for any number.
+    """
+
+    fuel: int | None = None
 
     def __init__(self, program: Program) -> None:
         self._state = initial(program)
@@ -272,8 +278,11 @@ class ScheduleBase:
 
     def _commit(self, state: State, primitive: str, *args: Any) -> None:
         """The only place where the schedule changes."""
+        step = Step(primitive, args, state.program)
+        spend(self.fuel, (s.primitive for s in self._trace), primitive, step)
+        tell(primitive, step, state.decisions[len(self._state.decisions) :])
         self._state = state
-        self._trace.append(Step(primitive, args))
+        self._trace.append(step)
 
 
 def declare(state: State, tunable: Tunable, request: str) -> State:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from neptune.errors import RecordError
 from neptune.ir.expr import Var
+from neptune.ir.program import Program
 from neptune.schedule.state import Loop
 
 FORMAT = "neptune-trace"
@@ -27,10 +28,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Step:
-    """One recorded call: the primitive's name and its arguments (loops as (stage, variable) pairs)."""
+    """One recorded call: the primitive's name and its arguments (loops as (stage, variable) pairs).
+
+    `program` is what the call left behind; steps are equal where they ask for the same.
+    """
 
     primitive: str
     args: tuple[Any, ...]
+    program: Program | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"sch.{self.primitive}({', '.join(map(_show, self.args))})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -33,17 +35,31 @@ PASSES = (
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
     Pass("hoist", hoist, "last: it moves the loads that name_loads named"),
 )
+LOG = logging.getLogger("neptune.tile")
 
 
-def lower(program: Program, *, relaxed: bool = False) -> TileProgram:
+def _unseen(name: str, why: str, made: TileProgram) -> None:
+    pass
+
+
+def lower(
+    program: Program, seen: Callable[[str, str, TileProgram], None] = _unseen, *, relaxed: bool = False
+) -> TileProgram:
     """Translate a scheduled Program and run the tile passes; raises TargetError where it has no tile form.
 
-    With `relaxed`, tile axes that a nest cannot have become serial loops (`neptune.tile.relax`).
+    `seen` is shown the name of each pass, why it stands where it stands, and what it made. With `relaxed`, tile axes
+    that a nest cannot have become serial loops (`neptune.tile.relax`).
     """
     tiles = translate_relaxed(program) if relaxed else translate(program)
     if not relaxed:
         for k in tiles.kernels:
             check_tile_sizes(program, k)
+    seen("translate", "first: the passes work on tiles", tiles)
     for p in PASSES:
+        before, start = tiles, time.perf_counter()
         tiles = replace(tiles, kernels=tuple(p.run(k) for k in tiles.kernels))
+        if LOG.isEnabledFor(logging.INFO):
+            ms, what = 1e3 * (time.perf_counter() - start), "nothing to do" if tiles == before else "changed"
+            LOG.info("pass %s: %s, %.1f ms", p.name, what, ms)
+        seen(p.name, p.why_here, tiles)
     return tiles

@@ -150,10 +150,3 @@ def test_a_refused_call_writes_nothing():
     with pytest.raises(ShapeError):
         kernel(X, torch.zeros(5), 1.0, 0, out=y)
     assert torch.equal(y, torch.full((4,), 5.0))
-
-
-def test_the_last_frame_is_not_a_backend():
-    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
-    with pytest.raises(ShapeError) as info:
-        kernel(X, W, 1.0)
-    assert info.traceback[-1].path.name == "arguments.py"

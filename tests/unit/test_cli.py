@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from neptune import environment
+from neptune import choose, config, environment
 from neptune.commands import app
+from neptune.errors import InternalError
 
 FILE = """
 from neptune.ops.softmax import softmax
@@ -111,10 +112,108 @@ def test_the_only_function_needs_no_name(tmp_path):
     assert invoke("compile", str(path), "-t", "softmax_row", "--target", "llvm").exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["compile", "explain", "check-env"])
-def test_help_shows_an_example(command):
-    done = invoke(command, "--help")
-    assert done.exit_code == 0 and "Example:" in done.stdout and f"neptune {command}" in done.stdout
+@pytest.mark.parametrize("command", ["compile", "explain", "check-env", "templates"])
+def test_help_shows_an_example_and_fits_a_terminal(command):
+    done = CliRunner().invoke(app, [command, "--help"], terminal_width=80)
+    assert done.exit_code == 0 and "Example" in done.stdout
+    examples = [x.split() for x in done.stdout.splitlines() if x.startswith("      neptune ")]
+    assert examples and all(x[1] == command for x in examples)
+    assert all(Path(w.split(":")[0]).name in os.listdir("examples") for x in examples for w in x if ".py:" in w)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_help_lists_exit_codes_and_settings():
+    done = CliRunner().invoke(app, ["--help"], terminal_width=80)
+    assert all(f"{code}  " in done.stdout for code in range(4)) and "..." not in done.stdout
+    assert all(f"{name} " in done.stdout for name in (*config.VARIABLES, "NO_COLOR"))
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_sizes(file):
+    args = (f"{file}:rows", "-t", f"{file}:fused", "--shape", "m=64", "--bound", "n=128", "--json")
+    said = json.loads(invoke("explain", *args).stdout)
+    assert (said["shapes"], said["bounds"]) == ({"m": 64}, {"n": 128})
+    assert invoke("compile", f"{file}:rows", "-t", f"{file}:fused", "--bound", "rows=1").exit_code == 1
+
+
+def test_assembly_and_resources(file):
+    args = ("compile", f"{file}:rows", "-t", f"{file}:fused")
+    assert ".target sm_90" in invoke(*args, "--asm", "cuda:90").stdout
+    shown = invoke(*args, "--resources", "cuda:90").stdout
+    assert "registers" in shown and "rows_kernel" in shown
+    (row,) = json.loads(invoke(*args, "--resources", "cuda:90", "--json").stdout)["resources"]
+    assert row["name"] == "rows_kernel" and row["registers"] > 0
+    (text,) = json.loads(invoke(*args, "--asm", "hip:gfx942", "--json").stdout)["asm"].values()
+    assert "gfx942" in text
+    assert invoke(*args, "--asm", "cuda:90", "--ir", "tile").exit_code == 2
+
+
+def test_a_report(file, tmp_path):
+    path = tmp_path / "r.html"
+    done = invoke("explain", f"{file}:soft", "-t", "softmax_row", "--html", str(path))
+    assert done.exit_code == 0 and done.stdout == f"wrote {path}\n" and path.read_text().startswith("<!doctype html>")
+    assert invoke("explain", f"{file}:soft", "--html", str(tmp_path / "no" / "r.html")).exit_code == 1
+
+
+def test_templates():
+    said = json.loads(invoke("templates", "--json").stdout)
+    assert set(said) == set(choose.shipped_templates()) and all(said.values())
+    shown = invoke("templates").stdout
+    assert all(name in shown for name in said)
+
+
+def test_wrong_usage_as_json(file):
+    for args in (("compile", "--what"), ("compile", file, "-p", "BLOCK_M"), ("compile", "absent.py"), ("compil",)):
+        done = invoke(*args, "--json")
+        assert done.exit_code == 2
+        assert json.loads(done.stdout)["error"] == "UsageError"
+
+
+def test_a_file_or_a_function_that_fails(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text("def made():\n    return 1 // 0\n")
+    done = invoke("compile", str(path))
+    assert done.exit_code == 1 and "made() of" in done.stderr and "ZeroDivisionError" in done.stderr
+    path.write_text("import nothing_of_that_name\n")
+    done = invoke("compile", str(path), "--json")
+    assert done.exit_code == 1 and "nothing_of_that_name" in json.loads(done.stdout)["message"]
+
+
+def test_a_file_imports_its_neighbours(tmp_path):
+    (tmp_path / "neighbour_of_one.py").write_text("from neptune.ops.softmax import softmax\n")
+    path = tmp_path / "one.py"
+    path.write_text("import neighbour_of_one\n\n\ndef only():\n    return neighbour_of_one.softmax()\n")
+    assert invoke("compile", str(path), "-t", "softmax_row", "--target", "llvm").exit_code == 0
+
+
+def test_a_defect_of_ours_has_its_own_code(file, monkeypatch):
+    def broken(*_, **__):
+        raise InternalError("something is off")
+
+    monkeypatch.setattr("neptune.compiler.compile", broken)
+    done = invoke("compile", f"{file}:rows")
+    assert done.exit_code == 3 and "This is a defect in Neptune" in done.stderr
+
+
+def test_nothing_is_cut_on_a_narrow_terminal(file, monkeypatch):
+    plain = invoke("compile", f"{file}:rows", "-t", f"{file}:fused").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    coloured = CliRunner().invoke(app, ["compile", f"{file}:rows", "-t", f"{file}:fused"], color=True).stdout
+    assert "\x1b[" in coloured and re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert CliRunner().invoke(app, ["compile", f"{file}:rows", "-t", f"{file}:fused"], color=True).stdout == plain
+
+
+def test_as_a_process(file):
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root), "NEPTUNE_LOGS": "fusion"}
+    command = [sys.executable, "-m", "neptune.cli", "explain", f"{file}:soft", "-t", "softmax_online", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=root, check=False)
+    assert done.returncode == 0 and json.loads(done.stdout)["template"] == "softmax_online"
+    assert "[neptune.fusion] sch.rolling_update" in done.stderr
+    done = subprocess.run([*command, "--target", "tpu"], capture_output=True, text=True, env=env, cwd=root, check=False)
+    assert done.returncode == 1 and json.loads(done.stdout)["error"] == "TargetError"
 
 
 def test_check_env(monkeypatch):
@@ -147,6 +246,27 @@ def test_versions_wanted_are_those_of_the_project_file():
         assert f'"{name}{">=" + least if least else ""}"' in project
     for name, (least, _) in environment.OPTIONAL.items():
         assert f'"{name}>={least}"' in project
+
+
+def test_the_packages_of_the_command_line_are_an_extra():
+    project = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
+    (core,) = (x for x in project.splitlines() if x.startswith("dependencies = "))
+    assert "click" not in core and "rich" not in core
+    code = "import sys; sys.modules |= {'click': None, 'rich': None, 'pygments': None}; import neptune.compiler"
+    code += "; from neptune.ops.softmax import softmax; k = neptune.compile(softmax(), 'softmax_row', target='llvm')"
+    code += "; from neptune.runtime.report import report; report(k.build, k.facts)"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_settings_that_mean_nothing_are_found(monkeypatch):
+    monkeypatch.setenv("NEPTUNE_LOG", "fusion")
+    found = environment._settings()
+    assert not found.good and not found.required and "there is no NEPTUNE_LOG;" in found.remedy
+    monkeypatch.setenv("NEPTUNE_VERIFY", "9")
+    found = environment._settings()
+    assert found.required and "not a level of verification" in found.found and found.remedy == "unset NEPTUNE_VERIFY"
 
 
 def test_missing_packages_are_named(tmp_path):

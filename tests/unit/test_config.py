@@ -11,13 +11,15 @@ from neptune.errors import NeptuneError
 
 
 def test_defaults_and_empty_values():
-    assert config.read({}) == config.Config(target=None, verify=1, dump=None)
+    assert config.read({}) == config.Config(target=None, verify=1, dump=None, logs="", fuel=None)
     assert config.read({"NEPTUNE_TARGET": "", "NEPTUNE_VERIFY": "", "NEPTUNE_DUMP": ""}) == config.Config()
 
 
 def test_values():
     found = config.read({"NEPTUNE_TARGET": "interpret", "NEPTUNE_VERIFY": "0", "NEPTUNE_DUMP": "out"})
     assert found == config.Config("interpret", 0, Path("out"))
+    found = config.read({"NEPTUNE_LOGS": "+fusion", "NEPTUNE_FUSION_FUEL": "0"})
+    assert found == config.Config(logs="+fusion", fuel=0)
 
 
 def test_a_higher_level_draws_more():

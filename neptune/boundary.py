@@ -1,0 +1,60 @@
+"""Where the user's code calls ours: an error that leaves through here ends at the user's own line.
+
+Frames of Neptune below the user's line say nothing to a user, and hide the line that does. They are kept with
+NEPTUNE_TRACEBACK=1, and always for an InternalError, whose reader is us.
+
+Before → after, for a template with a wrong name::
+
+    kernel.py, line 9: neptune.compile(expr, mine)         kernel.py, line 9: neptune.compile(expr, mine)
+    neptune/compiler.py, line 170: step.run(work)          kernel.py, line 4: sch.loops("scroe")
+    neptune/compiler.py, line 82: template(w.schedule)     neptune.errors.ScheduleError: unknown stage `scroe`
+    kernel.py, line 4: sch.loops("scroe")
+    neptune/schedule/schedule.py, line 95: …
+    neptune/schedule/state.py, line 263: raise …
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from neptune import config
+from neptune.errors import NeptuneError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+PACKAGE = str(Path(__file__).parent) + "/"
+LIBRARY = str(Path(functools.__file__).parent) + "/"
+
+
+def public(function: Function) -> Function:
+    """Let NeptuneErrors that leave `function` show none of our frames (Python 3.11 and later)."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except NeptuneError as error:
+            if not config.full_tracebacks():
+                error.__traceback__ = users_frames(error.__traceback__)
+            # A bare raise adds no frame of its own; before Python 3.11 it restores the whole traceback.
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package (templates that come with it are ours, too), and without
+    those of the standard library, through which it calls itself."""
+    frames: list[TracebackType] = []
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(PACKAGE) and (not file.startswith(LIBRARY) or "site-packages" in file):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for t in reversed(frames):
+        kept = TracebackType(kept, t.tb_frame, t.tb_lasti, t.tb_lineno)
+    return kept

@@ -1,0 +1,103 @@
+"""Calls of kernels that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+import neptune
+from neptune.codegen.llvm import compile_llvm
+from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
+from neptune.fusion.schedule import Schedule
+from neptune.ops.softmax import figure1
+from tests.errors.table import case
+from tests.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
+
+X, W = torch.zeros(4, 6), torch.zeros(6)
+
+
+@cache
+def rows() -> neptune.Kernel:
+    return neptune.compile(rows_program(), rows_fused, target="llvm", bounds={"m": 8})
+
+
+@cache
+def pair() -> neptune.Kernel:
+    return neptune.compile(pair_program(), pair_apart, target="llvm")
+
+
+def _of(kernel: Callable[[], neptune.Kernel], *args: Any, out: Any = None) -> Callable[[], object]:
+    return lambda: kernel()(*args, out=out)
+
+
+H, B = torch.zeros(2, 4, 64, dtype=torch.float16), torch.zeros(2, 4, dtype=torch.float16)
+case(ShapeError, "too_few")(_of(rows, X))
+case(ShapeError, "a_list")(_of(rows, [1.0], W, 1.0, 0))
+case(ShapeError, "sparse")(_of(rows, X.to_sparse(), W, 1.0, 0))
+case(ShapeError, "negated")(_of(rows, torch._neg_view(X), W, 1.0, 0))
+case(ShapeError, "gradient")(_of(rows, X.clone().requires_grad_(), W, 1.0, 0))
+case(ShapeError, "device")(_of(rows, X.to("meta"), W, 1.0, 0))
+case(ShapeError, "dtype")(_of(rows, X.half(), W, 1.0, 0))
+case(ShapeError, "rank")(_of(rows, X, X, 1.0, 0))
+case(ShapeError, "strides")(_of(rows, torch.zeros(6, 4).t(), W, 1.0, 0))
+case(ShapeError, "two_sizes")(_of(rows, X, torch.zeros(5), 1.0, 0))
+case(ShapeError, "a_bound")(_of(rows, torch.zeros(9, 6), W, 1.0, 0))
+case(ShapeError, "empty")(_of(rows, torch.zeros(0, 6), W, 1.0, 0))
+case(ShapeError, "scalar_text")(_of(rows, X, W, "a", 0))
+case(ShapeError, "scalar_tensor")(_of(rows, X, W, torch.tensor(1.0), 0))
+case(ShapeError, "scalar_fraction")(_of(rows, X, W, 1.0, 0.5))
+case(ShapeError, "scalar_range")(_of(rows, X, W, 1.0, 10))
+case(ShapeError, "depth")(_of(pair, H[..., :32], B))
+case(ShapeError, "odd_rows")(_of(pair, H[:, :3], B[:, :3]))
+case(ShapeError, "out_count")(_of(pair, H, B, out=torch.zeros(2, 4)))
+case(ShapeError, "out_kind")(_of(pair, H, B, out=3))
+case(ShapeError, "out_overlap")(_of(rows, X, W, 1.0, 0, out=W[:4]))
+case(ShapeError, "out_itself")(_of(pair, H, B, out=(torch.zeros(4).expand(2, 4), torch.zeros(2, 8, 64).half())))
+
+
+@case(ScheduleError)
+def another_form():
+    rows().ir("ptx")
+
+
+@case(NeptuneError)
+def a_report_that_cannot_be_written(tmp_path):
+    rows().report(tmp_path / "missing" / "report.html")
+
+
+# --- the LLVM backend by itself --------------------------------------------------------------------
+
+SIZES = {"scale": 1.0, "shift": 0}
+TILES = {"BLOCK_M": 4, "BLOCK_N": 4}
+Y = torch.zeros(4)
+
+
+def _llvm(inputs: list[Any], outputs: list[Any], scalars: Any = SIZES, tunables: Any = TILES) -> Callable[[], object]:
+    def act() -> None:
+        sch = Schedule(rows_program())
+        rows_fused(sch)
+        compile_llvm(sch.program)(inputs, outputs, scalars, tunables)
+
+    return act
+
+
+case(ShapeError, "llvm_count")(_llvm([X], [Y]))
+case(ShapeError, "llvm_device")(_llvm([X.to("meta"), W], [Y]))
+case(ShapeError, "llvm_dtype")(_llvm([X.half(), W], [Y]))
+case(ShapeError, "llvm_rank")(_llvm([X, X], [Y]))
+case(ShapeError, "llvm_missing")(_llvm([X, W], [Y], {"scale": 1.0}))
+case(ShapeError, "llvm_tile")(_llvm([X, W], [Y], tunables={"BLOCK_M": 0, "BLOCK_N": 4}))
+case(ShapeError, "llvm_shape")(_llvm([X, W], [torch.zeros(5)]))
+case(ShapeError, "llvm_overlap")(_llvm([X, W], [X[0, :4]]))
+
+
+@case(FusionError)
+def llvm_owes():
+    sch = Schedule(figure1())
+    _, j = sch.loops("xmax")
+    sch.fuse_at("xexp", j)
+    sch.fuse_at("xsum", j)
+    compile_llvm(sch.program)

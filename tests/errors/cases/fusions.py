@@ -1,0 +1,180 @@
+"""Fusions that cannot be proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neptune.errors import FusionError
+from neptune.frontend import builder as te
+from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, tanh, var
+from neptune.fusion import repair
+from neptune.fusion.prove import Unproved
+from neptune.fusion.roles import ObligationRecord
+from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Expr
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Program
+from neptune.ops.softmax import softmax
+from tests.chains import attention, cells, matrix, per_row
+from tests.errors.table import case
+from tests.errors.test_rolling_refusals import grouped, over
+
+
+def roll(program: Program, target: str = "t", into: str = "m", loop: int = 1) -> None:
+    sch = Schedule(program)
+    sch.rolling_update(target, sch.loops(into)[loop])
+
+
+def _no_repair(value: Callable[[Expr, Expr], Expr], fold: Callable[..., te.Reduction] = te.sum, of: str = "max"):
+    return lambda: roll(over(value, fold, of))
+
+
+case(FusionError, "tanh")(_no_repair(lambda c, r: tanh(c - r)))
+case(FusionError, "moments")(_no_repair(lambda c, r: (c - r / 8.0) * (c - r / 8.0), of="sum"))
+case(FusionError, "abs")(_no_repair(lambda c, r: te.abs(c - r), of="sum"))
+case(FusionError, "int8")(_no_repair(lambda c, r: (c / r * 127.0).astype("int8").astype("float32"), of="abs"))
+case(FusionError, "unknown_sign")(_no_repair(lambda c, r: c * r, te.max))
+case(FusionError, "exp_of_a_sum")(_no_repair(lambda c, r: exp(c - r), of="sum"))
+case(FusionError, "not_bounded")(_no_repair(lambda c, r: exp(c * 2.0 - r)))
+case(FusionError, "product")(_no_repair(lambda c, r: c * r, te.prod))
+
+
+@case(FusionError)
+def a_map():
+    roll(softmax(), "e")
+
+
+@case(FusionError)
+def inside_already():
+    roll(softmax(), "m")
+
+
+@case(FusionError)
+def previous_name_taken():
+    x, other = matrix("x"), placeholder((var("r"),), "float32", "m_prev")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    roll(build(per_row(lambda i, j: exp(x[i, j] - m[i]) * other[i]), name="p"))
+
+
+@case(FusionError)
+def repair_name_taken():
+    x, other = matrix("x"), placeholder((var("r"),), "float32", "t_repair")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    roll(build(per_row(lambda i, j: exp(x[i, j] - m[i]) * other[i]), name="p"))
+
+
+@case(FusionError)
+def starts_elsewhere():
+    x = matrix("x")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    five = per_row(lambda i, j: exp(x[i, j] - m[i]), fold=lambda e, axis: te.sum(e, axis=axis, init=5.0))
+    roll(build(five, name="p"))
+
+
+@case(FusionError)
+def predecessor_starts_at_infinity():
+    x = matrix("x")
+    m = per_row(lambda i, j: x[i, j], "m", lambda e, axis: te.max(e, axis=axis, init=float("-inf")))
+    roll(build(per_row(lambda i, j: exp(x[i, j] - m[i])), name="p"))
+
+
+@case(FusionError)
+def earlier_iterations():
+    roll(grouped(False))
+
+
+@case(FusionError)
+def predecessor_elsewhere():
+    sch = Schedule(grouped(True))
+    sch.fuse_at("u", sch.loops("m")[1])
+    sch.rolling_update("t", sch.loops("u")[2])
+
+
+@case(FusionError)
+def another_row():
+    x = matrix("x")
+    l = per_row(lambda i, j: exp(x[i, j]), name="l")  # noqa: E741
+    roll(build(per_row(lambda i, j: x[i, j] / l[var("r") - 1 - i]), name="p"), into="l")
+
+
+@case(FusionError)
+def a_reduction_between():
+    x, q = matrix("x"), placeholder((3,), "float32", "q")
+    d = reduce_axis((0, 3), "d")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    e = cells(lambda i, j: exp(x[i, j] - m[i]), "e")
+    c = compute((var("r"), var("n")), lambda i, j: te.sum(e[i, j] * q[d], axis=d), "c")
+    sch = Schedule(build(per_row(lambda i, j: c[i, j]), name="p"))
+    loop = sch.loops("m")[1]
+    sch.fuse_at("e", loop)
+    sch.fuse_at("c", loop)
+    sch.rolling_update("t", loop)
+
+
+@case(FusionError)
+def another_loop():
+    roll(attention("p"), "o", "s", 2)
+
+
+@case(FusionError)
+def an_init_on_its_own():
+    x, w = matrix("x"), matrix("w")
+    a = per_row(lambda i, j: w[i, j], name="a")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    sch = Schedule(build([a, per_row(lambda i, j: exp(x[i, j] - m[i]))], name="p"))
+    j0, _ = sch.split(sch.loops("a")[1], 4)
+    sch.partition(j0)
+    sch.rolling_update("t", sch.loops("m")[1])
+
+
+HEAD = """program p
+  in x: f32[r, n]
+  out t: f32[r]
+  temp m: f32[r]
+  temp e: f32[r, n]
+  scalar r: i32 lo 1
+  scalar n: i32 lo 0
+body:
+  for i in [0, r):
+    for j in [0, n):
+      m: m[i] max= x[i, j] init -3.4028234663852886e+38
+"""
+
+
+@case(FusionError)
+def guarded():
+    body = "  for i in [0, r):\n    for j in [0, n):\n      t: t[i] += exp(x[i, j] - m[i]) init 0.0 when j < 3\n"
+    roll(parse_program(HEAD + body))
+
+
+@case(FusionError)
+def a_map_that_cannot_be_inlined():
+    body = (
+        "  for i in [0, r):\n    for j in [0, n):\n      e: e[i, j // 2 * 2] = exp(x[i, j] - m[i])\n"
+        "  for i in [0, r):\n    for j in [0, n):\n      t: t[i] += e[i, j] init 0.0\n"
+    )
+    roll(parse_program(HEAD + body))
+
+
+@case(FusionError)
+def may_overflow_where_empty():
+    body = "  for i in [0, r):\n    for j in [0, n):\n      t: t[i] += exp(x[i, j] - m[i]) * exp(m[i]) init 0.0\n"
+    roll(parse_program(HEAD + body))
+
+
+@case(FusionError)
+def read_too_early():
+    x = matrix("x")
+    t = per_row(lambda i, j: x[i, j])
+    u = compute((var("r"),), lambda i: t[i] * 2.0, "u")
+    roll(build([u, per_row(lambda i, j: x[i, j], "m", te.max)], name="p"))
+
+
+@case(FusionError)
+def not_proved(monkeypatch):
+    def unproved(*_: object) -> None:
+        raise Unproved(ObligationRecord("update", "h(g(r, c), r, r') = g(r', c)", "SymPy: the sides differ"))
+
+    # Nothing is known that the solver finds and the prover refuses: this is what it would look like.
+    monkeypatch.setattr(repair, "_prove", unproved)
+    roll(softmax(dtype="float16"), "l")

@@ -1,0 +1,177 @@
+"""What no target takes, and targets that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import neptune
+from neptune.codegen.compile import WORKER, compile_offline
+from neptune.errors import ExpressionError, ScheduleError, TargetError
+from neptune.fusion.schedule import Schedule
+from neptune.ir.parser import parse_program
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.runtime import launch
+from tests.errors.table import case
+from tests.kernel_examples import rows_fused, rows_program
+
+
+def nothing(sch: Schedule) -> None:
+    """A template that leaves everything as it is."""
+
+
+def _compiled(text: str) -> Callable[[], object]:
+    return lambda: neptune.compile(parse_program(text), nothing, target="llvm")
+
+
+def _for(target: Any) -> Callable[[], object]:
+    return lambda: neptune.compile(rows_program(), rows_fused, target=target)
+
+
+case(TargetError, "no_such_target")(_for("metal"))
+case(TargetError, "a_target_that_is_a_number")(_for(90))
+
+
+@case(TargetError)
+def no_architecture():
+    neptune.compile(rows_program(), rows_fused, target="llvm").asm()
+
+
+@case(TargetError)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(launch, "gpu_target", lambda: None)
+    kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
+    # The arguments are looked at first, so they have to seem to be on a GPU.
+    kernel._signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
+
+
+@case(TargetError)
+def another_gpu(monkeypatch):
+    monkeypatch.setattr(launch, "gpu_target", lambda: launch.Target("cuda", "80"))
+    kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
+    kernel._signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
+
+
+@case(TargetError)
+def offline_for_no_gpu():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    compile_offline(kernel.source, kernel.build.tiles, "cpu")
+
+
+@case(TargetError)
+def the_compiler_refuses():
+    neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:1")
+
+
+@case(TargetError)
+def tiles_that_are_too_large():
+    large = {"BLOCK_M": 1 << 16, "BLOCK_N": 1 << 16}
+    neptune.compile(rows_program(), rows_fused, target="llvm", params=large).asm("cuda:90")
+
+
+@case(TargetError)
+def the_compiler_aborts(monkeypatch):
+    def died(*_: object) -> object:
+        raise EOFError
+
+    monkeypatch.setattr(WORKER, "request", died)
+    neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:90")
+
+
+@case(TargetError)
+def without_tvm(monkeypatch):
+    import sys
+
+    kernel = neptune.compile(_fresh(), nothing, target="llvm")
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    kernel(torch.zeros(3))
+
+
+@case(TargetError)
+def tvm_without_llvm(monkeypatch):
+    import tvm
+
+    kernel = neptune.compile(_fresh(), nothing, target="llvm")
+    monkeypatch.setattr(tvm, "get_global_func", lambda *_, **__: None)
+    kernel(torch.zeros(3))
+
+
+def _fresh() -> neptune.Program:
+    """A program that no other test compiles, for compiled texts are remembered."""
+    return parse_program(
+        "program q\n  in x: f32[n]\n  out y: f32[n]\n  scalar n: i32 lo 1\nbody:\n"
+        "  for i in [0, n):\n    y: y[i] = x[i] * 1.234567"
+    )
+
+
+@case(ExpressionError)
+def layout():
+    prefill_causal(layout="sbhd")
+
+
+@case(ExpressionError)
+def dtype():
+    prefill_causal(dtype="int8")
+
+
+# --- what has no tile form -------------------------------------------------------------------------
+
+
+@case(TargetError)
+def a_depth_beyond_all_tiles():
+    neptune.compile(prefill_global(depth=2048), "flash_attention", target="llvm")
+
+
+@case(TargetError)
+def a_reduction_loop_outside():
+    def mine(sch: Any) -> None:
+        i, j = sch.loops("t")
+        sch.reorder(j, i)
+
+    neptune.compile(rows_program(), mine, target="llvm")
+
+
+SIZES = "  scalar m: i32 lo 1\n  scalar n: i32 lo 1\nbody:\n"
+X = "program p\n  in x: f32[m, n]\n  out y: f32[m, n]\n  temp t: f32[m]\n" + SIZES
+ON_CHIP = "program p\n  in x: f32[4]\n  out y: f32[4, 4]\nbody:\n  alloc t: f32[4] @tile\n"
+FILL = "  for i in [0, 4):\n    a: t[i] = x[i]\n"
+
+case(TargetError, "one_tile_at_two_places")(
+    _compiled(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[a] - t[b]")
+)
+case(TargetError, "an_element_of_a_tile")(
+    _compiled(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[0] - t[b]")
+)
+case(TargetError, "stored_and_read_back")(
+    _compiled(
+        X + "  for i in [0, m) grid.x:\n    for j in [0, n):\n"
+        "      t: t[i] = x[i, j] when j < 1\n      y: y[i, j] = t[i] + x[i, j]"
+    )
+)
+case(TargetError, "grid_beside")(
+    _compiled(
+        X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n"
+        "    for j in [0, n) grid.y:\n      y: y[i, j] = x[i, j] + t[i]"
+    )
+)
+case(ScheduleError, "different_ranges")(
+    _compiled(
+        "program p\n  in x: f32[m]\n  out y: f32[m]\n  temp t: f32[m, 8]\n  scalar m: i32 lo 1\nbody:\n"
+        "  for i in [0, m) grid.x:\n    for j in [0, 8):\n      t: t[i, j] = x[i]\n"
+        "    for k in [0, 4):\n      y: y[i] += t[i, k] init 0.0"
+    )
+)
+case(ScheduleError, "a_neighbour")(
+    _compiled(X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n    y: y[i, 0] = t[i - 1] when 0 < i")
+)
+case(ScheduleError, "in_front_of_the_tile")(
+    _compiled(
+        "program p\n  in x: f32[m]\n  out y: f32[m]\n  temp t: f32[m]\n  scalar m: i32 lo 1\nbody:\n"
+        "  for i in [0, m // 4) grid.x:\n    for j in [0, 4):\n      t: t[i*4 + j] = x[i*4 + j]\n"
+        "    for j in [0, 4):\n      y: y[i*4 + j] = t[i*4 + 2 - j]"
+    )
+)

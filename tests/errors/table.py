@@ -1,0 +1,132 @@
+"""The table of must-fail programs.
+
+One case is a function in `tests/errors/cases/*.py` that does what a user did wrong:
+
+    @case(ScheduleError)
+    def split_into_nothing():
+        sch = Schedule(matmul())
+        sch.split(sch.loops("c")[0], 0)
+
+Its message is golden (`tests/golden/errors/<file>.txt`, rewritten with NEPTUNE_UPDATE_GOLDENS=1), the last frame
+of its traceback must be a line of the tests, and the `raise` it came from counts as covered. A function may
+take pytest's `monkeypatch` and `tmp_path`, which is written <tmp> in the golden.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import neptune
+from neptune import config
+from neptune.errors import NeptuneError
+
+PACKAGE = Path(neptune.__file__).parent
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """`family` is the file it stands in, `error` the class that it must raise, exactly."""
+
+    family: str
+    name: str
+    error: type[NeptuneError]
+    act: Callable[..., object]
+
+    def run(self, folder: Path) -> NeptuneError:
+        """Do it; the error that a user would see."""
+        with pytest.MonkeyPatch.context() as patch:
+            for variable in config.VARIABLES:
+                patch.delenv(variable, raising=False)
+            given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": folder}
+            wanted = inspect.signature(self.act).parameters
+            with pytest.raises(self.error) as info:
+                self.act(**{n: v for n, v in given.items() if n in wanted})
+        assert type(info.value) is self.error, type(info.value)
+        return info.value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case: the error, the files of its traceback below the test's own call, its text without what
+    differs from one machine to another, and the lines of the package that it was made in."""
+
+    error: NeptuneError
+    files: tuple[Path, ...]
+    message: str
+    reached: frozenset[tuple[str, int]]
+
+
+@cache
+def outcome(case: Case) -> Outcome:
+    """Run a case, once for all tests of this process."""
+    with tempfile.TemporaryDirectory() as folder, recorded() as made:
+        error = case.run(Path(folder))
+        message = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error).replace(folder, "<tmp>"))
+    files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__))
+    # What was caught on the way counts where the user reads it in the message.
+    final = [x for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
+    return Outcome(error.with_traceback(None), files, message, frozenset().union(*final))
+
+
+CASES: list[Case] = []
+
+
+def case(
+    error: type[NeptuneError], name: str | None = None
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Put a function into the table, under its own name."""
+
+    def add(act: Callable[..., object]) -> Callable[..., object]:
+        family = Path(inspect.stack()[1].filename).stem
+        CASES.append(Case(family, name or act.__name__, error, act))
+        return act
+
+    return add
+
+
+def every_case() -> list[Case]:
+    """All cases of all files."""
+    for file in sorted((HERE / "cases").glob("*.py")):
+        importlib.import_module(f"tests.errors.cases.{file.stem}")
+    names = [(c.family, c.name) for c in CASES]
+    assert len(set(names)) == len(names), [n for n in names if names.count(n) > 1]
+    return CASES
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[NeptuneError, set[tuple[str, int]]]]]:
+    """Every NeptuneError that is made, with the lines of the package that were making it."""
+    made: list[tuple[NeptuneError, set[tuple[str, int]]]] = []
+    original = NeptuneError.__init__
+
+    def init(self: NeptuneError, *args: Any, **kwargs: Any) -> None:
+        lines: set[tuple[str, int]] = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(PACKAGE):
+                lines.add((path.relative_to(PACKAGE).as_posix(), frame.f_lineno))
+            frame = frame.f_back
+        made.append((self, lines))
+        original(self, *args, **kwargs)
+
+    NeptuneError.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        NeptuneError.__init__ = original  # type: ignore[method-assign]

@@ -1,0 +1,94 @@
+"""Every error that the package can raise has a program that provokes it, a golden message, and the user's line last.
+
+How to add a case: see `tests/errors/table.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import neptune
+from neptune.boundary import public
+from neptune.errors import ScheduleError
+from neptune.fusion.schedule import Schedule
+from neptune.ir.decompose import decompose
+from neptune.ops.softmax import softmax
+from tests.errors.sites import every_site
+from tests.errors.table import PACKAGE, Case, every_case, outcome
+from tests.errors.unreached import UNREACHED
+from tests.goldens import check_golden
+
+CASES = every_case()
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.family}-{c.name}")
+def test_an_error(case: Case) -> None:
+    """The last frame is the user's, none of ours is to be seen, and the message is one screen."""
+    found = outcome(case)
+    assert found.files[-1].is_relative_to(TESTS), found.files
+    assert not [f for f in found.files if f.is_relative_to(PACKAGE)]
+    assert found.error.__cause__ is None
+    assert found.error.__context__ is None or found.error.__suppress_context__
+    lines = found.message.splitlines()
+    assert 2 <= len(lines) <= 24 and max(map(len, lines)) <= 400, found.message
+    assert not any("Traceback" in x or "object at 0x" in x for x in lines)
+
+
+@pytest.mark.parametrize("family", sorted({c.family for c in CASES}))
+def test_messages(family: str) -> None:
+    found = [(c.name, outcome(c)) for c in CASES if c.family == family]
+    parts = [f"== {name}\n{type(x.error).__name__}: {x.message}\n" for name, x in found]
+    check_golden(f"errors/{family}.txt", "\n".join(parts))
+
+
+def test_every_raise_is_provoked() -> None:
+    reached = set().union(*(outcome(c).reached for c in CASES))
+    missing = {s.key for s in every_site() if not s.holds(reached)}
+    assert missing - set(UNREACHED) == set(), "write a case in tests/errors/cases (see tests/errors/table.py)"
+    assert set(UNREACHED) - missing == set(), "these are reached, or gone: take them off the list"
+
+
+def test_the_list_of_what_is_not_reached_says_why() -> None:
+    assert all(len(why) > 20 for why in UNREACHED.values())
+
+
+def test_neptunes_frames_are_kept_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEPTUNE_TRACEBACK", "1")
+    with pytest.raises(ScheduleError) as info:
+        Schedule(softmax()).loops("nothing")
+    assert info.traceback[-1].path.is_relative_to(PACKAGE)
+    monkeypatch.setenv("NEPTUNE_TRACEBACK", "0")
+    with pytest.raises(ScheduleError) as info:
+        Schedule(softmax()).loops("nothing")
+    assert info.traceback[-1].path == Path(__file__)
+
+
+def test_an_error_in_a_template_ends_in_the_template() -> None:
+    def mine(sch: Schedule) -> None:
+        sch.loops("nothing")
+
+    with pytest.raises(ScheduleError) as info:
+        neptune.compile(softmax(), mine, target="llvm")
+    assert [t.name for t in info.traceback] == ["test_an_error_in_a_template_ends_in_the_template", "mine"]
+
+
+def test_a_mistake_of_the_users_own_is_not_touched() -> None:
+    def mine(sch: Schedule) -> None:
+        raise KeyError("my own")
+
+    with pytest.raises(KeyError) as info:
+        neptune.compile(softmax(), mine, target="llvm")
+    assert len(info.traceback) > 2 and info.traceback[-1].name == "mine"
+
+
+def test_a_defect_of_ours_keeps_every_frame() -> None:
+    @public
+    def broken() -> None:
+        decompose(None)  # type: ignore[arg-type]
+
+    with pytest.raises(AttributeError) as info:
+        broken()
+    assert info.traceback[-1].path.is_relative_to(PACKAGE)
