@@ -311,20 +311,32 @@ class Printer:
     def action(self, action: Store | Update) -> list[str]:
         buffers = (action.buffer,) if isinstance(action, Store) else action.buffers
         dtypes = [self.program.globals[b].dtype for b in buffers]
-        values: tuple[Expr, ...]
-        if isinstance(action, Store):
-            values = (action.value,)
-        else:
-            state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
-            values = REDUCERS[action.reducer].combine(state, action.values)
-        texts = [self.stored(v, d) for v, d in zip(values, dtypes, strict=True)]
         targets = [f"{self.name('buffer', b)}[{self.index(action.index)}]" for b in buffers]
-        if len(texts) == 1:
-            return [f"{targets[0]} = {texts[0]}"]
-        # All parts of a tuple are computed from the old state before any is written.
-        temps = [self.fresh("v") for _ in texts]
-        lines = [f"{t} = T.bind({text})" for t, text in zip(temps, texts, strict=True)]
-        return lines + [f"{target} = {t}" for target, t in zip(targets, temps, strict=True)]
+        if isinstance(action, Store):
+            return [f"{targets[0]} = {self.stored(action.value, dtypes[0])}"]
+        reducer = REDUCERS[action.reducer]
+        state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
+        if reducer.width == 1:
+            (folded,) = reducer.combine(state, action.values).result
+            return [f"{targets[0]} = {self.stored(folded, dtypes[0])}"]
+        # What the parts are computed from has a name: it is read many times, and before any part is written.
+        lines: list[str] = []
+        names = [f"%{word}{k}" for word in ("state", "value") for k in range(reducer.width)]
+        given = [self.bound(n, e, lines) for n, e in zip(names, (*state, *action.values), strict=True)]
+        combined = reducer.combine(given[: reducer.width], given[reducer.width :])
+        for let, e in combined.lets:
+            self.bound(let.name, e, lines)
+        stored = [self.stored(v, d) for v, d in zip(combined.result, dtypes, strict=True)]
+        return lines + [f"{target} = {text}" for target, text in zip(targets, stored, strict=True)]
+
+    def bound(self, name: str, e: Expr, lines: list[str]) -> Var:
+        """A variable that stands for `e` in the lines that follow, whatever it stood for before."""
+        text = self.expr(e)
+        self.names["var", name] = self.fresh("v")
+        # Variables of a Program that are bools are integers.
+        text = f'T.Cast("int64", {text})' if e.dtype == "bool" else text
+        lines.append(f"{self.name('var', name)} = T.bind({text})")
+        return Var(name, e.dtype)
 
     # --- the function
 
