@@ -101,6 +101,9 @@ class Printer:
         self.names: dict[tuple[str, str], str] = {}
         self.used: set[str] = set(_RESERVED)
         self.lets: list[tuple[str, str]] = []
+        # A buffer for each dtype, and the place in it of each variable that a reducer of tuples needs.
+        self.scratch: dict[str, str] = {}
+        self.places: dict[tuple[str, str], int] = {}
         self.scalars = {s.name: s.dtype for s in program.scalars}
         # Everything that is visible from the start gets its name first, so that it keeps it.
         for b in program.globals:
@@ -330,12 +333,17 @@ class Printer:
         return lines + [f"{target} = {text}" for target, text in zip(targets, stored, strict=True)]
 
     def bound(self, name: str, e: Expr, lines: list[str]) -> Var:
-        """A variable that stands for `e` in the lines that follow, whatever it stood for before."""
-        text = self.expr(e)
-        self.names["var", name] = self.fresh("v")
+        """A variable that stands for `e` in the lines that follow, whatever it stood for before.
+
+        It is a place in memory: TVM would write out a name, and so an expression exponential in a network's depth.
+        """
         # Variables of a Program that are bools are integers.
-        text = f'T.Cast("int64", {text})' if e.dtype == "bool" else text
-        lines.append(f"{self.name('var', name)} = T.bind({text})")
+        dtype = "int64" if e.dtype == "bool" else carrier(e.dtype)
+        text = f'T.Cast("int64", {self.expr(e)})' if e.dtype == "bool" else self.expr(e)
+        buffer = self.scratch.setdefault(dtype, self.fresh(f"scratch_{dtype}"))
+        place = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
+        self.names["var", name] = f"{buffer}[{place}]"
+        lines.append(f"{buffer}[{place}] = {text}")
         return Var(name, e.dtype)
 
     # --- the function
@@ -366,6 +374,9 @@ class Printer:
         declared = [line for b in p.globals.values() for line in self.buffer(b, handles[b.name])]
         body = self.stmt(p.body, 1)
         lets = [f"    {name} = T.{dtype}()" for name, dtype in self.lets]
+        for dtype, name in self.scratch.items():
+            size = sum(1 for d, _ in self.places if d == dtype)
+            lets.append(f'    {name} = T.alloc_buffer(({size},), "{dtype}", scope="local")')
         attrs = '    T.func_attr({"global_symbol": "main", "tirx.noalias": True})'
         head = ["@T.prim_func", f"def main({', '.join(params)}):", attrs]
         return "\n".join([*head, *declared, *lets, *body]) + "\n"
