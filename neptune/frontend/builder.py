@@ -44,9 +44,9 @@ __all__ = [
     "TupleReduction",
     "abs",
     "all_of",
+    "any_of",
     "argmax",
     "argmin",
-    "any_of",
     "build",
     "cast",
     "ceildiv",
@@ -157,7 +157,9 @@ def compute(
             raise
         hint = _REDUCTION_HINT if "(Reduction)" in str(error) else _CAST_HINT if "dtype" in str(error) else None
         raise ExpressionError(asked, str(error), where=_user_line(error), hint=hint) from None
-    return define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
+    return (
+        define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
+    )
 
 
 def define_family(

@@ -26,9 +26,7 @@ def checked_axes(asked: str, axis: object, hint: str | None = None) -> tuple[Axi
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
     found = tuple(a for a in axes if isinstance(a, Axis))
     if not found or len(found) < len(axes) or len(set(found)) < len(found):
-        raise ExpressionError(
-            f"{asked} over {axis!r}", "`axis` must be one or several distinct reduce axes", hint=hint
-        )
+        raise ExpressionError(f"{asked} over {axis!r}", "`axis` must be one or several distinct reduce axes", hint=hint)
     return found
 
 
@@ -36,7 +34,9 @@ def position(asked: str, axes: tuple[Axis, ...]) -> Expr:
     """The row-major position among reduce axes: of one axis, itself."""
     first, *others = axes
     if others and any(a.lo != ZERO for a in axes):
-        raise ExpressionError(asked, "over several axes, each must start from 0", hint="shift the indices of what you read")
+        raise ExpressionError(
+            asked, "over several axes, each must start from 0", hint="shift the indices of what you read"
+        )
     index: Expr = first
     for a in others:
         index = binary("add", binary("mul", index, a.hi), a)

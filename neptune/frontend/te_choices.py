@@ -67,7 +67,7 @@ def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:
         left, right = ((lv * sign, -li), (rv * sign, -ri))
         best = max(left, right) if which != "last" else max(left, right, key=lambda p: (p[0], -p[1]))
         wanted = {value: best[0] * sign, 1 - value: -best[1]}
-        env = {}
+        env: dict[Any, tuple[int, int]] = {}
         for side, v, i in ((combiner.lhs, lv, li), (combiner.rhs, rv, ri)):
             env |= {side[value]: (value, v), side[1 - value]: (1 - value, i)}
         if any(_run(e, env) != (c, wanted[c]) for c, e in enumerate(combiner.result)):
@@ -98,7 +98,7 @@ def _run(e: Any, env: Mapping[Any, tuple[int, int]]) -> tuple[int, Any]:
         if part != other:
             raise _Other("it takes a value for an index")
         return part, a if p[1] else b
-    raise _Other(f"it has a `{kind.__name__}`, and only comparisons and choices of its arguments are understood")
+    raise _Other(f"it uses `{kind.__name__}`, and only comparisons and choices of its arguments are understood")
 
 
 def _choice(e: Any) -> tuple[Any, Any, Any] | None:
@@ -106,5 +106,5 @@ def _choice(e: Any) -> tuple[Any, Any, Any] | None:
     if isinstance(e, tirx.Select):
         return e.condition, e.true_value, e.false_value
     if isinstance(e, tvm.ir.Call) and str(getattr(e.op, "name", "")).endswith("if_then_else"):
-        return tuple(a for a in e.args if isinstance(a, tvm.ir.Expr))  # type: ignore[return-value]
+        return tuple(a for a in e.args if isinstance(a, tvm.ir.Expr))
     return None

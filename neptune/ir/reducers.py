@@ -126,9 +126,7 @@ def _merge(best: str, k: int) -> Callable[[Sequence[Expr], Sequence[Expr]], Comb
             [*((part[t], part[k + t]) for t in range(k)), *([None] * (size - k))] for part in (state, value)
         ]
         one = k == 1
-        pairs = [
-            net.sort(a, b, both=False, name=not one)[0] for a, b in zip(lists[0], reversed(lists[1]), strict=True)
-        ]
+        pairs = [net.sort(a, b, both=False, name=not one)[0] for a, b in zip(lists[0], reversed(lists[1]), strict=True)]
         step = size // 2
         while step:
             for t in (t for t in range(size) if not t & step):

@@ -43,9 +43,7 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     k = row.width // 2
     code = _Code(work)
     nothing = row.identity(*(v.dtype for v in action.values))
-    value, index = (
-        work.masked(work.expr(action.values[t], ()), guards, Scalar(nothing[t])) for t in (0, k)
-    )
+    value, index = (work.masked(work.expr(action.values[t], ()), guards, Scalar(nothing[t])) for t in (0, k))
     reduced = tuple(a for a in work.axes if a not in dims)
     if reduced:
         _check_index(work, action.values[k], nothing[k], reduced, k)
@@ -55,9 +53,7 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     parts = [*(v for v, _ in pairs), *(i for _, i in pairs)]
     state = [Var(f"%state{t}", v.dtype) for t, v in enumerate(action.values)]
     fresh = [Var(f"%value{t}", v.dtype) for t, v in enumerate(action.values)]
-    env: dict[str, TExpr] = {
-        v.name: Local(b, dims, v.dtype) for v, b in zip(state, action.buffers, strict=True)
-    }
+    env: dict[str, TExpr] = {v.name: Local(b, dims, v.dtype) for v, b in zip(state, action.buffers, strict=True)}
     for v, part in zip(fresh, parts, strict=True):
         part = work.filled(align_to(part, dims), dims)
         env[v.name] = part if isinstance(part, Local) else code.let("top", part)
@@ -159,7 +155,7 @@ def _check_index(work: StageTranslator, index: Expr, nowhere: Const, reduced: tu
         index = index.then
     scope, p = work.scope(), poly(index)
     asked = f"translate stage `{work.stage.name}` to tiles"
-    hint = "argmax, argmin and top_k of the builder number the elements so"
+    hint = "take the position along the reduction, as the builder does, and make a tile of one reduction loop only"
     if not nonnegative(p, scope):
         wrong = f"the index `{print_expr(index)}` is not shown to be >= 0"
         raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)

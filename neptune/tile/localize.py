@@ -152,7 +152,7 @@ def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
     found: dict[str, frozenset[str]] = {b.name: frozenset({b.name}) for b in buffers}
     for stage in stages(s):
         joined = frozenset[str]().union(*(found.get(b, frozenset()) for b in writes(stage.action)))
-        found |= {b: joined for b in joined}
+        found |= dict.fromkeys(joined, joined)
     return [tuple(b for b in buffers if b.name in names) for names in dict.fromkeys(found.values())]
 
 
@@ -210,9 +210,7 @@ def _shrink(
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
     body = _rename_accesses(s, renamed, relative)
-    back = [
-        _write_back(list(accesses(s, b.name)), b, renamed[b.name], relative, s) for b in group if b.name in wanted
-    ]
+    back = [_write_back(list(accesses(s, b.name)), b, renamed[b.name], relative, s) for b in group if b.name in wanted]
     body = seq(body, *back)
     for b in reversed(group):
         body = Alloc(Buffer(renamed[b.name], shape, b.dtype, "tile"), body)

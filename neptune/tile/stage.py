@@ -168,9 +168,9 @@ class StageTranslator:
 
     def choice(self, action: Update) -> list[TStmt]:
         """A reduction that chooses pairs."""
-        dims = [self.target_dims(b, action.index) for b in action.buffers][0]
-        spatial = frozenset(dims)
-        folds = frozenset(a for a in self.axes if a not in spatial)
+        for b in action.buffers:
+            dims = self.target_dims(b, action.index)
+        folds = frozenset(a for a in self.axes if a not in dims)
         folds |= self.context.reducing(action.buffers[0], action.index)
         kept = [g for b in action.buffers for g in self.keeping(b)]
         stmts = fold_choice(self, action, dims, [g for g in self.guards if variables(g) & folds or g in kept])
