@@ -113,6 +113,9 @@ class Printer:
         self.names: dict[tuple[str, str], str] = {}
         self.used: set[str] = set(_RESERVED)
         self.lets: list[tuple[str, str]] = []
+        # A buffer for each dtype, and the place in it of each variable that a reducer of tuples needs.
+        self.scratch: dict[str, str] = {}
+        self.places: dict[tuple[str, str], int] = {}
         self.scalars = {s.name: s.dtype for s in program.scalars}
         # Everything that is visible from the start gets its name first, so that it keeps it.
         for b in program.globals:
@@ -331,20 +334,37 @@ class Printer:
     def action(self, action: Store | Update) -> list[str]:
         buffers = (action.buffer,) if isinstance(action, Store) else action.buffers
         dtypes = [self.program.globals[b].dtype for b in buffers]
-        values: tuple[Expr, ...]
-        if isinstance(action, Store):
-            values = (action.value,)
-        else:
-            state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
-            values = REDUCERS[action.reducer].combine(state, action.values)
-        texts = [self.stored(v, d) for v, d in zip(values, dtypes, strict=True)]
         targets = [f"{self.name('buffer', b)}[{self.index(action.index)}]" for b in buffers]
-        if len(texts) == 1:
-            return [f"{targets[0]} = {texts[0]}"]
-        # All parts of a tuple are computed from the old state before any is written.
-        temps = [self.fresh("v") for _ in texts]
-        lines = [f"{t} = T.bind({text})" for t, text in zip(temps, texts, strict=True)]
-        return lines + [f"{target} = {t}" for target, t in zip(targets, temps, strict=True)]
+        if isinstance(action, Store):
+            return [f"{targets[0]} = {self.stored(action.value, dtypes[0])}"]
+        reducer = REDUCERS[action.reducer]
+        state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
+        if reducer.width == 1:
+            (folded,) = reducer.combine(state, action.values).result
+            return [f"{targets[0]} = {self.stored(folded, dtypes[0])}"]
+        # What the parts are computed from has a name: it is read many times, and before any part is written.
+        lines: list[str] = []
+        names = [f"%{word}{k}" for word in ("state", "value") for k in range(reducer.width)]
+        given = [self.bound(n, e, lines) for n, e in zip(names, (*state, *action.values), strict=True)]
+        combined = reducer.combine(given[: reducer.width], given[reducer.width :])
+        for let, e in combined.lets:
+            self.bound(let.name, e, lines)
+        stored = [self.stored(v, d) for v, d in zip(combined.result, dtypes, strict=True)]
+        return lines + [f"{target} = {text}" for target, text in zip(targets, stored, strict=True)]
+
+    def bound(self, name: str, e: Expr, lines: list[str]) -> Var:
+        """A variable that stands for `e` in the lines that follow, whatever it stood for before.
+
+        It is a place in memory: TVM would write out a name, and so an expression exponential in a network's depth.
+        """
+        # Variables of a Program that are bools are integers.
+        dtype = "int64" if e.dtype == "bool" else carrier(e.dtype)
+        text = f'T.Cast("int64", {self.expr(e)})' if e.dtype == "bool" else self.expr(e)
+        buffer = self.scratch.setdefault(dtype, self.fresh(f"scratch_{dtype}"))
+        place = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
+        self.names["var", name] = f"{buffer}[{place}]"
+        lines.append(f"{buffer}[{place}] = {text}")
+        return Var(name, e.dtype)
 
     # --- the function
 
@@ -374,6 +394,9 @@ class Printer:
         declared = [line for b in p.globals.values() for line in self.buffer(b, handles[b.name])]
         body = self.stmt(p.body, 1)
         lets = [f"    {name} = T.{dtype}()" for name, dtype in self.lets]
+        for dtype, name in self.scratch.items():
+            size = sum(1 for d, _ in self.places if d == dtype)
+            lets.append(f'    {name} = T.alloc_buffer(({size},), "{dtype}", scope="local")')
         attrs = '    T.func_attr({"global_symbol": "main", "tirx.noalias": True})'
         head = ["@T.prim_func", f"def main({', '.join(params)}):", attrs]
         return "\n".join([*head, *declared, *lets, *body]) + "\n"

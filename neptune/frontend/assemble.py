@@ -49,13 +49,13 @@ class Read(Load):
 
 
 @dataclass(frozen=True, repr=False)
-class Reduction:
-    """`reducer` folded over `axes`, starting from `init`; it stands alone as the body of a stage."""
+class Fold:
+    """`reducer` folded over `axes`; it stands alone as the body of a stage."""
 
     reducer: str
-    value: Expr
+    values: tuple[Expr, ...]
     axes: tuple[Axis, ...]
-    init: Expr
+    inits: tuple[Expr, ...]
 
     def __repr__(self) -> str:
         return f"{self.reducer}(…, axis={', '.join(a.name for a in self.axes)})"
@@ -73,25 +73,36 @@ class Reduction:
     astype = __bool__ = _refuse
 
 
+class Reduction(Fold):
+    """A fold of one value."""
+
+
+@dataclass(frozen=True, repr=False)
+class TupleReduction(Fold):
+    """A fold of several values at once. `parts` says what each result is called behind the stage's name."""
+
+    parts: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Body:
     """What a stage computes at each point of `axes`."""
 
     axes: tuple[Axis, ...]
-    value: Expr | Reduction
+    value: Expr | Fold
 
     @property
     def loops(self) -> tuple[Axis, ...]:
         """All loop variables, outermost first."""
-        return self.axes + (self.value.axes if isinstance(self.value, Reduction) else ())
+        return self.axes + (self.value.axes if isinstance(self.value, Fold) else ())
 
     @property
     def exprs(self) -> Iterator[Expr]:
         """Every expression of the nest in the order of reading: loop bounds, value, init."""
         for axis in self.loops:
             yield from (axis.lo, axis.hi)
-        if isinstance(self.value, Reduction):
-            yield from (self.value.value, self.value.init)
+        if isinstance(self.value, Fold):
+            yield from (*self.value.values, *self.value.inits)
         else:
             yield self.value
 
@@ -100,13 +111,26 @@ class Body:
 class Tensor:
     """A named array: a placeholder (`body` is None) or the result of one stage of the same name.
 
-    `t[i, j]` and `t(i, j)` read one element.
+    `t[i, j]` and `t(i, j)` read one element. The results of one stage that has several make up a `family`, in
+    the order of its reducer, and share `body`; the stage has a name of its own.
     """
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
     body: Body | None = field(default=None, repr=False)
+    stage: str = field(default="", repr=False)
+    family: list[Tensor] = field(default_factory=list, repr=False)
+
+    @property
+    def written_by(self) -> str:
+        """The name of the stage."""
+        return self.stage or self.name
+
+    @property
+    def leads(self) -> bool:
+        """False for the results of a stage behind its first."""
+        return not self.family or self.family[0] is self
 
     @public
     def __call__(self, *index: ExprLike) -> Read:
@@ -165,7 +189,7 @@ def reachable(outputs: Sequence[Tensor]) -> list[Tensor]:
             for node in walk(e):
                 if isinstance(node, Read):
                     visit(node.source)
-        order[tensor] = None
+        order.update(dict.fromkeys(tensor.family or [tensor]))
 
     for t in outputs:
         visit(t)
@@ -209,7 +233,7 @@ def build(
         tuple(_buffer(t) for t in stages if t not in outs),
         scalars,
         (),
-        seq(*(_nest(t, {s.name for s in scalars}) for t in stages)),
+        seq(*(_nest(t, {s.name for s in scalars}) for t in stages if t.leads)),
     )
 
 
@@ -257,6 +281,10 @@ def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
         if t.name in seen:
             raise ExpressionError(asked, f"two tensors are named `{t.name}`", hint="stage names must be unique")
         seen.add(t.name)
+    for t in tensors:
+        if t.stage and t.leads and t.stage in seen:
+            raise ExpressionError(asked, f"a tensor has the name of the stage `{t.stage}`", hint="rename one of them")
+        seen.add(t.written_by)
 
 
 # --- sizes and scalars -------------------------------------------------------------------------
@@ -315,11 +343,12 @@ def _nest(tensor: Tensor, taken: set[str]) -> Stmt:
     index = tuple(resolve(a) for a in tensor.body.axes)
     value = tensor.body.value
     action: Store | Update
-    if isinstance(value, Reduction):
-        action = Update((tensor.name,), index, value.reducer, (resolve(value.value),), (resolve(value.init),))
+    if isinstance(value, Fold):
+        values, inits = (tuple(resolve(e) for e in part) for part in (value.values, value.inits))
+        action = Update(tuple(t.name for t in tensor.family or [tensor]), index, value.reducer, values, inits)
     else:
         action = Store(tensor.name, index, resolve(value))
-    nest: Stmt = Stage(tensor.name, action)
+    nest: Stmt = Stage(tensor.written_by, action)
     for axis in reversed(tensor.body.loops):
         nest = For(names[axis], resolve(axis.lo), resolve(axis.hi), nest)
     return nest

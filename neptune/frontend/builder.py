@@ -23,12 +23,14 @@ import builtins
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
+from typing import overload
 
 from neptune import boundary
 from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import assemble
-from neptune.frontend.assemble import Axis, Body, Reduction, Tensor, build
+from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
+from neptune.frontend.choices import checked_axes, choice, top_row
 from neptune.ir import dtypes
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float, is_int
@@ -41,9 +43,12 @@ __all__ = [
     "Axis",
     "Reduction",
     "Tensor",
+    "TupleReduction",
     "abs",
     "all_of",
     "any_of",
+    "argmax",
+    "argmin",
     "build",
     "cast",
     "ceil",
@@ -82,8 +87,10 @@ __all__ = [
     "sign",
     "sin",
     "sqrt",
+    "stack",
     "sum",
     "tanh",
+    "top_k",
     "trunc",
     "var",
 ]
@@ -130,12 +137,25 @@ def reduce_axis(bounds: tuple[ExprLike, ExprLike], name: str = "k") -> Axis:
     return Axis(name, "int32", lo, hi)
 
 
+@overload
+def compute(
+    shape: Sequence[ExprLike], fcompute: Callable[..., TupleReduction], name: str = "compute"
+) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str = "compute") -> Tensor: ...
+
+
 @public
-def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str = "compute") -> Tensor:
+def compute(
+    shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Fold], name: str = "compute"
+) -> Tensor | tuple[Tensor, ...]:
     """The tensor `name` of `shape` with `fcompute(i, j, …)` at each point; its dtype is that of the value.
 
-    `fcompute` takes one index per dimension and returns an expression or one reduction.
-    Before: `compute((m, n), lambda i, j: exp(x[i, j]), "y")`; after:
+    `fcompute` takes one index per dimension and returns an expression or one reduction. One that has several
+    results (`argmax`, `argmin`, `top_k`) makes as many tensors: `<name>_value` and `<name>_index`, with numbers
+    where there are k of each. Before: `compute((m, n), lambda i, j: exp(x[i, j]), "y")`; after:
     `for i … for j …: y: y[i, j] = exp(x[i, j])`.
 
     Raises ExpressionError, naming the stage, for whatever the body says that Neptune does not take.
@@ -157,7 +177,22 @@ def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction]
             raise
         hint = _REDUCTION_HINT if "(Reduction)" in str(error) else _CAST_HINT if "dtype" in str(error) else None
         raise ExpressionError(asked, str(error), where=_user_line(error), hint=hint) from None
-    return define(name, dims, axes, value)
+    return (
+        define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
+    )
+
+
+def define_family(
+    name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: TupleReduction
+) -> tuple[Tensor, ...]:
+    """The results of the stage `name`, one for each part of `value`."""
+    body = _body(f"stage `{name}`", axes, value)
+    family: list[Tensor] = []
+    family += [
+        Tensor(f"{name}_{part}", shape, e.dtype, body, name, family)
+        for part, e in zip(value.parts, value.values, strict=True)
+    ]
+    return tuple(family)
 
 
 def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: object) -> Tensor:
@@ -170,6 +205,12 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
             value = ir.as_expr(value)  # type: ignore[arg-type]
         except TypeError:
             raise ExpressionError(asked, f"the value is {value!r}, not an expression or a reduction") from None
+    dtype = value.values[0].dtype if isinstance(value, Reduction) else value.dtype
+    return Tensor(name, shape, dtype, _body(asked, axes, value))
+
+
+def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
+    """What a stage computes, with its axes and dtypes checked."""
     body = Body(axes, value)
     for e in body.exprs:
         for node in ir.walk(e):
@@ -181,8 +222,7 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
                     legal=[f"`{a.name}`" for a in body.loops],
                     hint="a reduce axis must be in the `axis=` of the reduction that reads it",
                 )
-    result = value.value if isinstance(value, Reduction) else value
-    return Tensor(name, shape, result.dtype, body)
+    return body
 
 
 # --- reductions --------------------------------------------------------------------------------
@@ -196,13 +236,8 @@ def reduction(
     init: ExprLike | None = None,
 ) -> Reduction:
     """`reducer` over `axis`. `where` drops values (they become neutral), `init` replaces the identity."""
-    axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    if not axes or not builtins.all(isinstance(a, Axis) for a in axes) or len(set(axes)) < len(axes):
-        raise ExpressionError(
-            f"{reducer} over {print_expr(axis) if isinstance(axis, Expr) else repr(axis)}",
-            "`axis` must be one or several distinct reduce axes",
-            hint="maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None,
-        )
+    hint = "maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None
+    axes = checked_axes(reducer, axis, hint)
     e = _expr(value)
     if e.dtype == "bool":
         raise ExpressionError(f"{reducer} of `{print_expr(e)}`", "a bool cannot be reduced", hint=".astype('int32')")
@@ -214,7 +249,7 @@ def reduction(
         # Folding an idempotent reducer's start once more changes nothing; its identity might (init = -inf).
         neutral = start if REDUCERS[reducer].idempotent else identity
         e = ir.select(_predicate(where), e, neutral)
-    return Reduction(reducer, e, axes, start)
+    return Reduction(reducer, (e,), axes, (start,))
 
 
 @public
@@ -247,6 +282,44 @@ def min(
 ) -> Reduction:
     """The minimum of expr over `axis`, starting from the highest finite value (or `init`)."""
     return reduction("min", expr, axis, where, init)
+
+
+def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+    """The largest value over `axis` and where it first stands: two results, of the value's dtype and int32.
+
+    NaN counts as the largest. The index is that of the axis; over several, the row-major position among them.
+    Where there is no element, the results are -inf (the lowest integer) and 2**31 - 1.
+    """
+    return choice("argmax", _expr(expr), axis, None if where is None else _predicate(where))
+
+
+def argmin(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+    """The smallest value over `axis` and where it first stands; see `argmax`. NaN counts as the smallest."""
+    return choice("argmin", _expr(expr), axis, None if where is None else _predicate(where))
+
+
+def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+    """The k (1 to 8) largest values over `axis`, descending, and where they stand: k values, then k indices.
+
+    Of equal values the first stands first. Elements that there are too few of are as in `argmax`.
+    """
+    return choice(top_row(k), _expr(expr), axis, None if where is None else _predicate(where))
+
+
+def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
+    """The tensors side by side along a new last dimension: `stack(values, "v")[i, t]` is `values[t][i]`."""
+    asked = f"stage `{name}`"
+    if not tensors or len({(t.shape, t.dtype) for t in tensors}) > 1:
+        raise ExpressionError(asked, "stack takes one or several tensors of one shape and dtype")
+
+    def pick(*index: Expr) -> Expr:
+        *point, t = index
+        value: Expr = tensors[-1](*point)
+        for k, x in reversed(list(enumerate(tensors[:-1]))):
+            value = ir.select(eq(t, k), x(*point), value)
+        return value
+
+    return compute((*tensors[0].shape, len(tensors)), pick, name)
 
 
 # --- functions of values -----------------------------------------------------------------------
@@ -421,8 +494,8 @@ _EQ_HINT = "compare expressions with eq(a, b) or ne(a, b): == compares their str
 _REDUCTION_HINT = "a reduction must be the outermost expression of its stage: give it a stage of its own"
 
 
-def _expr(x: ExprLike | Reduction) -> Expr:
-    if isinstance(x, Reduction):
+def _expr(x: ExprLike | Fold) -> Expr:
+    if isinstance(x, Fold):
         x._refuse()
     return ir.as_expr(x)
 

@@ -19,11 +19,16 @@ from tvm import te, tirx
 from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
-from neptune.frontend.assemble import Reduction, Tensor, build
+from neptune.frontend.assemble import Reduction, Tensor, TupleReduction, build
+from neptune.frontend.choices import position
+from neptune.frontend.te_choices import Choice, recognise
 from neptune.frontend.tvm_expr import Names, Scope, known_dtype
+from neptune.ir.affine import poly
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import TRUE, Const, Expr, Var
+from neptune.ir.expr import TRUE, Cast, Const, Expr, Var, select
+from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.reducers import REDUCERS
 
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
@@ -61,7 +66,7 @@ def from_te(
 class _Importer(Names):
     """What has been imported so far."""
 
-    tensors: dict[Any, Tensor] = field(default_factory=dict)
+    tensors: dict[tuple[Any, int], Tensor] = field(default_factory=dict)
 
     def reserve(self, outputs: Sequence[te.Tensor]) -> None:
         """Name every stage before any size, producers first."""
@@ -82,27 +87,34 @@ class _Importer(Names):
 
     def tensor(self, t: Any) -> Tensor:
         """A placeholder or a stage, with everything that it reads."""
-        if t.op not in self.tensors:
-            self.tensors[t.op] = self._tensor(t)
-        return self.tensors[t.op]
+        if (t.op, t.value_index) not in self.tensors:
+            results = self._tensors(t)
+            self.tensors |= {(t.op, k): result for k, result in enumerate(results)}
+        return self.tensors[t.op, t.value_index]
 
-    def _tensor(self, t: Any) -> Tensor:
+    def _tensors(self, t: Any) -> tuple[Tensor, ...]:
+        """All results of the operation behind `t`."""
         name = self.name(t.op, t.op.name)
         asked = f"importing stage `{name}`"
         scope = _Scope(self, name, self.tensor)
         if isinstance(t.op, te.PlaceholderOp):
-            return Tensor(name, tuple(scope.expr(d) for d in t.shape), known_dtype(asked, name, t.dtype))
+            return (Tensor(name, tuple(scope.expr(d) for d in t.shape), known_dtype(asked, name, t.dtype)),)
         if not isinstance(t.op, te.ComputeOp):
             kind = type(t.op).__name__
             raise ExpressionError(asked, f"`{kind}` is not supported", legal=("te.placeholder", "te.compute"))
-        if len(t.op.body) != 1:
+        pairs = all(isinstance(e, te.Reduce) for e in t.op.body)
+        if len(t.op.body) != 1 and not pairs:
             raise ExpressionError(asked, f"a stage has one value, not {len(t.op.body)}", hint="one te.compute for each")
         axes = scope.bind(t.op.axis)
+        if len(t.op.body) != 1:
+            choice, folded = scope.choice(t.op.body[0])
+            family = builder.define_family(name, tuple(scope.expr(d) for d in t.shape), axes, folded)
+            return family if choice.value == 0 else family[::-1]
         value = scope.body(t.op.body[0])
         shape = tuple(scope.expr(d) for d in t.shape)
         if len(axes) != len(shape):
             raise ExpressionError(asked, f"{len(shape)} dimensions, but the lambda takes {len(axes)} indices")
-        return builder.define(name, shape, axes, value)
+        return (builder.define(name, shape, axes, value),)
 
 
 class _Scope(Scope):
@@ -129,6 +141,32 @@ class _Scope(Scope):
                 reducer, self.expr(e.source[0]), axes, None if condition == TRUE else condition, start
             ),
         )
+
+    def choice(self, e: Any) -> tuple[Choice, TupleReduction]:
+        """A `te.Reduce` of pairs that is an argmax or argmin, and which component the value is."""
+        taken = "argmax and argmin of a value and its position, of equal values the first"
+        found = recognise(e.combiner)
+        if isinstance(found, str):
+            raise self.refuse("a reduction of tuples", found, legal=(taken,))
+        axes = self.bind(e.axis)
+        value, index = (self.expr(e.source[c]) for c in (found.value, 1 - found.value))
+        along = self.checked(e, lambda: position("a reduction of tuples", axes))
+        plain = index
+        while isinstance(plain, Cast):
+            plain = plain.arg
+        if poly(plain) != poly(along) or any(not isinstance(a.lo, Const) or a.lo.value < 0 for a in axes):
+            wrong = f"the index is not the position `{print_expr(along)}` along the reduction"
+            raise self.refuse(print_expr(index), wrong, legal=(taken,))
+        starts = e.init if len(e.init) else e.combiner.identity_element
+        inits = tuple(_finite(self.expr(starts[c])) for c in (found.value, 1 - found.value))
+        if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
+            wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
+            raise self.refuse("a reduction of tuples", wrong, "start from index -1")
+        condition = self.expr(e.condition)
+        if condition != TRUE:
+            nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)
+            value, index = select(condition, value, nothing[0]), select(condition, index, nothing[1])
+        return found, TupleReduction(found.reducer, (value, index), axes, inits, ("value", "index"))
 
 
 def _finite(identity: Expr) -> Expr:

@@ -26,7 +26,7 @@ from tvm import s_tir, sym, tirx
 
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
-from neptune.frontend.assemble import Axis, Body, Read, Reduction, Tensor, build
+from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build
 from neptune.frontend.tvm_expr import Names, Scope, known_dtype
 from neptune.ir.expr import Const, Expr, binary, rewrite, walk
 from neptune.ir.printer import print_expr
@@ -413,7 +413,7 @@ def _reads_itself(e: Any, store: Any) -> bool:
 def _moved(body: Body, axes: tuple[Axis, ...]) -> Expr:
     """The value of a stage at other axes."""
     to: dict[Expr, Axis] = dict(zip(body.axes, axes, strict=True))
-    assert not isinstance(body.value, Reduction)
+    assert not isinstance(body.value, Fold)
 
     def move(e: Expr) -> Expr | None:
         if isinstance(e, Axis):

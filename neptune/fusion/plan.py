@@ -93,6 +93,14 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     if guarded:
         # The elements a guard leaves out would have to be followed through the repair.
         raise FusionError(asked, f"stage `{guarded[0]}` is guarded", hint="say it by a select in its expression")
+    tuples = next((s for s in front.predecessors if len(writes(state.definitions[s].action)) > 1), None)
+    if tuples is not None:
+        raise FusionError(
+            asked,
+            f"it reads `{tuples}`, a reduction on tuples that this loop still changes: there is no repair for it yet",
+            legal=("fuse_at an outer loop", f"leave `{target}` in a kernel of its own"),
+            where=print_stage(state.path(tuples)[1]),
+        )
     stores = _stores(state, front.between, asked)
     g = inline_loads(d.action.values[0], stores)
     seen = replace(d, action=replace(d.action, values=(g,)))
@@ -122,7 +130,11 @@ def _reduction(state: State, target: str, ref: Loop, asked: str) -> Definition:
     if not isinstance(d.action, Update):
         raise FusionError(asked, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
     if len(d.action.values) != 1:
-        raise FusionError(asked, f"`{target}` is a reduction on tuples; these cannot be repaired yet")
+        raise FusionError(
+            asked,
+            f"`{target}` is a reduction on tuples ({d.action.reducer}), for which there is no repair yet",
+            legal=("fuse_at a loop outside of its reduction",),
+        )
     loop = state.loop(ref)
     if any(f is loop for f in state.loops(target)):
         raise FusionError(asked, f"`{target}` is inside `{ref.var}` already")

@@ -86,7 +86,11 @@ def _check_action(state: State, stage: Stage, loop: For, loops: tuple[For, ...],
             where=print_stage(stage),
         )
     if len(action.buffers) != 1:
-        raise ScheduleError(request, f"`{name}` is a reduction on tuples", where=print_stage(stage))
+        raise ScheduleError(
+            request,
+            f"`{name}` is a reduction on tuples ({action.reducer}): these have no private accumulators yet",
+            where=print_stage(stage),
+        )
     if action.init != REDUCERS[action.reducer].identity(state.program.buffers[action.buffers[0]].dtype):
         raise ScheduleError(
             request, "its accumulator does not start from the reducer's identity", where=print_stage(stage)

@@ -1,40 +1,150 @@
 """Reducers as data: identity, combine, and the algebra the prover may use.
 
-A reducer of width w folds w-tuples.  `combine` builds the IR expression of `state ⊕ value`; `identity`
-gives the start for a dtype.  Float max and min start from the finite extreme, as TE's do, so that
+A reducer of width w folds w-tuples: `identity` gives the start for the dtypes of the w parts, `combine` the
+straight-line code of `state ⊕ value`.  Float max and min start from the finite extreme, as TE's do, so that
 exp(-inf - identity) is 0 and never NaN (design §4).
+
+`argmax`, `argmin` and `top1` … `top8` fold pairs (value, index) under a *total* order: the larger value (argmin:
+the smaller) comes first, of equal values the smaller index, and NaN before every number, as in torch and numpy.
+Being a choice by a total order they are associative and commutative, whatever the order of the tiles.  Their
+identity is the last of all pairs, (-inf, the highest index): any element wins against it, also one of -inf, and
+what a row of fewer than k elements lacks reads so.  An element's own index must be below the highest integer.
+The parts of `top<k>` are its k values, best first, then their k indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, binary
+from neptune.ir.expr import Const, Expr, Var, binary, eq, logical_and, logical_or, ne, select
+
+MAX_K = 8
+Pair: TypeAlias = tuple[Expr, Expr]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """`lets` in order, each a variable no program has and its value, then the parts of `state ⊕ value`.
+
+    Part k of `result` reads, of the state, part k only: the parts can be written one after the other.
+    """
+
+    lets: tuple[tuple[Var, Expr], ...]
+    result: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
 class Reducer:
-    """One row. `monotone` says which way the state can only move as values are folded in: +1 up, -1 down."""
+    """One row. `monotone` says which way the state can only move as values are folded in: +1 up, -1 down.
+
+    `best` is the comparison by which a reducer of pairs chooses ("gt" or "lt"), "" for all others.
+    """
 
     name: str
     symbol: str
     width: int
-    identity: Callable[[str], tuple[Const, ...]]
-    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
+    identity: Callable[..., tuple[Const, ...]]
+    combine: Callable[[Sequence[Expr], Sequence[Expr]], Combined]
     associative: bool = True
     commutative: bool = True
     idempotent: bool = False
     monotone: int = 0
+    best: str = ""
 
 
 def _number(value: float, dtype: str) -> tuple[Const]:
     return (Const(float(value) if is_float(dtype) else int(value), dtype),)
 
 
-def _scalar(name: str) -> Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]:
-    return lambda state, value: (binary(name, state[0], value[0]),)
+def _scalar(name: str) -> Callable[[Sequence[Expr], Sequence[Expr]], Combined]:
+    return lambda state, value: Combined((), (binary(name, state[0], value[0]),))
+
+
+# --- choices of pairs --------------------------------------------------------------------------
+
+
+def last_pair(best: str, value: str, index: str) -> tuple[Const, Const]:
+    """The pair of these dtypes that comes behind every element: (-inf, highest) for "gt"."""
+    row = DTYPES[value]
+    worst = {"gt": -inf if row.kind == "float" else row.lowest, "lt": inf if row.kind == "float" else row.highest}
+    return _number(worst[best], value)[0], _number(DTYPES[index].highest, index)[0]
+
+
+def _identity(best: str, k: int) -> Callable[..., tuple[Const, ...]]:
+    def identity(*dtypes: str) -> tuple[Const, ...]:
+        pairs = [last_pair(best, dtypes[t], dtypes[k + t]) for t in range(k)]
+        return (*(v for v, _ in pairs), *(i for _, i in pairs))
+
+    return identity
+
+
+class _Network:
+    """Straight-line code that sorts pairs; a None is a pair that comes last."""
+
+    def __init__(self, best: str) -> None:
+        self.best = best
+        self.lets: list[tuple[Var, Expr]] = []
+
+    def let(self, e: Expr) -> Var:
+        # Not an identifier: no variable of a program has this name.
+        name = Var(f"%{len(self.lets)}", e.dtype)
+        self.lets.append((name, e))
+        return name
+
+    def comes_first(self, a: Pair, b: Pair) -> Var:
+        """Whether pair `a` stands before pair `b`."""
+        (av, ai), (bv, bi) = a, b
+        first, tie = binary(self.best, av, bv), eq(av, bv)
+        if is_float(av.dtype):
+            first = self.let(logical_or(first, logical_and(ne(av, av), eq(bv, bv))))
+            tie = self.let(logical_or(tie, logical_and(ne(av, av), ne(bv, bv))))
+        return self.let(logical_or(first, logical_and(tie, binary("lt", ai, bi))))
+
+    def sort(self, a: Pair | None, b: Pair | None, *, both: bool, name: bool) -> tuple[Pair | None, Pair | None]:
+        """The two in order; the second only where `both`, as variables where `name`."""
+        if a is None or b is None:
+            return (b, a) if a is None else (a, b)
+        keep = self.comes_first(a, b)
+        found = [(a, b), (b, a)] if both else [(a, b)]
+        pairs = [(select(keep, x[0], y[0]), select(keep, x[1], y[1])) for x, y in found]
+        if name:
+            pairs = [(self.let(v), self.let(i)) for v, i in pairs]
+        return pairs[0], pairs[-1]
+
+
+def _merge(best: str, k: int) -> Callable[[Sequence[Expr], Sequence[Expr]], Combined]:
+    """The first k of two sorted lists of k: the best of opposite ends, then a bitonic merge."""
+    size = 1 << (k - 1).bit_length()
+
+    def combine(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
+        net = _Network(best)
+        lists: list[list[Pair | None]] = [
+            [*((part[t], part[k + t]) for t in range(k)), *([None] * (size - k))] for part in (state, value)
+        ]
+        one = k == 1
+        pairs = [net.sort(a, b, both=False, name=not one)[0] for a, b in zip(lists[0], reversed(lists[1]), strict=True)]
+        step = size // 2
+        while step:
+            for t in (t for t in range(size) if not t & step):
+                pairs[t], pairs[t + step] = net.sort(pairs[t], pairs[t + step], both=True, name=True)
+            step //= 2
+        first = [p for p in pairs[:k] if p is not None]
+        return Combined(tuple(net.lets), (*(v for v, _ in first), *(i for _, i in first)))
+
+    return combine
+
+
+def _choice(name: str, best: str, k: int) -> Reducer:
+    return Reducer(name, f"{name}=", 2 * k, _identity(best, k), _merge(best, k), idempotent=k == 1, best=best)
+
+
+def top_k(k: int) -> Reducer:
+    """The row of the k largest, k from 1 to 8 (`top4` for k = 4)."""
+    return REDUCERS[f"top{k}"]
 
 
 _ROWS = (
@@ -42,6 +152,9 @@ _ROWS = (
     Reducer("prod", "*=", 1, lambda d: _number(1, d), _scalar("mul")),
     Reducer("max", "max=", 1, lambda d: _number(DTYPES[d].lowest, d), _scalar("max"), idempotent=True, monotone=1),
     Reducer("min", "min=", 1, lambda d: _number(DTYPES[d].highest, d), _scalar("min"), idempotent=True, monotone=-1),
+    _choice("argmax", "gt", 1),
+    _choice("argmin", "lt", 1),
+    *(_choice(f"top{k}", "gt", k) for k in range(1, MAX_K + 1)),
 )
 REDUCERS = {row.name: row for row in _ROWS}
 BY_SYMBOL = {row.symbol: row for row in _ROWS}

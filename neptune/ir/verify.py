@@ -35,7 +35,7 @@ from neptune.ir.program import (
     walk,
     writes,
 )
-from neptune.ir.reducers import REDUCERS
+from neptune.ir.reducers import REDUCERS, Reducer
 
 HELPERS = re.compile(r".*_(init|repair)\d*")
 """One writer: beside its one defining stage, a buffer may be written by stages of these names."""
@@ -308,6 +308,23 @@ def _check_reducer(action: Update) -> Iterator[str]:
     for what, width in widths.items():
         if width != reducer.width:
             yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
+    if reducer.best and set(widths.values()) == {reducer.width}:
+        yield from _check_choice(reducer, action)
+
+
+def _check_choice(reducer: Reducer, action: Update) -> Iterator[str]:
+    """A choice folds pairs of a number and an integer, one at a time."""
+    k = reducer.width // 2
+    dtypes = tuple(v.dtype for v in action.values)
+    numbers, indices = set(dtypes[:k]), set(dtypes[k:])
+    if len(numbers) > 1 or "bool" in numbers or len(indices) > 1 or not indices <= {"int32", "int64"}:
+        yield f"reducer {reducer.name} folds {k} numbers and {k} int32 or int64 indices, not {', '.join(dtypes)}"
+        return
+    nothing = reducer.identity(*dtypes)
+    element = (action.values[0], *nothing[1:k], action.values[k], *nothing[k + 1 :])
+    # Merging takes sorted lists: a list of one element is one.
+    if action.values != element or (k > 1 and action.init not in (None, nothing)):
+        yield f"reducer {reducer.name} folds one element at a time: its other values, and its inits, are the identity"
 
 
 def _stage_text(stage: Stage) -> str:

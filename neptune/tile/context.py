@@ -25,6 +25,8 @@ class Context:
     assigned: set[str] = field(default_factory=set)
     given_under: dict[str, frozenset[Expr]] = field(default_factory=dict)
     stored: list[str] = field(default_factory=list)
+    # Tile variables that stand for no buffer.
+    helpers: set[str] = field(default_factory=set)
     # The matrix unit takes no shorter axes.
     shortest: int = 1
 

@@ -13,7 +13,7 @@ it drops out.  What other kernels or the caller need is written back behind the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
@@ -131,16 +131,15 @@ def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
     inputs = {b.name for b in program.inputs}
     outputs = {b.name for b in program.outputs}
     grid, body = grid_of(nest)
-    for buffer in program.globals.values():
-        if buffer.name in inputs:
-            continue
-        found = list(accesses(nest, buffer.name))
+    for group in _groups(nest, [b for b in program.globals.values() if b.name not in inputs]):
+        found = [a for b in group for a in accesses(nest, b.name)]
         if not found or not any(a.writes for a in found) or all(a.writes for a in found):
             continue
-        if not _self_contained(nest, buffer.name):
+        if not all(_self_contained(nest, b.name) for b in group):
             continue  # another kernel has written it before this one reads it
-        outside = any(True for o in others for _ in accesses(o, buffer.name))
-        body = _allocate(program, grid, body, buffer, outside or buffer.name in outputs)
+        outside = {b.name for b in group if any(True for o in others for _ in accesses(o, b.name))}
+        wanted = frozenset(b.name for b in group if b.name in outside or b.name in outputs)
+        body = _allocate(program, grid, body, group, wanted)
     return wrap(grid, body)
 
 
@@ -183,32 +182,47 @@ def _self_contained(s: Stmt, buffer: str) -> bool:
     return bool(users) and all(_self_contained(p, buffer) for p in users)
 
 
-def _allocate(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
-    """Put the allocation around the smallest statement that holds a whole life of the buffer."""
+def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
+    """The buffers; those that one reduction on tuples folds into share an index, and so must be placed as one."""
+    found: dict[str, frozenset[str]] = {b.name: frozenset({b.name}) for b in buffers}
+    for stage in stages(s):
+        joined = frozenset[str]().union(*(found.get(b, frozenset()) for b in writes(stage.action)))
+        found |= dict.fromkeys(joined, joined)
+    return [tuple(b for b in buffers if b.name in names) for names in dict.fromkeys(found.values())]
+
+
+def _allocate(
+    program: Program, outer: tuple[For, ...], s: Stmt, group: tuple[Buffer, ...], wanted: frozenset[str]
+) -> Stmt:
+    """Put the allocations around the smallest statement that holds a whole life of the buffers."""
     parts = sub_stmts(s)
-    users = [p for p in parts if next(accesses(p, buffer.name), None) is not None]
-    separate = all(_self_contained(p, buffer.name) for p in users)
+    used = {id(p): [b.name for b in group if next(accesses(p, b.name), None) is not None] for p in parts}
+    users = [p for p in parts if used[id(p)]]
+    separate = all(_self_contained(p, b) for p in users for b in used[id(p)])
     descend = not isinstance(s, Stage) and users and (len(users) == 1 or separate)
     if isinstance(s, For) and users and not separate:
         descend = False  # an iteration reads what an earlier one wrote
     if isinstance(s, For) and is_axis(program, s):
         descend = False  # it becomes an axis of the tile
     if isinstance(s, For) and wanted:
-        descend = descend and all(s.var in _used(a.index) for a in accesses(s, buffer.name))
+        descend = descend and all(s.var in _used(a.index) for b in group for a in accesses(s, b.name))
     if descend:
         inner = (*outer, s) if isinstance(s, For) else outer
-        chosen = tuple(_allocate(program, inner, p, buffer, wanted) if p in users else p for p in parts)
+        chosen = tuple(_allocate(program, inner, p, group, wanted) if p in users else p for p in parts)
         return with_stmts(s, chosen)
-    return _shrink(program, outer, s, buffer, wanted)
+    return _shrink(program, outer, s, group, wanted)
 
 
 def _used(index: Index) -> frozenset[str]:
     return frozenset[str]().union(*(variables(i) for i in index))
 
 
-def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, wanted: bool) -> Stmt:
+def _shrink(
+    program: Program, outer: tuple[For, ...], s: Stmt, group: tuple[Buffer, ...], wanted: frozenset[str]
+) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
-    found = list(accesses(s, buffer.name))
+    buffer = group[0]
+    found = [a for b in group for a in accesses(s, b.name)]
     # What does not move inside the allocation is its place in the buffer: the same for every access.
     names = frozenset(f.var for a in found for f in a.loops)
     common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
@@ -224,16 +238,18 @@ def _shrink(program: Program, outer: tuple[For, ...], s: Stmt, buffer: Buffer, w
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
     shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
     # Where a kernel's results are wanted outside, the tile gets a name of its own.
-    name = fresh_name(names_in_use(program), f"{buffer.name}_tile") if wanted else buffer.name
-    local = Buffer(name, shape, buffer.dtype, "tile")
+    used = names_in_use(program)
+    renamed = {b.name: fresh_name(used, f"{b.name}_tile") if b.name in wanted else b.name for b in group}
 
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
-    body = _rename_accesses(s, buffer.name, name, relative)
-    if wanted:
-        body = seq(body, _write_back(found, buffer, name, relative, s))
-    return Alloc(local, body)
+    body = _rename_accesses(s, renamed, relative)
+    back = [_write_back(list(accesses(s, b.name)), b, renamed[b.name], relative, s) for b in group if b.name in wanted]
+    body = seq(body, *back)
+    for b in reversed(group):
+        body = Alloc(Buffer(renamed[b.name], shape, b.dtype, "tile"), body)
+    return body
 
 
 def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts: list[Poly], dim: int) -> Expr:
@@ -259,24 +275,24 @@ def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts
     return simplify(distinct[0])
 
 
-def _rename_accesses(s: Stmt, old: str, new: str, relative: object) -> Stmt:
+def _rename_accesses(s: Stmt, names: Mapping[str, str], relative: object) -> Stmt:
     assert callable(relative)
 
     def fix(e: Expr) -> Expr:
         def fn(x: Expr) -> Expr | None:
-            if isinstance(x, Load) and x.buffer == old:
-                return Load(new, tuple(fix(i) for i in relative(x.index)), x.dtype)
+            if isinstance(x, Load) and x.buffer in names:
+                return Load(names[x.buffer], tuple(fix(i) for i in relative(x.index)), x.dtype)
             return None
 
         return rewrite(e, fn)
 
     def targets(x: Stmt) -> Stmt:
-        if isinstance(x, Stage) and old in writes(x.action):
+        if isinstance(x, Stage) and set(writes(x.action)) <= names.keys():
             action = x.action
             index = relative(action.index)
             if isinstance(action, Store):
-                return replace(x, action=replace(action, buffer=new, index=index))
-            buffers = tuple(new if b == old else b for b in action.buffers)
+                return replace(x, action=replace(action, buffer=names[action.buffer], index=index))
+            buffers = tuple(names[b] for b in action.buffers)
             return replace(x, action=replace(action, buffers=buffers, index=index))
         return with_stmts(x, tuple(targets(p) for p in sub_stmts(x)))
 

@@ -25,6 +25,7 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
+from neptune.tile.choices import fold_choice
 from neptune.tile.context import Context
 from neptune.tile.einops import align_to
 from neptune.tile.ir import (
@@ -146,8 +147,11 @@ class StageTranslator:
         return [StoreTile(action.buffer, index, align_to(value, dims), mask, dims, self.stage.name)]
 
     def update(self, action: Update) -> list[TStmt]:
-        if len(action.buffers) != 1:
-            raise _unsupported(self.stage, "reductions on tuples have no tile form yet")
+        if REDUCERS[action.reducer].best:
+            outside = next((b for b in action.buffers if b not in self.context.local), None)
+            if outside is not None:
+                raise _unsupported(self.stage, f"`{outside}` is reduced in global memory")
+            return self.choice(action)
         (buffer,), (value,) = action.buffers, action.values
         if buffer not in self.context.local:
             return self.update_memory(action)
@@ -176,6 +180,18 @@ class StageTranslator:
         folded = Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype)
         index = tuple(self.expr(i, ()) for i in action.index)
         return [StoreTile(buffer, index, folded, None, (), self.stage.name)]
+
+    def choice(self, action: Update) -> list[TStmt]:
+        """A reduction that chooses pairs."""
+        for b in action.buffers:
+            dims = self.target_dims(b, action.index)
+        folds = frozenset(a for a in self.axes if a not in dims)
+        folds |= self.context.reducing(action.buffers[0], action.index)
+        kept = [g for b in action.buffers for g in self.keeping(b)]
+        stmts = fold_choice(self, action, dims, [g for g in self.guards if variables(g) & folds or g in kept])
+        for b in action.buffers:
+            self.context.contents.update(b, action.reducer)
+        return stmts
 
     def target_dims(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, ...]:
         self.check_loops(buffer, index)

@@ -18,6 +18,7 @@ from neptune.ir.expr import OPS, Expr, Op
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Program, Stage, Update
 from neptune.ir.program import walk as walk_stmt
+from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
@@ -101,13 +102,18 @@ def _ordered_expr(e: Expr) -> bool:
     )
 
 
+def _orders(action: Update) -> bool:
+    """Whether a reducer looks at the order of what it folds."""
+    return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].best)
+
+
 def depends_on_order(program: AnyProgram) -> bool:
     """Whether a program takes maxima or minima of floats, or compares them."""
     if isinstance(program, Program):
         for s in walk_stmt(program.body):
             if any(_ordered_expr(e) for e in statement_exprs(s)):
                 return True
-            if isinstance(s, Stage) and isinstance(s.action, Update) and s.action.reducer in _ORDERED:
+            if isinstance(s, Stage) and isinstance(s.action, Update) and _orders(s.action):
                 return True
         return False
     tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in tile_walk(e)]

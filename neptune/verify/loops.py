@@ -205,7 +205,7 @@ class Loops:
         full = []
         for k, (v, d) in enumerate(zip(values, dtypes, strict=True)):
             if at.mask is not None:
-                v = choose(self.domain, at.mask, v, neutral(self.evaluator, reducer, k, d), d)
+                v = choose(self.domain, at.mask, v, neutral(self.evaluator, reducer, k, dtypes), d)
             full.append(_structural(self.domain, lambda x: np.broadcast_to(x, shape), v, d))
         values = tuple(full)
         for k in folds:
@@ -235,10 +235,11 @@ def _structural(domain: Any, fn: Any, v: Value, dtype: str) -> Value:
     return domain.make([fn(x) for x in domain.parts(v)]) if is_float(dtype) else fn(np.asarray(v))
 
 
-def neutral(evaluator: Evaluator, reducer: str, position: int, dtype: str) -> Value:
-    """What changes no result of the reducer when it is folded in."""
+def neutral(evaluator: Evaluator, reducer: str, position: int, dtypes: list[str]) -> Value:
+    """What changes no result of the reducer when it is folded in: the part at `position`."""
+    dtype = dtypes[position]
     if reducer not in NEUTRAL:
-        return evaluator.const(REDUCERS[reducer].identity(dtype)[position].value, dtype)
+        return evaluator.const(REDUCERS[reducer].identity(*dtypes)[position].value, dtype)
     value = NEUTRAL[reducer]
     if is_float(dtype):
         return evaluator.const(value, dtype)
@@ -249,11 +250,14 @@ def neutral(evaluator: Evaluator, reducer: str, position: int, dtype: str) -> Va
 def combine(
     evaluator: Evaluator, reducer: str, state: tuple[Value, ...], values: tuple[Value, ...], dtypes: list[str]
 ) -> tuple[Value, ...]:
-    """state ⊕ values, by the reducer's own expression."""
+    """state ⊕ values, by the reducer's own expressions."""
     names = [f"state{k}" for k in range(len(dtypes))], [f"value{k}" for k in range(len(dtypes))]
     left, right = (tuple(Var(n, d) for n, d in zip(group, dtypes, strict=True)) for group in names)
     env = dict(zip((*names[0], *names[1]), (*state, *values), strict=True))
-    return tuple(evaluator.run(e, env) for e in REDUCERS[reducer].combine(left, right))
+    combined = REDUCERS[reducer].combine(left, right)
+    for name, e in combined.lets:
+        env[name.name] = evaluator.run(e, env)
+    return tuple(evaluator.run(e, env) for e in combined.result)
 
 
 _INTEGER_FOLD: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}

@@ -1,0 +1,68 @@
+"""Reductions that choose: the best values of an axis, and where they stand.
+
+    best = compute((m,), lambda i: argmax(x[i, j], axis=j), "best")
+
+is one stage with two results, `best_value` and `best_index`::
+
+    for i in [0, m):
+      for j in [0, n):
+        best: best_value[i], best_index[i] argmax= x[i, j], j  init -inf, 2147483647
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neptune.errors import ExpressionError
+from neptune.frontend.assemble import Axis, TupleReduction
+from neptune.ir.expr import Expr, binary, select
+from neptune.ir.printer import print_expr
+from neptune.ir.program import ZERO
+from neptune.ir.reducers import MAX_K, REDUCERS
+
+
+def checked_axes(asked: str, axis: object, hint: str | None = None) -> tuple[Axis, ...]:
+    """The reduce axes that `axis` names: one, or several distinct ones."""
+    axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    found = tuple(a for a in axes if isinstance(a, Axis))
+    if not found or len(found) < len(axes) or len(set(found)) < len(found):
+        raise ExpressionError(f"{asked} over {axis!r}", "`axis` must be one or several distinct reduce axes", hint=hint)
+    return found
+
+
+def position(asked: str, axes: tuple[Axis, ...]) -> Expr:
+    """The row-major position among reduce axes: of one axis, itself."""
+    first, *others = axes
+    if others and any(a.lo != ZERO for a in axes):
+        raise ExpressionError(
+            asked, "over several axes, each must start from 0", hint="shift the indices of what you read"
+        )
+    index: Expr = first
+    for a in others:
+        index = binary("add", binary("mul", index, a.hi), a)
+    return index
+
+
+def choice(reducer: str, value: Expr, axis: object, where: Expr | None) -> TupleReduction:
+    """`argmax`, `argmin` or `top<k>` of a value and its position; `where` leaves elements out."""
+    row = REDUCERS[reducer]
+    asked = f"{reducer} of `{print_expr(value)}`"
+    axes = checked_axes(reducer, axis)
+    if value.dtype == "bool":
+        raise ExpressionError(asked, "a bool cannot be reduced", hint=".astype('int32')")
+    index = position(asked, axes)
+    k = row.width // 2
+    nothing = row.identity(*[value.dtype] * k, *[index.dtype] * k)
+    if where is not None:
+        value, index = select(where, value, nothing[0]), select(where, index, nothing[k])
+    numbers = [str(t) if k > 1 else "" for t in range(k)]
+    parts = tuple(f"{word}{n}" for word in ("value", "index") for n in numbers)
+    values = (value, *nothing[1:k], index, *nothing[k + 1 :])
+    return TupleReduction(reducer, values, axes, nothing, parts)
+
+
+def top_row(k: object) -> str:
+    """The name of the reducer of the k largest; ExpressionError for a k that there is none for."""
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:
+        raise ExpressionError(f"top_k with k = {k!r}", f"k is a Python integer from 1 to {MAX_K}")
+    return f"top{k}"

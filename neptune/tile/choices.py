@@ -1,0 +1,168 @@
+"""Translate reductions that choose pairs (argmax, argmin, the k largest) into tile statements.
+
+    best_value[i1], best_index[i1] argmax= x[i1, j1], j1
+→
+    top = reduce(x, max);  at = reduce(where(x == top, iota(j1), highest), min)
+    first = …              (best_value, best_index) stands before (top, at)
+    best_value = where(first, best_value, top);  best_index = where(first, best_index, at)
+
+A tile's best pair takes two ordinary reductions; the k best take k rounds, each without the winners before it.
+NaN, which comes before every number, is +inf here (for argmin -inf) with its index moved below 0: so of equal
+values NaN is first, and among NaN the first one.  What is merged into the state is the code of the reducer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING
+
+from neptune.errors import TargetError
+from neptune.ir.affine import linear, nonnegative, number, poly
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Const, Expr, Op, Select, Var, op, variables
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import Update
+from neptune.ir.reducers import REDUCERS, last_pair
+from neptune.schedule.state import names_in_use
+from neptune.tile.einops import align_to
+from neptune.tile.ir import Assign, Local, Map, Reduce, Scalar, TExpr, TStmt, Where
+
+if TYPE_CHECKING:
+    from neptune.tile.stage import StageTranslator
+
+FOLD = {"gt": "max", "lt": "min"}
+FIRST = {"gt": inf, "lt": -inf}
+Pair = tuple[TExpr, TExpr]
+
+
+def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], guards: list[Expr]) -> list[TStmt]:
+    """`action` on tiles over `dims`; elements outside of `guards` count as none."""
+    row = REDUCERS[action.reducer]
+    k = row.width // 2
+    code = _Code(work)
+    nothing = row.identity(*(v.dtype for v in action.values))
+    value, index = (work.masked(work.expr(action.values[t], ()), guards, Scalar(nothing[t])) for t in (0, k))
+    reduced = tuple(a for a in work.axes if a not in dims)
+    if reduced:
+        _check_index(work, action.values[k], nothing[k], reduced, k)
+        pairs = _Rounds(code, row.best, reduced, value, index).run(k)
+    else:
+        pairs = [(value, index), *((Scalar(nothing[t]), Scalar(nothing[k + t])) for t in range(1, k))]
+    parts = [*(v for v, _ in pairs), *(i for _, i in pairs)]
+    state = [Var(f"%state{t}", v.dtype) for t, v in enumerate(action.values)]
+    fresh = [Var(f"%value{t}", v.dtype) for t, v in enumerate(action.values)]
+    env: dict[str, TExpr] = {v.name: Local(b, dims, v.dtype) for v, b in zip(state, action.buffers, strict=True)}
+    for v, part in zip(fresh, parts, strict=True):
+        part = work.filled(align_to(part, dims), dims)
+        env[v.name] = part if isinstance(part, Local) else code.let("top", part)
+    combined = row.combine(state, fresh)
+    for name, e in combined.lets:
+        env[name.name] = code.let("first" if e.dtype == "bool" else "top", _tile(e, env, dims))
+    results = [_tile(e, env, dims) for e in combined.result]
+    return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
+
+
+@dataclass
+class _Code:
+    """Statements so far, each assigning a new tile variable."""
+
+    work: StageTranslator
+    stmts: list[TStmt] = field(default_factory=list)
+
+    def let(self, name: str, value: TExpr) -> Local:
+        """A variable for `value`."""
+        context = self.work.context
+        taken = names_in_use(context.program) | set(context.axes) | context.helpers
+        wish = f"{self.work.stage.name}_{name}"
+        free = next(n for n in (wish if t == 0 else f"{wish}_{t}" for t in count()) if n not in taken)
+        context.helpers.add(free)
+        self.stmts.append(Assign(free, value, self.work.stage.name))
+        return Local(free, value.dims, value.dtype)
+
+
+@dataclass
+class _Rounds:
+    """The best pairs of a tile, one after the other."""
+
+    code: _Code
+    best: str
+    reduced: tuple[str, ...]
+    value: TExpr
+    index: TExpr
+
+    def run(self, k: int) -> list[Pair]:
+        work = self.code.work
+        used = {*self.value.dims, *self.index.dims, *self.reduced}
+        dims = tuple(a for a in work.axes if a in used)
+        last, nowhere = (Scalar(c) for c in last_pair(self.best, self.value.dtype, self.index.dtype))
+        value: TExpr = self.code.let("value", work.filled(align_to(self.value, dims), dims))
+        here = self.code.let("index", self.index)
+        index = align_to(here, dims)
+        moved = Scalar(Const(int(DTYPES[index.dtype].lowest), index.dtype))
+        if is_float(value.dtype):
+            nan = self.code.let("nan", Map("ne", (value, value), dims, "bool"))
+            below = self.code.let("below", Map("add", (here, moved), here.dims, here.dtype))
+            index = self.code.let("index", Where(nan, align_to(below, dims), index, dims))
+            value = self.code.let("value", Where(nan, Scalar(Const(FIRST[self.best], value.dtype)), value, dims))
+        pairs: list[Pair] = []
+        for t in range(k):
+            top = self.code.let("top", self.fold(FOLD[self.best], value))
+            equal = Map("eq", (value, align_to(top, dims)), dims, "bool")
+            at = self.code.let("at", self.fold("min", Where(equal, index, nowhere, dims)))
+            pairs.append((top, at))
+            if t < k - 1:
+                won = self.code.let("won", Map("eq", (index, align_to(at, dims)), dims, "bool"))
+                value = self.code.let("value", Where(won, last, value, dims))
+                index = self.code.let("index", Where(won, nowhere, index, dims))
+        return [self.moved_back(p, moved) for p in pairs] if is_float(value.dtype) else pairs
+
+    def fold(self, reducer: str, tile: TExpr) -> TExpr:
+        for axis in self.reduced:
+            tile = Reduce(reducer, axis, tile)
+        return tile
+
+    def moved_back(self, pair: Pair, moved: Scalar) -> Pair:
+        """NaN, where an index says so."""
+        top, at = pair
+        zero = Scalar(Const(0, at.dtype))
+        is_nan = self.code.let("nan", Map("lt", (at, zero), at.dims, "bool"))
+        infinite = Const(inf, top.dtype)
+        nan = Scalar(op("sub", infinite, infinite))
+        value = self.code.let("top", Where(is_nan, nan, top, top.dims))
+        index = Where(is_nan, Map("sub", (at, moved), at.dims, at.dtype), at, at.dims)
+        return value, self.code.let("at", index)
+
+
+def _tile(e: Expr, env: dict[str, TExpr], dims: tuple[str, ...]) -> TExpr:
+    """Straight-line code of a reducer on tiles over `dims`."""
+    match e:
+        case Var(name, _):
+            return env[name]
+        case Select(p, a, b):
+            pred, then, other = (_tile(x, env, dims) for x in (p, a, b))
+            return Where(pred, then, other, dims)
+        case Op(name, args, dtype):
+            return Map(name, tuple(_tile(a, env, dims) for a in args), dims, dtype)
+        case _:
+            return Scalar(e)
+
+
+def _check_index(work: StageTranslator, index: Expr, nowhere: Const, reduced: tuple[str, ...], k: int) -> None:
+    """Rounds need indices that are not negative and, to tell winners from the others, all different."""
+    while isinstance(index, Select) and index.other == nowhere:
+        index = index.then
+    scope, p = work.scope(), poly(index)
+    asked = f"translate stage `{work.stage.name}` to tiles"
+    hint = "take the position along the reduction, as the builder does, and make a tile of one reduction loop only"
+    if not nonnegative(p, scope):
+        wrong = f"the index `{print_expr(index)}` is not shown to be >= 0"
+        raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)
+    room = number(1)
+    for f in (f for f in reversed(work.loops) if f.var in reduced and k > 1):
+        parts = linear(p, f.var)
+        if parts is None or variables(f.hi) & set(work.axes) or not nonnegative(parts[0] - room, scope):
+            wrong = f"the index `{print_expr(index)}` is not shown to differ along `{f.var}`"
+            raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)
+        room = room + parts[0] * (poly(f.hi) - number(1))
