@@ -118,7 +118,9 @@ def compare(spec: Spec, t: Tensor, got: Any, near: Any, pure: Any) -> str | None
         return f"`{t.name}` has shape {tuple(got.shape)}"
     if t.dtype not in MANTISSA:
         bad = np.argwhere(np.asarray(got) != near)
-        return None if not len(bad) else f"`{t.name}`{bad[0].tolist()} is {got[tuple(bad[0])]}, not {near[tuple(bad[0])]}"
+        return (
+            None if not len(bad) else f"`{t.name}`{bad[0].tolist()} is {got[tuple(bad[0])]}, not {near[tuple(bad[0])]}"
+        )
     finite = np.isfinite(near)
     wrong = finite != np.isfinite(got)
     scale = np.abs(np.where(finite, near, 0)).max(initial=0.0)
@@ -140,10 +142,9 @@ def by_tvm(spec: Spec, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) ->
     if not spec.plain or "bfloat16" in spec.dtypes:
         return None
     words = Symbolic(spec, True)
-    free = [v for n, v in words.sizes.items()]
-    bound = {d.terms[0][1].name for t in spec.inputs for d in t.shape if len(d.terms) == 1}
-    sizes = {s.name: s.value for t in (*spec.inputs, *spec.stages) for d in t.shape for _, s in d.terms}
-    free = [v for v in free if v.name not in bound and v.name not in {d.terms[0][1].name for t in spec.outputs for d in t.shape}]
+    sizes = {s.name: s.value for t in (*spec.inputs, *spec.stages) for s in _sizes(t)}
+    bound = {d.terms[0][1].name for t in (*spec.inputs, *spec.outputs) for d in t.shape if len(d.terms) == 1}
+    free = [v for n, v in words.sizes.items() if n not in bound]
     args = [*words.inputs, *words.outputs, *words.scalars.values(), *free]
     try:
         main = tvm.compile(te.create_prim_func(args), "llvm")["main"]
@@ -182,7 +183,9 @@ def run_one(seed: int, targets: Sequence[str] = TARGETS) -> Outcome:
         try:
             kernel = neptune.compile(expr, TEMPLATES[template], inputs=inputs, target=target)
             values = {s.name: s.value for t in (*spec.inputs, *spec.stages) for s in _sizes(t)} | scalars
-            got = kernel(*(tensor_of(arrays[n], _dtype(spec, n)) for n in kernel.inputs), *(values[n] for n in kernel.scalars))
+            got = kernel(
+                *(tensor_of(arrays[n], _dtype(spec, n)) for n in kernel.inputs), *(values[n] for n in kernel.scalars)
+            )
         except neptune.errors.InternalError as error:
             return outcome("crashed", f"{target}: {error}")
         except neptune.NeptuneError as error:

@@ -126,9 +126,7 @@ def draw(seed: int) -> Spec:
         spec.stages.append(_Stage(rng, spec, sizes, f"s{k}").draw())
     read = {n.args[0] for s in spec.stages if s.value for n in _all_nodes(s) if n.op == "read"}
     last = len(spec.stages) - 1
-    spec.outputs = [
-        s for k, s in enumerate(spec.stages) if k == last or s.name not in read or rng.random() < 0.25
-    ]
+    spec.outputs = [s for k, s in enumerate(spec.stages) if k == last or s.name not in read or rng.random() < 0.25]
     spec.inputs = [t for t in spec.inputs if t.name in read]
     used = {n.args[0] for s in spec.stages for n in _all_nodes(s) if n.op == "scalar"}
     spec.scalars = {n: d for n, d in spec.scalars.items() if n in used}
@@ -389,7 +387,9 @@ class _Stage:
 
     def new_input(self, dtype: str, special: bool = False) -> Tensor:
         rng = self.rng
-        if len(self.spec.inputs) >= 6 and (same := [t for t in self.spec.inputs if (t.dtype, t.special) == (dtype, special)]):
+        if len(self.spec.inputs) >= 6 and (
+            same := [t for t in self.spec.inputs if (t.dtype, t.special) == (dtype, special)]
+        ):
             return rng.choice(same)
         shape = tuple(Extent(((1, s),)) for s in rng.sample(self.sizes, rng.choice((0, 1, 1, 2, 2, 3))))
         if len(self.axes) >= 2 and rng.random() < 0.25:  # as a convolution reads it: step·i + k

@@ -9,10 +9,25 @@ import numpy as np
 import torch
 from tvm import te, tirx
 
-from bench.variety_programs import MANTISSA, Axis, Extent, Node, Spec, Tensor
+from bench.variety_programs import MANTISSA, Axis, Extent, Spec, Tensor
 from neptune.frontend import builder as nb
 
-SHARED = ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "abs", "floor", "ceil", "round", "trunc")
+SHARED = (
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "abs",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+)
 INFIX: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -204,16 +219,13 @@ class Reference:
             return np.array(value)
         fn, start = FOLDS[t.fold.reducer]
         if start is None:
-            info = torch.finfo if t.dtype in MANTISSA else torch.iinfo
-            limits = info(getattr(torch, t.dtype))
+            limits = (torch.finfo if t.dtype in MANTISSA else torch.iinfo)(getattr(torch, t.dtype))
             start = limits.min if t.fold.reducer == "max" else limits.max
         if t.fold.where is not None:
             value = np.where(self.expr(t.fold.where, env), value, start)
         result = fn.reduce(value, axis=tuple(range(len(t.axes), len(axes))), initial=start)
         if t.fold.init is not None:
-            init = int(t.fold.init) if t.dtype not in MANTISSA else t.fold.init
-            bare = fn.reduce(value, axis=tuple(range(len(t.axes), len(axes))), initial=start)
-            result = fn(bare, init)
+            result = fn(result, t.fold.init if t.dtype in MANTISSA else int(t.fold.init))
         return self.round(np.asarray(result), t.dtype)
 
     def round(self, x: Any, dtype: str) -> Any:
@@ -243,8 +255,3 @@ class Reference:
         if dtype == "bool":
             return np.asarray(x != 0)
         return _trunc_cast(x, dtype) if source in MANTISSA else np.asarray(x, np.int64).astype(dtype).astype(np.int64)
-
-
-def numbers(node: Node) -> float:
-    """The bound of a node, for tolerances."""
-    return node.mag

@@ -6,7 +6,9 @@ numerator cannot be seen to be non-negative the kernel gets a form that floors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 
 from neptune.codegen.triton_text import (
     ADD,
@@ -82,9 +84,21 @@ def ceiling(e: Expr) -> tuple[Expr, Expr] | None:
     return (a, b) if extra == less else None
 
 
+_LITERAL = re.compile(r'-?[0-9.]+(e[+-]?[0-9]+)?|float\(".*"\)')
+
+
+def lifted(x: Text, dtype: str) -> Text:
+    """A literal as a scalar of Triton's: its functions and methods take no plain numbers.
+
+    >>> str(lifted(Text("-1.5"), "float32")), str(lifted(Text("x"), "float32"))
+    ('tl.cast(-1.5, tl.float32)', 'x')
+    """
+    return call("tl.cast", x, TL_DTYPES[dtype]) if _LITERAL.fullmatch(x.text) else x
+
+
 def apply_math(name: str, x: Text, dtype: str, helper: Callable[[str], None]) -> Text:
     """A one-argument function; 16-bit floats go through float32, the least that Triton's functions take."""
-    fn = MATH[name]
+    fn, x = MATH[name], lifted(x, dtype)
     if fn.startswith("_"):
         helper(fn)
     if dtype in ("float16", "bfloat16"):
@@ -94,6 +108,7 @@ def apply_math(name: str, x: Text, dtype: str, helper: Callable[[str], None]) ->
 
 def apply_pow(x: Text, y: Text, exponent: Expr | None, dtype: str, helper: Callable[[str], None]) -> Text:
     """x to the y: by multiplication for a small integer literal, else through exp2 and log2."""
+    x = lifted(x, dtype)
     n = exponent.value if isinstance(exponent, Const) else None
     if n is not None and n == int(n) and 1 <= n <= SMALL_POWER:
         helper("_power")
@@ -162,8 +177,8 @@ class ScalarPrinter:
             if not all(plain):
                 return floored(name, texts[0], texts[1], plain[1], self.helper)
         if name in INFIX:
-            text = infix(name, texts[0], texts[1], e.dtype)
-            return narrow_quotient(text, e.dtype) if name == "div" else text
+            make = quotient if name == "div" else partial(infix, name)
+            return make(texts[0], texts[1], e.dtype)
         if name in ("min", "max"):
             return call(f"tl.{name}imum", *texts)
         if name == "neg":
@@ -171,14 +186,15 @@ class ScalarPrinter:
         if name == "not":
             return Text(f"not {texts[0].at(NOT_WORD)}", NOT_WORD)
         if name == "abs":
-            return call("tl.abs", *texts)
+            return call("tl.abs", lifted(texts[0], e.dtype))
         if name == "pow":
             return apply_pow(texts[0], texts[1], args[1], e.dtype, self.helper)
         return apply_math(name, texts[0], e.dtype, self.helper)
 
 
-def narrow_quotient(text: Text, dtype: str) -> Text:
+def quotient(a: Text, b: Text, dtype: str) -> Text:
     """Triton divides 16-bit floats in float32; the IR rounds the quotient."""
+    text = infix("div", lifted(a, dtype) if _LITERAL.fullmatch(b.text) else a, b, dtype)
     return Text(f"{text.at(ATOM)}.to({TL_DTYPES[dtype]})") if dtype in ("float16", "bfloat16") else text
 
 

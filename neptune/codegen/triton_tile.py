@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import apply_math, apply_pow, floored, narrow_quotient, nonnegative
+from neptune.codegen.triton_expr import apply_math, apply_pow, floored, lifted, nonnegative, quotient
 from neptune.codegen.triton_index import place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
@@ -138,8 +140,8 @@ class TileWriter:
             if not all(plain):
                 return floored(name, args[0], args[1], plain[1], self.ctx.helpers.add)
         if name in INFIX:
-            text = infix(name, args[0], args[1], e.dtype)
-            return narrow_quotient(text, e.dtype) if name == "div" else text
+            make = quotient if name == "div" else partial(infix, name)
+            return make(args[0], args[1], e.dtype)
         if name in ("min", "max"):
             text = call(f"tl.{name}imum", *args)
             # Triton compares bfloat16 in float32, and leaves the result there.
@@ -149,7 +151,7 @@ class TileWriter:
         if name == "not":
             return Text(f"~{args[0].at(UNARY)}", UNARY)
         if name == "abs":
-            return call("tl.abs", *args)
+            return call("tl.abs", lifted(args[0], e.dtype))
         if name == "pow":
             return apply_pow(args[0], args[1], as_scalar(e.args[1]), e.dtype, self.ctx.helpers.add)
         return apply_math(name, args[0], e.dtype, self.ctx.helpers.add)

@@ -7,6 +7,8 @@ widened to float32 (exact), the operation runs as it did, and a bfloat16 result 
 nearest even. Everything else goes to the original methods, and where an interpreter does not keep
 bfloat16 as uint16, nothing is touched.
 
+A comparison of scalars keeps the scalars' dtype there, and is spread over a tile as that: also put right.
+
 Dots of float32 need nothing here: the interpreter ignores `input_precision` and multiplies in float32.
 """
 
@@ -71,6 +73,7 @@ class _Shim:
 
     def __init__(self, interpreter: Any, tl: Any) -> None:
         self.handle, self.np_dtype, self.bf16 = interpreter.TensorHandle, interpreter._get_np_dtype, tl.bfloat16
+        self.int1 = tl.int1
 
     def is_bf16(self, handle: Any) -> bool:
         # Pointers to bfloat16 are handles too; their data are addresses.
@@ -135,6 +138,14 @@ class _Shim:
 
         return method
 
+    def splat(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """create_splat of a comparison: a tile of bools."""
+
+        def method(builder: Any, type_: Any, arg: Any) -> Any:
+            return original(builder, type_, self.handle(arg.data, self.int1) if arg.data.dtype == np.bool_ else arg)
+
+        return method
+
     def fold(self, original: Callable[..., Any], tl: Any) -> Callable[..., Any]:
         """Reductions and scans of one operand: in float32, rounded at the end."""
 
@@ -183,6 +194,7 @@ def install() -> bool:
         (builder, "create_fp_to_fp"): shim.cast,
         (builder, "create_dot"): shim.dot,
         (builder, "create_fma"): shim.fma,
+        (builder, "create_splat"): shim.splat,
         (interpreter.ReduceOps, "sum"): lambda f: shim.fold(f, tl),
         (interpreter.ReduceOps, "min_max"): lambda f: shim.fold(f, tl),
         (interpreter.ScanOps, "cumsum"): lambda f: shim.fold(f, tl),
