@@ -43,11 +43,11 @@ summary .n { color: var(--soft); display: inline-block; min-width: 1.7rem; font-
 summary .delta { float: right; color: var(--soft); font-size: .82rem; padding-left: 1rem; }
 .body { padding: 0 .9rem .8rem; } .body > p { color: var(--soft); margin-bottom: .5rem; }
 .code { background: var(--code); border-radius: .35rem; padding: .5rem 0; overflow-x: auto; }
-.code > div { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0 .8rem 0 calc(var(--i, 0ch) + 5ch);
-  text-indent: -3ch; }
-.code > div::before { content: "\\00a0\\00a0\\00a0"; color: var(--soft); }
-.code > .add { background: var(--add); } .code > .add::before { content: "+\\00a0\\00a0"; }
-.code > .del { background: var(--del); } .code > .del::before { content: "\\2212\\00a0\\00a0"; }
+.code > div { position: relative; white-space: pre-wrap; overflow-wrap: anywhere; text-indent: -2ch;
+  padding: 0 .8rem 0 calc(var(--i, 0ch) + 5ch); }
+.code > div::before { position: absolute; left: 1ch; text-indent: 0; color: var(--soft); }
+.code > .add { background: var(--add); } .code > .add::before { content: "+"; }
+.code > .del { background: var(--del); } .code > .del::before { content: "\\2212"; }
 .code > .gap { color: var(--soft); }
 mark { color: inherit; background: none; border-radius: .2rem; }
 .add mark { background: var(--add-word); } .del mark { background: var(--del-word); }
