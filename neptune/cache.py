@@ -81,7 +81,7 @@ def request_key(request: Request) -> str | None:
     given = (request.params, request.shapes, request.bounds)
     try:
         sizes = [list(x.items()) for x in given]
-        made_by = [versions(*COMPILERS), sys.version, sources]
+        made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
         parts = [str(request.loops), template, request.target, sizes, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
