@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import shrink
 
 ATTEMPTS = 48
-BUDGET = 1 << 21
-"""The work that one evaluation of an instance may take."""
+BUDGET = 1 << 18
+"""The work that one evaluation of an instance may take (elements, and what statements cost)."""
+EASES = 4
+"""How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
 _ORDERED = ("max", "min", "abs")
 
 
@@ -128,7 +130,10 @@ def depends_on_order(program: AnyProgram) -> bool:
     return False
 
 
-def _instance(check: _Check, make_model: Callable[[int], Model], seed: int) -> tuple[Model, Sizes, Any, Any, Any]:
+Instance: TypeAlias = "tuple[Model, Sizes, Any, Any, Any]"
+
+
+def _instance(check: _Check, make_model: Callable[[int], Model], seed: int, ease: int) -> Instance:
     """A model, sizes, inputs, sizes with float scalars, and the original's outputs.
 
     Sizes and inputs on which the original itself makes no sense are drawn again.
@@ -137,7 +142,7 @@ def _instance(check: _Check, make_model: Callable[[int], Model], seed: int) -> t
     for attempt in range(ATTEMPTS):
         rng = np.random.default_rng((seed, attempt))
         model = make_model(seed)
-        sizes = draw_sizes(check.original, check.transformed, rng, check.tunables)
+        sizes = draw_sizes(check.original, check.transformed, rng, check.tunables, ease)
         if volume(check.original, sizes) > BUDGET:
             raise TooLarge("its constant dimensions are too large to be evaluated exactly")
         inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make)
@@ -146,6 +151,24 @@ def _instance(check: _Check, make_model: Callable[[int], Model], seed: int) -> t
         except TooLarge:
             raise
         except (EvaluationError, OutsideFragment) as error:
+            problem = error
+    raise problem
+
+
+def _evaluated(
+    check: _Check, make_model: Callable[[int], Model], seed: int
+) -> tuple[Instance, Mapping[str, Value] | EvaluationError]:
+    """An instance, and the transformed program's outputs or how it fails."""
+    problem = TooLarge("no instance was small enough")
+    for ease in range(EASES):
+        try:
+            instance = _instance(check, make_model, seed, ease)
+            model, _, inputs, full, _ = instance
+            try:
+                return instance, evaluate(check.transformed, inputs, full, model, BUDGET)
+            except EvaluationError as error:
+                return instance, error
+        except TooLarge as error:
             problem = error
     raise problem
 
@@ -176,13 +199,11 @@ def _run(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
     counterexample: Counterexample | None = None
     for draw in range(check.draws):
         seed = check.seed * 1009 + draw
-        model, sizes, inputs, full, expected = _instance(check, make_model, seed)
+        (model, sizes, _, _, expected), got = _evaluated(check, make_model, seed)
         seeds.append(seed)
         tried.append(sizes)
-        try:
-            got = evaluate(check.transformed, inputs, full, model, BUDGET)
-        except EvaluationError as error:
-            counterexample = Counterexample(sizes, seed, "", (), f"the transformed program fails: {error}")
+        if isinstance(got, EvaluationError):
+            counterexample = Counterexample(sizes, seed, "", (), f"the transformed program fails: {got}")
             break
         for b in check.original.outputs:
             v = expected[b.name]

@@ -83,11 +83,15 @@ def draw_sizes(
     transformed: AnyProgram,
     rng: np.random.Generator,
     tunables: Mapping[str, Sequence[int]] | None = None,
+    ease: int = 0,
 ) -> Sizes:
-    """Values for all integer scalars (different ones where their bounds let them be) and all tunables."""
+    """Values for all integer scalars (different ones where their bounds let them be) and all tunables.
+
+    With `ease` 1, 2, … sizes are smaller and tiles larger.
+    """
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
     structural = structural_sizes(original) | structural_sizes(transformed)
-    largest = LARGEST
+    largest = max(2, LARGEST - 2 * ease)
     while True:
         sizes: Sizes = {}
         for s in scalars.values():
@@ -97,7 +101,7 @@ def draw_sizes(
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
-    coarse = _coarseness(original)
+    coarse = _coarseness(original) << ease
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())

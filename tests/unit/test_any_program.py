@@ -1,0 +1,200 @@
+"""Whatever the expression and however little a template does, `compile` gives a correct kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import neptune
+from neptune.errors import NeptuneError, ShapeError
+from neptune.frontend import builder as te
+from neptune.frontend.builder import compute, placeholder, reduce_axis
+from neptune.ops.attention import prefill_causal
+from neptune.runtime.arguments import evaluate_size
+from neptune.runtime.launch import parse_target
+from tests.any_programs import BY_NAME, CASES, Case, fold, inp, m, matmul, n, softmax
+
+TARGETS = ("llvm", "interpret")
+
+
+def identity(sch: Any) -> None:
+    """Nothing is bound, nothing is tiled."""
+
+
+def bound(sch: Any) -> None:
+    """The outermost loop of every stage on the grid, where it can be."""
+    for stage in sch.stages:
+        with suppress(NeptuneError):
+            sch.bind(sch.loops(stage)[:1], ["grid.x"] * len(sch.loops(stage)[:1]))
+
+
+def cut(sch: Any) -> None:
+    """Every loop split, none bound."""
+    size = sch.param("SIZE", [8])
+    for stage in sch.stages:
+        for loop in sch.loops(stage):
+            sch.split(loop, size)
+
+
+def turned(sch: Any) -> None:
+    """Loops inside out: reductions outside of what they add up."""
+    for stage in sch.stages:
+        with suppress(NeptuneError):
+            sch.reorder(*reversed(sch.loops(stage)))
+
+
+TEMPLATES: dict[str, Callable[[Any], None] | None] = {
+    "automatic": None,
+    "identity": identity,
+    "bound": bound,
+    "cut": cut,
+    "turned": turned,
+}
+# What the partial templates are tried on: each kind of program once.
+SOME = ("transpose", "gather_rows", "sum_middle", "matmul_half", "max_pool", "both", "prefix_sum", "diamond")
+
+
+def run(case: Case, kernel: neptune.Kernel, target: str) -> None:
+    """Call a kernel on random inputs into poisoned outputs, and compare with float64."""
+    program = kernel.build.loops
+    inputs = case.inputs(program, np.random.default_rng(7))
+    plain = [t.double().numpy() if t.dtype.is_floating_point else t.numpy() for t in inputs]
+    wanted = case.ref(*plain)
+    outputs = [poisoned([evaluate_size(d, case.sizes) for d in b.shape], b.dtype) for b in program.outputs]
+    kernel(*inputs, *(case.sizes[s] for s in kernel.scalars), out=outputs)
+    for got, w in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        w = np.asarray(w, np.float64)
+        # Narrow results are exact here: copies, negations, doublings.
+        room = case.tol * (1 + np.abs(w).max()) if got.dtype == torch.float32 else 0.0
+        np.testing.assert_allclose(got.double().numpy(), w, rtol=0, atol=room, err_msg=f"{case.name} on {target}")
+
+
+def poisoned(shape: list[int], dtype: str) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    return torch.full(shape, float("nan") if kind.is_floating_point else 77, dtype=kind)
+
+
+def check(case: Case, template: str) -> None:
+    """One compilation, run on every target."""
+    made = neptune.compile(case.make(), TEMPLATES[template], target="llvm", name="prog")
+    assert all(r.accepted for r in made.build.checks.values()), made.explain()
+    for target in TARGETS:
+        run(case, neptune.Kernel(replace(made.build, target=parse_target(target))), target)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_every_program_finds_a_schedule(case: Case) -> None:
+    check(case, "automatic")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_an_empty_template_is_enough(case: Case) -> None:
+    check(case, "identity")
+
+
+@pytest.mark.parametrize("template", ["bound", "cut", "turned"])
+@pytest.mark.parametrize("name", SOME)
+def test_and_so_is_half_a_template(name: str, template: str) -> None:
+    check(BY_NAME[name], template)
+
+
+# --- what the schedule is ----------------------------------------------------------------------------
+
+
+def test_a_product_uses_the_matrix_unit_and_takes_its_epilogue_along() -> None:
+    kernel = neptune.compile(BY_NAME["matmul_bias_relu"].make(), target="llvm")
+    (only,) = kernel.facts.kernels
+    assert kernel.build.template == "stagewise" and not kernel.facts.temporaries
+    assert kernel.source.count("tl.dot(") == 2 and len(only.loops) == 1  # whole tiles, and what is left
+    assert set(kernel.params) == {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"}
+
+
+def test_a_chain_of_maps_is_one_kernel() -> None:
+    assert len(neptune.compile(BY_NAME["chained"].make(), target="llvm").facts.kernels) == 1
+
+
+def test_what_was_given_up_is_explained() -> None:
+    def rows(sch: Any) -> None:
+        sch.bind(sch.loops("y")[0], "grid.x")
+
+    x = inp((m, 3000, 2))
+    kernel = neptune.compile(fold(te.sum, (m, 3000), (2,), lambda i, d, r: x[i, d, r]), rows, target="llvm")
+    big = neptune.compile(prefill_causal(depth=2048), "flash_attention", target="llvm")
+    assert not any(d.kind == "lowering" for d in kernel.build.decisions)
+    (given_up,) = [d for d in big.build.decisions if d.kind == "lowering"]
+    assert "2048 elements" in given_up.reason
+
+
+def test_memory_that_a_kernel_reads_back_is_behind_barriers() -> None:
+    def columns_first(sch: Any) -> None:
+        i, r = sch.loops("s")
+        sch.reorder(r, i)
+        sch.split(i, sch.param("B", [4]))
+        sch.split(r, 2)
+
+    x = inp((m, n))
+    kernel = neptune.compile(fold(te.sum, (m,), (n,), lambda i, r: x[i, r], "s"), columns_first, target="interpret")
+    torch.testing.assert_close(kernel(torch.ones(5, 9)), torch.full((5,), 9.0))
+
+
+# --- GPUs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
+def test_kernels_compile_for_gpus(target: str) -> None:
+    for name in ("transpose", "gather_rows", "sum_last", "matmul_half", "conv2d", "prefix_sum"):
+        kernel = neptune.compile(BY_NAME[name].make(), target="llvm", name="prog")
+        (found,) = kernel.resources(target)
+        assert found.spill_bytes == 0, f"{name}: {found}"
+        if name == "matmul_half":
+            assert found.matrix
+
+
+# --- nothing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_empty_tensors(target: str) -> None:
+    kernel = neptune.compile(softmax(), target=target)
+    assert kernel(torch.ones(0, 3)).shape == (0, 3) and kernel(torch.ones(3, 0)).shape == (3, 0)
+    product = neptune.compile(matmul(), target=target)
+    torch.testing.assert_close(product(torch.ones(2, 0), torch.ones(0, 3)), torch.zeros(2, 3))
+    assert product(torch.ones(0, 4), torch.ones(4, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "f, start", [(te.sum, 0.0), (te.prod, 1.0), (te.max, torch.finfo().min), (te.min, torch.finfo().max)]
+)
+def test_a_reduction_over_nothing_is_its_start(f: Callable[..., Any], start: float, target: str) -> None:
+    x = inp((m, n))
+    kernel = neptune.compile(fold(f, (m,), (n,), lambda i, j: x[i, j]), target=target)
+    out = torch.full((3,), float("nan"))
+    kernel(torch.ones(3, 0), out=out)
+    assert out.tolist() == [start] * 3
+
+
+def test_attention_without_keys() -> None:
+    kernel = neptune.compile(prefill_causal(depth=16, lse=True), target="llvm")
+    q, kv = torch.ones(1, 2, 3, 16, dtype=torch.float16), torch.ones(1, 2, 0, 16, dtype=torch.float16)
+    o, lse = kernel(q, kv, kv)
+    assert (o == 0).all() and (lse == -torch.inf).all()
+
+
+def test_constant_dimensions_of_zero() -> None:
+    x, r = placeholder((m, 0), "float32", "x"), reduce_axis((0, 0), "r")
+    total = compute((m,), lambda i: te.sum(x[i, r], axis=r), "y")
+    assert neptune.compile(total, target="llvm")(torch.ones(4, 0)).tolist() == [0.0] * 4
+
+
+def test_reading_what_is_not_there_is_the_callers_error() -> None:
+    x = inp((n,))
+    kernel = neptune.compile(compute((m,), lambda i: x[0], "y"), target="llvm")
+    with pytest.raises(ShapeError, match="reads what is not there"):
+        kernel(torch.ones(0), 3)
