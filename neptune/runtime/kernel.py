@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import torch
 
 from neptune.errors import ScheduleError, TargetError
+from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
 from neptune.runtime.facts import Facts, read_facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
+from neptune.runtime.products import check_products, products
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.verify.exact import ExactReport
@@ -77,11 +79,16 @@ class Kernel:
 
     def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
         call = self._signature.bind(args, out)
+        check_products(self._build.fused, self._products, call.scalars)
         self._launch(call.inputs, call.outputs, call.scalars)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
     def __repr__(self) -> str:
         return f"<neptune.Kernel {self._signature} for {self.target}>"
+
+    @cached_property
+    def _products(self) -> tuple[Expr, ...]:
+        return products(self._build.fused)
 
     @cached_property
     def _launch(self) -> Launch:

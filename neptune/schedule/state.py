@@ -3,9 +3,11 @@
 A primitive is a pure function State → State (a new State, or an exception: nothing is ever half done).
 
 - `definitions[stage]` is the stage as the user wrote it: its axes (name, extent) and action, untouched
-  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions.
+  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions. Only what changes the
+  dataflow changes them: `inline`, `cache_read`, `cache_write`.
 - `axes[stage][axis]` is the present expression of each original axis over the present loops,
-  e.g. i ↦ i0*BLOCK_M + i1.
+  e.g. i ↦ i0*BLOCK_M + i1; after `fuse` it is a quotient or a remainder, i ↦ i_j // n. Which axes of different
+  stages are one axis is the business of `alignment.py`.
 """
 
 from __future__ import annotations
