@@ -65,6 +65,14 @@ def row_max() -> Program:
     return build(compute((M,), lambda i: max(x[i, j], axis=j), "y"), name="row_max")
 
 
+def started() -> Program:
+    """t = Σ x over columns, z = t + Σ 2 x: a reduction that starts from the result of another."""
+    x = placeholder((M, N), name="x")
+    a, b = reduce_axis((0, N), "j"), reduce_axis((0, N), "j")
+    t = compute((M,), lambda i: sum(x[i, a], axis=a), "t")
+    return build(compute((M,), lambda i: sum(x[i, b] * 2.0, axis=b, init=t[i]), "z"), name="started")
+
+
 def sizes_of(program: Program, values: Mapping[str, int], tunables: Mapping[str, int]) -> dict[str, int]:
     """All sizes of a program: the given ones, the tunables that cover something worked out."""
     sizes = {**values, **tunables}

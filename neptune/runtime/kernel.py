@@ -15,6 +15,7 @@ import torch
 from neptune.boundary import public
 from neptune.errors import NeptuneError, RecordError, ScheduleError, TargetError
 from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Expr
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Signature
@@ -24,6 +25,7 @@ from neptune.runtime.facts import Facts
 from neptune.runtime.launch import LEGAL, Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.plans import Plans, Specialisation
+from neptune.runtime.products import check_products, products
 from neptune.versions import versions
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Kernel:
         if is_empty(self._loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self._loops, call.inputs, call.outputs, call.scalars)
         else:
+            check_products(self.program, self._products, call.scalars)
             plan = self._launch(call.inputs, call.outputs, call.scalars)
             if plan is not None:
                 self._plans.learn(args, out, plan)
@@ -84,6 +87,10 @@ class Kernel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold what a saved kernel holds: no `build`."""
         return _unpickled, (pack(self._artifact, versions()),)
+
+    @cached_property
+    def _products(self) -> tuple[Expr, ...]:
+        return products(self.program)
 
     @cached_property
     def _launch(self) -> Launch:

@@ -54,7 +54,7 @@ from neptune.ir.program import (
 )
 from neptune.schedule.alignment import Nest, nest_of
 from neptune.schedule.bind import shared_by_programs
-from neptune.schedule.fuse_at import check_read, obligations
+from neptune.schedule.fuse_at import check_inits, check_read, obligations
 from neptune.schedule.region import Interval, hull, interval
 from neptune.schedule.state import (
     Decision,
@@ -269,6 +269,7 @@ def _check_reads(state: State, name: str, request: str) -> None:
     here = next(k for k, (_, s) in enumerate(order) if s.name == name)
     path, stage = order[here]
     loops = for_loops(path)
+    check_inits(state, name, request)
     for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
         check_read(state, stage, load, loops, order[:here], request)
     owed = obligations(state, name, reads(stage), Nest(loops, ()))

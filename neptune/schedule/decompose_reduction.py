@@ -20,7 +20,7 @@ from neptune.ir.decompose import init_nest
 from neptune.ir.expr import loads, variables
 from neptune.ir.printer import print_stage
 from neptune.ir.program import For, Stage, Update, reduction_loops, seq, stages, writes
-from neptune.schedule.state import Loop, State, check_whole, replace_node
+from neptune.schedule.state import Loop, State, check_whole, init_loads, replace_node
 
 
 def decompose_reduction(state: State, name: str, ref: Loop) -> State:
@@ -71,6 +71,14 @@ def _check_place(stage: Stage, loops: tuple[For, ...], loop: For, request: str) 
         known = not any((variables(e) & gone) or any(x.buffer in made for x in loads(e)) for e in (f.lo, f.hi))
         if f not in reduced and not known:
             raise ScheduleError(request, f"the range of `{f.var}` is known only inside `{loop.var}`", legal=legal)
+    late = next((x.buffer for x in init_loads(stage.action) if x.buffer in made), None)
+    if late is not None:
+        raise ScheduleError(
+            request,
+            f"`{stage.name}` starts from `{late}`, which is computed only inside `{loop.var}`",
+            legal=legal[place + 1 :],
+            where=print_stage(stage),
+        )
     if loop.kind != "serial" or any(f.kind != "serial" for f in loops[place:]):
         raise ScheduleError(
             request,

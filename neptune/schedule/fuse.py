@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, number, poly, simplify, to_expr
+from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
@@ -36,7 +36,7 @@ def fuse(state: State, outer: Loop, inner: Loop) -> tuple[State, str]:
     def fused(e: Expr) -> Expr:
         return joined(substitute(e, env), var, second.hi)
 
-    loop = For(var, ZERO, simplify(binary("mul", first.hi, second.hi)), map_exprs(second.body, fused))
+    loop = For(var, ZERO, binary("mul", first.hi, second.hi), map_exprs(second.body, fused))
     names = {s.name for s in stages(loop.body)}
     owes = (
         replace(o, loop=var) if o.stage in names and o.loop in (first.var, second.var) else o

@@ -40,7 +40,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part
-from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, reads
+from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
 
 def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dict[str, Expr], str | None]:
@@ -123,6 +123,7 @@ def check_locations(state: State, name: str, request: str) -> None:
     order = list(paths(state.program.body))
     here = next(k for k, (_, s) in enumerate(order) if s.name == name)
     path, stage = order[here]
+    check_inits(state, name, request)
     for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
         check_read(state, stage, load, for_loops(path), order[:here], request)
     for k, (around, reader) in enumerate(order):
@@ -142,6 +143,24 @@ def check_locations(state: State, name: str, request: str) -> None:
                     request,
                     f"`{reader.name}` would read `{load.buffer}` while loop `{changing[0]}` still changes it",
                     where=print_stage(reader),
+                )
+
+
+def check_inits(state: State, name: str, request: str) -> None:
+    """No init that the stage has or feeds is read before its reduction loops while these still make it."""
+    for path, stage in paths(state.program.body):
+        reduced = reduction_loops(stage, for_loops(path))
+        for load in init_loads(stage.action):
+            host = state.writer(load.buffer)
+            if host is None or name not in (stage.name, host):
+                continue
+            inside = next((f.var for f in reduced if any(f is x for x in state.loops(host))), None)
+            if inside is not None:
+                raise ScheduleError(
+                    request,
+                    f"`{stage.name}` starts from `{load.buffer}`, which is computed only inside loop `{inside}`",
+                    where=print_stage(stage),
+                    hint=f"a loop outside of `{inside}`",
                 )
 
 

@@ -3,9 +3,11 @@
 A primitive is a pure function State → State (a new State, or an exception: nothing is ever half done).
 
 - `definitions[stage]` is the stage as the user wrote it: its axes (name, extent) and action, untouched
-  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions.
+  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions. Only what changes the
+  dataflow changes them: `inline`, `cache_read`, `cache_write`.
 - `axes[stage][axis]` is the present expression of each original axis over the present loops,
-  e.g. i ↦ i0*BLOCK_M + i1.
+  e.g. i ↦ i0*BLOCK_M + i1; after `fuse` it is a quotient or a remainder, i ↦ i_j // n. Which axes of different
+  stages are one axis is the business of `alignment.py`.
 """
 
 from __future__ import annotations
@@ -71,9 +73,9 @@ class Definition:
         return tuple(name for name, _ in self.axes if name not in spatial)
 
     def reads(self) -> list[Load]:
-        """Every load of the value expressions and the guard, indices included."""
+        """Every load of the value expressions, the init and the guard, indices included."""
         guard = () if self.when is None else (self.when,)
-        return [x for v in (*values(self.action), *guard) for x in loads(v)]
+        return [*(x for v in (*values(self.action), *guard) for x in loads(v)), *init_loads(self.action)]
 
 
 @dataclass(frozen=True)
@@ -257,10 +259,16 @@ def from_zero(s: Stmt) -> Stmt:
     return replace(s, lo=ZERO, hi=binary("sub", s.hi, s.lo), body=body, facts=facts)
 
 
+def init_loads(action: Store | Update) -> list[Load]:
+    """What a reduction reads to start from: before its outermost reduction loop."""
+    return [x for e in ((action.init or ()) if isinstance(action, Update) else ()) for x in loads(e)]
+
+
 def reads(stage: Stage) -> list[Load]:
-    """Every load of a stage: of its values, its index and its guard."""
+    """Every load of a stage: of its values, its index, its init and its guard."""
     guard = () if stage.when is None else (stage.when,)
-    return [x for e in (*values(stage.action), *stage.action.index, *guard) for x in loads(e)]
+    found = [x for e in (*values(stage.action), *stage.action.index, *guard) for x in loads(e)]
+    return [*found, *init_loads(stage.action)]
 
 
 def check_whole(state: State, loop: For, request: str) -> None:

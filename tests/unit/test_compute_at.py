@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import neptune
 from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, maximum, minimum, placeholder, reduce_axis, select, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
+from neptune.ops.attention import prefill_causal
 from tests.lowering import check_all, scheduled
 from tests.schedule_examples import Frozen, check_same, maps, matmul, row_sums
 
@@ -147,6 +150,29 @@ def test_a_tile_of_a_matmul_compiles() -> None:
         scheduled(matmul(), arrange), {"a": a, "b": b}, {"d": a @ b * 2}, sizes, {"BM": 16, "BN": 16}, tolerance=1e-4
     )
     assert len(tiles.kernels) == 1 and not tiles.temporaries
+
+
+def top_down(sch: Schedule) -> None:
+    """Flash attention from its end: the reductions roll, and scores are computed where they are read."""
+    b, h, i, j = sch.loops("m")
+    i0, j0, *_ = sch.tile([i, j], [sch.param("BLOCK_M", [32]), sch.param("BLOCK_N", [16])])
+    sch.bind([b, h, i0], ["grid.z", "grid.y", "grid.x"])
+    for stage in ("l", "acc"):
+        sch.rolling_update(stage, j0)
+    sch.fuse_at("o", i0)
+    for stage in ("score", "s"):
+        sch.compute_at(stage, j0)
+    sch.partition(j0)
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+def test_attention_from_its_end(target: str) -> None:
+    kernel = neptune.compile(prefill_causal(depth=16, dtype="float32"), top_down, target=target)
+    assert len(kernel.facts.kernels) == 1 and not kernel.facts.temporaries
+    q, k, v = (torch.randn(1, 2, s, 16, generator=torch.Generator().manual_seed(s)) for s in (37, 50, 50))
+    hidden = torch.arange(50)[None] > torch.arange(37)[:, None] + 13
+    scores = (q.double() @ k.double().transpose(2, 3) / 4).masked_fill(hidden, float("-inf"))
+    assert (kernel(q, k, v) - torch.softmax(scores, -1) @ v.double()).abs().max() < 1e-5
 
 
 def test_refusals() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neptune.errors import ScheduleError
+from neptune.errors import NeptuneError, ScheduleError
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
@@ -15,7 +15,7 @@ from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 from neptune.verify.evaluate import evaluate
-from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums
+from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums, started
 
 M, N, K = var("m"), var("n"), var("k")
 
@@ -366,3 +366,22 @@ body:
     i0, _ = sch.split(sch.loops("t")[0], 2)
     sch.fuse_at("u", i0)
     check_same(program, sch.program)
+
+
+def test_what_a_reduction_starts_from_is_there_before_its_loops() -> None:
+    """An init runs in front of the outermost loop that is reduced over."""
+    refused(Schedule(started()), "z", Loop("t", "j"), "starts from `t`, which is computed only inside loop `j`")
+    sch = Schedule(started())
+    assert sch.producers("z") == ["t"]
+    with pytest.raises(NeptuneError, match="starts from `t`"), Frozen(sch):
+        sch.rolling_update("z", sch.loops("t")[1])
+    sch.fuse_at("z", sch.loops("t")[0])
+    with pytest.raises(ScheduleError, match="computed only inside `i`"), Frozen(sch):
+        sch.decompose_reduction("z", sch.loops("z")[0])
+    check_same(started(), sch.program)
+    sch = Schedule(started())
+    sch.compute_at("t", sch.loops("z")[0])
+    check_same(started(), sch.program)
+    sch = Schedule(started())
+    sch.cache_read("z", "t")
+    check_same(started(), sch.program)

@@ -168,3 +168,18 @@ body:
 """
     with pytest.raises(ScheduleError, match="on chip"):
         localize(parse_program(text))
+
+
+def test_pieces_that_keep_a_tile_each_write_it_back() -> None:
+    """e is wanted by another kernel, and the loop that computes and sums it is in two pieces."""
+    sch = Schedule(row_sums())
+    i, j = sch.loops("e")
+    i0, j0, *_ = sch.tile([i, j], [2, 4])
+    sch.bind(i0, "grid.x")
+    sch.fuse_at("r", j0)
+    sch.partition(j0)
+    result = placed(sch.program)
+    assert {b.name for b in result.temporaries} == {"e", "r"}
+    names = [s.buffer.name for s in walk(result.body) if isinstance(s, Alloc)]
+    assert names.count("e_tile") == 2 and str(result).count("e_store:") == 2
+    check_same(row_sums(), result)

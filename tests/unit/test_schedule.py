@@ -23,7 +23,17 @@ from neptune.templates.softmax_online import softmax_online
 from neptune.templates.softmax_row import softmax_row
 from neptune.tile.localize import localize
 from tests.random_schedules import random_schedule
-from tests.schedule_examples import Frozen, check_round_trips, check_same, gram, maps, matmul, row_max, row_sums
+from tests.schedule_examples import (
+    Frozen,
+    check_round_trips,
+    check_same,
+    gram,
+    maps,
+    matmul,
+    row_max,
+    row_sums,
+    started,
+)
 
 
 def tiled_matmul(sch: Schedule) -> None:
@@ -80,7 +90,7 @@ def test_steps_print_as_calls() -> None:
 # --- a call that fails -------------------------------------------------------------------------
 
 SCOPES = ["tile", "global", "shared"]
-PROGRAMS = [matmul, gram, maps, row_sums, row_max, softmax, figure1]
+PROGRAMS = [matmul, gram, maps, row_sums, row_max, started, softmax, figure1]
 
 
 @st.composite
