@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from neptune.config import Config
+from neptune.errors import RecordError
 from neptune.fingerprint import fingerprint, why_open
 from neptune.ir.program import Program
+from neptune.runtime.artifact import Artifact
 from neptune.runtime.build import Build
 from neptune.runtime.kernel import Kernel
 from neptune.runtime.store import Store
@@ -62,13 +64,25 @@ def cached(request: Request, make: Callable[[], Build]) -> Kernel:
     store = Store(folder)
     found = store.get(key)
     if found is not None:
-        return Kernel(found, request.loops, make)
+        return Kernel(found, request.loops, lambda: _made_again(found, make()))
     made = make()
     artifact = made.artifact()
     # A template that changes what it depends on, or an edit meanwhile: then the key is not that of what was made.
     if request_key(request) == key:
         store.put(key, artifact)
     return Kernel(artifact, made.loops, lambda: made)
+
+
+def _made_again(kept: Artifact, made: Build) -> Build:
+    """The Build of a kernel that came from the cache; RecordError where it is no longer that kernel's."""
+    again = made.artifact()
+    if (again.programs, again.modules) != (kept.programs, kept.modules):
+        raise RecordError(
+            f"kernel.build of `{kept.name}`",
+            "the template makes another program now than when the kernel was cached",
+            hint="compile it again",
+        )
+    return made
 
 
 def request_key(request: Request) -> str | None:
@@ -90,9 +104,9 @@ def request_key(request: Request) -> str | None:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _template(template: Any) -> list[str] | None:
+def _template(template: Any) -> list[str | None] | None:
     if template is None or isinstance(template, str):
-        return ["named", template or ""]
+        return ["named", template]
     found = fingerprint(template)
     if found is None:
         log.debug("the kernel is not cached: %s", why_open(template))

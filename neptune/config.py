@@ -53,7 +53,7 @@ class Config:
         """Where compiled kernels are kept, None for nowhere."""
         if self.cache == NO_CACHE:
             return None
-        return _user_cache() if self.cache is None else Path(self.cache).expanduser().absolute()
+        return _user_cache() if self.cache is None else Path(os.path.expanduser(self.cache)).absolute()
 
     @property
     def draws(self) -> int:
@@ -82,10 +82,12 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
 
 
 @cache
-def _user_cache() -> Path:
-    from platformdirs import user_cache_dir
+def _user_cache() -> Path | None:
+    from platformdirs import user_cache_path
 
-    return Path(user_cache_dir("neptune", appauthor=False))
+    folder = user_cache_path("neptune", appauthor=False)
+    # A user without a home has none.
+    return folder if folder.is_absolute() else None
 
 
 def full_tracebacks() -> bool:

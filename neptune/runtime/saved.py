@@ -109,7 +109,11 @@ def _put(fresh: Path, target: Path) -> None:
             # A file system that cannot swap two names: for a moment there is none.
             old = _beside(target)
             target.rename(old)
-            fresh.rename(target)
+            try:
+                fresh.rename(target)
+            except OSError:
+                old.rename(target)
+                raise
             shutil.rmtree(old, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import math
 import os
@@ -355,6 +356,23 @@ def test_where_two_names_cannot_be_swapped(compiled, rows, monkeypatch):
     monkeypatch.setattr(saved, "_exchange", lambda a, b: False)
     compiled("softmax").save(rows)
     assert neptune.load(rows).name == "softmax" and [p.name for p in rows.parent.iterdir()] == ["rows"]
+
+
+def test_a_replacement_that_fails_leaves_the_old_one(rows, compiled, monkeypatch):
+    real, calls = Path.rename, []
+
+    def rename(self, target):
+        calls.append(target)
+        if len(calls) == 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(saved, "_exchange", lambda a, b: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(RecordError, match="Input/output error"):
+        compiled("softmax").save(rows)
+    assert len(calls) == 4 and neptune.load(rows).name == "rows"
+    assert [p.name for p in rows.parent.iterdir()] == ["rows"]
 
 
 def test_a_link_stays_a_link(compiled, rows):
