@@ -15,6 +15,22 @@ from typing import Any
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "bfloat16", "float64")
 MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 INTS = ("int32", "int32", "int8", "uint8", "int64")
+INTEGER_OPS = (
+    "add",
+    "sub",
+    "mul",
+    "min",
+    "max",
+    "floordiv",
+    "mod",
+    "divide",
+    "bitand",
+    "bitor",
+    "bitxor",
+    "shl",
+    "shr",
+)
+INTEGER_OPS += ("abs", "neg", "select", "cast")
 LENGTHS = (1, 2, 3, 4, 5, 7, 8)
 MOST = 40
 LIMIT = {"float16": 500.0}
@@ -301,10 +317,7 @@ class _Stage:
         if depth == 0:
             return self.leaf(dtype)
         a = self.integer(dtype, depth - 1)
-        name = rng.choice(
-            ("add", "sub", "mul", "min", "max", "floordiv", "mod", "bitand", "bitor", "bitxor", "shl", "shr", "abs")
-            + ("neg", "select", "cast", "divide")
-        )
+        name = rng.choice(INTEGER_OPS)
         if a.mag > 1e4:
             return Node("mod", (a, _const(97, dtype)), dtype, 97)
         if name in ("abs", "neg"):

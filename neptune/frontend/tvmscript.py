@@ -427,8 +427,7 @@ def _moved(body: Body, axes: tuple[Axis, ...]) -> Expr:
 
 def _first_block(s: Any) -> str:
     """The name of the first block in a statement, for errors."""
-    names: list[str] = []
-    tirx.stmt_functor.post_order_visit(
-        s, lambda x: names.append(str(x.block.name_hint)) if isinstance(x, s_tir.SBlockRealize) else None
-    )
-    return names[0] if names else "root"
+    if isinstance(s, s_tir.SBlockRealize):
+        return str(s.block.name_hint)
+    parts = s.seq if isinstance(s, tirx.SeqStmt) else [s.body] if isinstance(s, tirx.For) else []
+    return next((name for name in map(_first_block, parts) if name != "root"), "root")
