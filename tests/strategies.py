@@ -133,7 +133,7 @@ def nests(draw: st.DrawFn, name: str, target: Buffer, readable: tuple[Buffer, ..
     guard = draw(st.none() | exprs("bool", names, 2))
     body: Stmt
     if reduces:
-        reducer = draw(st.sampled_from(sorted(REDUCERS)))
+        reducer = draw(st.sampled_from(sorted(n for n, row in REDUCERS.items() if row.width == 1)))
         init = REDUCERS[reducer].identity(target.dtype)
         explicit = draw(st.booleans())
         update = Update((target.name,), index, reducer, (value,), None if explicit else init)

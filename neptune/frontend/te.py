@@ -42,8 +42,9 @@ def from_te(
     """The Program of one or several `te.Tensor`s.
 
     Takes static and symbolic shapes (sizes become int32), chains of `te.compute`, the reductions sum, max, min
-    and prod over any axes with `where=` and `init=`, integer tensors in indices, and `te.var`s as trailing
-    scalar arguments. `inputs` and `name` are those of `neptune.frontend.builder.build`.
+    and prod over any axes with `where=` and `init=`, argmax and argmin (a `te.comm_reducer` that keeps the first
+    of equal values, at its position), integer tensors in indices, and `te.var`s as trailing scalar arguments.
+    `inputs` and `name` are those of `neptune.frontend.builder.build`.
 
     Before: `y = te.compute((m,), lambda i: te.sum(x[i, j], axis=j), name="y")`; after:
     `for i in [0, m): for j in [0, n): y: y[i] += x[i, j] init 0.0`.

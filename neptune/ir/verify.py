@@ -302,6 +302,8 @@ def _check_reducer(action: Update) -> Iterator[str]:
     if reducer is None:
         yield f"unknown reducer {action.reducer}"
         return
+    if len(set(action.buffers)) < len(action.buffers):
+        yield f"an update of {', '.join(action.buffers)} writes a buffer twice"
     widths = {"targets": len(action.buffers), "values": len(action.values)}
     if action.init is not None:
         widths["inits"] = len(action.init)

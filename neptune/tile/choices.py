@@ -46,7 +46,7 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     value, index = (work.masked(work.expr(action.values[t], ()), guards, Scalar(nothing[t])) for t in (0, k))
     reduced = tuple(a for a in work.axes if a not in dims)
     if reduced:
-        _check_index(work, action.values[k], nothing[k], reduced, k)
+        _check_index(work, action, nothing[k], reduced)
         pairs = _Rounds(code, row.best, reduced, value, index).run(k)
     else:
         pairs = [(value, index), *((Scalar(nothing[t]), Scalar(nothing[k + t])) for t in range(1, k))]
@@ -149,14 +149,16 @@ def _tile(e: Expr, env: dict[str, TExpr], dims: tuple[str, ...]) -> TExpr:
             return Scalar(e)
 
 
-def _check_index(work: StageTranslator, index: Expr, nowhere: Const, reduced: tuple[str, ...], k: int) -> None:
-    """Rounds need indices that are not negative and, to tell winners from the others, all different."""
+def _check_index(work: StageTranslator, action: Update, nowhere: Const, reduced: tuple[str, ...]) -> None:
+    """Rounds need indices that NaN can move below 0 and, to tell winners from the others, all different."""
+    k = len(action.values) // 2
+    index, dtype = action.values[k], action.values[0].dtype
     while isinstance(index, Select) and index.other == nowhere:
         index = index.then
     scope, p = work.scope(), poly(index)
     asked = f"translate stage `{work.stage.name}` to tiles"
     hint = "take the position along the reduction, as the builder does, and make a tile of one reduction loop only"
-    if not nonnegative(p, scope):
+    if is_float(dtype) and not nonnegative(p, scope):
         wrong = f"the index `{print_expr(index)}` is not shown to be >= 0"
         raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)
     room = number(1)

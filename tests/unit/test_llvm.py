@@ -45,7 +45,6 @@ from neptune.ir.program import (
     Update,
     seq,
 )
-from neptune.ir.reducers import Reducer
 
 pytest.importorskip("tvm")
 
@@ -435,12 +434,7 @@ def test_zero_dimensional_output_and_an_empty_loop() -> None:
         assert y.item() == n * (n - 1) / 2
 
 
-def test_a_tuple_update_reads_the_old_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    def combine(s: tuple[Expr, ...], v: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return select(v[0] > s[0], v[0], s[0]), select(v[0] > s[0], v[1], s[1])
-
-    row = Reducer("argmax", "argmax=", 2, lambda d: (f32(-INF), Const(-1, "int32")), combine)
-    monkeypatch.setitem(reducers.REDUCERS, "argmax", row)
+def test_a_tuple_update_reads_the_old_state() -> None:
     init = (f32(-INF), Const(-1, "int32"))
     acc = Update(("best", "at"), (I,), "argmax", (Load("x", (I, J), "float32"), J), init)
     outs = [Buffer("best", (M,), "float32"), Buffer("at", (M,), "int32")]
@@ -448,6 +442,22 @@ def test_a_tuple_update_reads_the_old_state(monkeypatch: pytest.MonkeyPatch) -> 
     v, best, at = torch.randn(6, 30), torch.empty(6), torch.empty(6, dtype=torch.int32)
     compile_llvm(program)([v], [best, at])
     assert torch.equal(best, v.max(1).values) and torch.equal(at.long(), v.argmax(1))
+
+
+def test_two_tuple_updates_keep_their_parts_apart() -> None:
+    outs = [Buffer(n, (M,), d) for n, d in (("a", "float32"), ("b", "int32"), ("c", "float32"), ("d", "int32"))]
+    nests = []
+    for name, reducer, targets in (("s", "argmax", ("a", "b")), ("t", "argmin", ("c", "d"))):
+        init = reducers.REDUCERS[reducer].identity("float32", "int32")
+        acc = Update(targets, (I,), reducer, (Load("x", (I, J), "float32"), J), init)
+        nests.append(loop(I, M, loop(J, N, Stage(name, acc))))
+    program = make([Buffer("x", (M, N), "float32")], outs, seq(*nests))
+    v = torch.randint(-3, 3, (6, 30)).float()
+    v[1], v[2, 7] = -INF, NAN
+    a, b, c, d = (torch.empty(6, dtype=getattr(torch, o.dtype)) for o in outs)
+    compile_llvm(program)([v], [a, b, c, d])
+    assert torch.equal(b.long(), v.argmax(1)) and torch.equal(d.long(), v.argmin(1))
+    assert same(a, v.max(1).values) and same(c, v.min(1).values)
 
 
 def test_scalars_of_all_kinds_and_awkward_names() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neptune.errors import ScheduleError
-from neptune.frontend.builder import build, compute, placeholder, var
+from neptune.frontend.builder import argmax, build, compute, placeholder, reduce_axis, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.parser import parse_program
@@ -183,3 +183,23 @@ def test_pieces_that_keep_a_tile_each_write_it_back() -> None:
     names = [s.buffer.name for s in walk(result.body) if isinstance(s, Alloc)]
     assert names.count("e_tile") == 2 and str(result).count("e_store:") == 2
     check_same(row_sums(), result)
+
+
+def test_what_one_reduction_folds_into_is_placed_as_one() -> None:
+    x, j = placeholder((M, N), "float32", "x"), reduce_axis((0, N), "j")
+    value, index = compute((M,), lambda i: argmax(x[i, j], axis=j), "best")
+    twice = compute((M,), lambda i: value[i] * 2, "twice")
+    program = build([index, twice], name="p")
+    sch = Schedule(program)
+    i, _ = sch.loops("best")
+    i0, _ = sch.split(i, sch.param("BM", [2]))
+    sch.bind(i0, "grid.x")
+    sch.fuse_at("twice", i0)
+    result = placed(sch.program)
+    text = str(result)
+    # The index is an output and is written back; nothing else needs the value.
+    assert "best_value[i1], best_index_tile[i1] argmax= x[i0 * BM + i1, j], j" in text
+    assert "best_index_store: best_index[i0 * BM + i1] = best_index_tile[i1]" in text
+    assert result.temporaries == () and tiles(result).keys() == {"best_value", "best_index_tile"}
+    for m, n in ((1, 1), (5, 3)):
+        same(program, result, {"m": m, "n": n, "BM": 2})
