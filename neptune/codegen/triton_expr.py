@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 from neptune.codegen.triton_text import (
     ADD,
@@ -177,8 +176,7 @@ class ScalarPrinter:
             if not all(plain):
                 return floored(name, texts[0], texts[1], plain[1], self.helper)
         if name in INFIX:
-            make = quotient if name == "div" else partial(infix, name)
-            return make(texts[0], texts[1], e.dtype)
+            return arithmetic(name, texts[0], texts[1], args[0].dtype, e.dtype)
         if name in ("min", "max"):
             return call(f"tl.{name}imum", *texts)
         if name == "neg":
@@ -192,9 +190,13 @@ class ScalarPrinter:
         return apply_math(name, texts[0], e.dtype, self.helper)
 
 
-def quotient(a: Text, b: Text, dtype: str) -> Text:
-    """Triton divides 16-bit floats in float32; the IR rounds the quotient."""
-    text = infix("div", lifted(a, dtype) if _LITERAL.fullmatch(b.text) else a, b, dtype)
+def arithmetic(name: str, a: Text, b: Text, source: str, dtype: str) -> Text:
+    """An infix operator on values of dtype `source`. Of two literals one is lifted, or Python would compute."""
+    a = lifted(a, source) if is_float(source) and _LITERAL.fullmatch(b.text) else a
+    text = infix(name, a, b, dtype)
+    if name != "div":
+        return text
+    # Triton divides 16-bit floats in float32; the IR rounds the quotient.
     return Text(f"{text.at(ATOM)}.to({TL_DTYPES[dtype]})") if dtype in ("float16", "bfloat16") else text
 
 

@@ -212,9 +212,10 @@ def _trunc(x):
     "_floordiv": """\
 @triton.jit
 def _floordiv(a, b):
-    # Triton's // truncates, and either side may be negative here.
+    # Triton's // truncates, Python's floors: the interpreter has loop variables that are Python's.
     q = a // b
-    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+    r = a - q * b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
 """,
     "_floormod": """\
 @triton.jit

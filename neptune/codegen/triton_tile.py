@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import apply_math, apply_pow, floored, lifted, nonnegative, quotient
+from neptune.codegen.triton_expr import apply_math, apply_pow, arithmetic, floored, lifted, nonnegative
 from neptune.codegen.triton_index import place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
@@ -140,8 +138,7 @@ class TileWriter:
             if not all(plain):
                 return floored(name, args[0], args[1], plain[1], self.ctx.helpers.add)
         if name in INFIX:
-            make = quotient if name == "div" else partial(infix, name)
-            return make(args[0], args[1], e.dtype)
+            return arithmetic(name, args[0], args[1], e.args[0].dtype, e.dtype)
         if name in ("min", "max"):
             text = call(f"tl.{name}imum", *args)
             # Triton compares bfloat16 in float32, and leaves the result there.

@@ -288,8 +288,10 @@ class Printer:
                 return f"T.nearbyint({texts[0]})"
             case "neg":
                 return f"(-{texts[0]})" if is_float(dtype) else f"(T.{dtype}(0) - {texts[0]})"
-            case "abs":
-                return f"T.{'fabs' if is_float(dtype) else 'abs'}({texts[0]})"
+            case "abs" if is_float(dtype):
+                return f"T.fabs({texts[0]})"
+            case "abs":  # T.abs would repeat its argument, and with it the names that are bound there
+                return self.let(dtype, texts[0], f"T.Select({{}} < T.{dtype}(0), T.{dtype}(0) - {{}}, {{}})")
             case "rsqrt":
                 return f"({one} / T.sqrt({texts[0]}))"
             case "sigmoid":

@@ -266,7 +266,8 @@ class _Importer(Names):
         for axis in wanted:
             if (axis.lo, axis.hi) != (ZERO, Const(1, "int32")):
                 raise self.refuse(nest.name, f"its spatial axis `{axis.name}` does not index what it writes")
-            raise self.refuse(nest.name, f"its spatial axis `{axis.name}` has one value and indexes nothing: drop it")
+            # TVM gives a block without axes this one.
+            scope.env.update({v: ZERO for v, e in scope.env.items() if e is axis})
         return tuple(out)
 
     def spatial(self, nest: _Nest, scope: Scope, store: Any) -> Expr:

@@ -76,8 +76,8 @@ class _Shim:
         self.int1 = tl.int1
 
     def is_bf16(self, handle: Any) -> bool:
-        # Pointers to bfloat16 are handles too; their data are addresses.
-        return handle is not None and handle.dtype == self.bf16
+        # Pointers to bfloat16 are handles too, their data addresses; a comparison's data are bools.
+        return handle is not None and handle.dtype == self.bf16 and handle.data.dtype != np.bool_
 
     def widen(self, handle: Any) -> Any:
         return decode(handle.data) if self.is_bf16(handle) else handle.data

@@ -71,7 +71,8 @@ def zero_dimensions():
     x = te.placeholder((te.var("n"),), "int8", "x")
     k = te.reduce_axis((0, x.shape[0]), "k")
     total = te.compute((), lambda: te.sum(x[k].astype("int32"), axis=k), "total")
-    return [total, te.compute((1, 3), lambda i, j: total() + j, "wide")]
+    point = te.compute((), lambda: total() * 2, "point")
+    return [total, te.compute((1, 3), lambda i, j: point() + j, "wide")]
 
 
 @pytest.mark.parametrize(
