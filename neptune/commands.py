@@ -139,7 +139,7 @@ def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
     \b
     Examples:
         neptune explain examples/causal_attention.py:attention
-        neptune explain examples/causal_attention.py:attention --html attention.html
+        neptune explain examples/causal_attention.py:attention --html why.html
     """
 
     def act() -> None:

@@ -92,8 +92,9 @@ def case(
     """Put a function into the table, under its own name."""
 
     def add(act: Callable[..., object]) -> Callable[..., object]:
-        family = Path(inspect.stack()[1].filename).stem
-        CASES.append(Case(family, name or act.__name__, error, act))
+        family, wanted = Path(inspect.stack()[1].filename).stem, name or act.__name__
+        same = sum(c.family == family and c.name.split(" (")[0] == wanted for c in CASES)
+        CASES.append(Case(family, f"{wanted} ({same + 1})" if same else wanted, error, act))
         return act
 
     return add

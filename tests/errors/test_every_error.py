@@ -5,6 +5,7 @@ How to add a case: see `tests/errors/table.py`.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ TESTS = Path(__file__).parents[1]
 def test_an_error(case: Case) -> None:
     """The last frame is the user's, none of ours is to be seen, and the message is one screen."""
     found = outcome(case)
-    assert found.files[-1].is_relative_to(TESTS), found.files
-    assert not [f for f in found.files if f.is_relative_to(PACKAGE)]
+    if sys.version_info >= (3, 11):
+        # Before, a bare raise restores the whole traceback.
+        assert found.files[-1].is_relative_to(TESTS), found.files
+        assert not [f for f in found.files if f.is_relative_to(PACKAGE)]
     assert found.error.__cause__ is None
     assert found.error.__context__ is None or found.error.__suppress_context__
     lines = found.message.splitlines()

@@ -139,6 +139,11 @@ def test_a_layout_that_has_passed_does_not_let_another_pass():
         assert "torch.float64" in refused(signature, X.double(), W, 1.0, 0)
         assert "argument `w` is int" in refused(signature, X, 3, 1.0, 0)
         assert "argument `shift` is 10" in refused(signature, X, W, 1.0, 10)
+        assert "negated view" in refused(signature, torch._neg_view(X), W, 1.0, 0)
+        assert "requires a gradient" in refused(signature, X.clone().requires_grad_(), W, 1.0, 0)
+    with torch.no_grad():
+        signature.bind([X.clone().requires_grad_(), W, 1.0, 0])
+    assert "requires a gradient" in refused(signature, X.clone().requires_grad_(), W, 1.0, 0)
     call = signature.bind([X, W, 1.0, 3])
     call.scalars["n"] = 99
     assert signature.bind([X, W, 1.0, 0]).scalars == {"m": 4, "n": 6, "scale": 1.0, "shift": 0}

@@ -262,6 +262,9 @@ def test_the_packages_of_the_command_line_are_an_extra():
 
 
 def test_settings_that_mean_nothing_are_found(monkeypatch):
+    for name in [n for n in os.environ if n.startswith("NEPTUNE_")]:
+        monkeypatch.delenv(name)
+    assert environment._settings() == environment.Finding("settings", "none are set", True)
     monkeypatch.setenv("NEPTUNE_LOG", "fusion")
     found = environment._settings()
     assert not found.good and not found.required and "there is no NEPTUNE_LOG;" in found.remedy

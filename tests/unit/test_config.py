@@ -38,3 +38,14 @@ def test_the_environment_is_read_at_each_call(monkeypatch):
     assert config.read().verify == 2
     monkeypatch.setenv("NEPTUNE_VERIFY", "0")
     assert config.read().verify == 0
+
+
+def test_every_variable_is_explained():
+    assert config.__doc__ is not None
+    assert all(f"\n{name} " in config.__doc__ for name in config.VARIABLES)
+
+
+def test_tracebacks_are_short_by_default(monkeypatch):
+    for value, full in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("NEPTUNE_TRACEBACK", value)
+        assert config.full_tracebacks() is full

@@ -21,8 +21,8 @@ def _provoke(make: Callable[[], object]) -> Callable[[], object]:
     return lambda: make()
 
 
-for _k, (_make, *_parts) in enumerate(BUILDER):
-    case(ExpressionError, f"builder {_k}: {_parts[-1]}")(_provoke(_make))
+for _make, *_parts in BUILDER:
+    case(ExpressionError, f"builder: {_parts[-1]}")(_provoke(_make))
 
 
 def _imported(make: Callable[[], object]) -> Callable[[], object]:
@@ -33,8 +33,8 @@ def _imported(make: Callable[[], object]) -> Callable[[], object]:
     return act
 
 
-for _k, (_make, *_parts) in enumerate(TENSOR_EXPRESSIONS):
-    case(ExpressionError, f"te {_k}: {_parts[-1]}")(_imported(_make))
+for _make, *_parts in TENSOR_EXPRESSIONS:
+    case(ExpressionError, f"te: {_parts[-1]}")(_imported(_make))
 
 
 # --- tensors -------------------------------------------------------------------------------------

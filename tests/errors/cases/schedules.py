@@ -25,8 +25,8 @@ def _called(make: Callable[[], Schedule], call: Callable[[Schedule], object]) ->
     return lambda: call(make())
 
 
-for _k, (_make, _call, _parts) in enumerate(PRIMITIVES):
-    case(ScheduleError, f"primitive {_k}: {_parts[0]}")(_called(_make, _call))
+for _make, _call, _parts in PRIMITIVES:
+    case(ScheduleError, f"primitive: {_parts[0]}")(_called(_make, _call))
 
 
 def program(body: str, *declared: str) -> Program:
