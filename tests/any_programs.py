@@ -111,9 +111,7 @@ def matmul_bias_relu() -> Tensor:
 
 def conv2d() -> Tensor:
     x, w = inp((b, 3, m + 2, n + 2)), inp((4, 3, 3, 3), name="w")
-    return fold(
-        te.sum, (b, 4, m, n), (3, 3, 3), lambda q, o, i, j, c, u, v: x[q, c, i + u, j + v] * w[o, c, u, v]
-    )
+    return fold(te.sum, (b, 4, m, n), (3, 3, 3), lambda q, o, i, j, c, u, v: x[q, c, i + u, j + v] * w[o, c, u, v])
 
 
 def _conv2d(x: Array, w: Array) -> Array:
