@@ -45,8 +45,9 @@ def stagewise(sch: Schedule) -> None:
     for stage in folds:
         bound, around = _tile(sch, stage)
         grid += bound
-        # Without a grid around them, the pieces of a loop would be kernels.
-        cut += around if bound else []
+        # Masks cost little where memory is the limit; and Triton (3.6) cannot compile a row's sum that a
+        # loop and an `if` behind it add up (`loopResult.hasOneUse()` in OptimizeThreadLocality).
+        cut += around if _product(sch.definition(stage)) is not None else []
     for stage in sch.stages:
         if stage not in folds and not _follow(sch, stage, grid):
             _tile(sch, stage)

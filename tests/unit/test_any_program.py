@@ -148,7 +148,7 @@ def test_memory_that_a_kernel_reads_back_is_behind_barriers() -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_kernels_compile_for_gpus(target: str) -> None:
-    for name in ("transpose", "gather_rows", "sum_last", "matmul_half", "conv2d", "prefix_sum"):
+    for name in ("transpose", "gather_rows", "sum_last", "sum_first", "matmul_half", "conv2d", "prefix_sum"):
         kernel = neptune.compile(BY_NAME[name].make(), target="llvm", name="prog")
         (found,) = kernel.resources(target)
         assert found.spill_bytes == 0, f"{name}: {found}"

@@ -105,7 +105,13 @@ def test_the_automatic_choice_takes_the_least_where_nothing_is_one_kernel(monkey
     assert "2 kernels through t" in kernel.explain()
 
 
-def test_no_template_that_applies_tells_why_for_each():
+def test_every_program_has_a_template():
+    kernel = neptune.compile(rows_program(), target="llvm")
+    assert kernel.build.template == "stagewise" and "flash_attention: does not apply" in kernel.explain()
+
+
+def test_no_template_that_applies_tells_why_for_each(monkeypatch):
+    monkeypatch.setattr(choose, "AUTOMATIC", choose.AUTOMATIC[:-1])
     with pytest.raises(ScheduleError) as info:
         neptune.compile(rows_program(), target="llvm")
     text = str(info.value)
