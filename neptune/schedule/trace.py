@@ -48,8 +48,8 @@ def _show(arg: Any) -> str:
         return _variable(arg.name)
     if isinstance(arg, tuple | list):
         return f"[{', '.join(map(_show, arg))}]"
-    # A string as ruff would quote it; names have no characters that differ between JSON and Python.
-    return json.dumps(arg) if isinstance(arg, str) else repr(arg)
+    # In double quotes; what JSON escapes, Python does in the same way.
+    return json.dumps(arg, ensure_ascii=False) if isinstance(arg, str) else repr(arg)
 
 
 def _variable(param: str) -> str:

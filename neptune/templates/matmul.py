@@ -9,7 +9,7 @@ from __future__ import annotations
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.schedule.template import template
-from neptune.templates.product import product
+from neptune.templates.operands import product
 from neptune.templates.roles import spread
 
 

@@ -70,6 +70,22 @@ def test_staged_tiles_compile() -> None:
     assert len(tiles.kernels) == 1 and not tiles.temporaries
 
 
+def test_what_several_programs_compute_stays_on_chip() -> None:
+    """Every column of tiles reads the same tile of a: each program has its own."""
+    sch = Schedule(matmul())
+    copy = sch.cache_read("c", "a")
+    i0, j0, *_ = sch.tile(sch.loops("c")[:2], [2, 4])
+    sch.bind([i0, j0], ["grid.y", "grid.x"])
+    sch.compute_at(copy, j0)
+    assert "temp a_read: f32[m, k] @tile" in str(sch.program)
+    check_same(matmul(), sch.program)
+    with (
+        pytest.raises(ScheduleError, match="every program of grid loop `j0` computes elements of it again"),
+        Frozen(sch),
+    ):
+        sch.set_scope(copy, "global")
+
+
 def test_refusals() -> None:
     sch = Schedule(row_sums())
     with pytest.raises(ScheduleError, match=r"`r` does not read `x`\n  legal here: e"), Frozen(sch):

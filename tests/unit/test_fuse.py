@@ -9,6 +9,7 @@ from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
+from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from tests.lowering import check_all, scheduled
 from tests.schedule_examples import Frozen, check_same, maps, matmul, row_sums
@@ -142,3 +143,44 @@ def test_inner_fused_loops_are_not_shared() -> None:
         except ScheduleError:
             continue
     check_same(maps(), sch.program)
+
+
+def test_only_both_parts_tell_iterations_apart() -> None:
+    text = """program last
+  in x: f32[m, n]
+  out y: f32[m]
+  scalar m: i32 lo 1
+  scalar n: i32 lo 1
+body:
+  for i in [0, m):
+    for j in [0, n):
+      y: y[i] = x[i, j]
+"""
+    sch = Schedule(parse_program(text))
+    both = sch.fuse(*sch.loops("y"))
+    check_same(parse_program(text), sch.program)
+    with pytest.raises(ScheduleError, match="an iteration of `i_j`"), Frozen(sch):
+        sch.bind(both, "grid.x")
+
+
+def test_refusals() -> None:
+    sch = Schedule(matmul())
+    i, j, p = sch.loops("c")
+    cases = [
+        (lambda: sch.fuse(j, p), "`c` reduces over `p` and keeps an element for each `j`"),
+        (lambda: sch.fuse(i, p), r"`p` is not directly inside `i`\n  legal here: fuse\(i, j\)"),
+        (lambda: sch.fuse(j, i), "`i` is not directly inside `j`"),
+        (lambda: sch.fuse(i, i), "not directly inside"),
+        (lambda: sch.fuse(sch.loops("d")[0], j), "loop `i` is not around stage `c`"),
+        (lambda: sch.fuse(i, "j"), "must be a loop"),  # type: ignore[arg-type]
+    ]
+    for call, words in cases:
+        with pytest.raises(ScheduleError, match=words), Frozen(sch):
+            call()
+    sch.fuse_at("d", i)
+    with pytest.raises(ScheduleError, match="other statements stand in `i`"), Frozen(sch):
+        sch.fuse(i, j)
+    sch = Schedule(maps())
+    sch.bind(sch.loops("t")[0], "grid.x")
+    with pytest.raises(ScheduleError, match="fuse before you bind"), Frozen(sch):
+        sch.fuse(*sch.loops("t"))

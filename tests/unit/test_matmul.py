@@ -167,6 +167,15 @@ def test_refusals(make: Callable[[], Program], words: list[str]) -> None:
         assert w in str(error.value)
 
 
+def test_a_result_beside_the_product_is_refused() -> None:
+    a, b = placeholder((M, K), name="a"), placeholder((K, N), name="b")
+    p = reduce_axis((0, K), "p")
+    s = compute((M, K), lambda i, p: a[i, p] * 2.0, "s")
+    c = compute((M, N), lambda i, j: sum(s[i, p] * b[p, j], axis=p), "c")
+    with pytest.raises(ScheduleError, match="`s` is a result that is not computed from the product `c`"):
+        matmul(Schedule(build([c, s], inputs=[a, b])))
+
+
 # --- what it is compiled to ------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Cast, Expr, Op, Var, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Update
+from neptune.ir.program import Update, writes
 from neptune.schedule.schedule import ScheduleBase
 from neptune.templates.roles import reaches
 
@@ -50,6 +50,10 @@ def product(sch: ScheduleBase, template: str) -> Product:
     row, col = sorted((names[-1] for names in alone), key=order.index)
     after = reaches(sch, [stage])
     others = [s for s in sch.stages if s != stage]
+    results = {b.name for b in sch.program.outputs}
+    apart = next((s for s in others if s not in after and results & set(writes(sch.definition(s).action))), None)
+    if apart is not None:
+        raise ScheduleError(asked, f"`{apart}` is a result that is not computed from the product `{stage}`")
     return Product(
         stage,
         row,
