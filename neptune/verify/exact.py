@@ -32,6 +32,8 @@ from neptune.verify.shrink import shrink
 ATTEMPTS = 48
 BUDGET = 1 << 18
 """The work that one evaluation of an instance may take (elements, and what statements cost)."""
+CONFIRM = 1 << 24
+"""The same where an accusation is to be confirmed."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
 _ORDERED = ("max", "min", "abs")
@@ -94,6 +96,7 @@ class _Check:
     seed: int
     make: MakeInputs | None
     tunables: Mapping[str, Sequence[int]] | None
+    budget: int = BUDGET
 
 
 def _ordered_expr(e: Expr) -> bool:
@@ -143,11 +146,11 @@ def _instance(check: _Check, make_model: Callable[[int], Model], seed: int, ease
         rng = np.random.default_rng((seed, attempt))
         model = make_model(seed)
         sizes = draw_sizes(check.original, check.transformed, rng, check.tunables, ease)
-        if volume(check.original, sizes) > BUDGET:
+        if volume(check.original, sizes) > check.budget:
             raise TooLarge("its constant dimensions are too large to be evaluated exactly")
         inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make)
         try:
-            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model, BUDGET)
+            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model, check.budget)
         except TooLarge:
             raise
         except (EvaluationError, OutsideFragment) as error:
@@ -165,7 +168,7 @@ def _evaluated(
             instance = _instance(check, make_model, seed, ease)
             model, _, inputs, full, _ = instance
             try:
-                return instance, evaluate(check.transformed, inputs, full, model, BUDGET)
+                return instance, evaluate(check.transformed, inputs, full, model, check.budget)
             except EvaluationError as error:
                 return instance, error
         except TooLarge as error:
@@ -292,5 +295,6 @@ def check_exact(
     except EvaluationError:
         return _decide(check)
     if not report.accepted:
-        return _decide(check)
+        # An accusation is confirmed as thoroughly as it was made: on instances that are not made easier.
+        return _decide(replace(check, budget=CONFIRM) if report.verdict == "rejected" else check)
     return replace(report, notes=(*report.notes, "large constant dimensions were made small"))

@@ -27,7 +27,7 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
 REPEATS = 3
-# Tiles grow with constant dimensions beyond this one.
+# Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
 # 2 twice: tiles of one element exercise least.
 TILES = (1, 2, 2, 4)
@@ -101,7 +101,7 @@ def draw_sizes(
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
-    coarse = _coarseness(original) << ease
+    coarse = _coarseness(original) << ease if ease else 1
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
