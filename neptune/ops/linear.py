@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend.builder import Tensor, build, compute, maximum, placeholder, reduce_axis, sigmoid, sum, tanh, var
+from neptune.frontend.builder import (
+    Tensor,
+    build,
+    compute,
+    erf,
+    maximum,
+    placeholder,
+    reduce_axis,
+    sigmoid,
+    sum,
+    tanh,
+    var,
+)
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "gelu": lambda x: x * 0.5 * (1.0 + erf(x * math.sqrt(0.5))),
     "relu": lambda x: maximum(x, 0.0),
     "silu": lambda x: x * sigmoid(x),
     "tanh": tanh,
 }
 
 
+@public
 def matmul(
     dtype: str = "float16",
     *,

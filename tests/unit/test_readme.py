@@ -27,7 +27,7 @@ def test_the_readme_has_both() -> None:
 def test_example(text: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(text)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "@triton.jit" in done.stdout or "program" in done.stdout
 
