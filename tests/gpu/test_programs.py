@@ -169,7 +169,9 @@ def test_division_rounds_down(name: str) -> None:
 # --- products --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("orders", [(False, False), (False, True), (True, False), (True, True)], ids=str)
+@pytest.mark.parametrize(
+    "orders", [(False, False), (False, True), (True, False), (True, True)], ids=["nn", "nt", "tn", "tt"]
+)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_products(dtype: str, orders: tuple[bool, bool]) -> None:
     program = matmul(dtype, trans_a=orders[0], trans_b=orders[1], bias=True, activation="gelu", residual=True)
