@@ -7,8 +7,10 @@ from typing import Any
 
 from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune.errors import ScheduleError, ShapeError
+from neptune.ir.expr import Var
 from neptune.ir.program import Program
-from neptune.tile.ir import Dot, TExpr, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.context import SHORTEST_DOT
+from neptune.tile.ir import Dot, TExpr, TileKernel, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
 
 OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
 LIMITS = {"num_warps": 32, "num_stages": 16}
@@ -26,6 +28,7 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
     # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
     products = any(isinstance(n, Dot) for k in program.kernels for s in walk_stmts(k.body) for n in _nodes(s))
     values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
+    summed = {x.name for k in program.kernels for x in _summed(k)}
     for name, value in given.items():
         asked = f"compile `{program.name}` with {name}={value!r}"
         if name not in values:
@@ -39,8 +42,18 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
         limit = LIMITS.get(name, LARGEST_TILE)
         if value > limit:
             raise ScheduleError(asked, f"it is at most {limit}")
+        if name in summed and value < SHORTEST_DOT:
+            wrong = f"the matrix unit sums over it, and takes no fewer than {SHORTEST_DOT} at a time"
+            raise ScheduleError(asked, wrong, legal=("16", "32", "64", "128"))
         values[name] = value
     return values
+
+
+def _summed(kernel: TileKernel) -> Iterator[Var]:
+    """The tunables over which products are summed."""
+    extents = dict(kernel.axes)
+    dots = (n for s in walk_stmts(kernel.body) for n in _nodes(s) if isinstance(n, Dot))
+    return (e for d in dots if isinstance(e := extents[d.a.dims[1]], Var))
 
 
 def _nodes(s: TStmt) -> Iterator[TExpr]:

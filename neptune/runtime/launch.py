@@ -138,6 +138,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     if present.kind != target.kind or target.arch not in ("", present.arch):
         raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
+    from triton.errors import TritonError
     from triton.runtime.jit import JITFunction
 
     from neptune.codegen.compile_worker import load_source
@@ -157,7 +158,10 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         run, log = recording(loaded[form], JITFunction)
         with torch.cuda.device(outputs[0].device):
             enter_thread()
-            run(*tensors, *numbers, **keywords)
+            try:
+                run(*tensors, *numbers, **keywords)
+            except TritonError as error:
+                raise _not_compiled(f"run `{fused.name}` on {present} with {keywords}", error) from None
             plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
         if fresh:
             # Triton compiles in the first launch.
@@ -165,6 +169,12 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         return plan
 
     return launch
+
+
+def _not_compiled(asked: str, error: Exception) -> TargetError:
+    """What Triton refuses at a first launch: too much shared memory, an operand it does not take."""
+    last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+    return TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint="other tile sizes, num_warps or num_stages")
 
 
 def free_scalars(program: Program) -> tuple[str, ...]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from neptune.ir.expr import Const, Expr, loads, variables
+from neptune.ir.expr import Const, Expr, Var, loads, variables
 from neptune.ir.program import Buffer, For, Program, Stage, values, writes
 from neptune.tile.contents import Contents
+
+SHORTEST_DOT = 16
+"""The shortest axis that the matrix unit sums over."""
 
 
 @dataclass
@@ -27,7 +30,7 @@ class Context:
     stored: list[str] = field(default_factory=list)
     # Tile variables that stand for no buffer.
     helpers: set[str] = field(default_factory=set)
-    # The matrix unit takes no shorter axes.
+    # Constant axes are padded to this length.
     shortest: int = 1
 
     def extent(self, f: For) -> Expr:
@@ -35,6 +38,14 @@ class Context:
         if isinstance(f.hi, Const):
             return Const(max(self.shortest, _pow2(int(f.hi.value))), "int32")
         return f.hi
+
+    def sums_products(self, axis: str) -> bool:
+        """Whether the matrix unit can sum over an axis: whatever its tunable is, it must not be too short."""
+        extent = self.axes[axis]
+        if isinstance(extent, Const):
+            return int(extent.value) >= SHORTEST_DOT
+        tunable = next((t for t in self.program.tunables if extent == Var(t.name)), None)
+        return tunable is not None and tunable.covers is None and min(tunable.candidates) >= SHORTEST_DOT
 
     def reducing(self, buffer: str, index: tuple[Expr, ...]) -> frozenset[str]:
         """Loops (not tile axes) that fold into one element of a local."""

@@ -342,7 +342,7 @@ class StageTranslator:
             return None
         (k,) = reduced
         a, b = (self.operand(x) for x in value.args)
-        if k not in self.dims_of(a) or k not in self.dims_of(b):
+        if k not in self.dims_of(a) or k not in self.dims_of(b) or not self.context.sums_products(k):
             return None
         x = tuple(d for d in self.dims_of(a) if d != k)
         y = tuple(d for d in self.dims_of(b) if d != k)

@@ -34,7 +34,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.tile.arrange import arrange, started
-from neptune.tile.context import Context
+from neptune.tile.context import SHORTEST_DOT, Context
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
     Branch,
@@ -48,8 +48,6 @@ from neptune.tile.ir import (
 from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize
 from neptune.tile.stage import translate_stage
 
-# The shortest axis of a product on the matrix unit; constants are padded to it.
-SHORTEST_DOT = 16
 # The grid loop around what `_joined` puts into one kernel: not the name of any loop of a program.
 ONCE = "1"
 

@@ -14,6 +14,7 @@ from neptune.frontend.builder import compute, placeholder, reduce_axis, var
 from neptune.frontend.builder import sum as total
 from neptune.ir.expr import Const
 from neptune.ops.attention import prefill_causal
+from neptune.ops.linear import matmul
 from neptune.ops.softmax import figure1, softmax
 from tests import te_examples
 from tests.kernel_examples import rows_apart, rows_fused, rows_program
@@ -241,3 +242,19 @@ def test_unknown_sizes_are_refused(what):
         compiled(**{what: {"rows": 4}})
     with pytest.raises(ShapeError, match="this is no size"):
         compiled(**{what: {"m": 0}})
+
+
+def test_the_matrix_unit_is_not_given_short_sums() -> None:
+    with pytest.raises(ScheduleError, match="no fewer than 16"):
+        compiler.compile(prefill_causal(depth=64), "flash_attention", target="interpret", params={"BLOCK_N": 8})
+    compiler.compile(prefill_causal(depth=64), "flash_attention", target="interpret", params={"BLOCK_M": 8})
+
+
+def test_a_tile_that_may_be_short_is_summed_without_it() -> None:
+    def cut(sch: neptune.Schedule) -> None:
+        size = sch.param("SIZE", [8])
+        for loop in sch.loops("c"):
+            sch.split(loop, size)
+
+    kernel = compiler.compile(matmul(), cut, target="interpret")
+    assert "tl.dot" not in kernel.source and kernel.resources("cuda:80")
