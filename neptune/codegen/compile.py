@@ -169,6 +169,8 @@ def parameters_of(program: TileProgram, kernel: KernelText) -> KernelParameters:
             types[p.name] = "constexpr"
         elif p.kind == "scalar":
             types[p.name] = TYPES[scalars[p.of]]
+            if p.name not in kernel.general:
+                aligned.append(p.name)
         elif p.kind == "stride":
             types[p.name] = "i32"
             if p.name not in kernel.general:

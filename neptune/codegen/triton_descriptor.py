@@ -4,9 +4,9 @@ An access qualifies where every index is `scalar` or `scalar + iota` of an axis 
 one along an axis, and its mask says no more than "inside the buffer": the hardware fills with zero and
 clips there.  The descriptor's box has one element along every scalar dimension.
 
-The hardware takes strides (but for the last) and addresses that are multiples of 16 bytes. Only buffers
-whose last dimension is a constant of whole 16 bytes qualify: their strides are multiples of it in every dense
-layout. What is left to a caller is a view that breaks it, which `descriptor_alignment` lets him look for.
+The hardware takes strides (but for the last) and addresses that are multiples of 16 bytes. Dense buffers whose
+last dimension is a constant of whole 16 bytes have them; where it is a size, tiles of two dimensions qualify, which
+are what is loaded in bulk. Whether a call's tensors comply is for the caller to see (`descriptor_alignment`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from neptune.codegen.triton_index import Term, linear
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr
+from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Buffer
 from neptune.tile.ir import Iota, LoadTile, Map, Rearrange, Scalar, StoreTile, TExpr
 
 MAX_RANK = 5
+MAX_BOX = 256
 ALIGNMENT = 16
 
 
@@ -47,22 +48,31 @@ def box_of(ctx: Context, buffer: str, index: tuple[TExpr, ...], dims: tuple[str,
         axes.append(tiles[0].tile.axis if tiles and isinstance(tiles[0].tile, Iota) else None)
         starts.append(tuple(t for t in terms if t.tile is None))
     used = [a for a in axes if a is not None]
-    if not aligned_rows(b) or len(b.shape) > MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
+    if not b.shape or len(b.shape) > MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
         return None
-    last = ctx.extents[axes[-1]]
-    if isinstance(last, Const) and _bytes(b, last) < ALIGNMENT:
+    lengths = _lengths(ctx, ctx.extents[axes[-1]])
+    in_bulk = not isinstance(b.shape[-1], Const) and len(dims) > 1 and max(lengths, default=MAX_BOX + 1) <= MAX_BOX
+    if not (aligned_rows(b) or in_bulk) or any(_bytes(b, n) < ALIGNMENT for n in lengths):
         return None
     return Box(tuple(axes), tuple(starts))
 
 
 def aligned_rows(b: Buffer) -> bool:
-    """True where the rows of a dense tensor of this shape all start at multiples of 16 bytes."""
+    """True where the rows of any dense tensor of this shape start at multiples of 16 bytes."""
     last = b.shape[-1] if b.shape else None
-    return isinstance(last, Const) and _bytes(b, last) % ALIGNMENT == 0
+    return isinstance(last, Const) and _bytes(b, int(last.value)) % ALIGNMENT == 0
 
 
-def _bytes(b: Buffer, count: Const) -> int:
-    return int(count.value) * DTYPES[b.dtype].bits // 8
+def _lengths(ctx: Context, extent: Expr) -> list[int]:
+    """What a tile axis may measure; nothing where it follows a size."""
+    if isinstance(extent, Const):
+        return [int(extent.value)]
+    tunable = next((t for t in ctx.program.tunables if extent == Var(t.name) and t.covers is None), None)
+    return [] if tunable is None else list(tunable.candidates)
+
+
+def _bytes(b: Buffer, count: int) -> int:
+    return count * DTYPES[b.dtype].bits // 8
 
 
 def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:

@@ -13,7 +13,7 @@ from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
-from neptune.ir.expr import Const, Expr, children
+from neptune.ir.expr import Const, Expr, Var, children
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -78,7 +78,7 @@ def write_kernel(
     parameters = _parameters(ctx)
     name = function_name(program, kernel)
     signature = ", ".join(f"{p.name}: tl.constexpr" if p.kind == "tunable" else p.name for p in parameters)
-    general = _general(kernel, parameters)
+    general = _general(program, kernel, parameters)
     decorator = f"@triton.jit(do_not_specialize={_names(general)})" if general else "@triton.jit"
     body = [f"    {line}" for line in ctx.scopes[0].lines]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
@@ -87,12 +87,13 @@ def write_kernel(
     )
 
 
-def _general(kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]:
-    """Parameters on whose values Triton must not compile anew: lengths, and strides that matter little.
+def _general(program: TileProgram, kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]:
+    """Parameters on whose values Triton must not compile anew: lengths and strides, but for those that matter.
 
-    Strides between rows decide whether a tile of rows is loaded asynchronously, in 16 bytes at a time. A tensor that
-    is accessed in tiles of fewer dimensions than others, as a log-sum-exp beside tiles of queries, gains next to
-    nothing from them; its strides are lengths, so that there would be a kernel for those divisible by 16 and another.
+    Strides between rows decide whether a tile of rows is loaded asynchronously, in 16 bytes at a time, and so does the
+    length of a row where it is in the mask. A tensor that is accessed in tiles of fewer dimensions than others, as a
+    log-sum-exp beside tiles of queries, gains next to nothing from either; its strides are lengths, so that there
+    would be a kernel for those divisible by 16 and another.
     """
     most: dict[str, int] = {}
     for s in walk_stmts(kernel.body):
@@ -101,7 +102,9 @@ def _general(kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]
             most[buffer] = max(most.get(buffer, 0), len(dims))
     largest = max(most.values(), default=0)
     strides = [p.name for p in parameters if p.kind == "stride" and most[p.of] < largest]
-    return [*strides, *(p.name for p in parameters if p.kind == "scalar")]
+    bulk = [program.globals[p.of] for p in parameters if p.kind == "pointer" and most.get(p.of, 0) == largest > 0]
+    rows = {b.shape[-1].name for b in bulk if b.shape and isinstance(b.shape[-1], Var)}
+    return [*strides, *(p.name for p in parameters if p.kind == "scalar" and p.name not in rows)]
 
 
 def _stored(s: TStmt) -> list[tuple[str, tuple[str, ...]]]:

@@ -213,8 +213,9 @@ class Kernel:
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
-        """The binaries that calls on a GPU have needed so far. Lengths never make a new one; tile sizes do, tensors
-        at other alignments, and strides that are 1, divisible by 16, or beyond 32 bits where others were not."""
+        """The binaries that calls on a GPU have needed so far. Lengths make no new one; tile sizes do, tensors at
+        other alignments, and strides and lengths of rows that are 1, divisible by 16, or beyond 32 bits where others
+        were not."""
         return self._plans.specialisations
 
     @public

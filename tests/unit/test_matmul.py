@@ -66,7 +66,8 @@ def test_batch_and_epilogue(target: str, activation: str | None) -> None:
     m, n, k = 17, 33, 20
     a, b, bias, r = operands([(3, m, k), (3, n, k), (n,), (3, m, n)], "float16")
     x = a.double() @ b.double().transpose(1, 2) + bias.double()
-    done = {None: x, "relu": x.relu(), "silu": x * x.sigmoid(), "tanh": x.tanh()}[activation]
+    gelu = torch.nn.functional.gelu(x)
+    done = {None: x, "gelu": gelu, "relu": x.relu(), "silu": x * x.sigmoid(), "tanh": x.tanh()}[activation]
     close(kernel(a, b, bias, r), done + r.double(), "float16", k)
 
 
