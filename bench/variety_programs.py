@@ -15,22 +15,7 @@ from typing import Any
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "bfloat16", "float64")
 MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 INTS = ("int32", "int32", "int8", "uint8", "int64")
-INTEGER_OPS = (
-    "add",
-    "sub",
-    "mul",
-    "min",
-    "max",
-    "floordiv",
-    "mod",
-    "divide",
-    "bitand",
-    "bitor",
-    "bitxor",
-    "shl",
-    "shr",
-)
-INTEGER_OPS += ("abs", "neg", "select", "cast")
+INTEGER_OPS = tuple("add sub mul min max floordiv mod divide bitand bitor bitxor shl shr abs neg select cast".split())
 LENGTHS = (1, 2, 3, 4, 5, 7, 8)
 MOST = 40
 LIMIT = {"float16": 500.0}

@@ -28,7 +28,7 @@ SHARED = (
     "round",
     "trunc",
 )
-INFIX: Mapping[str, Callable[[Any, Any], Any]] = {
+INFIX: Mapping[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -196,7 +196,7 @@ NUMPY: Mapping[str, Callable[..., Any]] = {
     "not": np.logical_not,
     "select": np.where,
 }
-FOLDS = {"sum": (np.add, 0), "prod": (np.multiply, 1), "max": (np.maximum, None), "min": (np.minimum, None)}
+FOLDS: Mapping[str, tuple[Any, Any]] = {"sum": (np.add, 0), "prod": (np.multiply, 1), "max": (np.maximum, None), "min": (np.minimum, None)}
 
 
 class Reference:

@@ -13,6 +13,7 @@ values NaN is first, and among NaN the first one.  What is merged into the state
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -51,17 +52,35 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     else:
         pairs = [(value, index), *((Scalar(nothing[t]), Scalar(nothing[k + t])) for t in range(1, k))]
     parts = [*(v for v, _ in pairs), *(i for _, i in pairs)]
+    states = [Local(b, dims, v.dtype) for b, v in zip(action.buffers, action.values, strict=True)]
+    results = _combined(code, action, parts, states, dims)
+    return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
+
+
+def combine_choice(
+    work: StageTranslator, action: Update, states: Sequence[TExpr]
+) -> tuple[list[TStmt], list[TExpr]]:
+    """Statements, and the state after `action` has folded one element into `states`: scalars in memory."""
+    code = _Code(work)
+    held = [code.let("state", s) for s in states]
+    results = _combined(code, action, [work.expr(v, ()) for v in action.values], held, ())
+    return code.stmts, results
+
+
+def _combined(
+    code: _Code, action: Update, parts: Sequence[TExpr], states: Sequence[TExpr], dims: tuple[str, ...]
+) -> list[TExpr]:
+    """The state after the reducer's own code has folded `parts` into `states`."""
     state = [Var(f"%state{t}", v.dtype) for t, v in enumerate(action.values)]
     fresh = [Var(f"%value{t}", v.dtype) for t, v in enumerate(action.values)]
-    env: dict[str, TExpr] = {v.name: Local(b, dims, v.dtype) for v, b in zip(state, action.buffers, strict=True)}
+    env = {v.name: s for v, s in zip(state, states, strict=True)}
     for v, part in zip(fresh, parts, strict=True):
-        part = work.filled(align_to(part, dims), dims)
+        part = code.work.filled(align_to(part, dims), dims)
         env[v.name] = part if isinstance(part, Local) else code.let("top", part)
-    combined = row.combine(state, fresh)
+    combined = REDUCERS[action.reducer].combine(state, fresh)
     for name, e in combined.lets:
         env[name.name] = code.let("first" if e.dtype == "bool" else "top", _tile(e, env, dims))
-    results = [_tile(e, env, dims) for e in combined.result]
-    return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
+    return [_tile(e, env, dims) for e in combined.result]
 
 
 @dataclass

@@ -25,7 +25,7 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.choices import fold_choice
+from neptune.tile.choices import combine_choice, fold_choice
 from neptune.tile.context import Context
 from neptune.tile.einops import align_to
 from neptune.tile.ir import (
@@ -147,13 +147,13 @@ class StageTranslator:
         return [StoreTile(action.buffer, index, align_to(value, dims), mask, dims, self.stage.name)]
 
     def update(self, action: Update) -> list[TStmt]:
+        outside = next((b for b in action.buffers if b not in self.context.local), None)
+        if outside is not None and self.axes:
+            raise _unsupported(self.stage, f"`{outside}` is reduced in global memory")
         if REDUCERS[action.reducer].best:
-            outside = next((b for b in action.buffers if b not in self.context.local), None)
-            if outside is not None:
-                raise _unsupported(self.stage, f"`{outside}` is reduced in global memory")
-            return self.choice(action)
+            return self.choice(action) if outside is None else self.choice_in_memory(action)
         (buffer,), (value,) = action.buffers, action.values
-        if buffer not in self.context.local:
+        if outside is not None:
             return self.update_memory(action)
         dims = self.target_dims(buffer, action.index)
         reduced = tuple(a for a in self.axes if a not in dims)
@@ -173,13 +173,22 @@ class StageTranslator:
     def update_memory(self, action: Update) -> list[TStmt]:
         """One element of global memory read, folded into and written back."""
         (buffer,), (value,) = action.buffers, action.values
-        if self.axes:
-            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory")
+        old = self.element(buffer, action)
+        return [self.put(buffer, action, Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype))]
+
+    def choice_in_memory(self, action: Update) -> list[TStmt]:
+        """The same for a tuple: every element is read before any is written."""
+        stmts, results = combine_choice(self, action, [self.element(b, action) for b in action.buffers])
+        return [*stmts, *(self.put(b, action, e) for b, e in zip(action.buffers, results, strict=True))]
+
+    def element(self, buffer: str, action: Update) -> TExpr:
+        """What memory holds where the action writes."""
+        return self.expr(Load(buffer, action.index, self.context.buffer(buffer).dtype), ())
+
+    def put(self, buffer: str, action: Update, value: TExpr) -> TStmt:
+        """A scalar stored where the action writes."""
         self.context.stored.append(buffer)
-        old = self.expr(Load(buffer, action.index, self.context.program.globals[buffer].dtype), ())
-        folded = Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype)
-        index = tuple(self.expr(i, ()) for i in action.index)
-        return [StoreTile(buffer, index, folded, None, (), self.stage.name)]
+        return StoreTile(buffer, tuple(self.expr(i, ()) for i in action.index), value, None, (), self.stage.name)
 
     def choice(self, action: Update) -> list[TStmt]:
         """A reduction that chooses pairs."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
+from math import inf
 
 from neptune.errors import InternalError, TargetError
 from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
@@ -29,8 +30,11 @@ from neptune.ir.program import (
     Stmt,
     Update,
     map_action,
+    reduction_loops,
     seq,
     stages,
+    sub_stmts,
+    with_stmts,
     writes,
 )
 from neptune.tile.arrange import arrange, started
@@ -45,7 +49,7 @@ from neptune.tile.ir import (
     TStmt,
     reread,
 )
-from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize
+from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize, wrap
 from neptune.tile.stage import translate_stage
 
 # The grid loop around what `_joined` puts into one kernel: not the name of any loop of a program.
@@ -65,7 +69,7 @@ def prepared(program: Program) -> Program:
     """The program in the form that is translated nest by nest: inits explicit, each with its reduction."""
     if program.owes:
         raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    return _joined(started(program))
+    return _joined(program.with_body(_one_depth(program, started(program).body)))
 
 
 def tile_program(program: Program, kernels: Sequence[TileKernel]) -> TileProgram:
@@ -231,6 +235,26 @@ def _is_product(stage: Stage) -> bool:
     spatial = frozenset[str]().union(*(variables(i) for i in action.index))
     a, b = (variables(x) for x in value.args)
     return bool((a & b) - spatial) and bool(a & spatial) and bool(b & spatial)
+
+
+def _one_depth(program: Program, s: Stmt) -> Stmt:
+    """Products with one reduced tile axis, the last one of the longest: the matrix unit takes no more.
+
+    for u in [0, 3): for i1: for j1: for k1: …     →     u is a loop around the tiles (i1, j1, k1)
+    """
+    nest = _perfect(s) if isinstance(s, For) else None
+    if nest is None:
+        return with_stmts(s, tuple(_one_depth(program, p) for p in sub_stmts(s)))
+    loops, stage = nest
+    depths = [f for f in reduction_loops(stage, loops) if is_axis(program, f)] if _is_product(stage) else []
+    longest = max(reversed(depths), key=_length, default=None)
+    kinds = {f.var: LOOP for f in depths if f is not longest}
+    return wrap([replace(f, kind=kinds.get(f.var, f.kind)) for f in loops], stage)
+
+
+def _length(f: For) -> float:
+    """How long a tile axis is; a tunable counts as long."""
+    return float(f.hi.value) if isinstance(f.hi, Const) else inf
 
 
 def _joined(program: Program) -> Program:

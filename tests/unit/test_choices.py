@@ -273,18 +273,48 @@ def test_two_axes_give_the_row_major_position(k: int, template: Template, target
     assert torch.equal(torch.stack(found[k:], 1).long(), index)
 
 
-def test_rounds_over_two_tile_axes_need_different_indices() -> None:
+@native
+def test_rounds_over_two_tile_axes_need_different_indices(target: str) -> None:
+    """What they are not shown for is folded element by element."""
+    sch = Schedule(build(two_axes(2)))
+    both_tiled(sch)
     with pytest.raises(TargetError, match="is not shown to differ along `r1`") as error:
-        neptune.compile(two_axes(2), both_tiled, target="llvm")
+        lower(sch.program)
     assert "make a tile of one reduction loop only" in str(error.value)
+    z = torch.randint(-4, 4, (3, 5, 21)).float()
+    found = neptune.compile(two_axes(2), both_tiled, target=target)(z)
+    value, index = ranked(z.flatten(1), 2)
+    assert torch.equal(torch.stack(found[:2], 1).double(), value)
+    assert torch.equal(torch.stack(found[2:], 1).long(), index)
 
 
-def test_an_index_that_may_be_negative_is_refused() -> None:
+@native
+def test_an_index_that_may_be_negative_is_folded_one_by_one(target: str) -> None:
     program = parse_program(
         PROGRAM.replace("x[j], j init", "x[j], j - 1 init").replace("[0, n):\n    s", "[0, n):\n    s")
     )
+
+    def cut(sch: Schedule) -> None:
+        sch.split(sch.loops("s")[0], 16)
+
+    sch = Schedule(program)
+    cut(sch)
     with pytest.raises(TargetError, match="is not shown to be >= 0"):
-        neptune.compile(program, lambda sch: sch.split(sch.loops("s")[0], 16), target="llvm")
+        lower(sch.program)
+    values = torch.tensor([1.0, 5.0, float("nan"), 5.0, float("nan")])
+    value, index = neptune.compile(program, cut, target=target)(values)
+    assert value.isnan().item() and index.item() == 1
+
+
+@native
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_choice_in_memory(k: int, target: str) -> None:
+    """No tiles, the reduction outside: state is read back element by element."""
+
+    def turned(sch: Schedule) -> None:
+        sch.reorder(*reversed(sch.loops("best")))
+
+    check(neptune.compile(largest(k), turned, target=target), data(40, "float32"), k, stacked=True)
 
 
 @native

@@ -222,7 +222,7 @@ def test_every_operator_compiles_for_a_gpu(target: str) -> None:
         sch.bind(sch.split(k, sch.param("BLOCK", [64]))[0], "grid.x")
 
     kernel = neptune.compile(nb.compute((n,), value, "y"), template, inputs=[x, h, i], target="llvm")
-    (compiled,) = compile_offline(kernel.source, kernel._build.tiles, target, {"BLOCK": 64})
+    (compiled,) = compile_offline(kernel.source, kernel.build.tiles, target, {"BLOCK": 64})
     assert compiled.registers > 0
 
 
