@@ -61,6 +61,7 @@ def app() -> None:
     Environment:
         NEPTUNE_TARGET        where --target is not given
         NEPTUNE_VERIFY        0, 1 or 2: how much is checked
+        NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
         NEPTUNE_DUMP          a folder for every form of the program, and a report
         NEPTUNE_LOGS          e.g. +fusion,codegen
         NEPTUNE_FUSION_FUEL   stop before the n+1st fusion

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from neptune.frontend import builder as te
 from neptune.frontend.builder import compute, placeholder, reduce_axis
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.arguments import evaluate_size
-from neptune.runtime.launch import parse_target
 from tests.any_programs import BY_NAME, CASES, Case, fold, inp, m, matmul, n, softmax
 
 TARGETS = ("llvm", "interpret")
@@ -85,7 +83,7 @@ def check(case: Case, template: str) -> None:
     made = neptune.compile(case.make(), TEMPLATES[template], target="llvm", name="prog")
     assert all(r.accepted for r in made.build.checks.values()), made.explain()
     for target in TARGETS:
-        run(case, neptune.Kernel(replace(made.build, target=parse_target(target))), target)
+        run(case, made.for_target(target), target)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
