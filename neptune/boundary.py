@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from neptune import config
@@ -50,11 +50,19 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     those of the standard library, through which it calls itself."""
     frames: list[TracebackType] = []
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(PACKAGE) and (not file.startswith(LIBRARY) or "site-packages" in file):
+        if not _is_ours(traceback.tb_frame):
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None
     for t in reversed(frames):
         kept = TracebackType(kept, t.tb_frame, t.tb_lasti, t.tb_lineno)
     return kept
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is of Neptune or of the standard library."""
+    file = frame.f_code.co_filename
+    if file == "<string>":
+        # Methods that `dataclass` writes run in the module of their class.
+        return str(frame.f_globals.get("__name__")).startswith("neptune.")
+    return file.startswith(PACKAGE) or (file.startswith(LIBRARY) and "site-packages" not in file)

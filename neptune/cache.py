@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from neptune import config
 from neptune.config import Config
 from neptune.errors import RecordError
 from neptune.fingerprint import fingerprint, why_open
@@ -34,7 +35,7 @@ NOT_IN_KEY = ("target", "dump", "cache", "logs")
 """Settings that do not change a kernel (the target of the request does, and is there)."""
 CLOCK_STEP = 20_000_000
 """Nanoseconds by which the clock of a file system may lag behind."""
-log = logging.getLogger("neptune")
+LOG = logging.getLogger("neptune.cache")
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,13 @@ def cached(request: Request, make: Callable[[], Build]) -> Kernel:
 
     Where a kernel came from the cache, `make` is called when its `build` is asked for.
     """
-    folder = request.settings.cache_dir
-    # With NEPTUNE_DUMP every pass has something to show.
-    key = None if folder is None or request.settings.dump is not None else request_key(request)
+    folder, key = request.settings.cache_dir, _key(request)
     if folder is None or key is None:
         made = make()
         return Kernel(made.artifact(), made.loops, lambda: made)
     store = Store(folder)
     found = store.get(key)
+    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if found is None else "found", store.path(key))
     if found is not None:
         return Kernel(found, request.loops, lambda: _made_again(found, make()))
     made = make()
@@ -70,7 +70,36 @@ def cached(request: Request, make: Callable[[], Build]) -> Kernel:
     # A template that changes what it depends on, or an edit meanwhile: then the key is not that of what was made.
     if request_key(request) == key:
         store.put(key, artifact)
+    else:
+        _not_cached(request, "its template, or Neptune itself, changed while it was compiled")
     return Kernel(artifact, made.loops, lambda: made)
+
+
+def _key(request: Request) -> str | None:
+    """The key of a request that may be cached; None otherwise, and the log says why."""
+    if request.settings.cache_dir is None:
+        why = f"NEPTUNE_CACHE_DIR={config.NO_CACHE}, or there is no folder for it"
+    elif request.settings.dump is not None:
+        why = "with NEPTUNE_DUMP every pass has something to show"
+    elif (key := request_key(request)) is not None:
+        return key
+    else:
+        why = why_uncached(request)
+    _not_cached(request, why)
+    return None
+
+
+def _not_cached(request: Request, why: str) -> None:
+    LOG.info("`%s` is not cached: %s", request.loops.name, why)
+
+
+def why_uncached(request: Request) -> str:
+    """Why a request has no key."""
+    if source_stamp() is None:
+        return "Neptune's sources are newer than this process"
+    if _template(request.template) is None:
+        return f"what the template does cannot be told: {why_open(request.template)}"
+    return "an argument is no plain value"
 
 
 def _made_again(kept: Artifact, made: Build) -> Build:
@@ -108,10 +137,7 @@ def _template(template: Any) -> list[str | None] | None:
     if template is None or isinstance(template, str):
         return ["named", template]
     found = fingerprint(template)
-    if found is None:
-        log.debug("the kernel is not cached: %s", why_open(template))
-        return None
-    return ["own", found]
+    return None if found is None else ["own", found]
 
 
 # --- Neptune's own sources -----------------------------------------------------------------------

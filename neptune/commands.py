@@ -61,6 +61,7 @@ def app() -> None:
     Environment:
         NEPTUNE_TARGET        where --target is not given
         NEPTUNE_VERIFY        0, 1 or 2: how much is checked
+        NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
         NEPTUNE_DUMP          a folder for every form of the program, and a report
         NEPTUNE_LOGS          e.g. +fusion,codegen
         NEPTUNE_FUSION_FUEL   stop before the n+1st fusion
@@ -97,7 +98,10 @@ def _request(command: F) -> F:
 @click.option("--ir", "stage", type=click.Choice(STAGES), help="Print this form of the program instead.")
 @click.option("--asm", metavar="TARGET", help="Print the assembly for TARGET, e.g. cuda:90; needs no GPU.")
 @click.option("--resources", metavar="TARGET", help="Print registers, spills and shared memory on TARGET.")
-def compile_command(stage: str | None, asm: str | None, resources: str | None, as_json: bool, **request: Any) -> None:
+@click.option("--save", metavar="DIR", help="Write a folder for neptune.load instead.")
+def compile_command(
+    stage: str | None, asm: str | None, resources: str | None, save: str | None, as_json: bool, **request: Any
+) -> None:
     """Print the Triton source of an expression.
 
     FILE is a Python file with a FUNCTION that takes no arguments and returns te tensors, tensors of
@@ -107,9 +111,10 @@ def compile_command(stage: str | None, asm: str | None, resources: str | None, a
     Examples:
         neptune compile examples/causal_attention.py:attention -p BLOCK_M=64
         neptune compile examples/causal_attention.py:attention --resources cuda:90
+        neptune compile examples/causal_attention.py:attention --save attention
     """
-    if sum(x is not None for x in (stage, asm, resources)) > 1:
-        raise click.UsageError("give one of --ir, --asm and --resources")
+    if sum(x is not None for x in (stage, asm, resources, save)) > 1:
+        raise click.UsageError("give one of --ir, --asm, --resources and --save")
 
     def act() -> None:
         kernel = _kernel(**request)
@@ -121,6 +126,9 @@ def compile_command(stage: str | None, asm: str | None, resources: str | None, a
         elif asm is not None:
             texts = kernel.asm(asm)
             _print(said | {"asm": texts}, as_json, lambda: _show("\n".join(texts.values()), "text"))
+        elif save is not None:
+            kernel.save(save)
+            _print(said | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
         elif stage is not None:
             text = kernel.ir(stage)
             _print(said | {"ir": text}, as_json, lambda: _show(text, "text"))

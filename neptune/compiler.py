@@ -19,11 +19,11 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
-from neptune.params import checked_sizes, resolve_params
+from neptune.params import checked_sizes, plain_numbers, resolve_params
 from neptune.runtime.build import Build
 from neptune.runtime.dump import dump_failure, dump_kernel
 from neptune.runtime.kernel import Kernel
-from neptune.runtime.launch import LEGAL, Target, default_target, parse_target
+from neptune.runtime.launch import Target, default_target, parse_target
 from neptune.runtime.trail import Snapshot, schedule_forms
 from neptune.schedule.state import Decision
 from neptune.tile.arrange import arrange, started
@@ -199,14 +199,17 @@ def compile(
     work = Work(expr, template, inputs, name, settings)
     chosen = _target(target, settings)
     _run(PIPELINE[0], work)
-    asked = cache.Request(work.loops, template, str(chosen), params or {}, shapes or {}, bounds or {}, settings)
+    # By name, so that variables of a front end make no difference to the cache.
+    typical, largest = checked_sizes("shapes", work.loops, shapes), checked_sizes("bounds", work.loops, bounds)
+    given = plain_numbers(params or {})
+    asked = cache.Request(work.loops, template, str(chosen), given, typical, largest, settings)
 
     def make() -> Build:
         work = Work(asked.loops, template, None, None, settings)
         try:
             for step in PIPELINE:
                 _run(step, work)
-            return _built(work, chosen, params or {}, bounds, shapes)
+            return _built(work, asked, chosen)
         except BaseException as error:
             # An interrupted compilation is one that its user wants to look into.
             if settings.dump is not None and work.trail:
@@ -227,13 +230,7 @@ def _run(step: Pass, work: Work) -> None:
     LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
 
 
-def _built(
-    work: Work,
-    target: Target,
-    params: Mapping[str, int],
-    bounds: Mapping[str, int] | None,
-    shapes: Mapping[str, int] | None,
-) -> Build:
+def _built(work: Work, asked: cache.Request, target: Target) -> Build:
     return Build(
         loops=work.loops,
         scheduled=_before_repairs(work.loops, work.schedule),
@@ -242,12 +239,12 @@ def _built(
         header=work.header,
         target=target,
         template=work.used,
-        params=resolve_params(work.tiles, params),
+        params=resolve_params(work.tiles, asked.params),
         trace=tuple(str(s) for s in work.schedule.trace),
         decisions=(*work.choice, *work.schedule.decisions),
         checks=work.checks,
-        bounds=checked_sizes("bounds", work.loops, bounds),
-        shapes=checked_sizes("shapes", work.loops, shapes),
+        bounds=asked.bounds,
+        shapes=asked.shapes,
         trail=tuple(work.trail),
     )
 
@@ -333,6 +330,4 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
 
 def _target(target: str | None, settings: config.Config) -> Target:
     text = target or settings.target
-    if text is not None and not isinstance(text, str):
-        raise TargetError(f"compile for target {text!r}", "a target is a string", legal=LEGAL)
     return default_target() if text is None else parse_target(text)

@@ -34,7 +34,7 @@ def examine() -> list[Finding]:
     # Without its packages nothing below could say more than that.
     if any(f.required and not f.good for f in packages):
         return packages
-    return [*packages, _settings(), *_targets(), _gpu()]
+    return [*packages, _settings(), _cache(), *_targets(), _gpu()]
 
 
 def usable(findings: list[Finding]) -> bool:
@@ -91,6 +91,30 @@ def _settings() -> Finding:
             "settings", shown, False, f"there is no {', '.join(unknown)}; known: {', '.join(config.VARIABLES)}"
         )
     return Finding("settings", shown, True)
+
+
+def _cache() -> Finding:
+    """Where compiled kernels are kept, how many there are, and whether more can come."""
+    from neptune import config
+    from neptune.errors import NeptuneError
+    from neptune.runtime.store import Store
+
+    remedy = "set NEPTUNE_CACHE_DIR to a folder of yours, or to 0 for none"
+    try:
+        folder = config.read().cache_dir
+    except NeptuneError as error:
+        return Finding("cache", f"unknown: {error.asked}", False, "correct the settings")
+    if folder is None:
+        return Finding("cache", "none: every compilation starts anew", True)
+    store = Store(folder)
+    try:
+        entries, size = store.usage()
+        wrong = store.trouble()
+    except OSError as error:
+        return Finding("cache", f"{store.folder}: {error.strerror}", False, remedy)
+    if wrong is not None:
+        return Finding("cache", f"{store.folder}: {wrong}", False, remedy)
+    return Finding("cache", f"{store.folder}: {entries} kernels, {size / 2**20:.1f} MiB", True)
 
 
 # --- targets -------------------------------------------------------------------------------------

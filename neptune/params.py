@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
@@ -56,6 +57,18 @@ def _summed(kernel: TileKernel) -> Iterator[Var]:
     return (e for d in dots if isinstance(e := extents[d.a.dims[1]], Var))
 
 
+def plain_numbers(given: Any) -> Any:
+    """A mapping with its integers as Python's own: NumPy's are not equal to them in a cache key.
+
+    >>> import numpy
+    >>> plain_numbers({"BLOCK_M": numpy.int64(16)}), plain_numbers({"BLOCK_M": True})
+    ({'BLOCK_M': 16}, {'BLOCK_M': True})
+    """
+    if not isinstance(given, Mapping):
+        return given
+    return {k: int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for k, v in given.items()}
+
+
 def _nodes(s: TStmt) -> Iterator[TExpr]:
     return (n for e in stmt_exprs(s) for n in tile_walk(e))
 
@@ -69,7 +82,7 @@ def checked_sizes(what: str, program: Program, given: Mapping[Any, int] | None) 
         raise ShapeError(f"compile `{program.name}` with {what}={given!r}", f"{what} is a mapping of names to sizes")
     known = {s.name: s for s in program.scalars}
     found: dict[str, int] = {}
-    for key, value in (given or {}).items():
+    for key, value in plain_numbers(given or {}).items():
         name = key if isinstance(key, str) else getattr(key, "name", None)
         asked = f"compile `{program.name}` with {what}={{{name or key!r}: {value!r}}}"
         if name not in known:

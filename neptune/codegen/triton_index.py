@@ -79,8 +79,24 @@ def _negated(terms: tuple[Term, ...]) -> tuple[Term, ...]:
 
 
 def _rearranged(tile: TExpr, arg: TExpr, pattern: str) -> TExpr:
-    """The pattern on a term of `arg`, which may have lower rank (a scalar among tiles)."""
-    return tile if not tile.dims or tile.dims != arg.dims else Rearrange(tile, pattern)
+    """The pattern on a term of `arg`, which may have lower rank (a scalar among tiles), or units where `arg` is long.
+
+    >>> from neptune.tile.ir import Iota, Rearrange
+    >>> term, sum_of_terms = Rearrange(Iota("j"), "j -> 1 j"), Full(Scalar(Const(0, "int32")), ("i", "j"), "int32")
+    >>> _rearranged(term, sum_of_terms, "i j -> i j 1")
+    Iota(axis='j')
+    """
+    if tile.dims == arg.dims and tile.dims:
+        return Rearrange(tile, pattern)
+    # The units of a term are not those of the pattern; by the names of its axes it is placed anywhere.
+    while isinstance(tile, Rearrange) and _named(tile.dims) == tile.arg.dims:
+        tile = tile.arg
+    named = _named(tile.dims)
+    return tile if named == tile.dims else Rearrange(tile, f"{' '.join(tile.dims)} -> {' '.join(named)}")
+
+
+def _named(dims: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(d for d in dims if d != "1")
 
 
 def oriented(e: TExpr, source: tuple[str, ...], target: tuple[str, ...]) -> TExpr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neptune.boundary import public
 from neptune.errors import NeptuneError, RecordError
 from neptune.fusion.privatize import privatize
 from neptune.ir.program import Program
@@ -34,6 +35,7 @@ class Schedule(ScheduleBase):
         self._commit(privatize(self._state, stage, loop), "privatize", stage, loop)
 
 
+@public
 def replay(program: Program, trace: Sequence[Step]) -> Schedule:
     """Apply a recorded trace to a fresh program.
 
@@ -41,6 +43,8 @@ def replay(program: Program, trace: Sequence[Step]) -> Schedule:
     of another program), its error with the number of the step.
     """
     sch = Schedule(program)
+    if not isinstance(trace, list | tuple) or not all(isinstance(s, Step) for s in trace):
+        raise RecordError(f"replay({trace!r:.40})", "this is no trace", legal=("sch.trace", "trace_from_json(text)"))
     for k, step in enumerate(trace, 1):
         at = f"step {k} of {len(trace)}, {step}"
         if step.primitive not in PRIMITIVES:

@@ -8,15 +8,16 @@ is to compute does not depend on the axis that is empty.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
-from neptune.verify.domains import EvaluationError
-from neptune.verify.evaluate import evaluate
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def is_empty(
@@ -40,6 +41,12 @@ def run_empty(
     """
     if all(t.numel() == 0 for t in outputs):
         return
+    # A saved kernel runs where torch and Triton are all there is; only this needs more.
+    import numpy as np
+
+    from neptune.verify.domains import EvaluationError
+    from neptune.verify.evaluate import evaluate
+
     arrays = {b.name: _array(t) for b, t in zip(program.inputs, inputs, strict=True)}
     try:
         found = evaluate(program, arrays, scalars)

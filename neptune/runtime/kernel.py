@@ -22,7 +22,7 @@ from neptune.runtime.arguments import Signature
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.facts import Facts
-from neptune.runtime.launch import LEGAL, Launch, Target, free_scalars, gpu_target, make_launch, parse_target
+from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.plans import Plans, Specialisation
 from neptune.runtime.products import check_products, products
@@ -139,6 +139,7 @@ class Kernel:
         return parse_program(self._artifact.programs["fused"])
 
     @cached_property
+    @public
     def build(self) -> Build:
         """Everything the compilation made, as programs; where it came from the cache, it is made again.
 
@@ -191,8 +192,6 @@ class Kernel:
 
         Raises TargetError for a target that there is not.
         """
-        if not isinstance(target, str):
-            raise TargetError(f"take `{self.name}` to target {target!r}", "a target is a string", legal=LEGAL)
         chosen = parse_target(target)
         make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
         return Kernel(self._artifact.for_target(str(chosen)), self._loops, make)
@@ -228,10 +227,11 @@ class Kernel:
         """
         from neptune.runtime.report import report
 
+        page = report(self.build, self.facts)
         try:
-            Path(path).write_text(report(self.build, self.facts), encoding="utf-8")
-        except OSError as error:
-            raise NeptuneError(f"kernel.report({str(path)!r})", f"it cannot be written: {error}") from None
+            Path(path).write_text(page, encoding="utf-8")
+        except (OSError, TypeError, ValueError) as error:
+            raise NeptuneError(f"kernel.report({path!r})", f"it cannot be written: {error}") from None
         return Path(path)
 
     @public

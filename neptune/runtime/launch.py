@@ -62,6 +62,8 @@ def parse_target(text: str) -> Target:
     >>> parse_target("cuda:90")
     Target(kind='cuda', arch='90')
     """
+    if not isinstance(text, str):
+        raise TargetError(f"compile for target {text!r}", "a target is a string", legal=LEGAL)
     kind, colon, arch = text.partition(":")
     fits = {"cuda": arch.isdigit(), "hip": arch.startswith("gfx"), "interpret": False, "llvm": False}
     if kind not in fits or (colon and not fits[kind]):

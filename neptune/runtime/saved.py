@@ -22,6 +22,7 @@ import stat
 from pathlib import Path
 
 from neptune import config
+from neptune.boundary import public
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, unpack
 from neptune.runtime.kernel import Kernel
@@ -33,7 +34,7 @@ CACHES = frozenset({"__pycache__"})
 """What importing from a saved kernel leaves in it."""
 ATTEMPTS = 5
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-log = logging.getLogger("neptune")
+LOG = logging.getLogger("neptune.runtime")
 
 
 # --- saving --------------------------------------------------------------------------------------
@@ -141,6 +142,7 @@ def _is_saved(folder: Path) -> bool:
 # --- loading -------------------------------------------------------------------------------------
 
 
+@public
 def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
     """A kernel that `kernel.save(path)` has written; needs torch and Triton only.
 
@@ -253,4 +255,4 @@ def _say_versions(path: str | os.PathLike[str], packed: Packed) -> None:
     if isinstance(then, dict):
         other = [f"{name} {then.get(name)} (here {now[name]})" for name in now if then.get(name) != now[name]]
         if other:
-            log.info("the kernel %s was saved with %s", os.fspath(path), ", ".join(other))
+            LOG.info("the kernel %s was saved with %s", os.fspath(path), ", ".join(other))

@@ -32,7 +32,7 @@ MAX_BYTES = 512 << 20
 MAX_ENTRIES = 4096
 ABANDONED = 3600.0
 """Seconds after which an unfinished entry belongs to a process that is gone."""
-log = logging.getLogger("neptune")
+LOG = logging.getLogger("neptune.cache")
 _said: set[str] = set()
 
 
@@ -48,18 +48,36 @@ class Store:
     def folder(self) -> Path:
         return self.root / FOLDER
 
+    def path(self, key: str) -> Path:
+        """Where the entry of a key is, or would be."""
+        return self.folder / f"{key}{SUFFIX}"
+
+    def usage(self) -> tuple[int, int]:
+        """How many entries there are, and their bytes. Raises OSError where the folder cannot be read."""
+        found = [n for _, n, path in self._files() if path.endswith(SUFFIX)] if self.folder.exists() else []
+        return len(found), sum(found)
+
+    def trouble(self) -> str | None:
+        """Why nothing can be kept here; None where it can, or could once the folder is made."""
+        present = next((p for p in (self.folder, *self.folder.parents) if os.path.lexists(p)), self.folder)
+        if not present.is_dir():
+            return f"{present} is no folder"
+        if present == self.folder and not _own(present.stat()):
+            return "others may write there"
+        return None if os.access(present, os.W_OK | os.X_OK) else f"{present} cannot be written"
+
     def get(self, key: str) -> Artifact | None:
         """The Artifact of a key; None where there is none that can be believed."""
         if not self._private():
             return None
-        path = self.folder / f"{key}{SUFFIX}"
+        path = self.path(key)
         try:
             data = _read(path)
         except OSError:
             return None
         artifact = None if data is None else _decode(key, data)
         if artifact is None:
-            log.debug("cache entry %s is damaged or foreign, and ignored", path)
+            LOG.debug("cache entry %s is damaged or foreign, and ignored", path)
             return None
         # The time of the last use, by which entries are removed.
         with contextlib.suppress(OSError):
@@ -101,7 +119,7 @@ class Store:
         try:
             with open(opened, "wb") as file:
                 file.write(data)
-            os.replace(fresh, self.folder / f"{key}{SUFFIX}")
+            os.replace(fresh, self.path(key))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(fresh)
@@ -175,5 +193,5 @@ def _own(s: os.stat_result) -> bool:
 def _say_once(text: str) -> None:
     """One warning a process, whatever goes wrong how often."""
     if not _said:
-        log.warning("%s", text)
+        LOG.warning("%s", text)
     _said.add(text)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from neptune.boundary import public
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.names import fits
@@ -49,7 +50,11 @@ class ScheduleBase:
 
     fuel: int | None = None
 
+    @public
     def __init__(self, program: Program) -> None:
+        if not isinstance(program, Program):
+            wrong = f"this is {type(program).__name__}, not a Program"
+            raise ScheduleError(f"Schedule({program!r:.40})", wrong, hint="neptune.compiler.as_program(tensors)")
         self._state = initial(program)
         self._trace: list[Step] = []
 

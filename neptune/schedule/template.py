@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from neptune.boundary import public
 from neptune.errors import ScheduleError
 
 
@@ -35,8 +36,15 @@ class Template:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     doc: str = ""
 
+    @public
     def __post_init__(self) -> None:
         asked = f"template `{self.name}`"
+        if not callable(self.schedule):
+            raise ScheduleError(asked, f"{self.schedule!r:.40} is no function", legal=("a function of sch and params",))
+        for what in (self.tunables, self.choices):
+            if not isinstance(what, Mapping):
+                wrong = f"{what!r:.40} is no mapping of names to candidates"
+                raise ScheduleError(asked, wrong, legal=('{"fast": [True, False]}',))
         wanted = [*(n.lower() for n in self.tunables), *self.choices]
         if len(set(wanted)) < len(wanted):
             raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(wanted)))
@@ -49,11 +57,19 @@ class Template:
             wrong = f"its function does not take what is declared: {error}"
             raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *wanted])})"]) from None
 
+    @public
     def __call__(self, sch: Any) -> None:
         """Apply it to a Schedule: declare the tunables, then run the function with the default choices."""
+        if not hasattr(sch, "param"):
+            raise ScheduleError(
+                f"template `{self.name}` of {type(sch).__name__}",
+                "a template is called with a Schedule",
+                hint="neptune.compile(expr, template), or template(neptune.Schedule(program))",
+            )
         params = {n.lower(): sch.param(n, candidates) for n, candidates in self.tunables.items()}
         self.schedule(sch, **params, **{n: values[0] for n, values in self.choices.items()})
 
+    @public
     def with_choices(self, **chosen: Any) -> Template:
         """The template with some of its choices made: `matmul.with_choices(grouped=True)`."""
         for name, value in chosen.items():
@@ -70,6 +86,7 @@ class Template:
             yield self.with_choices(**dict(zip(self.choices, values, strict=True)))
 
 
+@public
 def template(
     *, choices: Mapping[str, Sequence[Any]] | None = None, **tunables: Sequence[int]
 ) -> Callable[[Callable[..., None]], Template]:
@@ -82,9 +99,18 @@ def template(
     ('rows', (16, 32), 'Tiles of rows.')
     """
 
+    @public
     def made(fn: Callable[..., None]) -> Template:
         doc = (inspect.getdoc(fn) or "").split("\n")[0]
-        kinds = {n: tuple(v) for n, v in tunables.items()}, {n: tuple(v) for n, v in (choices or {}).items()}
-        return Template(fn.__name__, fn, *kinds, doc)
+        return Template(
+            getattr(fn, "__name__", type(fn).__name__), fn, _candidates(tunables), _candidates(choices), doc
+        )
 
     return made
+
+
+def _candidates(given: Any) -> Any:
+    """Lists as tuples; what is no list of candidates is left for `Template` to refuse."""
+    if not isinstance(given or {}, Mapping):
+        return given
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in (given or {}).items()}

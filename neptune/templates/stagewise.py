@@ -14,6 +14,7 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, variables, walk
 from neptune.ir.program import Store, Update
 from neptune.schedule.state import Definition, Loop
+from neptune.schedule.template import template
 
 TILES = {
     "BLOCK_M": (64, 32, 128, 16),
@@ -35,6 +36,7 @@ WHOLE = 16
 """A constant axis up to this length is not cut."""
 
 
+@template()
 def stagewise(sch: Schedule) -> None:
     """Inline maps, tile and bind what remains, and put maps behind the reductions that they follow."""
     _inline_maps(sch)

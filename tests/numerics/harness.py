@@ -22,7 +22,6 @@ from neptune.codegen.llvm import LLVMKernel, compile_llvm
 from neptune.ir.expr import Var
 from neptune.ir.program import Buffer
 from neptune.runtime.interpret import run_interpreted
-from neptune.runtime.launch import parse_target
 from neptune.runtime.modules import Form
 from neptune.verify.evaluate import evaluate
 from neptune.verify.floats import Rounded
@@ -72,8 +71,8 @@ class Subject:
     @cached_property
     def kernels(self) -> dict[str, Kernel]:
         """For every target; compiled once, since they differ in nothing but what runs them."""
-        build = self.kernel(TARGETS[0]).build
-        return {target: Kernel(replace(build, target=parse_target(target))) for target in TARGETS}
+        kernel = self.kernel(TARGETS[0])
+        return {target: kernel.for_target(target) for target in TARGETS}
 
     @cached_property
     def unfused(self) -> LLVMKernel:

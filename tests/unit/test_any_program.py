@@ -196,3 +196,23 @@ def test_reading_what_is_not_there_is_the_callers_error() -> None:
     kernel = neptune.compile(compute((m,), lambda i: x[0], "y"), target="llvm")
     with pytest.raises(ShapeError, match="reads what is not there"):
         kernel(torch.ones(0), 3)
+
+
+def test_tiles_of_a_fused_loop() -> None:
+    """Indices in which a quotient of a tile axis stands beside another axis."""
+
+    def schedule(sch: Any) -> None:
+        i0, j0, i1, _ = sch.tile(sch.loops("y"), [2, 4])
+        k0, _ = sch.split(sch.fuse(j0, i1), 4)
+        _, i01 = sch.split(i0, 2)
+        sch.reorder(k0, i01, *sch.loops("y")[3:])
+
+    x, w = inp((m, n)), inp((m,), name="w")
+    y = compute((m, n), lambda i, j: x[i, j] * w[i], "y")
+    kernel = neptune.compile(y, schedule, target="llvm")
+    for shape in ((5, 19), (8, 8), (1, 1)):
+        a, b = torch.randn(shape), torch.randn(shape[0])
+        for target in TARGETS:
+            out = torch.full(shape, float("nan"))
+            kernel.for_target(target)(a, b, out=out)
+            assert torch.equal(out, a * b[:, None]), target

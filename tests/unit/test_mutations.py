@@ -15,7 +15,7 @@ import pytest
 
 from neptune import Kernel
 from neptune.ir.expr import Const, Expr, Load, Op, Var, maximum
-from neptune.runtime.kernel import Build
+from neptune.runtime.build import Build
 from neptune.runtime.launch import parse_target
 from neptune.tile.ir import Local, Map, Reduce, Scalar, TExpr, Where
 from neptune.verify.exact import ExactReport, check_exact
@@ -262,7 +262,7 @@ def build_with(name: str, level: str, changed: Any) -> Build:
 
 def passes_numbers(subject: Subject, name: str, build: Build) -> bool:
     """Whether the criterion holds throughout; at the first failure, it does not."""
-    kernel = Kernel(build)
+    kernel = Kernel(build.artifact(), build.loops, lambda: build)
     judged = (j for given in inputs_of(name) for j in judge(subject, given, kernels={kernel.target: kernel}))
     return all(j.passes for j in judged)
 
@@ -303,6 +303,7 @@ def test_a_shift_shows_in_numbers_alone(level: str) -> None:
     changed = TABLES["attention", level][title].make(build.fused if level == "loops" else build.tiles)
     assert exact_report(subject, changed).accepted
     wrong = replace(build, fused=changed) if level == "loops" else replace(build, tiles=changed)
-    kernel = Kernel(replace(wrong, target=parse_target("llvm" if level == "loops" else "interpret")))
+    wrong = replace(wrong, target=parse_target("llvm" if level == "loops" else "interpret"))
+    kernel = Kernel(wrong.artifact(), wrong.loops, lambda: wrong)
     found = list(judge(subject, inputs_of("attention")[0], kernels={kernel.target: kernel}))
     assert not all(j.passes for j in found)
