@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neptune.ir.expr import Op
+from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -26,9 +27,6 @@ from neptune.tile.ir import (
     tile_walk,
     walk_stmts,
 )
-
-RUNNING = {"sum": "sum", "prod": "product", "max": "maximum", "min": "minimum"}
-FOLDS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ def accumulators(kernel: TileKernel) -> dict[str, str]:
         for s in loop.body:
             if isinstance(s, Assign) and (kind := _fold(s)) is not None:
                 units = ", in units of log2" if kind in ("max", "min") and s.name in exponents else ""
-                found.setdefault(s.name, f"running {RUNNING[kind]}{units}")
+                found.setdefault(s.name, f"running {REDUCERS[kind].word}{units}")
     return found
 
 
@@ -62,7 +60,7 @@ def _fold(s: Assign) -> str | None:
         case Map(op, args, _, _):
             inner = [x for a in args for x in tile_walk(a)]
             kinds = {x.reducer for x in inner if isinstance(x, Reduce)} | {"sum" for x in inner if isinstance(x, Dot)}
-            return next((k for k in sorted(kinds) if FOLDS[k] == op), None)
+            return next((k for k in sorted(kinds) if REDUCERS[k].op == op), None)
         case _:
             return None
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op
+from neptune.ir.reducers import REDUCERS
 
 # Binding strength of Python's operators, loosest first; an atom is a name, a call or a subscript.
 CHOICE, OR_WORD, AND_WORD, NOT_WORD, COMPARE, OR, XOR, AND, SHIFT, ADD, MUL, UNARY, ATOM = range(13)
@@ -173,11 +174,6 @@ def _groups(line: str) -> list[tuple[int, int, list[int]]]:
 
 
 HELPERS = {
-    "_multiply": """\
-@triton.jit
-def _multiply(a, b):
-    return a * b
-""",
     "_tanh": """\
 @triton.jit
 def _tanh(x):
@@ -242,4 +238,16 @@ def _power(x, N: tl.constexpr):
         result = result * x
     return result
 """,
+}
+
+
+def fold_name(reducer: str) -> str:
+    """The function by which `tl.reduce` folds, where Triton has no reduction of that name."""
+    return f"_{REDUCERS[reducer].word}"
+
+
+HELPERS |= {
+    fold_name(r.name): f"@triton.jit\ndef {fold_name(r.name)}(a, b):\n    return a {INFIX[r.op][0]} b\n"
+    for r in REDUCERS.values()
+    if r.op in INFIX
 }

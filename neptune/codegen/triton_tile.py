@@ -7,7 +7,7 @@ from neptune.codegen.triton_descriptor import descriptor_load
 from neptune.codegen.triton_expr import apply_math, apply_pow, arithmetic, floored, lifted, nonnegative
 from neptune.codegen.triton_index import place, transposed_load
 from neptune.codegen.triton_scope import Context
-from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, infix, literal
+from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Op
 from neptune.tile.ir import (
@@ -195,9 +195,9 @@ class TileWriter:
         """A reduction. Triton widens most of them to 32 bits; the IR keeps the dtype."""
         axis = e.arg.dims.index(e.axis)
         arg = self(e.arg)
-        if e.reducer == "prod":
-            self.ctx.helpers.add("_multiply")
-            return call("tl.reduce", arg, str(axis), "_multiply")
+        if e.reducer not in REDUCTIONS:
+            self.ctx.helpers.add(name := fold_name(e.reducer))
+            return call("tl.reduce", arg, str(axis), name)
         text = call(REDUCTIONS[e.reducer], arg, f"axis={axis}")
         if DTYPES[e.dtype].bits < 32:
             return Text(f"{text}.to({TL_DTYPES[e.dtype]})")

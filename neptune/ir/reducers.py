@@ -41,7 +41,8 @@ class Combined:
 class Reducer:
     """One row. `monotone` says which way the state can only move as values are folded in: +1 up, -1 down.
 
-    `best` is the comparison by which a reducer of pairs chooses ("gt" or "lt"), "" for all others.
+    `op` is the operator that folds one value into another, `word` what the result is called; a reducer of pairs has
+    none, but `best`, the comparison by which it chooses ("gt" or "lt").
     """
 
     name: str
@@ -53,6 +54,8 @@ class Reducer:
     commutative: bool = True
     idempotent: bool = False
     monotone: int = 0
+    op: str = ""
+    word: str = ""
     best: str = ""
 
 
@@ -60,8 +63,32 @@ def _number(value: float, dtype: str) -> tuple[Const]:
     return (Const(float(value) if is_float(dtype) else int(value), dtype),)
 
 
-def _scalar(name: str) -> Callable[[Sequence[Expr], Sequence[Expr]], Combined]:
-    return lambda state, value: Combined((), (binary(name, state[0], value[0]),))
+def _fold(
+    name: str,
+    symbol: str,
+    op: str,
+    word: str,
+    start: Callable[[str], float],
+    *,
+    idempotent: bool = False,
+    monotone: int = 0,
+) -> Reducer:
+    """A row that folds single values by one operator, from the start that a dtype has."""
+
+    def combine(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
+        return Combined((), (binary(op, state[0], value[0]),))
+
+    return Reducer(
+        name,
+        symbol,
+        1,
+        lambda d: _number(start(d), d),
+        combine,
+        idempotent=idempotent,
+        monotone=monotone,
+        op=op,
+        word=word,
+    )
 
 
 # --- choices of pairs --------------------------------------------------------------------------
@@ -148,13 +175,14 @@ def top_k(k: int) -> Reducer:
 
 
 _ROWS = (
-    Reducer("sum", "+=", 1, lambda d: _number(0, d), _scalar("add")),
-    Reducer("prod", "*=", 1, lambda d: _number(1, d), _scalar("mul")),
-    Reducer("max", "max=", 1, lambda d: _number(DTYPES[d].lowest, d), _scalar("max"), idempotent=True, monotone=1),
-    Reducer("min", "min=", 1, lambda d: _number(DTYPES[d].highest, d), _scalar("min"), idempotent=True, monotone=-1),
+    _fold("sum", "+=", "add", "sum", lambda d: 0),
+    _fold("prod", "*=", "mul", "product", lambda d: 1),
+    _fold("max", "max=", "max", "maximum", lambda d: DTYPES[d].lowest, idempotent=True, monotone=1),
+    _fold("min", "min=", "min", "minimum", lambda d: DTYPES[d].highest, idempotent=True, monotone=-1),
     _choice("argmax", "gt", 1),
     _choice("argmin", "lt", 1),
     *(_choice(f"top{k}", "gt", k) for k in range(1, MAX_K + 1)),
 )
 REDUCERS = {row.name: row for row in _ROWS}
 BY_SYMBOL = {row.symbol: row for row in _ROWS}
+BY_OP = {row.op: row for row in _ROWS if row.op}

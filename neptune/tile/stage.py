@@ -47,7 +47,6 @@ from neptune.tile.ir import (
 )
 from neptune.tile.localize import MAX_AXIS
 
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """The operator that folds one more value into a reducer's state."""
 
 
@@ -167,14 +166,14 @@ class StageTranslator:
             return [Assign(buffer, dot, self.stage.name)]
         for axis in reduced:
             tile = Reduce(action.reducer, axis, self.spread(tile, axis))
-        folded = Map(COMBINE[action.reducer], (state, align_to(tile, dims)), dims, state.dtype)
+        folded = Map(REDUCERS[action.reducer].op, (state, align_to(tile, dims)), dims, state.dtype)
         return [Assign(buffer, folded, self.stage.name)]
 
     def update_memory(self, action: Update) -> list[TStmt]:
         """One element of global memory read, folded into and written back."""
         (buffer,), (value,) = action.buffers, action.values
         old = self.element(buffer, action)
-        return [self.put(buffer, action, Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype))]
+        return [self.put(buffer, action, Map(REDUCERS[action.reducer].op, (old, self.expr(value, ())), (), old.dtype))]
 
     def choice_in_memory(self, action: Update) -> list[TStmt]:
         """The same for a tuple: every element is read before any is written."""

@@ -27,6 +27,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from neptune.ir.reducers import REDUCERS
+
 Array: TypeAlias = npt.NDArray[Any]
 # An array of some domain: float64 numpy for one, a tuple of residues for another.
 Value: TypeAlias = Any
@@ -102,7 +104,7 @@ class Model(Domain, Protocol):
         """Where `v` holds a value that a comparison can fail on."""
 
 
-FOLD_OPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+FOLD_OPS = {row.name: row.op for row in REDUCERS.values() if row.op}
 # What a fold may start from without changing its result; the reducers' identities are finite and so
 # change a maximum over -inf alone.
 NEUTRAL = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}

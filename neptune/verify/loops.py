@@ -267,7 +267,7 @@ def fold_axis(
     evaluator: Evaluator, reducer: str, values: tuple[Value, ...], dtypes: list[str], axis: int
 ) -> tuple[Value, ...]:
     """Fold one axis of positive length away."""
-    if reducer in FOLD_OPS:
+    if reducer in FOLD_OPS and (is_float(dtypes[0]) or reducer in _INTEGER_FOLD):
         (v,), (d,) = values, dtypes
         return (evaluator.domain.fold(reducer, v, axis, d) if is_float(d) else _INTEGER_FOLD[reducer](v, axis=axis),)
     return tree_fold(lambda a, b: combine(evaluator, reducer, a, b, dtypes), values, axis, evaluator.domain)

@@ -74,7 +74,9 @@ def unwrapped(f: Any) -> list[Any]:
         lambda: Schedule("rows"),
         lambda: trace_from_json(None),
         lambda: trace_from_json('{"format": "neptune-trace", "version": 1, "steps": [["split", 1.5]]}'),
-        lambda: replay(rows_program(), trace_from_json('{"format": "neptune-trace", "version": 1, "steps": [["split"]]}')),
+        lambda: replay(
+            rows_program(), trace_from_json('{"format": "neptune-trace", "version": 1, "steps": [["split"]]}')
+        ),
         lambda: replay(rows_program(), "x"),
         lambda: replay("x", ()),
         lambda: builder.argmax(1.0, "axis"),

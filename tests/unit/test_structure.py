@@ -112,7 +112,7 @@ def test_the_clean_loop_has_no_mask(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["causal", "global"])
-def test_one_multiply_add_per_score(name: str) -> None:
+def test_one_product_add_per_score(name: str) -> None:
     """exp2(s·c - m): beside the product of the matrices and the power, one fused operation."""
     for piece in pieces(kernel(name)):
         per_score = [

@@ -225,7 +225,7 @@ def test_accumulators() -> None:
     assert accumulators(TileKernel("one", (), (), (running,))) == {}
 
 
-def test_strides_are_widened_before_they_multiply() -> None:
+def test_strides_are_widened_before_they_product() -> None:
     masked = LoadTile("x", X.index, map_("lt", column("r"), Scalar(N)), 0.0, X.dims, X.dtype)
     text = rowwise((store(masked),))
     assert "(i0 * BLOCK).to(tl.int64) * stride_x_0" in text

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.ir.reducers import REDUCERS
+from neptune.ir.reducers import BY_OP, REDUCERS
 from neptune.tile.ir import Assign, Dot, Full, Local, Map, Scalar, TExpr, TileKernel, tile_rewrite
 from neptune.tile.passes.util import Block, map_blocks, uses
-
-_IDENTITY_OF = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 
 
 def _without_start(name: str, start: Full, e: TExpr) -> TExpr | None:
@@ -21,8 +19,8 @@ def _without_start(name: str, start: Full, e: TExpr) -> TExpr | None:
         zero = REDUCERS["sum"].identity(e.dtype)[0]
         if start.value == Scalar(zero) and uses(e, name) == 1:
             return replace(e, acc=None)
-    if isinstance(e, Map) and e.op in _IDENTITY_OF and isinstance(e.args[0], Local) and e.args[0].name == name:
-        identity = REDUCERS[_IDENTITY_OF[e.op]].identity(e.dtype)[0]
+    if isinstance(e, Map) and e.op in BY_OP and isinstance(e.args[0], Local) and e.args[0].name == name:
+        identity = BY_OP[e.op].identity(e.dtype)[0]
         if start.value == Scalar(identity) and uses(e, name) == 1 and e.args[1].dims == e.dims:
             # max(lowest, -inf) is lowest, not -inf: a finite extreme has to stay.
             return e.args[1] if e.op in ("add", "mul") else replace(e, args=(start.value, e.args[1]))
