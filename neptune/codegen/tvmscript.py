@@ -281,6 +281,8 @@ class Printer:
             case "floordiv" | "mod":
                 if any(isinstance(x, Load) for x in walk(args[1])):  # data may hold a 0, which would end the process
                     texts[1] = self.let(dtype, texts[1], f"T.Select({{}} == T.{dtype}(0), T.{dtype}(1), {{}})")
+                if any("T.Let(" in t for t in texts):  # TVM would repeat both, and with them the names bound there
+                    return self.divided(name, texts, dtype)
                 return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
             case _ if name in _BITS:
                 return f"T.{_BITS[name]}({texts[0]}, {texts[1]})"
@@ -300,6 +302,17 @@ class Printer:
                 return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {texts[0]})'
             case _:
                 return f"T.{name}({', '.join(texts)})"
+
+    def divided(self, name: str, texts: list[str], dtype: str) -> str:
+        """floordiv or mod from division that truncates, each operand evaluated once."""
+        a, b, rest = (self.fresh("u") for _ in range(3))
+        self.lets += [(x, dtype) for x in (a, b, rest)]
+        # The rest has the sign of the dividend: where the divisor has the other one, one step down.
+        off = f"T.And({rest} != T.{dtype}(0), T.bitwise_xor({rest}, {b}) < T.{dtype}(0))"
+        quotient = f"T.truncdiv({a}, {b})"
+        exact, below = (rest, f"{rest} + {b}") if name == "mod" else (quotient, f"{quotient} - T.{dtype}(1)")
+        body = f"T.Let(T.Select({off}, {below}, {exact}), where={{{rest}: T.truncmod({a}, {b})}})"
+        return f"T.Let(T.Let({body}, where={{{b}: {texts[1]}}}), where={{{a}: {texts[0]}}})"
 
     # --- statements
 

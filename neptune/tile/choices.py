@@ -57,9 +57,7 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
 
 
-def combine_choice(
-    work: StageTranslator, action: Update, states: Sequence[TExpr]
-) -> tuple[list[TStmt], list[TExpr]]:
+def combine_choice(work: StageTranslator, action: Update, states: Sequence[TExpr]) -> tuple[list[TStmt], list[TExpr]]:
     """Statements, and the state after `action` has folded one element into `states`: scalars in memory."""
     code = _Code(work)
     held = [code.let("state", s) for s in states]
