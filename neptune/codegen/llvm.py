@@ -27,8 +27,6 @@ from neptune.ir.program import Alloc, Buffer, For, If, Program, Stage, Stmt, Sto
 # torch dtypes that DLPack or TVM would not take as they are, and the bits they are passed as.
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
 _X86 = platform.machine().lower() in ("x86_64", "amd64", "x86")
-# TVM's own common subexpressions come to divisions by -1, and its code generator fails on these; LLVM finds them too.
-_PASSES = {"tirx.disable_cse_tir": True}
 _COMPILED: dict[tuple[str, bool], Callable[..., None]] = {}
 
 
@@ -354,8 +352,7 @@ def _compiled(text: str, fast: bool, name: str) -> Callable[..., None]:
         tvm = _tvm()
         target = _target(tvm, fast)
         try:
-            with tvm.transform.PassContext(config=_PASSES):
-                module = tvm.compile(tvm.script.from_source(text), target)
+            module = tvm.compile(tvm.script.from_source(text), target)
             main = module["main"]
         except Exception as error:
             raise InternalError(f"compiling {name} for llvm failed: {_summary(error)}{_line(error, text)}") from None

@@ -100,6 +100,13 @@ def _can_trap(e: Expr) -> bool:
     return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
 
 
+def _has_product(e: Expr) -> bool:
+    """Whether a sum of integers has a product of variables among its terms."""
+    if isinstance(e, Op) and is_int(e.dtype) and e.name in ("add", "sub", "mul", "neg"):
+        return any(map(_has_product, e.args)) or (e.name == "mul" and not any(isinstance(a, Const) for a in e.args))
+    return False
+
+
 # --- the printer -----------------------------------------------------------------------------------
 
 
@@ -274,6 +281,8 @@ class Printer:
         match name:
             case "sub" if is_float(dtype) and args[0] == args[1]:
                 return f"({texts[0]} + (-{texts[1]}))"  # `x - x` is folded to 0, wrong for inf and NaN
+            case "sub" if _has_product(args[1]):  # TVM comes to a division by -1, which its code generator fails on
+                return f"(({texts[0]} + T.bitwise_not({texts[1]})) + T.{dtype}(1))"
             case "mul" if self.fence and is_float(dtype):
                 return f'T.call_llvm_pure_intrin("{dtype}", "llvm.arithmetic.fence", {texts[0]} * {texts[1]})'
             case "add" | "sub" | "mul" | "div":
