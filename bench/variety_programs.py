@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "bfloat16", "float64")
 MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 INTS = ("int32", "int32", "int8", "uint8", "int64")
-INTEGER_OPS = tuple("add sub mul min max floordiv mod divide bitand bitor bitxor shl shr abs neg select cast".split())
+ARITHMETIC = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "divide", "abs", "neg", "select", "cast")
+INTEGER_OPS = (*ARITHMETIC, "bitand", "bitor", "bitxor", "shl", "shr")
+CHOICES = ("argmax", "argmin", "top2")
 LENGTHS = (1, 2, 3, 4, 5, 7, 8)
 MOST = 40
 LIMIT = {"float16": 500.0}
@@ -77,7 +79,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input (`value` is None) or a stage."""
+    """An input (`value` is None), a stage, or with `part` that result of a stage that chooses pairs."""
 
     name: str
     shape: tuple[Extent, ...]
@@ -88,6 +90,12 @@ class Tensor:
     axes: tuple[Axis, ...] = ()
     value: Node | None = None
     fold: Fold | None = None
+    part: int = 0
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage that computes it."""
+        return self.name.partition("_")[0]
 
 
 @dataclass
@@ -123,11 +131,15 @@ def draw(seed: int) -> Spec:
     rng = random.Random(seed)
     spec = Spec(seed, rng.choice(("te", "te", "builder", "primfunc")))
     sizes = [Size(n, rng.choice(LENGTHS), rng.random() < 0.5) for n in ("m", "n", "k")]
+    if rng.random() < 0.06:
+        sizes[0] = Size("m", 0, True)
     for k in range(rng.randint(1, 4)):
-        spec.stages.append(_Stage(rng, spec, sizes, f"s{k}").draw())
+        spec.stages += _Stage(rng, spec, sizes, f"s{k}").draw()
     read = {n.args[0] for s in spec.stages if s.value for n in _all_nodes(s) if n.op == "read"}
-    last = len(spec.stages) - 1
-    spec.outputs = [s for k, s in enumerate(spec.stages) if k == last or s.name not in read or rng.random() < 0.25]
+    # All results of a stage that chooses pairs are outputs, or none that is read nowhere else.
+    unread = {s.stage for s in spec.stages} - {s.stage for s in spec.stages if s.name in read}
+    kept = unread | {s.stage for s in spec.stages if rng.random() < 0.25} | {spec.stages[-1].stage}
+    spec.outputs = [s for s in spec.stages if s.stage in kept]
     spec.inputs = [t for t in spec.inputs if t.name in read]
     used = {n.args[0] for s in spec.stages for n in _all_nodes(s) if n.op == "scalar"}
     spec.scalars = {n: d for n, d in spec.scalars.items() if n in used}
@@ -149,7 +161,8 @@ class _Stage:
         self.axes: list[Axis] = []
         self.inside = 0  # how many reads an expression is an index of
 
-    def draw(self) -> Tensor:
+    def draw(self) -> list[Tensor]:
+        """The results of the stage: one, or those of a choice of pairs."""
         rng = self.rng
         rank = rng.choice((0, 1, 1, 2, 2, 2, 3))
         shape = [Extent(((1, s),)) for s in rng.sample(self.sizes, rank)]
@@ -175,7 +188,26 @@ class _Stage:
                 mag, frac = max(2.0, mag**count), None if frac is None or dtype in MANTISSA else 0
             elif fold.reducer in ("max", "min"):
                 mag = max(mag, 2.0)
-        return Tensor(self.name, tuple(shape), dtype, mag, frac, axes=axes, value=value, fold=fold)
+        if fold is not None and value.exact and not any(a.lo for a in fold.axes) and rng.random() < 0.3:
+            return self.pairs(
+                Tensor(self.name, tuple(shape), dtype, value.mag, value.frac, axes=axes, value=value), fold
+            )
+        return [Tensor(self.name, tuple(shape), dtype, mag, frac, axes=axes, value=value, fold=fold)]
+
+    def pairs(self, t: Tensor, fold: Fold) -> list[Tensor]:
+        """Values and indices of the best elements; what there are too few elements for is read nowhere."""
+        count = 1
+        for a in fold.axes:
+            count *= a.extent.value
+        # TE has no top-k; and what a TE combiner starts from is its own business.
+        reducer = self.rng.choice(CHOICES if self.spec.source == "builder" else CHOICES[:2])
+        where = fold.where if self.spec.source == "builder" else None
+        k = 2 if reducer == "top2" else 1
+        few = where is not None or count < k
+        chosen = Fold(reducer, fold.axes, where)
+        best = [replace(t, name=f"{t.name}_{q}", fold=chosen, special=few, part=q) for q in range(k)]
+        at = [replace(b, name=f"{t.name}_{k + b.part}", dtype="int32", part=k + b.part) for b in best]
+        return [*best, *(replace(b, mag=float(max(count, 1)), frac=0) for b in at)]
 
     def small(self, dtype: str, fold: Fold | None) -> Node:
         """A value of at most MOST nodes."""
@@ -191,6 +223,8 @@ class _Stage:
         for a in axes:
             count *= a.extent.value
         reducer = rng.choice(("sum", "sum", "max", "min", "prod" if count <= 8 and dtype != "int8" else "sum"))
+        if not count:  # the extremes are no values to go on with
+            reducer = "sum"
         plain = self.spec.source == "primfunc" or rng.random() < 0.7
         where = None if plain else self.boolean(1)
         init = float(rng.choice((-2, 0, 1))) if not plain and rng.random() < 0.5 and dtype != "uint8" else None

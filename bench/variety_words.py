@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tvm import te, tirx
 
-from bench.variety_programs import MANTISSA, Axis, Extent, Spec, Tensor
+from bench.variety_programs import CHOICES, MANTISSA, Axis, Extent, Spec, Tensor
 from neptune.frontend import builder as nb
 
 SHARED = (
@@ -88,7 +88,11 @@ class Symbolic:
             shape = tuple(self.extent(d) for d in t.shape)
             self.tensors[t.name] = self.te.placeholder(shape, t.dtype, t.name)
         for t in spec.stages:
-            self.tensors[t.name] = self.stage(t)
+            if t.name not in self.tensors:
+                made = self.stage(t)
+                several = made if isinstance(made, (list, tuple)) else (made,)
+                names = [x.name for x in spec.stages if x.stage == t.stage]
+                self.tensors |= dict(zip(names, several, strict=True))
         self.outputs = [self.tensors[t.name] for t in spec.outputs]
         self.inputs = [self.tensors[t.name] for t in spec.inputs]
 
@@ -117,16 +121,28 @@ class Symbolic:
             value = self.expr(t.value, env)
             if t.fold is None:
                 return value
+            if t.fold.reducer in CHOICES and self.in_te:
+                at = self.position(t.fold.axes, folded)
+                return CHOOSE[t.fold.reducer]((value, at), axis=list(folded.values()))
             options: dict[str, Any] = {"axis": list(folded.values())}
             if t.fold.where is not None:
                 options["where"] = self.expr(t.fold.where, env)
             if t.fold.init is not None:
                 options["init"] = self.const(t.fold.init, t.dtype)
+            if t.fold.reducer == "top2":
+                return nb.top_k(value, 2, **options)
             if t.fold.reducer == "prod" and self.in_te:
                 return PRODUCT(value, **options)
             return getattr(self.te, t.fold.reducer)(value, **options)
 
-        return self.te.compute(tuple(self.extent(d) for d in t.shape), body, t.name)
+        return self.te.compute(tuple(self.extent(d) for d in t.shape), body, t.stage)
+
+    def position(self, axes: tuple[Axis, ...], variables: Mapping[str, Any]) -> Any:
+        """The row-major position among reduced axes."""
+        at: Any = None
+        for a in axes:
+            at = variables[a.name] if at is None else at * self.extent(a.extent) + variables[a.name]
+        return at
 
     def expr(self, n: Any, env: Mapping[str, Any]) -> Any:
         match n.op:
@@ -149,6 +165,23 @@ class Symbolic:
 
 
 PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+
+
+def _chooser(greater: bool) -> Any:
+    """A TE reducer of (value, index); the smaller index wins among equals."""
+
+    def combine(a: Any, b: Any) -> Any:
+        better = a[0] > b[0] if greater else a[0] < b[0]
+        keep = tirx.Or(better, tirx.And(a[0] == b[0], a[1] < b[1]))
+        return tirx.Select(keep, a[0], b[0]), tirx.Select(keep, a[1], b[1])
+
+    def identity(value: str, at: str) -> Any:
+        return (te.min_value if greater else te.max_value)(value), te.max_value(at)
+
+    return te.comm_reducer(combine, identity, name="best")
+
+
+CHOOSE = {"argmax": _chooser(True), "argmin": _chooser(False)}
 
 
 def said(spec: Spec, source: str) -> tuple[Any, Any]:
@@ -196,7 +229,12 @@ NUMPY: Mapping[str, Callable[..., Any]] = {
     "not": np.logical_not,
     "select": np.where,
 }
-FOLDS: Mapping[str, tuple[Any, Any]] = {"sum": (np.add, 0), "prod": (np.multiply, 1), "max": (np.maximum, None), "min": (np.minimum, None)}
+FOLDS: Mapping[str, tuple[Any, Any]] = {
+    "sum": (np.add, 0),
+    "prod": (np.multiply, 1),
+    "max": (np.maximum, None),
+    "min": (np.minimum, None),
+}
 
 
 class Reference:
@@ -217,6 +255,8 @@ class Reference:
         value = np.broadcast_to(self.expr(t.value, env), shape)
         if t.fold is None:
             return np.array(value)
+        if t.fold.reducer in CHOICES:
+            return self.choice(t, value, np.broadcast_to(self.expr(t.fold.where, env), shape) if t.fold.where else None)
         fn, start = FOLDS[t.fold.reducer]
         if start is None:
             limits = (torch.finfo if t.dtype in MANTISSA else torch.iinfo)(getattr(torch, t.dtype))
@@ -227,6 +267,26 @@ class Reference:
         if t.fold.init is not None:
             result = fn(result, t.fold.init if t.dtype in MANTISSA else int(t.fold.init))
         return self.round(np.asarray(result), t.dtype)
+
+    def choice(self, t: Tensor, value: Any, where: Any) -> Any:
+        """One result of the best pairs: values, or row-major positions."""
+        assert t.fold is not None
+        shape = value.shape[: len(t.axes)]
+        flat = np.asarray(value, np.float64).reshape(*shape, int(np.prod(value.shape[len(t.axes) :])))
+        sign = 1 if t.fold.reducer == "argmin" else -1
+        there = np.ones(flat.shape, bool) if where is None else where.reshape(flat.shape)
+        order = np.argsort(np.where(there, sign * flat, np.inf), axis=-1, kind="stable")
+        count, k = there.sum(-1), 2 if t.fold.reducer == "top2" else 1
+        q = t.part % k
+        at = np.take_along_axis(order, np.full((*shape, 1), min(q, max(flat.shape[-1] - 1, 0))), -1)
+        enough = count > q
+        if t.part >= k:
+            return np.where(enough, at[..., 0], 2**31 - 1)
+        found = np.take_along_axis(flat, at, -1)[..., 0]
+        if t.dtype in MANTISSA:
+            return np.where(enough, found, sign * np.inf)
+        limits = torch.iinfo(getattr(torch, t.dtype))
+        return np.where(enough, found.astype(np.int64), limits.max if sign > 0 else limits.min)
 
     def round(self, x: Any, dtype: str) -> Any:
         return rounded(x, dtype) if self.rounding and dtype in MANTISSA else x

@@ -114,6 +114,16 @@ def conv2d() -> Tensor:
     return fold(te.sum, (b, 4, m, n), (3, 3, 3), lambda q, o, i, j, c, u, v: x[q, c, i + u, j + v] * w[o, c, u, v])
 
 
+def _reversed_divided(x: Array) -> Array:
+    i, r = np.arange(5)[:, None], np.arange(19)
+    return (x[::-1] * ((i - 3) % (np.abs(i - r) + 1))).sum(1)
+
+
+def conv2d_channels() -> Tensor:
+    x, w = inp((b, k, m + 2, n + 2)), inp((4, k, 3, 3), name="w")
+    return fold(te.sum, (b, 4, m, n), (k, 3, 3), lambda q, o, i, j, c, u, v: x[q, c, i + u, j + v] * w[o, c, u, v])
+
+
 def _conv2d(x: Array, w: Array) -> Array:
     return np.einsum("bcijuv,ocuv->boij", sliding_window_view(x, (3, 3), axis=(2, 3)), w)
 
@@ -280,6 +290,8 @@ CASES = (
     Case("conv1d_strided", lambda: fold(te.sum, (n,), (3,), lambda i, r, x=inp((n * 2 + 1,)), w=inp((3,), name="w"): x[2 * i + r] * w[r]), lambda x, w: np.convolve(x, w[::-1], "valid")[::2], SIZES),
     Case("conv1d_long", lambda: fold(te.sum, (m,), (n,), lambda i, r, x=inp((m + n - 1,)), w=inp((n,), name="w"): x[i + r] * w[r]), lambda x, w: np.convolve(x, w[::-1], "valid"), SIZES),
     Case("conv2d", conv2d, _conv2d, SIZES),
+    Case("conv2d_channels", conv2d_channels, _conv2d, {"m": 3, "n": 4, "k": 5, "b": 1}),
+    Case("reversed_divided", lambda: fold(te.sum, (m,), (n,), lambda i, r, x=inp((n,)): x[n - 1 - r] * te.cast((i - 3) % (te.abs(i - r) + 1), "float32")), _reversed_divided, SIZES),
     Case("max_pool", lambda: fold(te.max, (m, n), (2, 2), lambda i, j, u, v, x=inp((m * 2, n * 2)): x[2 * i + u, 2 * j + v]), lambda x: x.reshape(5, 2, 19, 2).max((1, 3)), SIZES),
     Case("gathered_sum", gathered_sum, lambda x, q: x[q].sum(1), SIZES, {"idx": "m"}),
     # several stages, several outputs

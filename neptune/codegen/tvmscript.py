@@ -100,6 +100,13 @@ def _can_trap(e: Expr) -> bool:
     return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
 
 
+def _has_product(e: Expr) -> bool:
+    """Whether a sum of integers has a product of variables among its terms."""
+    if isinstance(e, Op) and is_int(e.dtype) and e.name in ("add", "sub", "mul", "neg"):
+        return any(map(_has_product, e.args)) or (e.name == "mul" and not any(isinstance(a, Const) for a in e.args))
+    return False
+
+
 # --- the printer -----------------------------------------------------------------------------------
 
 
@@ -274,6 +281,8 @@ class Printer:
         match name:
             case "sub" if is_float(dtype) and args[0] == args[1]:
                 return f"({texts[0]} + (-{texts[1]}))"  # `x - x` is folded to 0, wrong for inf and NaN
+            case "sub" if _has_product(args[1]):  # TVM comes to a division by -1, which its code generator fails on
+                return f"(({texts[0]} + T.bitwise_not({texts[1]})) + T.{dtype}(1))"
             case "mul" if self.fence and is_float(dtype):
                 return f'T.call_llvm_pure_intrin("{dtype}", "llvm.arithmetic.fence", {texts[0]} * {texts[1]})'
             case "add" | "sub" | "mul" | "div":
@@ -281,6 +290,8 @@ class Printer:
             case "floordiv" | "mod":
                 if any(isinstance(x, Load) for x in walk(args[1])):  # data may hold a 0, which would end the process
                     texts[1] = self.let(dtype, texts[1], f"T.Select({{}} == T.{dtype}(0), T.{dtype}(1), {{}})")
+                if any("T.Let(" in t for t in texts):  # TVM would repeat both, and with them the names bound there
+                    return self.divided(name, texts, dtype)
                 return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
             case _ if name in _BITS:
                 return f"T.{_BITS[name]}({texts[0]}, {texts[1]})"
@@ -300,6 +311,17 @@ class Printer:
                 return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {texts[0]})'
             case _:
                 return f"T.{name}({', '.join(texts)})"
+
+    def divided(self, name: str, texts: list[str], dtype: str) -> str:
+        """floordiv or mod from division that truncates, each operand evaluated once."""
+        a, b, rest = (self.fresh("u") for _ in range(3))
+        self.lets += [(x, dtype) for x in (a, b, rest)]
+        # The rest has the sign of the dividend: where the divisor has the other one, one step down.
+        off = f"T.And({rest} != T.{dtype}(0), T.bitwise_xor({rest}, {b}) < T.{dtype}(0))"
+        quotient = f"T.truncdiv({a}, {b})"
+        exact, below = (rest, f"{rest} + {b}") if name == "mod" else (quotient, f"{quotient} - T.{dtype}(1)")
+        body = f"T.Let(T.Select({off}, {below}, {exact}), where={{{rest}: T.truncmod({a}, {b})}})"
+        return f"T.Let(T.Let({body}, where={{{b}: {texts[1]}}}), where={{{a}: {texts[0]}}})"
 
     # --- statements
 

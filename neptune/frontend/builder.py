@@ -183,14 +183,18 @@ def compute(
 
 
 def define_family(
-    name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: TupleReduction
+    name: str,
+    shape: tuple[Expr, ...],
+    axes: tuple[Axis, ...],
+    value: TupleReduction,
+    names: Sequence[str] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The results of the stage `name`, one for each part of `value`."""
+    """The results of the stage `name`, one for each part of `value`; `names` in place of `name_part`."""
     body = _body(f"stage `{name}`", axes, value)
+    known = [f"{name}_{part}" for part in value.parts] if names is None else names
     family: list[Tensor] = []
     family += [
-        Tensor(f"{name}_{part}", shape, e.dtype, body, name, family)
-        for part, e in zip(value.parts, value.values, strict=True)
+        Tensor(result, shape, e.dtype, body, name, family) for result, e in zip(known, value.values, strict=True)
     ]
     return tuple(family)
 

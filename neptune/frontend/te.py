@@ -8,7 +8,6 @@ names, input order and everything else of `neptune.frontend.assemble`. (`te.crea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,15 +19,10 @@ from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Reduction, Tensor, TupleReduction, build
-from neptune.frontend.choices import position
-from neptune.frontend.te_choices import Choice, recognise
+from neptune.frontend.te_choices import Choice, finite, folded_choice
 from neptune.frontend.tvm_expr import Names, Scope, known_dtype
-from neptune.ir.affine import poly
-from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import TRUE, Cast, Const, Expr, Var, select
-from neptune.ir.printer import print_expr
+from neptune.ir.expr import TRUE, Expr, Var
 from neptune.ir.program import Program
-from neptune.ir.reducers import REDUCERS
 
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
@@ -135,7 +129,7 @@ class _Scope(Scope):
             raise self.refuse("a reduction with its own combiner", "only sum, max, min and prod are supported")
         axes = self.bind(e.axis)
         condition = self.expr(e.condition)
-        start = self.expr(e.init[0]) if len(e.init) else _finite(self.expr(e.combiner.identity_element[0]))
+        start = self.expr(e.init[0]) if len(e.init) else finite(self.expr(e.combiner.identity_element[0]))
         return self.checked(
             e,
             lambda: builder.reduction(
@@ -145,37 +139,8 @@ class _Scope(Scope):
 
     def choice(self, e: Any) -> tuple[Choice, TupleReduction]:
         """A `te.Reduce` of pairs that is an argmax or argmin, and which component the value is."""
-        taken = "argmax and argmin of a value and its position, of equal values the first"
-        found = recognise(e.combiner)
-        if isinstance(found, str):
-            raise self.refuse("a reduction of tuples", found, legal=(taken,))
-        axes = self.bind(e.axis)
-        value, index = (self.expr(e.source[c]) for c in (found.value, 1 - found.value))
-        along = self.checked(e, lambda: position("a reduction of tuples", axes))
-        plain = index
-        while isinstance(plain, Cast):
-            plain = plain.arg
-        if poly(plain) != poly(along) or any(not isinstance(a.lo, Const) or a.lo.value < 0 for a in axes):
-            wrong = f"the index is not the position `{print_expr(along)}` along the reduction"
-            raise self.refuse(print_expr(index), wrong, legal=(taken,))
         starts = e.init if len(e.init) else e.combiner.identity_element
-        inits = tuple(_finite(self.expr(starts[c])) for c in (found.value, 1 - found.value))
-        if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
-            wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
-            raise self.refuse("a reduction of tuples", wrong, "start from index -1")
-        condition = self.expr(e.condition)
-        if condition != TRUE:
-            nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)
-            value, index = select(condition, value, nothing[0]), select(condition, index, nothing[1])
-        return found, TupleReduction(found.reducer, (value, index), axes, inits, ("value", "index"))
-
-
-def _finite(identity: Expr) -> Expr:
-    """TVM starts bfloat16 max and min from float32's extremes, which are infinite in bfloat16."""
-    if isinstance(identity, Const) and is_float(identity.dtype) and math.isfinite(identity.value):
-        row = DTYPES[identity.dtype]
-        return Const(min(max(identity.value, row.lowest), row.highest), identity.dtype)
-    return identity
+        return folded_choice(self, e.combiner, e.source, self.bind(e.axis), [self.expr(x) for x in starts], e.condition)
 
 
 def _combines(result: Any, pair: tuple[Any, Any]) -> bool:

@@ -9,12 +9,23 @@ first), provided that the index is the position along the axis.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
+
+from neptune.frontend.assemble import Axis, TupleReduction
+from neptune.frontend.choices import position
+from neptune.frontend.tvm_expr import Scope
+from neptune.ir.affine import poly
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import TRUE, Cast, Const, Expr, select
+from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
 
 _COMPARE = {
     tirx.LT: lambda a, b: a < b,
@@ -108,3 +119,94 @@ def _choice(e: Any) -> tuple[Any, Any, Any] | None:
     if isinstance(e, tvm.ir.Call) and str(getattr(e.op, "name", "")).endswith("if_then_else"):
         return tuple(a for a in e.args if isinstance(a, tvm.ir.Expr))
     return None
+
+
+def folded_choice(
+    scope: Scope, combiner: Any, source: Sequence[Any], axes: tuple[Axis, ...], starts: Sequence[Expr], condition: Any
+) -> tuple[Choice, TupleReduction]:
+    """The argmax or argmin that `combiner` (with `lhs`, `rhs` and `result`) makes of `source`.
+
+    ExpressionError for other combiners, and for indices that are not the position along the reduction.
+    """
+    taken = "argmax and argmin of a value and its position, of equal values the first"
+    found = recognise(combiner)
+    if isinstance(found, str):
+        raise scope.refuse("a reduction of tuples", found, legal=(taken,))
+    value, index = (scope.expr(source[c]) for c in (found.value, 1 - found.value))
+    along = scope.checked(source[1 - found.value], lambda: position("a reduction of tuples", axes))
+    plain = index
+    while isinstance(plain, Cast):
+        plain = plain.arg
+    if poly(plain) != poly(along) or any(not isinstance(a.lo, Const) or a.lo.value < 0 for a in axes):
+        wrong = f"the index is not the position `{print_expr(along)}` along the reduction"
+        raise scope.refuse(print_expr(index), wrong, legal=(taken,))
+    inits = tuple(finite(starts[c]) for c in (found.value, 1 - found.value))
+    if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
+        wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
+        raise scope.refuse("a reduction of tuples", wrong, "start from index -1")
+    where = scope.expr(condition)
+    if where != TRUE:
+        nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)
+        value, index = select(where, value, nothing[0]), select(where, index, nothing[1])
+    return found, TupleReduction(found.reducer, (value, index), axes, inits, ("value", "index"))
+
+
+def finite(identity: Expr) -> Expr:
+    """TVM starts bfloat16 max and min from float32's extremes, which are infinite in bfloat16."""
+    if isinstance(identity, Const) and is_float(identity.dtype) and math.isfinite(identity.value):
+        row = DTYPES[identity.dtype]
+        return Const(min(max(identity.value, row.lowest), row.highest), identity.dtype)
+    return identity
+
+
+# --- a combiner as a PrimFunc says it ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """What a block folds: `result` says the new state in terms of the old (`lhs`) and of one element (`rhs`)."""
+
+    lhs: tuple[Any, ...]
+    rhs: tuple[Any, ...]
+    result: tuple[Any, ...]
+
+
+def split_update(old: Sequence[Any], new: Sequence[Any]) -> tuple[Combiner, list[Any]] | None:
+    """The combiner and the elements of `old[c] = new[c]`, where `new` chooses between `old` and something else.
+
+    `select(y0[i] > x[i, k], y0[i], x[i, k])` of the loads `y0[i]`, `y1[i]` folds the element `x[i, k]`. None where
+    a component chooses between more than two values. What is left over by a wrong guess, no combiner has.
+    """
+    source: list[Any] = []
+    for mine, e in zip(old, new, strict=True):
+        others: list[Any] = []
+        for leaf in _leaves(e):
+            if not any(tvm_ffi.structural_equal(leaf, x) for x in (mine, *others)):
+                others.append(leaf)
+        if len(others) != 1:
+            return None
+        source += others
+    lhs = tuple(tirx.Var(f"lhs{c}", e.ty.dtype) for c, e in enumerate(old))
+    rhs = tuple(tirx.Var(f"rhs{c}", e.ty.dtype) for c, e in enumerate(source))
+    known = [*zip(old, lhs, strict=True), *zip(source, rhs, strict=True)]
+    return Combiner(lhs, rhs, tuple(_replaced(e, known) for e in new)), source
+
+
+def _leaves(e: Any) -> Iterator[Any]:
+    """What an expression of choices can be."""
+    choice = _choice(e)
+    parts = choice[1:] if choice is not None else (e.a, e.b) if type(e) in _PICK else ()
+    yield from (x for part in parts for x in _leaves(part)) if parts else (e,)
+
+
+def _replaced(e: Any, known: Sequence[tuple[Any, Any]]) -> Any:
+    """Whole subexpressions of choices and comparisons replaced by variables."""
+    for whole, variable in known:
+        if tvm_ffi.structural_equal(e, whole):
+            return variable
+    choice = _choice(e)
+    if choice is not None:
+        return tirx.Select(*(_replaced(x, known) for x in choice))
+    if type(e) in (*_COMPARE, *_PICK, tirx.And, tirx.Or):
+        return type(e)(_replaced(e.a, known), _replaced(e.b, known))
+    return tirx.Not(_replaced(e.a, known)) if isinstance(e, tirx.Not) else e

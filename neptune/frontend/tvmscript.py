@@ -28,6 +28,7 @@ from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build
+from neptune.frontend.te_choices import folded_choice, split_update
 from neptune.frontend.tvm_expr import Names, Scope, known_dtype
 from neptune.ir.expr import Const, Expr, binary, rewrite, walk
 from neptune.ir.printer import print_expr
@@ -36,7 +37,7 @@ from neptune.ir.program import ZERO, Program
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 _TAKEN = (
     "blocks of spatial and reduce axes, each in a loop nest of its own",
-    "one store per block, at the block's own axes",
+    "one store per block, at the block's own axes (or two: argmax and argmin)",
     "y[i] = y[i] ⊕ e with T.init(), ⊕ one of +, *, T.max, T.min",
 )
 _SPATIAL, _REDUCE = 0, 2
@@ -200,7 +201,9 @@ class _Importer(Names):
     # --- stages --------------------------------------------------------------------------------------
 
     def stage(self, nest: _Nest) -> None:
-        """Define the tensor that a block writes."""
+        """Define the tensors that a block writes."""
+        if isinstance(nest.block.body, tirx.SeqStmt):
+            return self.pair(nest)
         store = self.only_store(nest)
         buffer, name = store.buffer, self.name(store.buffer, store.buffer.name)
         scope = Scope(self, name, self.tensor)
@@ -235,15 +238,58 @@ class _Importer(Names):
     def only_store(self, nest: _Nest) -> Any:
         """The one store of a block."""
         body = nest.block.body
-        if isinstance(body, tirx.SeqStmt):
-            raise self.several_stores(nest)
         if not isinstance(body, tirx.BufferStore):
             raise self.refuse(nest.name, f"its body is {type(body).__name__}, not one store")
         return body
 
-    def several_stores(self, nest: _Nest) -> ExpressionError:
-        """A block that stores several values: where reductions of tuples (argmax) would be recognised."""
-        return self.refuse(nest.name, "it stores several values: a reduction of tuples is not supported")
+    def pair(self, nest: _Nest) -> None:
+        """Define the two tensors of a block that chooses: an argmax or argmin."""
+        stores, new = self.updates(nest)
+        name = self.name(nest.block, nest.name)
+        names = [self.name(s.buffer, s.buffer.name) for s in stores]
+        scope = Scope(self, name, self.tensor)
+        axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
+        shapes = [tuple(scope.expr(d) for d in s.buffer.shape) for s in stores]
+        spatial = [axis for axis, kind in axes if kind == _SPATIAL]
+        if not _same_place(*stores) or not all(map(_same_size, *shapes)):
+            raise self.refuse(nest.name, f"`{names[0]}` and `{names[1]}` are not stored at the same place")
+        out = self.out_axes(nest, scope, stores[0], shapes[0], spatial)
+        starts = self.starts(nest, scope, stores)
+        split = split_update([tvm.tirx.BufferLoad(s.buffer, s.indices) for s in stores], new)
+        if split is None:
+            raise self.refuse(nest.name, "what it stores is not chosen between the old values and new ones")
+        reduced = tuple(axis for axis, kind in axes if kind == _REDUCE)
+        choice, folded = folded_choice(scope, *split, reduced, starts, tirx.const(True, "bool"))
+        if any(s.buffer in self.read for s in stores):
+            raise self.refuse(nest.name, f"what it folds reads `{name}` itself, or a block before it did")
+        order = (choice.value, 1 - choice.value)
+        family = builder.define_family(name, shapes[0], out, folded, [names[c] for c in order])
+        self.tensors |= {stores[c].buffer: t for c, t in zip(order, family, strict=True)}
+
+    def updates(self, nest: _Nest) -> tuple[list[Any], list[Any]]:
+        """The two stores of a block, and the values that are bound to variables before any of them."""
+        parts = list(nest.block.body.seq)
+        lets, stores = parts[:-2], parts[-2:]
+        bound = [(p.var, p.value) for p in lets if isinstance(p, tirx.Bind)]
+        plain = len(bound) == len(lets) and all(isinstance(s, tirx.BufferStore) for s in stores)
+        new = [v for s in stores for x, v in bound if s.value.same_as(x)] if plain else []
+        if len(new) != 2 or stores[0].buffer.same_as(stores[1].buffer) or nest.block.init is None:
+            what = "it stores several values, and not as an argmax of te.create_prim_func does"
+            raise self.refuse(nest.name, what, "with T.init(); both values bound to variables, then two stores")
+        return stores, new
+
+    def starts(self, nest: _Nest, scope: Scope, stores: list[Any]) -> list[Expr]:
+        """What the two results of a block start from."""
+        init = nest.block.init
+        parts = list(init.seq) if isinstance(init, tirx.SeqStmt) else []
+        if len(parts) != 2 or not all(
+            isinstance(p, tirx.BufferStore) and p.buffer.same_as(s.buffer) and _same_place(p, s)
+            for p, s in zip(parts, stores, strict=True)
+        ):
+            raise self.refuse(nest.name, "T.init() does not store what the block updates")
+        if any(s.buffer in self.tensors or s.buffer in self.read for s in stores):
+            raise self.refuse(nest.name, "what it writes was read or written before it")
+        return [scope.expr(p.value) for p in parts]
 
     def out_axes(
         self, nest: _Nest, scope: Scope, store: Any, shape: tuple[Expr, ...], spatial: list[Axis]
@@ -375,6 +421,11 @@ class _Importer(Names):
 def _same(a: Any, b: Any) -> bool:
     """True where two integer expressions are provably equal."""
     return bool(sym.Analyzer().can_prove_equal(a, b))
+
+
+def _same_place(a: Any, b: Any) -> bool:
+    """True where two stores have equal indices."""
+    return len(a.indices) == len(b.indices) and all(map(_same, a.indices, b.indices))
 
 
 def _is_one(e: Any) -> bool:

@@ -6,7 +6,9 @@
 Semantics.  Float arithmetic is that of the real numbers rounded to `dtype` at every node; a Cast is one
 explicit rounding.  `floordiv` and `mod` round towards minus infinity, `round` to the nearest integer and ties
 to even, `trunc` towards zero.  `shl` drops the bits that leave the dtype, `shr` keeps the sign; a shift by less
-than 0 or by the width and more is undefined, as is a division by 0.  `Select` evaluates as a choice:
+than 0 or by the width and more is undefined, as is a division by 0.  Integer arithmetic is that of the integers:
+where `add`, `sub`, `mul`, `neg` or a sum leaves its dtype the value is undefined (proofs about indices rest on
+that, and back ends differ: Triton wraps, LLVM may not).  `Select` evaluates as a choice:
 the branch that is not taken contributes nothing, not even a NaN.  `max` and `min` follow the reducers of
 the same name.  Nodes are frozen and compared by structure (`==` is structural; an equality *expression*
 is `eq(a, b)`).  Constructors fold integer constants only: a float expression is never rewritten here.

@@ -113,6 +113,12 @@ def test_a_product_uses_the_matrix_unit_and_takes_its_epilogue_along() -> None:
     assert set(kernel.params) == {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"}
 
 
+def test_a_convolution_is_products_in_a_loop_over_its_window() -> None:
+    kernel = neptune.compile(BY_NAME["conv2d_channels"].make(), target="llvm")
+    assert not kernel.facts.temporaries and kernel.source.count("tl.dot(") == 2
+    assert not any(d.kind == "lowering" for d in kernel.build.decisions)
+
+
 def test_a_chain_of_maps_is_one_kernel() -> None:
     assert len(neptune.compile(BY_NAME["chained"].make(), target="llvm").facts.kernels) == 1
 

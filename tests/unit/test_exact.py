@@ -192,10 +192,10 @@ def guarded(tiles: TileProgram) -> TileProgram:
 
 def test_causal_attention_is_checked_in_under_a_second() -> None:
     original, tiles = prefill_causal(depth=128), guarded(attention(128))
-    started = time.perf_counter()
+    started = time.process_time()
     report = check_exact(original, tiles)
     assert report.accepted, str(report)
-    assert time.perf_counter() - started < 1.5
+    assert time.process_time() - started < 1.5
 
 
 def test_wrong_attentions_are_rejected() -> None:

@@ -229,12 +229,43 @@ def test_strides_of_a_parameter_are_refused():
         from_tvmscript(script(body, 'h: T.handle, y: T.Buffer((8,), "float32")'))
 
 
-def test_a_reduction_of_tuples_is_refused_in_one_place():
-    pair = te.comm_reducer(
-        lambda a, b: (tirx.max(a[0], b[0]), tirx.Select(a[0] >= b[0], a[1], b[1])),
-        lambda t, u: (tirx.min_value(t), tirx.const(-1, u)),
-    )
-    x, k = te.placeholder((8,), "float32", "x"), te.reduce_axis((0, 8), "k")
-    outs = te.compute((1,), lambda i: pair((x[k], k), axis=k), "best")
-    with pytest.raises(ExpressionError, match="a reduction of tuples is not supported"):
-        from_tvmscript(te.create_prim_func([x, *outs]))
+def best(combine, start=-1, swapped=False):
+    """The PrimFunc of [value, index] of each row, by a TE combiner of such pairs."""
+    pair = te.comm_reducer(combine, lambda t, u: (tirx.min_value(t), tirx.const(start, u)))
+    m, n = te.var("m"), te.var("n")
+    x, k = te.placeholder((m, n), "float32", "x"), te.reduce_axis((0, n), "k")
+    value, index = te.compute((m,), lambda i: pair((x[i, k], k), axis=k), "best")
+    return te.create_prim_func([x, index, value] if swapped else [x, value, index])
+
+
+def first(a, b):
+    return tirx.max(a[0], b[0]), tirx.Select(a[0] >= b[0], a[1], b[1])
+
+
+def ordered(a, b):
+    keep = tirx.Or(a[0] > b[0], tirx.And(a[0] == b[0], a[1] < b[1]))
+    return tirx.Select(keep, a[0], b[0]), tirx.Select(keep, a[1], b[1])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("combine, start", [(first, -1), (ordered, 2**31 - 1)])
+def test_argmax(combine, start, swapped):
+    kernel = neptune.compile(best(combine, start, swapped), target="llvm")
+    x = torch.randint(-3, 4, (6, 21)).float()
+    results = dict(zip(kernel.outputs, kernel(x), strict=True))
+    assert torch.equal(results["best_v0"], x.max(1).values)
+    assert torch.equal(results["best_v1"].long(), (x == x.max(1).values[:, None]).long().argmax(1))
+
+
+@pytest.mark.parametrize(
+    "combine, message",
+    [
+        (lambda a, b: (tirx.max(a[0], b[0]), tirx.Select(a[0] > b[0], a[1], b[1])), "it keeps the last"),
+        (lambda a, b: (tirx.max(a[0], b[0]), tirx.Select(a[0] >= b[0], b[1], a[1])), "neither argmax nor argmin"),
+        (lambda a, b: (tirx.max(a[0], b[0]), a[1] + b[1]), "neither|not chosen|only comparisons"),
+        (lambda a, b: (tirx.max(a[0], b[0]), tirx.max(a[1], b[1])), "neither argmax nor argmin"),
+    ],
+)
+def test_other_reductions_of_tuples_are_refused(combine, message):
+    with pytest.raises(ExpressionError, match=message):
+        from_tvmscript(best(combine))
