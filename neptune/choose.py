@@ -57,7 +57,22 @@ def named(template: Function | str) -> tuple[str, Function]:
         )
     if isinstance(template, Template):
         return template.name, template
-    return getattr(template, "__name__", type(template).__name__), template
+    name = getattr(template, "__name__", type(template).__name__)
+    _check_signature(name, template)
+    return name, template
+
+
+def _check_signature(name: str, template: Function) -> None:
+    """Raise ScheduleError for what cannot be called with a Schedule alone, and for what would not run when called."""
+    asked, legal = f"template `{name}`", ("def template(sch): …", "@neptune.template(BLOCK_M=[64, 128])")
+    if any(is_kind(template) for is_kind in (inspect.isgeneratorfunction, inspect.iscoroutinefunction)):
+        raise ScheduleError(asked, "it is a generator or a coroutine, of which a call does nothing", legal=legal)
+    try:
+        inspect.signature(template).bind(None)
+    except TypeError as error:
+        raise ScheduleError(asked, f"it cannot be called with a Schedule: {error}", legal=legal) from None
+    except ValueError:  # a function written in C
+        return
 
 
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:

@@ -182,11 +182,11 @@ class Plans:
 
     def replay(self, args: Sequence[Any], out: Any) -> Tensor | tuple[Tensor, ...] | None:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""
-        given = () if out is None else (out,) if isinstance(out, Tensor) else tuple(out)
+        given = _given(out)
         inputs = args[: self._count]
-        key = self._key(args, given)
+        key = None if given is None else self._key(args, given)
         plan = None if key is None else self._plans.get(key)
-        if plan is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
+        if plan is None or given is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
             return None
         outputs = given or tuple([b.make() for b in plan.outputs])
         floats = [s for s in args[self._count :] if type(s) is float]
@@ -201,8 +201,8 @@ class Plans:
 
     def learn(self, args: Sequence[Any], out: Any, plan: Plan) -> None:
         """Keep the plan of a call that the long way has carried out."""
-        given = () if out is None else (out,) if isinstance(out, Tensor) else tuple(out)
-        key = self._key(args, given)
+        given = _given(out)
+        key = None if given is None else self._key(args, given)
         with self._lock:
             for step in plan.steps:
                 if step.compiled.hash not in self._compiled:
@@ -225,6 +225,13 @@ class Plans:
             # Any float will do where one did; integers may be lengths.
             key.append(None if kind is float else s)
         return tuple(key)
+
+
+def _given(out: Any) -> tuple[Any, ...] | None:
+    """What `out=` gives, as a tuple; None for what the long way refuses."""
+    if out is None:
+        return ()
+    return (out,) if isinstance(out, Tensor) else tuple(out) if isinstance(out, list | tuple) else None
 
 
 def _apart(tensors: Sequence[Tensor], spans: Sequence[int], outputs: int) -> bool:

@@ -33,7 +33,7 @@ def test_a_repair_that_is_not_performed_is_named(monkeypatch):
     monkeypatch.setenv("NEPTUNE_FUSION_FUEL", "0")
     kernel = neptune.compile(softmax(), "softmax_online", target="llvm")
     (spent,) = [d for d in kernel.build.decisions if d.kind == "fuel"]
-    assert spent.subject == "sch.rolling_update('l', Loop('m', 'j0'))"
+    assert spent.subject == 'sch.rolling_update("l", sch.loop("m", "j0"))'
     assert not any(d.verdict == "rolled" for d in kernel.build.decisions)
 
 
