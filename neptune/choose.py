@@ -7,6 +7,7 @@ import inspect
 import logging
 import pkgutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -78,11 +79,11 @@ def _check_signature(name: str, template: Function) -> None:
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
     """Run a template, at most up to its fusion number `fuel`; what was not done is a Decision."""
     sch.fuel = fuel
-    try:
+    with suppress(OutOfFuel):
         template(sch)
-    except OutOfFuel as spent:
-        return (Decision("fuel", spent.asked, "not performed, nor anything behind it", spent.wrong),)
-    return ()
+    if sch.spent is None:
+        return ()
+    return (Decision("fuel", sch.spent.asked, "not performed, nor anything behind it", sch.spent.wrong),)
 
 
 def automatic(program: Program, fuel: int | None = None) -> tuple[str, Schedule, tuple[Decision, ...]]:

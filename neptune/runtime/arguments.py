@@ -244,6 +244,8 @@ def _layout(t: Any) -> Any:
 
 def _in_memory(t: torch.Tensor) -> bool:
     """Whether a tensor has an address; tracers' and transformations' have none."""
+    if type(t) is not torch.Tensor and hasattr(t, "fake_mode"):
+        return False
     try:
         return t.data_ptr() != 0 or t.numel() == 0
     except RuntimeError:

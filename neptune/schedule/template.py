@@ -102,7 +102,9 @@ def template(
     @public
     def made(fn: Callable[..., None]) -> Template:
         doc = (inspect.getdoc(fn) or "").split("\n")[0]
-        return Template(getattr(fn, "__name__", type(fn).__name__), fn, _candidates(tunables), _candidates(choices), doc)
+        return Template(
+            getattr(fn, "__name__", type(fn).__name__), fn, _candidates(tunables), _candidates(choices), doc
+        )
 
     return made
 
