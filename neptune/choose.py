@@ -7,6 +7,7 @@ import inspect
 import logging
 import pkgutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -57,17 +58,32 @@ def named(template: Function | str) -> tuple[str, Function]:
         )
     if isinstance(template, Template):
         return template.name, template
-    return getattr(template, "__name__", type(template).__name__), template
+    name = getattr(template, "__name__", type(template).__name__)
+    _check_signature(name, template)
+    return name, template
+
+
+def _check_signature(name: str, template: Function) -> None:
+    """Raise ScheduleError for what cannot be called with a Schedule alone, and for what would not run when called."""
+    asked, legal = f"template `{name}`", ("def template(sch): …", "@neptune.template(BLOCK_M=[64, 128])")
+    if any(is_kind(template) for is_kind in (inspect.isgeneratorfunction, inspect.iscoroutinefunction)):
+        raise ScheduleError(asked, "it is a generator or a coroutine, of which a call does nothing", legal=legal)
+    try:
+        inspect.signature(template).bind(None)
+    except TypeError as error:
+        raise ScheduleError(asked, f"it cannot be called with a Schedule: {error}", legal=legal) from None
+    except ValueError:  # a function written in C
+        return
 
 
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
     """Run a template, at most up to its fusion number `fuel`; what was not done is a Decision."""
     sch.fuel = fuel
-    try:
+    with suppress(OutOfFuel):
         template(sch)
-    except OutOfFuel as spent:
-        return (Decision("fuel", spent.asked, "not performed, nor anything behind it", spent.wrong),)
-    return ()
+    if sch.spent is None:
+        return ()
+    return (Decision("fuel", sch.spent.asked, "not performed, nor anything behind it", sch.spent.wrong),)
 
 
 def automatic(program: Program, fuel: int | None = None) -> tuple[str, Schedule, tuple[Decision, ...]]:

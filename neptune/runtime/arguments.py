@@ -108,8 +108,9 @@ class Signature:
         """Kind, device, dtype, rank and the last stride; `device` is a type or, for one GPU of several, its name."""
         if not isinstance(t, torch.Tensor):
             self._refuse(f"argument `{b.name}` is {type(t).__name__} {_short(t)}", legal=["a torch.Tensor"])
-        if t.layout != torch.strided:
-            self._refuse(f"argument `{b.name}` has layout {t.layout}", legal=["torch.strided"])
+        if t.layout != torch.strided or t.is_nested:
+            layout = "nested" if t.is_nested else t.layout
+            self._refuse(f"argument `{b.name}` has layout {layout}", legal=["torch.strided"])
         if t.is_neg() or t.is_conj():
             # Such a view is a sign that memory does not hold.
             self._refuse(f"argument `{b.name}` is a lazily negated view", hint=f"{b.name}.resolve_neg()")
@@ -120,6 +121,11 @@ class Signature:
             )
         if device not in (t.device.type, str(t.device)):
             self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=f'{b.name}.to("{device}")')
+        if not _in_memory(t):
+            self._refuse(
+                f"argument `{b.name}` has no elements in memory: it is a fake tensor, or one inside torch.vmap",
+                hint="call the kernel outside, on plain tensors",
+            )
         if t.dtype != getattr(torch, b.dtype):
             cast = f"{b.name}.to(torch.{b.dtype})"
             self._refuse(f"argument `{b.name}` is {t.dtype}", legal=[f"torch.{b.dtype}"], hint=cast)
@@ -230,10 +236,20 @@ class Signature:
 
 def _layout(t: Any) -> Any:
     """What the checks look at; of what is no dense tensor, something that has never passed."""
-    if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-        refused = t.is_neg() or t.is_conj() or (t.requires_grad and torch.is_grad_enabled())
+    if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested:
+        refused = t.is_neg() or t.is_conj() or (t.requires_grad and torch.is_grad_enabled()) or not _in_memory(t)
         return t.dtype, t.device, t.shape, t.stride(), refused
     return object()
+
+
+def _in_memory(t: torch.Tensor) -> bool:
+    """Whether a tensor has an address; tracers' and transformations' have none."""
+    if type(t) is not torch.Tensor and hasattr(t, "fake_mode"):
+        return False
+    try:
+        return t.data_ptr() != 0 or t.numel() == 0
+    except RuntimeError:
+        return False
 
 
 def _dims(b: Buffer) -> str:

@@ -227,6 +227,12 @@ class Kernel:
         """
         from neptune.runtime.report import report
 
+        if self._make_build is None:
+            raise RecordError(
+                f"kernel.report of `{self.name}`",
+                "this kernel was loaded, and a saved kernel does not hold the passes that made it",
+                hint="kernel.explain() needs none; a kernel of neptune.compile has a report",
+            )
         page = report(self.build, self.facts)
         try:
             Path(path).write_text(page, encoding="utf-8")

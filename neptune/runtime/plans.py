@@ -201,7 +201,8 @@ class Plans:
 
     def learn(self, args: Sequence[Any], out: Any, plan: Plan) -> None:
         """Keep the plan of a call that the long way has carried out."""
-        key = self._key(args, _given(out) or ())
+        given = _given(out)
+        key = None if given is None else self._key(args, given)
         with self._lock:
             for step in plan.steps:
                 if step.compiled.hash not in self._compiled:
@@ -227,7 +228,7 @@ class Plans:
 
 
 def _given(out: Any) -> tuple[Any, ...] | None:
-    """The tensors of `out=`; None where it is something else."""
+    """What `out=` gives, as a tuple; None for what the long way refuses."""
     if out is None:
         return ()
     return (out,) if isinstance(out, Tensor) else tuple(out) if isinstance(out, list | tuple) else None

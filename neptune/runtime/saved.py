@@ -63,7 +63,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
         finally:
             # The unfinished one, or the one that was replaced.
             shutil.rmtree(fresh, ignore_errors=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise RecordError(asked, f"it cannot be written: {error}", hint="a folder of yours, with room") from None
 
 

@@ -23,15 +23,16 @@ class OutOfFuel(FusionError):
     """A fusion that NEPTUNE_FUSION_FUEL does not allow any more."""
 
 
-def spend(fuel: int | None, done: Iterable[str], primitive: str, call: object) -> None:
-    """Raise OutOfFuel where `primitive` is a fusion and, by their names, `fuel` fusions are done."""
+def spend(fuel: int | None, done: Iterable[str], primitive: str, call: object) -> OutOfFuel | None:
+    """What to raise where `primitive` is a fusion and, by their names, `fuel` fusions are done."""
     if fuel is None or primitive not in FUSIONS:
-        return
+        return None
     count = sum(p in FUSIONS for p in done)
-    if count >= fuel:
-        raise OutOfFuel(
-            str(call), f"this is fusion {count + 1}, and NEPTUNE_FUSION_FUEL={fuel}", hint="unset NEPTUNE_FUSION_FUEL"
-        )
+    if count < fuel:
+        return None
+    return OutOfFuel(
+        str(call), f"this is fusion {count + 1}, and NEPTUNE_FUSION_FUEL={fuel}", hint="unset NEPTUNE_FUSION_FUEL"
+    )
 
 
 def tell(primitive: str, call: object, decisions: Iterable[Decision]) -> None:

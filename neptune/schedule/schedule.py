@@ -27,7 +27,7 @@ from neptune.schedule.cache_write import cache_write
 from neptune.schedule.checked import checked, primitive
 from neptune.schedule.compute_at import compute_at
 from neptune.schedule.decompose_reduction import decompose_reduction
-from neptune.schedule.fuel import spend, tell
+from neptune.schedule.fuel import OutOfFuel, spend, tell
 from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
@@ -49,6 +49,8 @@ class ScheduleBase:
     """
 
     fuel: int | None = None
+    spent: OutOfFuel | None = None
+    """The fusion that there was no fuel for: nothing is performed behind it, whoever catches it."""
 
     @public
     def __init__(self, program: Program) -> None:
@@ -284,7 +286,10 @@ class ScheduleBase:
     def _commit(self, state: State, primitive: str, *args: Any) -> None:
         """The only place where the schedule changes."""
         step = Step(primitive, args, state.program)
-        spend(self.fuel, (s.primitive for s in self._trace), primitive, step)
+        if self.spent is None:
+            self.spent = spend(self.fuel, (s.primitive for s in self._trace), primitive, step)
+        if self.spent is not None:
+            raise self.spent
         tell(primitive, step, state.decisions[len(self._state.decisions) :])
         self._state = state
         self._trace.append(step)

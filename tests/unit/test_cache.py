@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
 import neptune
 from neptune import cache, compiler, config
 from neptune.errors import NeptuneError, RecordError, ScheduleError
-from neptune.ir.expr import Const
+from neptune.ir.expr import Const, Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Scalar
 from neptune.runtime import store
@@ -589,3 +590,51 @@ def test_writers_that_are_killed(folder, writers):
     # Nor does a half entry in the way matter.
     reader.put(KEY, whole[0])
     assert reader.get(KEY) == whole[0]
+
+
+# --- what the log says ---------------------------------------------------------------------------
+
+
+def said(caplog, **options) -> str:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "neptune.cache"):
+        compiled(**options)
+    return "\n".join(r.getMessage() for r in caplog.records if r.name == "neptune.cache")
+
+
+def test_hits_misses_and_reasons_are_logged(folder, monkeypatch, caplog, tmp_path):
+    assert said(caplog).startswith("`rows` is not there: ")
+    assert said(caplog) == f"`rows` found: {entries(folder)[0]}"
+    tensor = torch.zeros(1)
+    assert "cannot be told: " in said(caplog, template=lambda sch: (rows_fused(sch), tensor))
+    monkeypatch.setenv("NEPTUNE_DUMP", str(tmp_path / "dump"))
+    assert "not cached: with NEPTUNE_DUMP" in said(caplog)
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
+    assert "not cached: NEPTUNE_CACHE_DIR=0" in said(caplog)
+
+
+def test_sizes_and_params_of_any_spelling_are_one_request(folder, no_compiler):
+    compiled(params={"BLOCK_M": 32}, shapes={"m": 64}, bounds={"n": 128})
+    no_compiler()
+    size = {s.name: Var(s.name) for s in rows_program().scalars}
+    again = compiled(params={"BLOCK_M": numpy.int64(32)}, shapes={size["m"]: numpy.int32(64)}, bounds={size["n"]: 128})
+    assert again.params["BLOCK_M"] == 32 and len(entries(folder)) == 1
+
+
+def test_the_fuel_is_part_of_the_request(monkeypatch):
+    keys = set()
+    for fuel in ("", "0", "1"):
+        monkeypatch.setenv("NEPTUNE_FUSION_FUEL", fuel)
+        keys.add(cache.request_key(cache.Request(rows_program(), "stagewise", "llvm", {}, {}, {}, config.read())))
+    assert len(keys) == 3
+
+
+def test_usage_and_trouble(folder, tmp_path):
+    assert Store(tmp_path / "cache").usage() == (0, 0)
+    compiled()
+    assert Store(tmp_path / "cache").usage() == (1, entries(folder)[0].stat().st_size)
+    assert Store(tmp_path / "cache").trouble() is None and Store(tmp_path / "new" / "cache").trouble() is None
+    folder.chmod(0o777)
+    assert Store(tmp_path / "cache").trouble() == "others may write there"
+    (tmp_path / "file").touch()
+    assert "is no folder" in str(Store(tmp_path / "file" / "cache").trouble())

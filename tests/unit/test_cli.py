@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import neptune
 from neptune import choose, config, environment
 from neptune.commands import app
 from neptune.errors import InternalError
@@ -280,3 +281,23 @@ def test_missing_packages_are_named(tmp_path):
     done = subprocess.run([sys.executable, "-m", "neptune.cli"], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 2
     assert done.stderr == "the neptune command needs click: pip install 'neptune-compiler[cli]'\n"
+
+
+def test_save_writes_what_load_reads(file, tmp_path):
+    args = ("compile", f"{file}:rows", "-t", f"{file}:fused", "--save", str(tmp_path / "k"))
+    done = invoke(*args)
+    assert done.exit_code == 0 and done.stdout == f"wrote {tmp_path / 'k'}\n"
+    assert neptune.load(tmp_path / "k").name == "rows"
+    assert json.loads(invoke(*args, "--json").stdout)["saved"] == str(tmp_path / "k")
+    assert invoke(*args[:-1], str(tmp_path)).exit_code == 1
+    assert invoke(*args, "--ir", "fused").exit_code == 2
+
+
+def test_check_env_shows_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path / "c"))
+    assert environment._cache().found == f"{tmp_path / 'c' / 'compiled'}: 0 kernels, 0.0 MiB"
+    (tmp_path / "c").touch()
+    found = environment._cache()
+    assert not found.good and not found.required and "NEPTUNE_CACHE_DIR" in found.remedy
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
+    assert environment._cache().good

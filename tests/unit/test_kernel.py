@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neptune
 from neptune.ir.parser import parse_program
@@ -177,3 +178,40 @@ def test_public_names():
     assert set(neptune.__all__) <= set(dir(neptune))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = neptune.nothing
+
+
+def _in_vmap(kernel, x, w):
+    return torch.vmap(lambda a: kernel(a, w, 2.0, 1))(torch.stack([x, x]))
+
+
+def _fake(kernel, x, w):
+    with FakeTensorMode() as mode:
+        a, b = mode.from_tensor(x), mode.from_tensor(w)
+    return kernel(a, b, 2.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (_in_vmap, "no elements in memory"),
+        (_fake, "no elements in memory"),
+        (lambda k, x, w: k(x.to("meta"), w, 2.0, 1), "on meta"),
+        (lambda k, x, w: k(torch.nested.nested_tensor([x]), w, 2.0, 1), "layout nested"),
+        (lambda k, x, w: k(x, w, 2.0, 1, out=3), "out= is int"),
+        (lambda k, x, w: k(x, w, 2.0, 1, out=(t for t in [x])), "out= is generator"),
+    ],
+)
+def test_tensors_without_memory_are_refused_after_good_ones_too(call, words):
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    x, w = torch.randn(3, 4), torch.randn(4)
+    for _ in range(2):
+        with pytest.raises(neptune.ShapeError, match=words):
+            call(kernel, x, w)
+        # The same layouts, now known to be good.
+        kernel(x, w, 2.0, 1)
+
+
+def test_a_loaded_kernel_says_why_it_has_no_report(tmp_path):
+    neptune.compile(rows_program(), rows_fused, target="llvm").save(tmp_path / "k")
+    with pytest.raises(neptune.RecordError, match="does not hold the passes"):
+        neptune.load(tmp_path / "k").report(tmp_path / "r.html")

@@ -54,7 +54,7 @@ def test_a_topic_that_does_not_exist_is_refused_with_the_legal_ones(word):
 
 def test_what_fusion_says(monkeypatch, capsys):
     _, said = compiled(monkeypatch, capsys, "fusion")
-    assert "[neptune.fusion] sch.rolling_update('l', Loop('m', 'j0'))" in said and "l: rolled" in said
+    assert '[neptune.fusion] sch.rolling_update("l", sch.loop("m", "j0"))' in said and "l: rolled" in said
     assert "proved" not in said and "[neptune.tile]" not in said and "sch.split" not in said
     _, said = compiled(monkeypatch, capsys, "+fusion")
     assert "proved commute" in said

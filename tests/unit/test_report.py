@@ -67,7 +67,8 @@ def test_it_says_what_explain_says(kernel, page):
             assert proof.split(": ", 1)[1].split("  [")[0] in text
     assert f"torch {__import__('torch').__version__}" in text and "neptune-compiler 0." in text
     assert all(f"{k} = {v}" in text for k, v in said["params"].items())
-    assert all(call in text for call in said["schedule"])
+    # Declaring a tile size makes no form of the program.
+    assert all(call in text for call in said["schedule"] if not call.startswith("sch.param("))
     assert all(c["verdict"] in text for c in said["checks"].values())
     # Every line of the source, whatever the colours made of it.
     assert all(line.strip() in text for line in kernel.source.splitlines())

@@ -83,3 +83,16 @@ def test_refusals(make: Any, words: list[str]) -> None:
         make()
     for w in words:
         assert w in str(error.value)
+
+
+def _yields(sch: Any) -> Any:
+    yield sch
+
+
+async def _waits(sch: Any) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [_yields, _waits, lambda: None, lambda sch, block: None, lambda *, sch: None])
+def test_functions_that_would_not_run_are_refused(wrong: Any) -> None:
+    with pytest.raises(ScheduleError, match=r"legal here: def template\(sch\)"):
+        neptune.compile(rows_program(), wrong, target="llvm")
