@@ -26,6 +26,7 @@ from neptune.errors import NeptuneError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE = str(Path(__file__).parent) + "/"
+PACKAGE_NAME = __name__.partition(".")[0]
 LIBRARY = str(Path(functools.__file__).parent) + "/"
 
 
@@ -50,11 +51,19 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     those of the standard library, through which it calls itself."""
     frames: list[TracebackType] = []
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(PACKAGE) and (not file.startswith(LIBRARY) or "site-packages" in file):
+        if not _ours(traceback):
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None
     for t in reversed(frames):
         kept = TracebackType(kept, t.tb_frame, t.tb_lasti, t.tb_lineno)
     return kept
+
+
+def _ours(traceback: TracebackType) -> bool:
+    frame = traceback.tb_frame
+    file = frame.f_code.co_filename
+    if file == "<string>":
+        # What the standard library writes for our classes: the __init__ of a dataclass.
+        return str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE_NAME
+    return file.startswith(PACKAGE) or (file.startswith(LIBRARY) and "site-packages" not in file)

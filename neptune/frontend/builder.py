@@ -284,6 +284,7 @@ def min(
     return reduction("min", expr, axis, where, init)
 
 
+@public
 def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
     """The largest value over `axis` and where it first stands: two results, of the value's dtype and int32.
 
@@ -293,11 +294,13 @@ def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None =
     return choice("argmax", _expr(expr), axis, None if where is None else _predicate(where))
 
 
+@public
 def argmin(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
     """The smallest value over `axis` and where it first stands; see `argmax`. NaN counts as the smallest."""
     return choice("argmin", _expr(expr), axis, None if where is None else _predicate(where))
 
 
+@public
 def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
     """The k (1 to 8) largest values over `axis`, descending, and where they stand: k values, then k indices.
 
@@ -306,10 +309,12 @@ def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike |
     return choice(top_row(k), _expr(expr), axis, None if where is None else _predicate(where))
 
 
+@public
 def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
     """The tensors side by side along a new last dimension: `stack(values, "v")[i, t]` is `values[t][i]`."""
     asked = f"stage `{name}`"
-    if not tensors or len({(t.shape, t.dtype) for t in tensors}) > 1:
+    alike = all(isinstance(t, Tensor) for t in tensors) and len({(t.shape, t.dtype) for t in tensors}) == 1
+    if not alike:
         raise ExpressionError(asked, "stack takes one or several tensors of one shape and dtype")
 
     def pick(*index: Expr) -> Expr:

@@ -24,6 +24,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, sym, tirx
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build
@@ -41,6 +42,7 @@ _TAKEN = (
 _SPATIAL, _REDUCE = 0, 2
 
 
+@public
 def from_tvmscript(
     source: tirx.PrimFunc | tvm.IRModule, inputs: Sequence[Any] | None = None, name: str | None = None
 ) -> Program:

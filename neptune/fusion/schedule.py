@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neptune.boundary import public
 from neptune.errors import NeptuneError, RecordError
 from neptune.fusion.privatize import privatize
 from neptune.ir.program import Program
@@ -34,6 +35,7 @@ class Schedule(ScheduleBase):
         self._commit(privatize(self._state, stage, loop), "privatize", stage, loop)
 
 
+@public
 def replay(program: Program, trace: Sequence[Step]) -> Schedule:
     """Apply a recorded trace to a fresh program.
 

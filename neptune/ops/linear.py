@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import Tensor, build, compute, maximum, placeholder, reduce_axis, sigmoid, sum, tanh, var
 from neptune.ir.expr import Expr
@@ -16,6 +17,7 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
+@public
 def matmul(
     dtype: str = "float16",
     *,

@@ -138,13 +138,18 @@ class Kernel:
         """The fused program, which every target executes."""
         return parse_program(self._artifact.programs["fused"])
 
-    @cached_property
+    @property
+    @public
     def build(self) -> Build:
         """Everything the compilation made, as programs; where it came from the cache, it is made again.
 
         Raises RecordError for a kernel that was loaded: it has texts. So it does where the template of a cached
         kernel has become another since.
         """
+        return self._build
+
+    @cached_property
+    def _build(self) -> Build:
         if self._make_build is None:
             raise RecordError(
                 f"kernel.build of `{self.name}`",

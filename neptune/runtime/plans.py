@@ -182,13 +182,15 @@ class Plans:
 
     def replay(self, args: Sequence[Any], out: Any) -> Tensor | tuple[Tensor, ...] | None:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""
-        given = () if out is None else (out,) if isinstance(out, Tensor) else tuple(out)
+        given = () if out is None else (out,) if isinstance(out, Tensor) else out
+        if not isinstance(given, list | tuple):
+            return None
         inputs = args[: self._count]
         key = self._key(args, given)
         plan = None if key is None else self._plans.get(key)
         if plan is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
             return None
-        outputs = given or tuple([b.make() for b in plan.outputs])
+        outputs = tuple(given) or tuple([b.make() for b in plan.outputs])
         floats = [s for s in args[self._count :] if type(s) is float]
         if not plan.run(inputs, outputs, floats):
             return None

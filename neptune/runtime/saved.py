@@ -22,6 +22,7 @@ import stat
 from pathlib import Path
 
 from neptune import config
+from neptune.boundary import public
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, unpack
 from neptune.runtime.kernel import Kernel
@@ -141,6 +142,7 @@ def _is_saved(folder: Path) -> bool:
 # --- loading -------------------------------------------------------------------------------------
 
 
+@public
 def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
     """A kernel that `kernel.save(path)` has written; needs torch and Triton only.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from neptune.boundary import public
 from neptune.errors import ScheduleError
 
 
@@ -49,11 +50,13 @@ class Template:
             wrong = f"its function does not take what is declared: {error}"
             raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *wanted])})"]) from None
 
+    @public
     def __call__(self, sch: Any) -> None:
         """Apply it to a Schedule: declare the tunables, then run the function with the default choices."""
         params = {n.lower(): sch.param(n, candidates) for n, candidates in self.tunables.items()}
         self.schedule(sch, **params, **{n: values[0] for n, values in self.choices.items()})
 
+    @public
     def with_choices(self, **chosen: Any) -> Template:
         """The template with some of its choices made: `matmul.with_choices(grouped=True)`."""
         for name, value in chosen.items():
@@ -70,6 +73,11 @@ class Template:
             yield self.with_choices(**dict(zip(self.choices, values, strict=True)))
 
 
+# A mistake in a declaration ends at the line that makes it.
+Template.__init__ = public(Template.__init__)  # type: ignore[method-assign]
+
+
+@public
 def template(
     *, choices: Mapping[str, Sequence[Any]] | None = None, **tunables: Sequence[int]
 ) -> Callable[[Callable[..., None]], Template]:
@@ -82,9 +90,11 @@ def template(
     ('rows', (16, 32), 'Tiles of rows.')
     """
 
+    @public
     def made(fn: Callable[..., None]) -> Template:
         doc = (inspect.getdoc(fn) or "").split("\n")[0]
-        kinds = {n: tuple(v) for n, v in tunables.items()}, {n: tuple(v) for n, v in (choices or {}).items()}
-        return Template(fn.__name__, fn, *kinds, doc)
+        kinds = dict(tunables), dict(choices or {})
+        frozen = ({n: tuple(v) if isinstance(v, list) else v for n, v in kind.items()} for kind in kinds)
+        return Template(fn.__name__, fn, *frozen, doc)
 
     return made

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neptune.boundary import public
 from neptune.errors import RecordError
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
@@ -86,6 +87,7 @@ def _encode(arg: Any) -> Any:
     return [_encode(x) for x in arg] if isinstance(arg, tuple | list) else arg
 
 
+@public
 def trace_from_json(text: str) -> tuple[Step, ...]:
     """The trace that `trace_to_json` wrote. Raises RecordError where the text is damaged or of another version."""
     try:

@@ -52,6 +52,8 @@ class Case:
         with pytest.MonkeyPatch.context() as patch:
             for variable in config.VARIABLES:
                 patch.delenv(variable, raising=False)
+            # Nothing of the user's own, and nothing that another case has left.
+            patch.setenv("NEPTUNE_CACHE_DIR", "0")
             given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": folder}
             wanted = inspect.signature(self.act).parameters
             with pytest.raises(self.error) as info:
