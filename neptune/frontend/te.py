@@ -144,7 +144,7 @@ class _Scope(Scope):
         taken = "argmax and argmin of a value and its position, of equal values the first"
         found = recognise(e.combiner)
         if isinstance(found, str):
-            raise self.refuse("a reduction of tuples", found, legal=(taken,))
+            raise self.refuse("te.comm_reducer", found, legal=(taken,))
         axes = self.bind(e.axis)
         value, index = (self.expr(e.source[c]) for c in (found.value, 1 - found.value))
         along = self.checked(e, lambda: position("a reduction of tuples", axes))
@@ -158,7 +158,7 @@ class _Scope(Scope):
         inits = tuple(_finite(self.expr(starts[c])) for c in (found.value, 1 - found.value))
         if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
             wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
-            raise self.refuse("a reduction of tuples", wrong, "start from index -1")
+            raise self.refuse("te.comm_reducer", wrong, "start from index -1")
         condition = self.expr(e.condition)
         if condition != TRUE:
             nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)

@@ -43,7 +43,8 @@ class Template:
             raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(wanted)))
         for name, values in {**self.tunables, **self.choices}.items():
             if not isinstance(values, list | tuple) or not values:
-                raise ScheduleError(asked, f"`{name}` has no candidates", legal=(f"{name}=[64, 128]",))
+                what = "" if isinstance(values, list | tuple) else f": {values!r} is no list of them"
+                raise ScheduleError(asked, f"`{name}` has no candidates{what}", legal=(f"{name}=[64, 128]",))
         try:
             inspect.signature(self.schedule).bind(None, **dict.fromkeys(wanted))
         except TypeError as error:
@@ -93,8 +94,11 @@ def template(
     @public
     def made(fn: Callable[..., None]) -> Template:
         doc = (inspect.getdoc(fn) or "").split("\n")[0]
-        kinds = dict(tunables), dict(choices or {})
-        frozen = ({n: tuple(v) if isinstance(v, list) else v for n, v in kind.items()} for kind in kinds)
-        return Template(fn.__name__, fn, *frozen, doc)
+        return Template(fn.__name__, fn, _frozen(tunables), _frozen(choices or {}), doc)
 
     return made
+
+
+def _frozen(candidates: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Lists as tuples; the Template says what else is none."""
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in candidates.items()}

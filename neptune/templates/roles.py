@@ -53,11 +53,19 @@ def chain(sch: ScheduleBase, template: str) -> Chain:
     first = (before or reductions)[0]
     rows = [n for n, _ in sch.definition(reductions[0]).axes if n not in sch.definition(reductions[0]).reduced]
     if not rows:
-        raise ScheduleError(asked, "the reductions have no rows to spread over the grid")
+        raise ScheduleError(
+            asked,
+            "the reductions have no rows to spread over the grid",
+            hint="another template, or none: then one is chosen",
+        )
     row = (reductions[0], rows[-1])
     row_axis, fused_axis = axes.of(first, row), axes.of(first, fused)
     if row_axis is None or fused_axis is None:
-        raise ScheduleError(asked, f"stage `{first}` does not run over the rows of `{reductions[0]}`")
+        raise ScheduleError(
+            asked,
+            f"stage `{first}` does not run over the rows of `{reductions[0]}`",
+            hint="another template, or none: then one is chosen",
+        )
     steps = _leads_to(sch, reductions)
     behind = [s for s in sch.stages if s in after and s not in reductions]
     return Chain(

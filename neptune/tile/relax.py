@@ -78,7 +78,10 @@ def check_tile_sizes(program: Program, kernel: TileKernel) -> None:
         free = any(isinstance(e, Var) for e in named)
         if elements > (MAX_ELEMENTS if free else MANY_ELEMENTS):
             raise TargetError(
-                f"translate kernel `{kernel.name}`", f"a tile over ({', '.join(dims)}) has {elements} elements"
+                f"translate kernel `{kernel.name}`",
+                f"a tile over ({', '.join(dims)}) has {elements} elements",
+                legal=(f"at most {MAX_ELEMENTS if free else MANY_ELEMENTS}",),
+                hint="split or tile its loops",
             )
 
 

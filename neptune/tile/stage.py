@@ -50,6 +50,8 @@ from neptune.tile.localize import MAX_AXIS
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """The operator that folds one more value into a reducer's state."""
 
+_APART = "leave the init of a reduction in its kernel: decompose it inside, or not at all"
+
 
 def _unsupported(stage: Stage, wrong: str, hint: str | None = None) -> TargetError:
     return TargetError(f"translate stage `{stage.name}` to tiles", wrong, where=print_stage(stage), hint=hint)
@@ -150,7 +152,7 @@ class StageTranslator:
         if REDUCERS[action.reducer].best:
             outside = next((b for b in action.buffers if b not in self.context.local), None)
             if outside is not None:
-                raise _unsupported(self.stage, f"`{outside}` is reduced in global memory")
+                raise _unsupported(self.stage, f"`{outside}` is reduced in global memory", _APART)
             return self.choice(action)
         (buffer,), (value,) = action.buffers, action.values
         if buffer not in self.context.local:
@@ -174,7 +176,7 @@ class StageTranslator:
         """One element of global memory read, folded into and written back."""
         (buffer,), (value,) = action.buffers, action.values
         if self.axes:
-            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory")
+            raise _unsupported(self.stage, f"`{buffer}` is reduced in global memory", _APART)
         self.context.stored.append(buffer)
         old = self.expr(Load(buffer, action.index, self.context.program.globals[buffer].dtype), ())
         folded = Map(COMBINE[action.reducer], (old, self.expr(value, ())), (), old.dtype)

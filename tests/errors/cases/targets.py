@@ -78,12 +78,12 @@ def offline_for_no_gpu():
     compile_offline(kernel.source, kernel.build.tiles, "cpu")
 
 
-@case(TargetError)
+@case(TargetError, quotes=True)
 def the_compiler_refuses():
     neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:1")
 
 
-@case(TargetError)
+@case(TargetError, quotes=True)
 def tiles_that_are_too_large():
     large = {"BLOCK_M": 1 << 16, "BLOCK_N": 1 << 16}
     neptune.compile(rows_program(), rows_fused, target="llvm", params=large).asm("cuda:90")
