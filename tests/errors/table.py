@@ -98,7 +98,7 @@ def case(
     """Put a function into the table, under its own name."""
 
     def add(act: Callable[..., object]) -> Callable[..., object]:
-        family, wanted = Path(inspect.stack()[1].filename).stem, name or act.__name__
+        family, wanted = Path(sys._getframe(1).f_code.co_filename).stem, name or act.__name__
         same = sum(c.family == family and c.name.split(" (")[0] == wanted for c in CASES)
         CASES.append(Case(family, f"{wanted} ({same + 1})" if same else wanted, error, quotes, act))
         return act
