@@ -26,6 +26,7 @@ from neptune.errors import NeptuneError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE = str(Path(__file__).parent) + "/"
+PACKAGE_NAME = __name__.partition(".")[0]
 LIBRARY = str(Path(functools.__file__).parent) + "/"
 
 
@@ -39,6 +40,8 @@ def public(function: Function) -> Function:
         except NeptuneError as error:
             if not config.full_tracebacks():
                 error.__traceback__ = users_frames(error.__traceback__)
+                # What Neptune tried before is no news to the user.
+                error.__suppress_context__ |= isinstance(error.__context__, NeptuneError)
             # A bare raise adds no frame of its own; before Python 3.11 it restores the whole traceback.
             raise
 

@@ -317,7 +317,8 @@ def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike |
 def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
     """The tensors side by side along a new last dimension: `stack(values, "v")[i, t]` is `values[t][i]`."""
     asked = f"stage `{name}`"
-    if not tensors or len({(t.shape, t.dtype) for t in tensors}) > 1:
+    alike = all(isinstance(t, Tensor) for t in tensors) and len({(t.shape, t.dtype) for t in tensors}) == 1
+    if not alike:
         raise ExpressionError(asked, "stack takes one or several tensors of one shape and dtype")
 
     def pick(*index: Expr) -> Expr:

@@ -26,7 +26,8 @@ def checked_axes(asked: str, axis: object, hint: str | None = None) -> tuple[Axi
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
     found = tuple(a for a in axes if isinstance(a, Axis))
     if not found or len(found) < len(axes) or len(set(found)) < len(found):
-        raise ExpressionError(f"{asked} over {axis!r}", "`axis` must be one or several distinct reduce axes", hint=hint)
+        shown = print_expr(axis) if isinstance(axis, Expr) else repr(axis)
+        raise ExpressionError(f"{asked} over {shown}", "`axis` must be one or several distinct reduce axes", hint=hint)
     return found
 
 

@@ -107,8 +107,6 @@ class _Importer(Names):
             return family if choice.value == 0 else family[::-1]
         value = scope.body(t.op.body[0])
         shape = tuple(scope.expr(d) for d in t.shape)
-        if len(axes) != len(shape):
-            raise ExpressionError(asked, f"{len(shape)} dimensions, but the lambda takes {len(axes)} indices")
         return (builder.define(name, shape, axes, value),)
 
 
@@ -121,8 +119,6 @@ class _Scope(Scope):
 
     def reduction(self, e: Any) -> Reduction:
         """A `te.Reduce`, with the `where=` and `init=` that TVM's own lowering drops."""
-        if len(e.source) != 1:
-            raise self.refuse("a reduction of tuples", "only sum, max, min and prod of one value are supported")
         result, pair = e.combiner.result[0], (e.combiner.lhs[0], e.combiner.rhs[0])
         reducer = _COMBINERS.get(type(result))
         if reducer is None or not _combines(result, pair):

@@ -131,7 +131,7 @@ def folded_choice(
     taken = "argmax and argmin of a value and its position, of equal values the first"
     found = recognise(combiner)
     if isinstance(found, str):
-        raise scope.refuse("a reduction of tuples", found, legal=(taken,))
+        raise scope.refuse("te.comm_reducer", found, legal=(taken,))
     value, index = (scope.expr(source[c]) for c in (found.value, 1 - found.value))
     along = scope.checked(source[1 - found.value], lambda: position("a reduction of tuples", axes))
     plain = index
@@ -143,7 +143,7 @@ def folded_choice(
     inits = tuple(finite(starts[c]) for c in (found.value, 1 - found.value))
     if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
         wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
-        raise scope.refuse("a reduction of tuples", wrong, "start from index -1")
+        raise scope.refuse("te.comm_reducer", wrong, "start from index -1")
     where = scope.expr(condition)
     if where != TRUE:
         nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)

@@ -36,9 +36,9 @@ from neptune.ir.program import ZERO, Program
 
 _COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 _TAKEN = (
-    "blocks of spatial and reduce axes, each in a loop nest of its own",
-    "one store per block, at the block's own axes (or two: argmax and argmin)",
-    "y[i] = y[i] ⊕ e with T.init(), ⊕ one of +, *, T.max, T.min",
+    "a loop nest around each block of spatial and reduce axes",
+    "one store per block at its own axes (or two: argmax and argmin)",
+    "y[i] = y[i] ⊕ e with T.init() for + * T.max T.min",
 )
 _SPATIAL, _REDUCE = 0, 2
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.errors import FusionError, ScheduleError
+from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
 from neptune.fusion.repair import solve
@@ -73,8 +73,7 @@ def repair_name(stage: str) -> str:
 def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str) -> State:
     """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop."""
     body = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
-    if body is None:
-        raise FusionError(asked, "it is the only stage of the program")
+    assert body is not None  # the loop is not around this stage, so that another one is in it
     try:
         return fuse_definition(state.with_body(body), name, d, ref, asked)
     except ScheduleError as e:
@@ -203,7 +202,7 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
     for buffer in writes(node.action):
         early = [r for r in state.readers(buffer) if r in order and order.index(r) < here]
         if early:
-            raise FusionError(asked, f"`{early[0]}` reads `{buffer}` and stands before the end of loop `{ref.var}`")
+            raise InternalError(f"{asked}: `{early[0]}` reads `{buffer}` before the end of the loop, and was let pass")
 
 
 def _check_starts(state: State, p: Plan, action: Update) -> None:

@@ -143,7 +143,8 @@ def unpack(packed: Packed) -> Artifact:
         return _unpacked(packed.manifest, {name: packed.files[name] for name in packed.manifest["files"]})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         # Its own digest fits, so that another program has written it.
-        raise damaged(f"its manifest cannot be read: {type(error).__name__} {error}") from None
+        what = f"has no entry {error}" if isinstance(error, KeyError) else "holds something else than a kernel"
+        raise damaged(f"its manifest {what}") from None
 
 
 def check_manifest(manifest: Any) -> None:

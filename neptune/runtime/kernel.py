@@ -146,6 +146,10 @@ class Kernel:
         Raises RecordError for a kernel that was loaded: it has texts. So it does where the template of a cached
         kernel has become another since.
         """
+        return self._build
+
+    @cached_property
+    def _build(self) -> Build:
         if self._make_build is None:
             raise RecordError(
                 f"kernel.build of `{self.name}`",

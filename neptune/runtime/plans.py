@@ -188,7 +188,7 @@ class Plans:
         plan = None if key is None else self._plans.get(key)
         if given is None or plan is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
             return None
-        outputs = given or tuple([b.make() for b in plan.outputs])
+        outputs = tuple(given) or tuple([b.make() for b in plan.outputs])
         floats = [s for s in args[self._count :] if type(s) is float]
         if not plan.run(inputs, outputs, floats):
             return None

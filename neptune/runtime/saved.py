@@ -42,7 +42,7 @@ LOG = logging.getLogger("neptune.runtime")
 
 def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     """Write a kernel as a folder: under another name first, so that no half of it is ever seen at `path`."""
-    asked = f"save kernel `{artifact.name}` to {path!r}"
+    asked = f"save kernel `{artifact.name}` to {_shown(path)}"
     target = _as_path(path, asked).absolute()
     # A link stays a link, and what it leads to is replaced.
     target = target.resolve() if target.is_symlink() else target
@@ -64,14 +64,20 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
             # The unfinished one, or the one that was replaced.
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ValueError) as error:
-        raise RecordError(asked, f"it cannot be written: {error}", hint="a folder of yours, with room") from None
+        wrong = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
+        raise RecordError(asked, wrong, hint="a folder of yours, with room") from None
 
 
 def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
     try:
         return Path(path)
-    except TypeError as error:
-        raise RecordError(asked, f"this is no path: {error}", legal=("a string", "a pathlib.Path")) from None
+    except TypeError:
+        wrong = f"this is no path, but {type(path).__name__}"
+        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path")) from None
+
+
+def _shown(path: object) -> str:
+    return f"`{path}`" if isinstance(path, str | Path) else repr(path)
 
 
 def _fill(folder: Path, packed: Packed) -> None:
@@ -156,7 +162,7 @@ def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
         kernel = neptune.load("attention")
         o = kernel(q, k, v)
     """
-    asked = f"load the kernel {path!r}"
+    asked = f"load the kernel {_shown(path)}"
     try:
         packed = _read(_as_path(path, asked))
         artifact = unpack(packed)

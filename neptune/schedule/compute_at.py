@@ -114,12 +114,17 @@ def _check_stage(state: State, name: str, d: Definition, loop: For, request: str
     if sum(s.name == name for s in stages(state.program.body)) > 1:
         raise ScheduleError(request, f"`{name}` is in pieces", hint="do this before partition")
     if any(name in (o.stage, o.on) for o in state.program.owes):
-        raise ScheduleError(request, f"`{name}` takes part in a fusion that owes a repair", hint="do this before")
+        raise ScheduleError(
+            request, f"`{name}` takes part in a fusion that owes a repair", hint="do this before you fuse"
+        )
     mine = set(writes(d.action))
     for s in stages(state.program.body):
         if s.name != name and mine & set(writes(s.action)):
             raise ScheduleError(
-                request, f"`{s.name}` works on the result of `{name}` where it is now", where=print_stage(s)
+                request,
+                f"`{s.name}` works on the result of `{name}` where it is now",
+                where=print_stage(s),
+                hint="do this before you decompose, partition or roll it",
             )
     output = next((b for b in writes(d.action) if state.is_output(b)), None)
     if output is not None:
@@ -131,9 +136,9 @@ def _check_stage(state: State, name: str, d: Definition, loop: For, request: str
         )
     names = [i.name for i in d.action.index if isinstance(i, Var)]
     if len(set(names)) != len(d.action.index):
-        raise ScheduleError(request, "its index is not a plain list of its axes", where=print_stage(node))
+        raise ScheduleError(request, f"the index of `{name}` is not a plain list of its axes", where=print_stage(node))
     if {a for a, _ in d.axes} - set(names) - set(d.reduced):
-        raise ScheduleError(request, "it has an axis that its index does not have", where=print_stage(node))
+        raise ScheduleError(request, f"`{name}` has an axis that its index does not have", where=print_stage(node))
 
 
 def _readers(state: State, name: str, d: Definition, loop: For, request: str) -> Iterator[Reader]:
@@ -144,7 +149,7 @@ def _readers(state: State, name: str, d: Definition, loop: For, request: str) ->
         if s.name != name and id(s) not in inside and any(x.buffer in mine for x in reads(s)):
             raise ScheduleError(
                 request,
-                f"`{s.name}` reads it outside of `{loop.var}`",
+                f"`{s.name}` reads `{name}` outside of `{loop.var}`",
                 where=print_stage(s),
                 hint="fuse its readers into one nest first, or cache_read for a copy of one's own",
             )
@@ -153,11 +158,15 @@ def _readers(state: State, name: str, d: Definition, loop: For, request: str) ->
     ]
     for f in (f for path, _ in paths(loop.body) for f in for_loops(path)):
         if any(x.buffer in mine for e in (f.lo, f.hi) for x in loads(e)):
-            raise ScheduleError(request, f"the range of loop `{f.var}` reads it")
+            raise ScheduleError(
+                request,
+                f"the range of loop `{f.var}` reads `{name}`",
+                hint=f"a loop outside of `{loop.var}`, or leave the stage where it is",
+            )
     if not found:
         raise ScheduleError(
             request,
-            f"no stage inside `{loop.var}` reads it",
+            f"no stage inside `{loop.var}` reads `{name}`",
             legal=[r for b in writes(d.action) for r in state.readers(b)],
             hint="a loop around one of its readers",
         )

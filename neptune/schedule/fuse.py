@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import ScheduleError
+from neptune.errors import InternalError, ScheduleError
 from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
@@ -90,7 +90,7 @@ def _pair(state: State, outer: Loop, inner: Loop, request: str) -> tuple[For, Fo
             f"`{second.var}` is not directly inside `{first.var}`"
             + ("" if perfect else f": other statements stand in `{first.var}`"),
             legal=[f"fuse({first.var}, {below})"] if perfect else (),
-            hint="reorder the loops first" if perfect else "fuse loops before you fuse stages into them",
+            hint="reorder the loops first" if perfect else "fuse loops before you put stages into them or partition",
         )
     return first, second
 
@@ -99,13 +99,9 @@ def _check_kinds(state: State, first: For, second: For, request: str) -> None:
     for f in (first, second):
         if f.kind != "serial":
             raise ScheduleError(request, f"loop `{f.var}` is bound to {f.kind}", hint="fuse before you bind")
-        if f.lo != ZERO:
-            raise ScheduleError(
-                request,
-                f"loop `{f.var}` starts at {print_expr(f.lo)}: it is a piece of a partitioned loop",
-                hint="fuse before you partition",
-            )
         check_whole(state, f, request)
+        if f.lo != ZERO:
+            raise InternalError(f"{request}: loop `{f.var}` starts at {print_expr(f.lo)}, and is no piece of one")
     if first.var in variables(second.hi):
         raise ScheduleError(request, f"the range of `{second.var}` depends on `{first.var}`")
     for path, stage in paths(second.body):

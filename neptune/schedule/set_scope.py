@@ -38,7 +38,9 @@ def set_scope(state: State, buffer: str, scope: str) -> State:
     grid = None if writer is None or scope != "global" else shared_by_programs(state, writer)
     if grid is not None:
         raise ScheduleError(
-            request, f"every program of grid loop `{grid}` computes elements of it again: each needs its own"
+            request,
+            f"every program of grid loop `{grid}` computes elements of it again: each needs its own",
+            hint=f"leave it a tile, or compute it outside of `{grid}`",
         )
     fresh = (replace(b, scope=scope) if b.name == buffer else b for b in state.program.temporaries)
     return replace(state, program=replace(state.program, temporaries=tuple(fresh)))

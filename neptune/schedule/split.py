@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import ScheduleError
+from neptune.errors import InternalError, ScheduleError
 from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, loads, substitute, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, For, Owe, Program, map_exprs, stages
@@ -33,13 +33,9 @@ def _divides(program: Program, factor: Expr, extent: Expr) -> bool:
 
 def _check(state: State, ref: Loop, request: str) -> For:
     loop = state.loop(ref)
-    if loop.lo != ZERO:
-        raise ScheduleError(
-            request,
-            f"loop `{loop.var}` starts at {print_expr(loop.lo)}: it is already a piece of a partitioned loop",
-            hint="split before you partition",
-        )
     check_whole(state, loop, request)
+    if loop.lo != ZERO:
+        raise InternalError(f"{request}: the loop starts at {print_expr(loop.lo)}, and is no piece of one")
     if loop.kind != "serial":
         raise ScheduleError(request, f"loop `{loop.var}` is bound to {loop.kind}", hint="split before you bind")
     return loop

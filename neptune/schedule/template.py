@@ -41,16 +41,17 @@ class Template:
         asked = f"template `{self.name}`"
         if not callable(self.schedule):
             raise ScheduleError(asked, f"{self.schedule!r:.40} is no function", legal=("a function of sch and params",))
-        for what in (self.tunables, self.choices):
-            if not isinstance(what, Mapping):
-                wrong = f"{what!r:.40} is no mapping of names to candidates"
+        for given in (self.tunables, self.choices):
+            if not isinstance(given, Mapping):
+                wrong = f"{given!r:.40} is no mapping of names to candidates"
                 raise ScheduleError(asked, wrong, legal=('{"fast": [True, False]}',))
         wanted = [*(n.lower() for n in self.tunables), *self.choices]
         if len(set(wanted)) < len(wanted):
             raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(wanted)))
         for name, values in {**self.tunables, **self.choices}.items():
             if not isinstance(values, list | tuple) or not values:
-                raise ScheduleError(asked, f"`{name}` has no candidates", legal=(f"{name}=[64, 128]",))
+                what = "" if isinstance(values, list | tuple) else f": {values!r} is no list of them"
+                raise ScheduleError(asked, f"`{name}` has no candidates{what}", legal=(f"{name}=[64, 128]",))
         try:
             inspect.signature(self.schedule).bind(None, **dict.fromkeys(wanted))
         except TypeError as error:

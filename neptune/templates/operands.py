@@ -34,7 +34,11 @@ def product(sch: ScheduleBase, template: str) -> Product:
     folds = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
     if len(folds) != 1:
         found = ", ".join(f"`{s}`" for s in folds) or "none"
-        raise ScheduleError(asked, f"it needs one reduction, a sum of products, and maps; there is: {found}")
+        raise ScheduleError(
+            asked,
+            f"it needs one reduction, a sum of products, and maps; there is: {found}",
+            hint="another template, or none: then one is chosen",
+        )
     stage = folds[0]
     left, right = _operands(sch, stage, asked)
     d = sch.definition(stage)
@@ -53,7 +57,11 @@ def product(sch: ScheduleBase, template: str) -> Product:
     results = {b.name for b in sch.program.outputs}
     apart = next((s for s in others if s not in after and results & set(writes(sch.definition(s).action))), None)
     if apart is not None:
-        raise ScheduleError(asked, f"`{apart}` is a result that is not computed from the product `{stage}`")
+        raise ScheduleError(
+            asked,
+            f"`{apart}` is a result that is not computed from the product `{stage}`",
+            hint="another template, or none: then one is chosen",
+        )
     return Product(
         stage,
         row,
@@ -71,7 +79,9 @@ def _operands(sch: ScheduleBase, stage: str, asked: str) -> tuple[frozenset[str]
     value = _uncast(action.values[0])
     if action.reducer != "sum" or len(action.values) != 1 or not isinstance(value, Op) or value.name != "mul":
         raise ScheduleError(
-            asked, f"`{stage}` is no sum of products: {action.reducer} of {print_expr(action.values[0])}"
+            asked,
+            f"`{stage}` is no sum of products: {action.reducer} of {print_expr(action.values[0])}",
+            hint="another template, or none: then one is chosen",
         )
     if action.values[0].dtype != "float32" or value.dtype != "float32":
         raise ScheduleError(

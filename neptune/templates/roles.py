@@ -40,9 +40,10 @@ def chain(sch: ScheduleBase, template: str) -> Chain:
     if fused is None:
         axes.join_through_inputs()
         fused = _fused_axis(sch, axes)
+    asked = f"template `{template}` on program `{sch.program.name}`"
     if fused is None:
         raise ScheduleError(
-            f"template `{template}` on program `{sch.program.name}`",
+            asked,
             "it needs two or more reductions over one axis, of which a later one reads an earlier one",
             hint="another template, or a schedule of your own",
         )
@@ -52,12 +53,18 @@ def chain(sch: ScheduleBase, template: str) -> Chain:
     first = (before or reductions)[0]
     rows = [n for n, _ in sch.definition(reductions[0]).axes if n not in sch.definition(reductions[0]).reduced]
     if not rows:
-        raise ScheduleError(f"template `{template}`", "the reductions have no rows to spread over the grid")
+        raise ScheduleError(
+            asked,
+            "the reductions have no rows to spread over the grid",
+            hint="another template, or none: then one is chosen",
+        )
     row = (reductions[0], rows[-1])
     row_axis, fused_axis = axes.of(first, row), axes.of(first, fused)
     if row_axis is None or fused_axis is None:
         raise ScheduleError(
-            f"template `{template}`", f"stage `{first}` does not run over the rows of `{reductions[0]}`"
+            asked,
+            f"stage `{first}` does not run over the rows of `{reductions[0]}`",
+            hint="another template, or none: then one is chosen",
         )
     steps = _leads_to(sch, reductions)
     behind = [s for s in sch.stages if s in after and s not in reductions]

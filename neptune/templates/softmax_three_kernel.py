@@ -20,7 +20,11 @@ def softmax_three_kernel(sch: Schedule, block_m: Var, block_n: Var) -> None:
     asked = f"template `softmax_three_kernel` on program `{sch.program.name}`"
     if len(parts.all_reductions) != 2:
         found = ", ".join(parts.all_reductions)
-        raise ScheduleError(asked, f"it needs two reductions over one axis; there are: {found}")
+        raise ScheduleError(
+            asked,
+            f"it needs two reductions over one axis; there are: {found}",
+            hint="another template, or none: then one is chosen",
+        )
     second = parts.all_reductions[1]
     fused = (parts.first, parts.fused_axis)
     rows = (parts.first, parts.row_axis)
@@ -28,16 +32,28 @@ def softmax_three_kernel(sch: Schedule, block_m: Var, block_n: Var) -> None:
     for stage in sch.stages:
         kernels[_kernel(sch, stage, parts.all_reductions)].append(stage)
     if not kernels[2]:
-        raise ScheduleError(asked, f"nothing is computed from `{second}`: there is no third kernel")
+        raise ScheduleError(
+            asked,
+            f"nothing is computed from `{second}`: there is no third kernel",
+            hint="another template, or none: then one is chosen",
+        )
     columns = []
     for stages in kernels:
         wide = [s for s in stages if parts.axes.of(s, fused) is not None]
         if not wide:
-            raise ScheduleError(asked, f"`{stages[0]}` does not run over `{parts.fused_axis}`")
+            raise ScheduleError(
+                asked,
+                f"`{stages[0]}` does not run over `{parts.fused_axis}`",
+                hint="another template, or none: then one is chosen",
+            )
         first = wide[0]
         loops = [sch.loop_of(first, a) for a in (parts.axes.of(first, rows), parts.axes.of(first, fused)) if a]
         if len(loops) != 2:
-            raise ScheduleError(asked, f"`{first}` does not run over the rows of `{parts.first}`")
+            raise ScheduleError(
+                asked,
+                f"`{first}` does not run over the rows of `{parts.first}`",
+                hint="another template, or none: then one is chosen",
+            )
         i0, j0, *_ = sch.tile(loops, [block_m, block_n])
         spread(sch, first, i0)
         for stage in stages:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
 from neptune.ir.expr import Const, Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
-from neptune.ir.printer import print_stage
+from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -260,17 +260,22 @@ def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts
         low = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=False)
         if high is None or low is None or not nonnegative(low, scope):
             raise ScheduleError(
-                f"keep `{a.stage.name}` on chip",
+                f"keep the result of `{a.stage.name}` on chip",
                 f"dimension {dim} of its tile has no known extent",
                 where=print_stage(a.stage),
             )
         sizes.append(to_expr(high + number(1)))
     distinct = list(dict.fromkeys(sizes))
     if len(distinct) > 1:
+        spans = {
+            e: f"`{a.stage.name}` {'writes' if a.writes else 'reads'} {print_expr(e)}"
+            for e, a in reversed(list(zip(sizes, found, strict=True)))
+        }
         raise ScheduleError(
-            f"keep `{found[0].stage.name}` on chip",
-            f"its accesses span different ranges of dimension {dim}",
+            f"keep the result of `{found[0].stage.name}` on chip",
+            f"of dimension {dim} of its tile, {' and '.join(spans[e] for e in distinct)} elements",
             where=print_stage(found[0].stage),
+            hint="tile both in the same way, or leave the reader in a kernel of its own",
         )
     return simplify(distinct[0])
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 from math import prod
 
 from neptune.errors import ScheduleError, TargetError
-from neptune.ir.expr import Const, Expr, Var, loads
-from neptune.ir.program import For, If, Program, Stmt, stages, sub_stmts, walk, with_stmts, writes
+from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.program import For, Program, Stmt, sub_stmts, walk, with_stmts
 from neptune.tile.arrange import arrange_nest
 from neptune.tile.ir import TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
 from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize_nest, with_kernels
@@ -54,7 +54,6 @@ def _relaxed(program: Program, k: int, nest: Stmt, taken: list[str]) -> tuple[St
             if axis is None:
                 break
             nest = _as_loops(nest, axis)
-    _check_bounds(program, nest)
     return nest, translate_kernel(program, nest, taken, memory=True)
 
 
@@ -79,24 +78,13 @@ def check_tile_sizes(program: Program, kernel: TileKernel) -> None:
         free = any(isinstance(e, Var) for e in named)
         if elements > (MAX_ELEMENTS if free else MANY_ELEMENTS):
             raise TargetError(
-                f"translate kernel `{kernel.name}`", f"a tile over ({', '.join(dims)}) has {elements} elements"
+                f"translate kernel `{kernel.name}`",
+                f"a tile over ({', '.join(dims)}) has {elements} elements",
+                legal=(f"at most {MAX_ELEMENTS if free else MANY_ELEMENTS}",),
+                hint="split or tile its loops",
             )
 
 
 def _extent(e: Expr, tunables: Mapping[str, int]) -> int:
     """The extent of a tile axis; of one that covers a size, at least 1."""
     return int(e.value) if isinstance(e, Const) else tunables.get(e.name, 1) if isinstance(e, Var) else 1
-
-
-def _check_bounds(program: Program, nest: Stmt) -> None:
-    """Raise TargetError where the extent of a loop is computed by the kernel itself, in memory."""
-    written = {b for s in stages(nest) for b in writes(s.action)}
-    for s in walk(nest):
-        exprs = (s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ()
-        own = next((x.buffer for e in exprs for x in loads(e) if x.buffer in written), None)
-        if own is not None:
-            raise TargetError(
-                f"compile `{program.name}`",
-                f"a loop's range depends on `{own}`, which the same kernel computes",
-                hint=f"leave `{own}` in a kernel of its own",
-            )

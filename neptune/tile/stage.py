@@ -47,7 +47,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.localize import MAX_AXIS
 
-"""The operator that folds one more value into a reducer's state."""
+_APART = "leave the init of a reduction in its kernel: decompose it inside, or not at all"
 
 
 def _unsupported(stage: Stage, wrong: str, hint: str | None = None) -> TargetError:
@@ -148,7 +148,7 @@ class StageTranslator:
     def update(self, action: Update) -> list[TStmt]:
         outside = next((b for b in action.buffers if b not in self.context.local), None)
         if outside is not None and self.axes:
-            raise _unsupported(self.stage, f"`{outside}` is reduced in global memory")
+            raise _unsupported(self.stage, f"`{outside}` is reduced in global memory", _APART)
         if REDUCERS[action.reducer].best:
             return self.choice(action) if outside is None else self.choice_in_memory(action)
         (buffer,), (value,) = action.buffers, action.values

@@ -18,7 +18,7 @@ from itertools import chain, count
 from math import inf
 
 from neptune.errors import InternalError, TargetError
-from neptune.ir.expr import Const, Expr, Op, Var, substitute, variables
+from neptune.ir.expr import Const, Expr, Op, Var, loads, substitute, variables
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -34,6 +34,7 @@ from neptune.ir.program import (
     seq,
     stages,
     sub_stmts,
+    walk,
     with_stmts,
     writes,
 )
@@ -90,7 +91,22 @@ def translate_kernel(program: Program, nest: Stmt, taken: Sequence[str], *, memo
 
     With `memory`, the kernel may read back what it has written to global memory: there are no tiles then.
     """
+    _check_bounds(program, nest)
     return _Translator(program, memory).kernel(nest, taken)
+
+
+def _check_bounds(program: Program, nest: Stmt) -> None:
+    """Raise TargetError where the extent of a loop is computed by the kernel itself."""
+    written = {b for s in stages(nest) for b in writes(s.action)}
+    for s in walk(nest):
+        exprs = (s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ()
+        own = next((x.buffer for e in exprs for x in loads(e) if x.buffer in written), None)
+        if own is not None:
+            raise TargetError(
+                f"compile `{program.name}`",
+                f"the range of a loop reads `{own}`, which the same kernel computes",
+                hint=f"leave `{own}` in a kernel of its own",
+            )
 
 
 @dataclass

@@ -40,11 +40,13 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Case:
-    """`family` is the file it stands in, `error` the class that it must raise, exactly."""
+    """`family` is the file it stands in, `error` the class that it must raise, exactly. `quotes`: the message repeats
+    the words of another tool's version, which the golden leaves out."""
 
     family: str
     name: str
     error: type[NeptuneError]
+    quotes: bool
     act: Callable[..., object]
 
     def run(self, folder: Path) -> NeptuneError:
@@ -52,6 +54,8 @@ class Case:
         with pytest.MonkeyPatch.context() as patch:
             for variable in config.VARIABLES:
                 patch.delenv(variable, raising=False)
+            # Nothing of the user's own, and nothing that another case has left.
+            patch.setenv("NEPTUNE_CACHE_DIR", "0")
             given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": folder}
             wanted = inspect.signature(self.act).parameters
             with pytest.raises(self.error) as info:
@@ -77,6 +81,8 @@ def outcome(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory() as folder, recorded() as made:
         error = case.run(Path(folder))
         message = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error).replace(folder, "<tmp>"))
+    if case.quotes:
+        message = re.sub(r"\n.*?(?=\n  (?:try|legal here|at): |$)", "\n  <its words>", message, count=1, flags=re.S)
     files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__))
     # What was caught on the way counts where the user reads it in the message.
     final = [x for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
@@ -87,14 +93,14 @@ CASES: list[Case] = []
 
 
 def case(
-    error: type[NeptuneError], name: str | None = None
+    error: type[NeptuneError], name: str | None = None, *, quotes: bool = False
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Put a function into the table, under its own name."""
 
     def add(act: Callable[..., object]) -> Callable[..., object]:
-        family, wanted = Path(inspect.stack()[1].filename).stem, name or act.__name__
+        family, wanted = Path(sys._getframe(1).f_code.co_filename).stem, name or act.__name__
         same = sum(c.family == family and c.name.split(" (")[0] == wanted for c in CASES)
-        CASES.append(Case(family, f"{wanted} ({same + 1})" if same else wanted, error, act))
+        CASES.append(Case(family, f"{wanted} ({same + 1})" if same else wanted, error, quotes, act))
         return act
 
     return add

@@ -11,10 +11,12 @@ import torch
 import neptune
 from neptune.codegen.llvm import compile_llvm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
+from neptune.frontend.builder import compute, placeholder, var
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1
 from tests.errors.table import case
 from tests.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
+from tests.unit.test_products import fused, sums
 
 X, W = torch.zeros(4, 6), torch.zeros(6)
 
@@ -45,7 +47,6 @@ case(ShapeError, "rank")(_of(rows, X, X, 1.0, 0))
 case(ShapeError, "strides")(_of(rows, torch.zeros(6, 4).t(), W, 1.0, 0))
 case(ShapeError, "two_sizes")(_of(rows, X, torch.zeros(5), 1.0, 0))
 case(ShapeError, "a_bound")(_of(rows, torch.zeros(9, 6), W, 1.0, 0))
-case(ShapeError, "empty")(_of(rows, torch.zeros(0, 6), W, 1.0, 0))
 case(ShapeError, "scalar_text")(_of(rows, X, W, "a", 0))
 case(ShapeError, "scalar_tensor")(_of(rows, X, W, torch.tensor(1.0), 0))
 case(ShapeError, "scalar_fraction")(_of(rows, X, W, 1.0, 0.5))
@@ -66,6 +67,17 @@ def another_form():
 @case(NeptuneError)
 def a_report_that_cannot_be_written(tmp_path):
     rows().report(tmp_path / "missing" / "report.html")
+
+
+@case(ShapeError)
+def an_element_of_nothing():
+    x = placeholder((var("n"),), "float32", "x")
+    neptune.compile(compute((var("m"),), lambda i: x[0], "y"), target="llvm")(torch.ones(0), 3)
+
+
+@case(ShapeError)
+def a_product_of_sizes_beyond_32_bits():
+    neptune.compile(sums(), fused, target="llvm")(torch.ones(1, 1, 1 << 16).expand(1, 1 << 15, 1 << 16))
 
 
 # --- the LLVM backend by itself --------------------------------------------------------------------

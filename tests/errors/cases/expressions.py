@@ -78,6 +78,57 @@ def an_output_that_is_no_tensor():
     nt.build([nt.compute((N,), lambda i: x[i] + 1.0, "y"), 3])
 
 
+@case(ExpressionError)
+def a_nan_of_an_integer():
+    x = nt.placeholder((N,), "int32", "x")
+    nt.compute((N,), lambda i: nt.select(nt.isnan(x[i]), 0, x[i]), "y")
+
+
+# --- choices -------------------------------------------------------------------------------------
+
+
+def _chosen(fold: Callable[..., object], dtype: str = "float32") -> tuple[nt.Tensor, ...]:
+    x, j = nt.placeholder((4, N), dtype, "x"), nt.reduce_axis((0, N), "j")
+    return nt.compute((4,), lambda i: fold(x[i, j], axis=j), "best")
+
+
+@case(ExpressionError)
+def argmax_of_bools():
+    _chosen(nt.argmax, "bool")
+
+
+@case(ExpressionError)
+def argmax_over_axes_that_start_elsewhere():
+    x, j, l = nt.placeholder((4, 4), "float32", "x"), nt.reduce_axis((0, 4), "j"), nt.reduce_axis((1, 4), "l")  # noqa: E741
+    nt.compute((), lambda: nt.argmax(x[j, l], axis=[j, l]), "y")
+
+
+@case(ExpressionError)
+def argmax_as_an_operand():
+    _chosen(lambda x, axis: nt.argmax(x, axis=axis) + 1)
+
+
+@case(ExpressionError)
+def too_many_of_the_largest():
+    _chosen(lambda x, axis: nt.top_k(x, 9, axis=axis))
+
+
+@case(ExpressionError)
+def a_stack_of_two_dtypes():
+    nt.stack(_chosen(nt.argmax))
+
+
+@case(ExpressionError)
+def a_stack_of_numbers():
+    nt.stack([1, 2])
+
+
+@case(ExpressionError)
+def a_tensor_called_like_a_choice():
+    value, _ = _chosen(nt.argmax)
+    nt.build(nt.compute((4,), lambda i: value[i] + 1.0, "best"))
+
+
 # --- TVM -----------------------------------------------------------------------------------------
 
 
@@ -148,12 +199,6 @@ def a_name_that_generated_code_uses():
 
 
 @case(ExpressionError)
-def a_read_out_of_bounds():
-    x = nt.placeholder((N,), "float32", "x")
-    neptune.compile(nt.compute((N,), lambda i: x[i + 1], "y"), lambda sch: None, target="llvm")
-
-
-@case(ExpressionError)
 def a_program_that_is_not_well_formed():
     text = HEAD + "body:\n  for i in [0, n):\n    for j in [0, n) grid.x:\n      y: y[i] = x[j]"
     neptune.compile(parse_program(text), rows_fused, target="llvm")
@@ -178,7 +223,7 @@ TEXTS = {
     "value": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = *",
     "number": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = -i",
     "literal": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = 1.5:i32",
-    "operator": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = erf(x[i])",
+    "operator": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = zeta(x[i])",
     "arguments": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = exp(x[i], x[i])",
     "buffer": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = w[i]",
     "targets": HEAD + "body:\n  for i in [0, n):\n    y: y[i], y[i] = x[i]",

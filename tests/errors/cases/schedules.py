@@ -253,11 +253,6 @@ def a_template_that_is_a_number():
 
 
 @case(ScheduleError)
-def no_template_applies():
-    neptune.compile(rows_program(), target="llvm")
-
-
-@case(ScheduleError)
 def a_template_without_its_chain():
     neptune.compile(rows_program(), "flash_attention", target="llvm")
 
@@ -317,6 +312,7 @@ case(ScheduleError, "params_unknown")(_compiled(params={"BLOCK_K": 16}))
 case(ScheduleError, "params_zero")(_compiled(params={"BLOCK_M": 0}))
 case(ScheduleError, "params_odd")(_compiled(params={"BLOCK_M": 48}))
 case(ScheduleError, "params_large")(_compiled(params={"num_warps": 64}))
+case(ShapeError, "bounds_of_another_kind")(_compiled(bounds=3))
 case(ShapeError, "bounds_unknown")(_compiled(bounds={"rows": 4}))
 case(ShapeError, "shapes_zero")(_compiled(shapes={"m": 0}))
 

@@ -8,22 +8,38 @@ from typing import Any
 import torch
 
 import neptune
+from neptune.boundary import public
 from neptune.codegen.compile import WORKER, compile_offline
 from neptune.errors import ExpressionError, ScheduleError, TargetError
+from neptune.frontend.builder import build, compute, placeholder
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.runtime import launch
+from neptune.templates.flash_attention import flash_attention
+from neptune.tile.pipeline import lower
 from tests.errors.table import case
 from tests.kernel_examples import rows_fused, rows_program
+from tests.schedule_examples import matmul
+from tests.unit.test_choices import both_tiled, two_axes
 
 
 def nothing(sch: Schedule) -> None:
     """A template that leaves everything as it is."""
 
 
-def _compiled(text: str) -> Callable[[], object]:
-    return lambda: neptune.compile(parse_program(text), nothing, target="llvm")
+def _lowered(text: str) -> Callable[[], object]:
+    """Where `neptune.compile` is refused this, it keeps more loops instead and kernel.explain() shows the message."""
+    return lambda: public(lower)(parse_program(text))
+
+
+def _scheduled(program: neptune.Program, template: Any) -> Callable[[], object]:
+    def act() -> None:
+        sch = Schedule(program)
+        template(sch)
+        public(lower)(sch.program)
+
+    return act
 
 
 def _for(target: Any) -> Callable[[], object]:
@@ -62,12 +78,12 @@ def offline_for_no_gpu():
     compile_offline(kernel.source, kernel.build.tiles, "cpu")
 
 
-@case(TargetError)
+@case(TargetError, quotes=True)
 def the_compiler_refuses():
     neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:1")
 
 
-@case(TargetError)
+@case(TargetError, quotes=True)
 def tiles_that_are_too_large():
     large = {"BLOCK_M": 1 << 16, "BLOCK_N": 1 << 16}
     neptune.compile(rows_program(), rows_fused, target="llvm", params=large).asm("cuda:90")
@@ -121,18 +137,44 @@ def dtype():
 # --- what has no tile form -------------------------------------------------------------------------
 
 
-@case(TargetError)
-def a_depth_beyond_all_tiles():
-    neptune.compile(prefill_global(depth=2048), "flash_attention", target="llvm")
+def _init_apart(sch: Any) -> None:
+    stage = "c" if "c" in sch.stages else "best"
+    sch.decompose_reduction(stage, sch.loops(stage)[0])
+    i0, _ = sch.split(sch.loops(stage)[0], 4)
+    sch.bind(i0, "grid.x")
+
+
+case(TargetError, "a_depth_beyond_all_tiles")(_scheduled(prefill_global(depth=2048), flash_attention))
+case(TargetError, "a_sum_in_memory")(_scheduled(matmul(), _init_apart))
+case(TargetError, "a_choice_in_memory")(_scheduled(build(two_axes(2)), _init_apart))
+case(TargetError, "rounds_over_two_axes")(_scheduled(build(two_axes(2)), both_tiled))
 
 
 @case(TargetError)
-def a_reduction_loop_outside():
-    def mine(sch: Any) -> None:
-        i, j = sch.loops("t")
-        sch.reorder(j, i)
+def a_tile_of_too_many_elements():
+    x = placeholder((256, 256), "float32", "x")
+    public(lower)(build(compute((256, 256), lambda i, j: x[i, j] + 1.0, "y")))
 
-    neptune.compile(rows_program(), mine, target="llvm")
+
+@case(TargetError)
+def a_choice_of_negative_indices():
+    text = (
+        "program p\n  in x: f32[n]\n  out a: f32[]\n  out b: i32[]\n  scalar n: i32 lo 1\nbody:\n"
+        "  for j in [0, n):\n    s: a[], b[] argmax= x[j], j - 1 init -inf, 2147483647"
+    )
+    sch = Schedule(parse_program(text))
+    sch.split(sch.loops("s")[0], 16)
+    public(lower)(sch.program)
+
+
+@case(TargetError)
+def a_range_that_the_kernel_computes():
+    text = (
+        "program p\n  in w: i32[m]\n  in x: f32[n]\n  out y: f32[m]\n  temp c: i32[m]\n"
+        "  scalar m: i32 lo 1\n  scalar n: i32 lo 1\nbody:\n"
+        "  for i in [0, m) grid.x:\n    c: c[i] = w[i]\n    for j in [0, c[i]):\n      y: y[i] += x[j] init 0.0"
+    )
+    neptune.compile(parse_program(text), nothing, target="llvm")
 
 
 SIZES = "  scalar m: i32 lo 1\n  scalar n: i32 lo 1\nbody:\n"
@@ -141,35 +183,41 @@ ON_CHIP = "program p\n  in x: f32[4]\n  out y: f32[4, 4]\nbody:\n  alloc t: f32[
 FILL = "  for i in [0, 4):\n    a: t[i] = x[i]\n"
 
 case(TargetError, "one_tile_at_two_places")(
-    _compiled(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[a] - t[b]")
+    _lowered(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[a] - t[b]")
+)
+case(TargetError, "a_tile_of_a_size")(
+    _lowered(
+        "program p\n  in x: f32[n]\n  out y: f32[n]\n  scalar n: i32 lo 1\nbody:\n  alloc t: f32[n] @tile\n"
+        "  for i in [0, n):\n    a: t[i] = x[i]\n  for i in [0, n):\n    b: y[i] = t[i]"
+    )
 )
 case(TargetError, "an_element_of_a_tile")(
-    _compiled(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[0] - t[b]")
+    _lowered(ON_CHIP + FILL + "  for a in [0, 4):\n    for b in [0, 4):\n      b: y[a, b] = t[0] - t[b]")
 )
 case(TargetError, "stored_and_read_back")(
-    _compiled(
+    _lowered(
         X + "  for i in [0, m) grid.x:\n    for j in [0, n):\n"
         "      t: t[i] = x[i, j] when j < 1\n      y: y[i, j] = t[i] + x[i, j]"
     )
 )
 case(TargetError, "grid_beside")(
-    _compiled(
+    _lowered(
         X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n"
         "    for j in [0, n) grid.y:\n      y: y[i, j] = x[i, j] + t[i]"
     )
 )
 case(ScheduleError, "different_ranges")(
-    _compiled(
+    _lowered(
         "program p\n  in x: f32[m]\n  out y: f32[m]\n  temp t: f32[m, 8]\n  scalar m: i32 lo 1\nbody:\n"
         "  for i in [0, m) grid.x:\n    for j in [0, 8):\n      t: t[i, j] = x[i]\n"
         "    for k in [0, 4):\n      y: y[i] += t[i, k] init 0.0"
     )
 )
 case(ScheduleError, "a_neighbour")(
-    _compiled(X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n    y: y[i, 0] = t[i - 1] when 0 < i")
+    _lowered(X + "  for i in [0, m) grid.x:\n    t: t[i] = x[i, 0]\n    y: y[i, 0] = t[i - 1] when 0 < i")
 )
 case(ScheduleError, "in_front_of_the_tile")(
-    _compiled(
+    _lowered(
         "program p\n  in x: f32[m]\n  out y: f32[m]\n  temp t: f32[m]\n  scalar m: i32 lo 1\nbody:\n"
         "  for i in [0, m // 4) grid.x:\n    for j in [0, 4):\n      t: t[i*4 + j] = x[i*4 + j]\n"
         "    for j in [0, 4):\n      y: y[i*4 + j] = t[i*4 + 2 - j]"

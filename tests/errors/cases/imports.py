@@ -1,0 +1,106 @@
+"""TVM's functions and TE's choices that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import te, tirx
+
+import neptune
+from neptune.errors import ExpressionError
+from neptune.frontend.te import from_te
+from neptune.frontend.tvmscript import from_tvmscript
+from tests.errors.table import case
+from tests.unit.test_te_choices import N, first_max, last_max, rows
+from tests.unit.test_tvmscript import HEAD, ONE, REFUSED, SUM, script
+
+
+def _imported(body: str, head: str = HEAD) -> Callable[[], object]:
+    return lambda: from_tvmscript(script(body, head))
+
+
+for _name, (_body, *_) in REFUSED.items():
+    case(ExpressionError, f"script: {_name}")(_imported(_body))
+
+
+def _one(*lines: str) -> str:
+    """A loop around one block of these lines."""
+    return "\n".join(["for i in range(8):", '    with T.sblock("one"):', *(f"        {x}" for x in lines)])
+
+
+def _inner(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.strip().splitlines())
+
+
+ROOT = 'with T.sblock("root"):\n'
+AXIS, STORE = "v_i = T.axis.spatial(8, i)", "y[v_i] = x[v_i, 0]"
+RENAMED = 'w = T.match_buffer(x[0:8, 0:4], (8, 4), "float32")'
+READ_Y = ONE.replace("one", "two").replace("y[v_i]", "z[v_i]").replace("x[v_i, 0]", "y[v_i]")
+INIT = "        with T.init():\n            y[v_i] = T.float32(0)\n"
+NO_INIT = SUM.replace(INIT, "")
+
+SCRIPTS = {
+    "a region renamed in the root": ROOT
+    + '    w = T.match_buffer(x[0:8, 0:4], (8, 4), "float32")\n'
+    + _inner(ONE.replace("x[", "w[")),
+    "an init in the root": ROOT + "    with T.init():\n        y[0] = T.float32(0)\n" + _inner(ONE),
+    "steps": ONE.replace("range(8)", "T.serial(0, 8, step=2)"),
+    "a buffer of its own": _one(AXIS, "t = T.sblock_alloc_buffer((8,))", STORE),
+    "a region renamed": _one(AXIS, RENAMED, "y[v_i] = w[v_i, 0]"),
+    "an opaque axis": _one("v_i = T.axis.opaque(8, i)", STORE),
+    "a reduction around others": _one(
+        "v_i = T.axis.reduce(8, i)",
+        "for j in range(1):",
+        "    with T.sblock('two'):",
+        "        v_j = T.axis.spatial(1, j)",
+        "        y[v_i + v_j] = x[v_i, 0]",
+    ),
+    "an init of a map": _one(AXIS, "with T.init():", "    y[v_i] = T.float32(0)", STORE),
+    "an axis too many": SUM.replace('"SR"', '"SS"').replace("y[v_i] + x", "x").replace(INIT, ""),
+    "an init that changes": SUM.replace("T.float32(0)", "x[v_i, v_j]"),
+    "reduced after it was stored": ONE + SUM,
+    "an init of something else": SUM.replace("            y[v_i] = T.float32(0)", "            z[v_i] = T.float32(0)"),
+    "reduced after it was read": ONE + READ_Y + NO_INIT,
+    "a vector": ONE.replace("x[v_i, 0]", "T.Shuffle([x[v_i, 0]], [0])"),
+}
+for _name, _body in SCRIPTS.items():
+    case(ExpressionError, f"script: {_name}")(_imported(_body))
+
+STRIDED = 'x = T.match_buffer(h, (8, 4), "float32", strides=(8, 1))\n' + ONE
+case(ExpressionError, "script: strides")(_imported(STRIDED, 'h: T.handle, y: T.Buffer((8,), "float32")'))
+case(ExpressionError, "script: a handle")(_imported(ONE, f"{HEAD}, h: T.handle"))
+
+
+@case(ExpressionError)
+def a_module_without_a_function():
+    neptune.compile(tvm.IRModule({}), target="llvm")
+
+
+@case(ExpressionError)
+def a_function_without_that_input():
+    from_tvmscript(script(SUM), inputs=["c"])
+
+
+# --- TE ------------------------------------------------------------------------------------------
+
+
+@case(ExpressionError)
+def te_several_values():
+    x = te.placeholder((N,), "float32", name="x")
+    from_te(list(te.compute((N,), lambda i: (x[i], x[i] + 1.0), name="y")))
+
+
+@case(ExpressionError)
+def te_argmax_that_keeps_the_last():
+    from_te(rows(last_max)[0])
+
+
+@case(ExpressionError)
+def te_argmax_of_another_index():
+    from_te(rows(first_max, index=lambda i, k, x: N - k)[0])
+
+
+@case(ExpressionError)
+def te_argmax_that_starts_from_an_index():
+    from_te(rows(first_max, lambda s, t: (tirx.const(5, s), te.min_value(t)))[0])
