@@ -138,7 +138,7 @@ class Kernel:
         """The fused program, which every target executes."""
         return parse_program(self._artifact.programs["fused"])
 
-    @cached_property
+    @property
     @public
     def build(self) -> Build:
         """Everything the compilation made, as programs; where it came from the cache, it is made again.

@@ -36,7 +36,6 @@ class Template:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     doc: str = ""
 
-    @public
     def __post_init__(self) -> None:
         asked = f"template `{self.name}`"
         if not callable(self.schedule):
@@ -85,6 +84,10 @@ class Template:
         """One template for every combination of structural choices, the defaults first."""
         for values in product(*self.choices.values()):
             yield self.with_choices(**dict(zip(self.choices, values, strict=True)))
+
+
+# A mistake in a declaration ends at the line that makes it.
+Template.__init__ = public(Template.__init__)  # type: ignore[method-assign]
 
 
 @public
