@@ -15,9 +15,10 @@ from tests.goldens import FOLDER
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 HEAD = """# Errors
 
-Every error that Neptune raises, with a program that provokes it where that says more than the message: what was
-asked, what is wrong, what is legal there, what to try, and where. All of them are of a class below
-`neptune.NeptuneError`, and the last frame of the traceback is your own line (NEPTUNE_TRACEBACK=1 shows Neptune's too). Generated from the tests; do not edit.
+Every error that Neptune raises: what was asked, what is wrong, what is legal there, what to try, and where, with the
+program that provokes it where that says more than the message. All are classes below `neptune.NeptuneError`, and the
+last frame of the traceback is your own line (NEPTUNE_TRACEBACK=1 shows Neptune's too). Generated from the tests by
+`python -m tests.errors.index`; do not edit.
 """
 
 

@@ -185,7 +185,7 @@ def test_refusals() -> None:
         with pytest.raises(ScheduleError, match=words), Frozen(sch):
             call()
     sch = Schedule(row_sums())
-    with pytest.raises(ScheduleError, match="`y` reads it outside of `i`"), Frozen(sch):
+    with pytest.raises(ScheduleError, match="`y` reads `e` outside of `i`"), Frozen(sch):
         sch.compute_at("e", sch.loops("r")[0])
     with pytest.raises(ScheduleError, match="every iteration of `j` reads the same elements of `r`"), Frozen(sch):
         sch.compute_at("r", sch.loops("y")[1])

@@ -155,7 +155,7 @@ def borrowed_axis():
 
 
 REFUSED = [
-    (tuples, "importing stage `y`", "a reduction of tuples", "it uses `Add`", "argmax and argmin"),
+    (tuples, "importing stage `y`", "te.comm_reducer", "it uses `Add`", "argmax and argmin"),
     (custom, "importing stage `y`", "its own combiner"),
     (borrowed_axis, "importing stage `s`", "axis `k` is also used outside"),
     (
