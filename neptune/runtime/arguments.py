@@ -247,7 +247,8 @@ def _in_memory(t: torch.Tensor) -> bool:
     if type(t) is not torch.Tensor and hasattr(t, "fake_mode"):
         return False
     try:
-        return t.data_ptr() != 0 or t.numel() == 0
+        # Meta tensors are a matter of their device.
+        return t.data_ptr() != 0 or t.numel() == 0 or t.device.type == "meta"
     except RuntimeError:
         return False
 
