@@ -12,7 +12,8 @@ threads, guards of tails, storage scopes, annotations) is a schedule; it is chec
 the block exactly once, and dropped. As in `neptune.frontend.te`, the blocks become the builder's tensors.
 
 A stage takes its buffer's name. Buffers that are written are outputs if they are parameters, in the order of
-the parameters, and the other buffer parameters are the inputs; scalar parameters that are used follow.
+the parameters, and the other buffer parameters are the inputs; scalar parameters that are used follow. A block
+of two stores is an argmax or argmin, as te.create_prim_func writes it, and is called after the block.
 """
 
 from __future__ import annotations
