@@ -1,0 +1,60 @@
+"""Reads of an expression that leave their buffer whatever the sizes are: a mistake, of which no run can say more.
+
+    y[i] = x[i + 1] for i in [0, n), x: [n]        reads x[n]
+
+Reads under a select or a guard are the business of its predicate; indices that are loaded, of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neptune.errors import ExpressionError
+from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, to_expr
+from neptune.ir.expr import Expr, Load, Select, children, loads
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import For, Program, Stage, for_loops, paths, values
+
+
+def check_reads(program: Program) -> None:
+    """Raise ExpressionError for the first read that is outside of its buffer for all sizes."""
+    for path, stage in paths(program.body):
+        if stage.when is None:
+            _check_stage(program, stage, for_loops(path))
+
+
+def _check_stage(program: Program, stage: Stage, loops: tuple[For, ...]) -> None:
+    scope = scope_of(program, loops)
+    names = [f.var for f in reversed(loops)]
+    for e in values(stage.action):
+        for x in _always_read(e):
+            shape = program.buffers[x.buffer].shape
+            for k, (i, size) in enumerate(zip(x.index, shape, strict=True)):
+                reached = None if loads(i) else _outside(poly(i), poly(size), names, scope)
+                if reached is not None:
+                    raise ExpressionError(
+                        f"compile `{program.name}`",
+                        f"stage `{stage.name}` reads `{x.buffer}` at `{print_expr(i)}` in dimension {k}, which reaches "
+                        f"{print_expr(to_expr(reached))}, and has {print_expr(size)} elements",
+                        hint="a shorter range, or a select around the read",
+                        where=print_stage(stage),
+                    )
+
+
+def _always_read(e: Expr) -> Iterator[Load]:
+    """The loads that are evaluated whatever a predicate says."""
+    if isinstance(e, Load):
+        yield e
+    for child in children(e)[:1] if isinstance(e, Select) else children(e):
+        yield from _always_read(child)
+
+
+def _outside(index: Poly, size: Poly, names: list[str], scope: Scope) -> Poly | None:
+    """A value that the index takes and that is no element; None where there is none for certain."""
+    high = extreme(index, names, scope, largest=True)
+    if high is not None and nonnegative(high - size, scope):
+        return high
+    low = extreme(index, names, scope, largest=False)
+    if low is not None and nonnegative(number(-1) - low, scope):
+        return low
+    return None
