@@ -16,6 +16,7 @@ from neptune.codegen.triton import generate
 from neptune.errors import ExpressionError, InternalError, ScheduleError, TargetError
 from neptune.frontend.assemble import Tensor, build
 from neptune.fusion.schedule import Schedule
+from neptune.ir.bounds import check_reads
 from neptune.ir.names import check_names
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
@@ -80,6 +81,7 @@ def _import(w: Work) -> Program:
 def _verify(w: Work) -> None:
     if not w.settings.verify:
         return
+    check_reads(w.loops)
     try:
         verify(w.loops)
     except InternalError as error:
@@ -126,13 +128,15 @@ def _lower(w: Work) -> None:
     def seen(name: str, why: str, made: TileProgram) -> None:
         forms.append((f"tile-{name}", why, made))
 
+    given_up = None
     try:
         w.tiles = lower(w.schedule.program, seen)
     except (ScheduleError, TargetError) as error:
+        given_up = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
+    if given_up is not None:
         forms.clear()
         w.tiles = lower(w.schedule.program, seen, relaxed=True)
-        decision = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
-        w.choice = (*w.choice, decision)
+        w.choice = (*w.choice, given_up)
     for form in forms:
         w.saw(*form)
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import neptune
 from bench import stub_driver
 from neptune.errors import ExpressionError, RecordError, ScheduleError, ShapeError, TargetError
+from neptune.frontend.builder import compute, placeholder, var
 from neptune.frontend.tvmscript import from_tvmscript
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ops.attention import prefill_causal
@@ -96,6 +97,13 @@ def more_shared_memory_than_there_is(monkeypatch):
     with stub_driver.installed():
         kernel = neptune.compile(prefill_causal(depth=64), "flash_attention", target="cuda")
         kernel(q, q, q)
+
+
+@case(ExpressionError)
+def a_read_beyond_the_end():
+    n = var("n")
+    x = placeholder((n,), "float32", "x")
+    neptune.compile(compute((n,), lambda i: x[i + 1], "y"), target="llvm")
 
 
 # --- PrimFuncs that store two results -------------------------------------------------------------------
