@@ -80,7 +80,8 @@ def write_kernel(
     signature = ", ".join(f"{p.name}: tl.constexpr" if p.kind == "tunable" else p.name for p in parameters)
     general = _general(program, kernel, parameters)
     decorator = f"@triton.jit(do_not_specialize={_names(general)})" if general else "@triton.jit"
-    body = [f"    {line}" for line in ctx.scopes[0].lines]
+    # A kernel that only starts what no one folds into has nothing to do.
+    body = [f"    {line}" for line in ctx.scopes[0].lines or ["pass"]]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
     return KernelText(
         name, tuple(lines), parameters, frozenset(ctx.helpers), tuple(dict.fromkeys(ctx.spans)), tuple(general)
