@@ -31,9 +31,44 @@ from neptune.errors import ExpressionError
 from neptune.frontend import assemble
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
 from neptune.frontend.choices import checked_axes, choice, top_row
+from neptune.frontend.functions import (
+    CAST_HINT,
+    EQ_HINT,
+    abs,
+    all_of,
+    any_of,
+    as_value,
+    cast,
+    ceil,
+    checked_dtype,
+    checked_predicate,
+    cos,
+    erf,
+    exp,
+    exp2,
+    floor,
+    if_then_else,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log2,
+    logical_not,
+    pow,
+    power,
+    round,
+    rsqrt,
+    select,
+    sigmoid,
+    sign,
+    sin,
+    sqrt,
+    tanh,
+    trunc,
+)
 from neptune.ir import dtypes
 from neptune.ir import expr as ir
-from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
@@ -102,32 +137,32 @@ __all__ = [
 @public
 def var(name: str, dtype: str = "int32") -> Var:
     """A symbolic size, or a scalar argument where no input's shape is made of it. One name is one variable."""
-    return Var(name, _dtype(f"variable `{name}`", dtype))
+    return Var(name, checked_dtype(f"variable `{name}`", dtype))
 
 
 @public
 def const(value: int | float | bool, dtype: str = "float32") -> Expr:
     """A literal of `dtype`."""
-    return ir.as_expr(value, _dtype(f"constant {value!r}", dtype))
+    return ir.as_expr(value, checked_dtype(f"constant {value!r}", dtype))
 
 
 @public
 def min_value(dtype: str) -> Const:
     """The lowest finite value of `dtype`: where max starts."""
-    return REDUCERS["max"].identity(_dtype("min_value", dtype))[0]
+    return REDUCERS["max"].identity(checked_dtype("min_value", dtype))[0]
 
 
 @public
 def max_value(dtype: str) -> Const:
     """The highest finite value of `dtype`: where min starts."""
-    return REDUCERS["min"].identity(_dtype("max_value", dtype))[0]
+    return REDUCERS["min"].identity(checked_dtype("max_value", dtype))[0]
 
 
 @public
 def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "placeholder") -> Tensor:
     """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`."""
     asked = f"placeholder `{name}`"
-    return Tensor(name, _shape(asked, shape), _dtype(asked, dtype))
+    return Tensor(name, _shape(asked, shape), checked_dtype(asked, dtype))
 
 
 @public
@@ -175,7 +210,7 @@ def compute(
     except TypeError as error:
         if not _raised_by_us(error):
             raise
-        hint = _REDUCTION_HINT if "(Reduction)" in str(error) else _CAST_HINT if "dtype" in str(error) else None
+        hint = _REDUCTION_HINT if "(Reduction)" in str(error) else CAST_HINT if "dtype" in str(error) else None
         raise ExpressionError(asked, str(error), where=_user_line(error), hint=hint) from None
     return (
         define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
@@ -203,7 +238,7 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
     """The tensor whose element at `axes` is `value`: `compute` after its lambda has run."""
     asked = f"stage `{name}`"
     if isinstance(value, builtins.bool):
-        raise ExpressionError(asked, f"the value is the Python bool {value}", hint=_EQ_HINT)
+        raise ExpressionError(asked, f"the value is the Python bool {value}", hint=EQ_HINT)
     if not isinstance(value, Reduction):
         try:
             value = ir.as_expr(value)  # type: ignore[arg-type]
@@ -218,7 +253,7 @@ def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
     body = Body(axes, value)
     for e in body.exprs:
         for node in ir.walk(e):
-            _dtype(asked, node.dtype)
+            checked_dtype(asked, node.dtype)
             if isinstance(node, Axis) and node not in body.loops:
                 raise ExpressionError(
                     asked,
@@ -242,17 +277,17 @@ def reduction(
     """`reducer` over `axis`. `where` drops values (they become neutral), `init` replaces the identity."""
     hint = "maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None
     axes = checked_axes(reducer, axis, hint)
-    e = _expr(value)
+    e = as_value(value)
     if e.dtype == "bool":
         raise ExpressionError(f"{reducer} of `{print_expr(e)}`", "a bool cannot be reduced", hint=".astype('int32')")
     identity = REDUCERS[reducer].identity(e.dtype)[0]
     start = identity if init is None else ir.as_expr(init, e.dtype)
     if start.dtype != e.dtype:
-        raise ExpressionError(f"{reducer} of {e.dtype} values", f"init is {start.dtype}", hint=_CAST_HINT)
+        raise ExpressionError(f"{reducer} of {e.dtype} values", f"init is {start.dtype}", hint=CAST_HINT)
     if where is not None:
         # Folding an idempotent reducer's start once more changes nothing; its identity might (init = -inf).
         neutral = start if REDUCERS[reducer].idempotent else identity
-        e = ir.select(_predicate(where), e, neutral)
+        e = ir.select(checked_predicate(where), e, neutral)
     return Reduction(reducer, (e,), axes, (start,))
 
 
@@ -295,13 +330,13 @@ def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None =
     NaN counts as the largest. The index is that of the axis; over several, the row-major position among them.
     Where there is no element, the results are -inf (the lowest integer) and 2**31 - 1.
     """
-    return choice("argmax", _expr(expr), axis, None if where is None else _predicate(where))
+    return choice("argmax", as_value(expr), axis, None if where is None else checked_predicate(where))
 
 
 @public
 def argmin(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
     """The smallest value over `axis` and where it first stands; see `argmax`. NaN counts as the smallest."""
-    return choice("argmin", _expr(expr), axis, None if where is None else _predicate(where))
+    return choice("argmin", as_value(expr), axis, None if where is None else checked_predicate(where))
 
 
 @public
@@ -310,7 +345,7 @@ def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike |
 
     Of equal values the first stands first. Elements that there are too few of are as in `argmax`.
     """
-    return choice(top_row(k), _expr(expr), axis, None if where is None else _predicate(where))
+    return choice(top_row(k), as_value(expr), axis, None if where is None else checked_predicate(where))
 
 
 @public
@@ -331,206 +366,9 @@ def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
     return compute((*tensors[0].shape, len(tensors)), pick, name)
 
 
-# --- functions of values -----------------------------------------------------------------------
-
-
-@public
-def exp(x: ExprLike) -> Expr:
-    """e^x."""
-    return ir.op("exp", _expr(x))
-
-
-@public
-def exp2(x: ExprLike) -> Expr:
-    """2^x."""
-    return ir.op("exp2", _expr(x))
-
-
-@public
-def log(x: ExprLike) -> Expr:
-    """The natural logarithm."""
-    return ir.op("log", _expr(x))
-
-
-@public
-def log2(x: ExprLike) -> Expr:
-    """The logarithm to base 2."""
-    return ir.op("log2", _expr(x))
-
-
-@public
-def sqrt(x: ExprLike) -> Expr:
-    """√x."""
-    return ir.op("sqrt", _expr(x))
-
-
-@public
-def rsqrt(x: ExprLike) -> Expr:
-    """1/√x."""
-    return ir.op("rsqrt", _expr(x))
-
-
-@public
-def tanh(x: ExprLike) -> Expr:
-    """The hyperbolic tangent."""
-    return ir.op("tanh", _expr(x))
-
-
-@public
-def sigmoid(x: ExprLike) -> Expr:
-    """1/(1 + e^-x)."""
-    return ir.op("sigmoid", _expr(x))
-
-
-@public
-def erf(x: ExprLike) -> Expr:
-    """The error function, 2/√π · ∫₀ˣ e^-t² dt."""
-    return ir.op("erf", _expr(x))
-
-
-@public
-def sin(x: ExprLike) -> Expr:
-    """The sine of an angle in radians."""
-    return ir.op("sin", _expr(x))
-
-
-@public
-def cos(x: ExprLike) -> Expr:
-    """The cosine of an angle in radians."""
-    return ir.op("cos", _expr(x))
-
-
-@public
-def floor(x: ExprLike) -> Expr:
-    """The largest integer that is at most x, as a float."""
-    return ir.op("floor", _expr(x))
-
-
-@public
-def ceil(x: ExprLike) -> Expr:
-    """The smallest integer that is at least x, as a float."""
-    return ir.op("ceil", _expr(x))
-
-
-@public
-def round(x: ExprLike) -> Expr:
-    """The integer nearest to x, as a float; ties go to the even one: 0.5 → 0, 1.5 → 2."""
-    return ir.op("round", _expr(x))
-
-
-@public
-def trunc(x: ExprLike) -> Expr:
-    """x without its fraction: -1.5 → -1."""
-    return ir.op("trunc", _expr(x))
-
-
-@public
-def sign(x: ExprLike) -> Expr:
-    """1, 0 or -1, in the dtype of x; NaN stays NaN."""
-    return ir.sign(_expr(x))
-
-
-@public
-def isnan(x: ExprLike) -> Expr:
-    """A predicate: x is NaN."""
-    return ir.is_nan(_float(x, "isnan"))
-
-
-@public
-def isinf(x: ExprLike) -> Expr:
-    """A predicate: x is inf or -inf."""
-    return ir.is_inf(_float(x, "isinf"))
-
-
-@public
-def isfinite(x: ExprLike) -> Expr:
-    """A predicate: x is neither infinite nor NaN."""
-    return ir.is_finite(_float(x, "isfinite"))
-
-
-@public
-def abs(x: ExprLike) -> Expr:
-    """|x|, also of integers."""
-    return ir.op("abs", _expr(x))
-
-
-@public
-def pow(x: ExprLike, y: ExprLike) -> Expr:
-    """x^y for floats."""
-    return ir.binary("pow", x, y)
-
-
-power = pow
-
-
-@public
-def cast(x: ExprLike, dtype: str) -> Expr:
-    """`x.astype(dtype)`, with the dtype checked."""
-    return ir.cast(_expr(x), _dtype("cast", dtype))
-
-
-@public
-def if_then_else(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
-    """`then` where `pred` holds, else `other`; the branch not taken contributes nothing."""
-    return ir.select(_predicate(pred), then, other)
-
-
-select = if_then_else
-
-
-@public
-def all_of(*preds: ExprLike) -> Expr:
-    """The conjunction of predicates."""
-    return ir.logical_and(*(_predicate(p) for p in preds))
-
-
-@public
-def any_of(*preds: ExprLike) -> Expr:
-    """The disjunction of predicates."""
-    return ir.logical_or(*(_predicate(p) for p in preds))
-
-
-@public
-def logical_not(pred: ExprLike) -> Expr:
-    """The negation of a predicate."""
-    return ir.op("not", _predicate(pred))
-
-
 # --- checks ------------------------------------------------------------------------------------
 
-_CAST_HINT = "cast one side with .astype(dtype)"
-_EQ_HINT = "compare expressions with eq(a, b) or ne(a, b): == compares their structure"
 _REDUCTION_HINT = "a reduction must be the outermost expression of its stage: give it a stage of its own"
-
-
-def _expr(x: ExprLike | Fold) -> Expr:
-    if isinstance(x, Fold):
-        x._refuse()
-    return ir.as_expr(x)
-
-
-def _float(x: ExprLike, name: str) -> Expr:
-    e = _expr(x)
-    if not is_float(e.dtype):
-        raise ExpressionError(f"{name} of `{print_expr(e)}`", f"it is {e.dtype}, not a float", hint=_CAST_HINT)
-    return e
-
-
-def _predicate(p: ExprLike) -> Expr:
-    if isinstance(p, builtins.bool):
-        raise ExpressionError(
-            f"a predicate that is the Python bool {p}", "it does not depend on anything", hint=_EQ_HINT
-        )
-    e = _expr(p)
-    if e.dtype != "bool":
-        raise ExpressionError(f"the predicate `{print_expr(e)}`", f"it is {e.dtype}, not bool", hint="compare it")
-    return e
-
-
-def _dtype(asked: str, dtype: str) -> str:
-    if dtype not in DTYPES:
-        raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES))
-    return dtype
 
 
 def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
