@@ -28,7 +28,7 @@ from typing import overload
 from neptune import boundary
 from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend import assemble
+from neptune.frontend import assemble, functions
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
 from neptune.frontend.choices import checked_axes, choice, top_row
 from neptune.frontend.functions import (
@@ -408,6 +408,6 @@ def _raised_by_us(error: Exception) -> bool:
 def _user_line(error: Exception) -> str | None:
     """The line of the lambda that failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = (__file__, boundary.__file__, ir.__file__, dtypes.__file__, assemble.__file__)
+    ours = tuple(m.__file__ for m in (boundary, functions, ir, dtypes, assemble)) + (__file__,)
     user = [f for f in frames if f.filename not in ours]
     return f"{user[-1].line}" if user and user[-1].line else None
