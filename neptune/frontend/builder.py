@@ -408,6 +408,6 @@ def _raised_by_us(error: Exception) -> bool:
 def _user_line(error: Exception) -> str | None:
     """The line of the lambda that failed."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = tuple(m.__file__ for m in (boundary, functions, ir, dtypes, assemble)) + (__file__,)
+    ours = {__file__, *(m.__file__ for m in (boundary, functions, ir, dtypes, assemble))}
     user = [f for f in frames if f.filename not in ours]
     return f"{user[-1].line}" if user and user[-1].line else None
