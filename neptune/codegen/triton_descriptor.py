@@ -51,7 +51,9 @@ def box_of(ctx: Context, buffer: str, index: tuple[TExpr, ...], dims: tuple[str,
     if not b.shape or len(b.shape) > MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
         return None
     lengths = _lengths(ctx, ctx.extents[axes[-1]])
-    in_bulk = not isinstance(b.shape[-1], Const) and len(dims) > 1 and max(lengths, default=MAX_BOX + 1) <= MAX_BOX
+    # A call's tensors are looked at; the rows of a temporary are as long as they are.
+    checked = b in (*ctx.program.inputs, *ctx.program.outputs) and not isinstance(b.shape[-1], Const)
+    in_bulk = checked and len(dims) > 1 and max(lengths, default=MAX_BOX + 1) <= MAX_BOX
     if not (aligned_rows(b) or in_bulk) or any(_bytes(b, n) < ALIGNMENT for n in lengths):
         return None
     return Box(tuple(axes), tuple(starts))

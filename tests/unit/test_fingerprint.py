@@ -234,7 +234,8 @@ def test_names_that_claim_to_be_neptunes():
     def impostor(sch):
         return 1
 
-    impostor.__module__, impostor.__qualname__ = flash_attention.__module__, flash_attention.__qualname__
+    real = flash_attention.schedule
+    impostor.__module__, impostor.__qualname__ = real.__module__, real.__qualname__
     assert fingerprint(impostor) not in (None, fingerprint(flash_attention))
 
 

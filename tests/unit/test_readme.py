@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 COMMANDS = [line.split("#")[0].strip() for language, text in BLOCKS if not language for line in text.splitlines()]
 # `make` and `pip` are what continuous integration itself runs (.ci/run).
-MAKE_AND_PIP = ("make demo", "make test", "pip install .")
+MAKE_AND_PIP = ("make demo", "make test", "pip install '.[cli]'")
 
 
 def test_the_readme_has_both() -> None:

@@ -282,7 +282,7 @@ else:
     raise AssertionError("a call with one argument passed")
 # As if there were a GPU: everything up to Triton's driver.
 torch.cuda.is_available = lambda: True
-torch.cuda.is_current_stream_capturing = lambda: False
+torch.cuda.is_current_stream_capturing = lambda: True
 torch.cuda.get_device_capability = lambda *_: (9, 0)
 torch.cuda.device = lambda _: contextlib.nullcontext()
 import triton
