@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import re
 import struct
 
 from neptune.errors import InternalError
@@ -148,6 +149,8 @@ class Printer:
 
     def let(self, dtype: str, value: str, body: str) -> str:
         """`body` with a `{}` for a name that is bound to `value`."""
+        if re.fullmatch(r"T\.\w+\(-?\d+\)", value):  # TVM trips over names of constants
+            return body.replace("{}", value)
         name = self.fresh("u")
         self.lets.append((name, dtype))
         return f"T.Let({body.replace('{}', name)}, where={{{name}: {value}}})"
@@ -313,15 +316,23 @@ class Printer:
                 return f"T.{name}({', '.join(texts)})"
 
     def divided(self, name: str, texts: list[str], dtype: str) -> str:
-        """floordiv or mod from division that truncates, each operand evaluated once."""
-        a, b, rest = (self.fresh("u") for _ in range(3))
-        self.lets += [(x, dtype) for x in (a, b, rest)]
+        """floordiv or mod from division that truncates; operands that bind names are evaluated once.
+
+        Others are repeated: TVM trips over names whose range depends on where they are used.
+        """
+        bound = {self.fresh("u"): text for text in texts if "T.Let(" in text}
+        names = {text: name for name, text in bound.items()}
+        a, b = (names.get(text, text) for text in texts)
+        rest = self.fresh("u")
+        self.lets += [(x, dtype) for x in (*bound, rest)]
         # The rest has the sign of the dividend: where the divisor has the other one, one step down.
         off = f"T.And({rest} != T.{dtype}(0), T.bitwise_xor({rest}, {b}) < T.{dtype}(0))"
         quotient = f"T.truncdiv({a}, {b})"
         exact, below = (rest, f"{rest} + {b}") if name == "mod" else (quotient, f"{quotient} - T.{dtype}(1)")
         body = f"T.Let(T.Select({off}, {below}, {exact}), where={{{rest}: T.truncmod({a}, {b})}})"
-        return f"T.Let(T.Let({body}, where={{{b}: {texts[1]}}}), where={{{a}: {texts[0]}}})"
+        for x, text in bound.items():
+            body = f"T.Let({body}, where={{{x}: {text}}})"
+        return body
 
     # --- statements
 

@@ -328,6 +328,9 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
         raise TypeError(f"{name} takes integers, not {exprs[0].dtype}")
     if len(exprs) == 2 and (folded := _fold(name, *exprs)) is not None:
         return folded
+    if name in ("abs", "neg") and isinstance(exprs[0], Const) and is_int(exprs[0].dtype):
+        value = int(exprs[0].value)
+        return Const(abs(value) if name == "abs" else -value, exprs[0].dtype)
     if name == "and" and (TRUE in exprs or FALSE in exprs):
         return FALSE if FALSE in exprs else exprs[0] if exprs[1] == TRUE else exprs[1]
     if name == "or" and (TRUE in exprs or FALSE in exprs):
