@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
+import neptune
+from neptune.errors import NeptuneError
 from neptune.frontend import builder as te
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import compute, eq, maximum, placeholder, reduce_axis, var
@@ -326,3 +329,63 @@ def _identity_and_more() -> tuple[Tensor, Tensor]:
 
 
 BY_NAME = {c.name: c for c in CASES}
+
+
+# --- templates that do little, and a run of the kernel ----------------------------------------------
+
+
+def identity(sch: Any) -> None:
+    """Nothing is bound, nothing is tiled."""
+
+
+def bound(sch: Any) -> None:
+    """The outermost loop of every stage on the grid, where it can be."""
+    for stage in sch.stages:
+        with suppress(NeptuneError):
+            sch.bind(sch.loops(stage)[:1], ["grid.x"] * len(sch.loops(stage)[:1]))
+
+
+def cut(sch: Any) -> None:
+    """Every loop split, none bound."""
+    size = sch.param("SIZE", [8])
+    for stage in sch.stages:
+        for loop in sch.loops(stage):
+            sch.split(loop, size)
+
+
+def turned(sch: Any) -> None:
+    """Loops inside out: reductions outside of what they add up."""
+    for stage in sch.stages:
+        with suppress(NeptuneError):
+            sch.reorder(*reversed(sch.loops(stage)))
+
+
+TEMPLATES: dict[str, Callable[[Any], None] | None] = {
+    "automatic": None,
+    "identity": identity,
+    "bound": bound,
+    "cut": cut,
+    "turned": turned,
+}
+# What the partial templates are tried on: each kind of program once.
+SOME = ("transpose", "gather_rows", "sum_middle", "matmul_half", "max_pool", "both", "prefix_sum", "diamond")
+
+
+def run(case: Case, kernel: neptune.Kernel, target: str, device: str = "cpu") -> None:
+    """Call a kernel on random inputs into poisoned outputs, and compare with float64."""
+    program = kernel.build.loops
+    inputs = case.inputs(program, np.random.default_rng(7))
+    plain = [t.double().numpy() if t.dtype.is_floating_point else t.numpy() for t in inputs]
+    wanted = case.ref(*plain)
+    outputs = [poisoned([evaluate_size(d, case.sizes) for d in b.shape], b.dtype, device) for b in program.outputs]
+    kernel(*(t.to(device) for t in inputs), *(case.sizes[s] for s in kernel.scalars), out=outputs)
+    for got, w in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        w = np.asarray(w, np.float64)
+        # Narrow results are exact here: copies, negations, doublings.
+        room = case.tol * (1 + np.abs(w).max()) if got.dtype == torch.float32 else 0.0
+        np.testing.assert_allclose(got.double().cpu().numpy(), w, rtol=0, atol=room, err_msg=f"{case.name} on {target}")
+
+
+def poisoned(shape: list[int], dtype: str, device: str) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    return torch.full(shape, float("nan") if kind.is_floating_point else 77, dtype=kind, device=device)

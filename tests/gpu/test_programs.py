@@ -2,86 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import neptune
-from neptune.errors import NeptuneError
 from neptune.frontend import builder as nt
 from neptune.ops.linear import matmul
-from neptune.runtime.arguments import evaluate_size
-from tests.any_programs import BY_NAME, CASES, Case
+from tests.any_programs import BY_NAME, CASES, SOME, TEMPLATES, Case, run
 
 pytestmark = pytest.mark.gpu
-SOME = ("transpose", "gather_rows", "sum_middle", "matmul_half", "max_pool", "both", "prefix_sum", "diamond")
 
 
-def identity(sch: Any) -> None:
-    """Nothing is bound, nothing is tiled."""
-
-
-def cut(sch: Any) -> None:
-    """Every loop split, none bound."""
-    size = sch.param("SIZE", [8])
-    for stage in sch.stages:
-        for loop in sch.loops(stage):
-            sch.split(loop, size)
-
-
-def turned(sch: Any) -> None:
-    """Loops inside out."""
-    for stage in sch.stages:
-        with suppress(NeptuneError):
-            sch.reorder(*reversed(sch.loops(stage)))
-
-
-TEMPLATES: dict[str, Callable[[Any], None] | None] = {
-    "automatic": None,
-    "identity": identity,
-    "cut": cut,
-    "turned": turned,
-}
-
-
-def poisoned(shape: list[int], dtype: str) -> torch.Tensor:
-    kind = getattr(torch, dtype)
-    return torch.full(shape, float("nan") if kind.is_floating_point else 77, dtype=kind, device="cuda")
-
-
-def run(case: Case, template: str) -> None:
+def check(case: Case, template: str) -> None:
+    """One compilation, called twice: the second call replays the first."""
     kernel = neptune.compile(case.make(), TEMPLATES[template], target="cuda", name="prog")
-    program = kernel.build.loops
-    inputs = case.inputs(program, np.random.default_rng(7))
-    plain = [t.double().numpy() if t.dtype.is_floating_point else t.numpy() for t in inputs]
-    wanted = case.ref(*plain)
     for _ in range(2):
-        outputs = [poisoned([evaluate_size(d, case.sizes) for d in b.shape], b.dtype) for b in program.outputs]
-        kernel(*(t.cuda() for t in inputs), *(case.sizes[s] for s in kernel.scalars), out=outputs)
-        for got, w in zip(outputs, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
-            w = np.asarray(w, np.float64)
-            room = case.tol * (1 + np.abs(w).max()) if got.dtype == torch.float32 else 0.0
-            np.testing.assert_allclose(got.double().cpu().numpy(), w, rtol=0, atol=room, err_msg=case.name)
+        run(case, kernel, "cuda", "cuda")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_automatic(case: Case) -> None:
-    run(case, "automatic")
+    check(case, "automatic")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_identity(case: Case) -> None:
-    run(case, "identity")
+    check(case, "identity")
 
 
 @pytest.mark.parametrize("template", ["cut", "turned"])
 @pytest.mark.parametrize("name", SOME)
 def test_partial(name: str, template: str) -> None:
-    run(BY_NAME[name], template)
+    check(BY_NAME[name], template)
 
 
 # --- choices ---------------------------------------------------------------------------------------
@@ -176,6 +130,8 @@ def test_division_rounds_down(name: str) -> None:
 def test_products(dtype: str, orders: tuple[bool, bool]) -> None:
     program = matmul(dtype, trans_a=orders[0], trans_b=orders[1], bias=True, activation="gelu", residual=True)
     kernel = neptune.compile(program, "matmul", target="cuda")
+    # A lone element may cancel: its relative error is then a matter of the draw, also in torch.
+    torch.manual_seed(0)
     kind = getattr(torch, dtype)
     for m, n, k in ((128, 128, 64), (1, 1, 1), (130, 17, 200), (300, 257, 129)):
         a = torch.randn((k, m) if orders[0] else (m, k), device="cuda").to(kind)
