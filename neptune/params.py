@@ -11,7 +11,7 @@ from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.tile.context import SHORTEST_DOT
-from neptune.tile.ir import Dot, TExpr, TileKernel, TileProgram, TStmt, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import Dot, TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
 
 OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
 LIMITS = {"num_warps": 32, "num_stages": 16}
@@ -27,9 +27,9 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
         raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
     free = {t.name: t.candidates[0] for t in program.tunables if t.covers is None}
     # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
-    products = any(isinstance(n, Dot) for k in program.kernels for s in walk_stmts(k.body) for n in _nodes(s))
+    products = [(dict(k.axes), n) for k in program.kernels for n in _dots(k)]
     values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
-    summed = {x.name for k in program.kernels for x in _summed(k)}
+    summed = {e.name for axes, n in products if isinstance(e := axes[n.a.dims[1]], Var)}
     for name, value in given.items():
         asked = f"compile `{program.name}` with {name}={value!r}"
         if name not in values:
@@ -50,13 +50,6 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
     return values
 
 
-def _summed(kernel: TileKernel) -> Iterator[Var]:
-    """The tunables over which products are summed."""
-    extents = dict(kernel.axes)
-    dots = (n for s in walk_stmts(kernel.body) for n in _nodes(s) if isinstance(n, Dot))
-    return (e for d in dots if isinstance(e := extents[d.a.dims[1]], Var))
-
-
 def plain_numbers(given: Any) -> Any:
     """A mapping with its integers as Python's own: NumPy's are not equal to them in a cache key.
 
@@ -69,8 +62,10 @@ def plain_numbers(given: Any) -> Any:
     return {k: int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for k, v in given.items()}
 
 
-def _nodes(s: TStmt) -> Iterator[TExpr]:
-    return (n for e in stmt_exprs(s) for n in tile_walk(e))
+def _dots(kernel: TileKernel) -> Iterator[Dot]:
+    """The products of a kernel on the matrix unit."""
+    roots = (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s))
+    return (n for e in roots for n in tile_walk(e) if isinstance(n, Dot))
 
 
 def checked_sizes(what: str, program: Program, given: Mapping[Any, int] | None) -> dict[str, int]:

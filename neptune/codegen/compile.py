@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
+from neptune.codegen.triton_limits import extent_of
 from neptune.codegen.worker import Json, Worker
 from neptune.errors import InternalError, TargetError
-from neptune.ir.expr import Const, Expr, Var
 from neptune.tile.ir import TileProgram
 
 TYPES = {
@@ -177,23 +177,11 @@ def parameters_of(program: TileProgram, kernel: KernelText) -> KernelParameters:
                 aligned.append(p.name)
         elif p.kind == "descriptor":
             types[p.name] = TYPES[program.globals[p.of].dtype]
-            boxes[p.name] = tuple(_extent(e) for e in p.box)
+            boxes[p.name] = tuple(extent_of(e) for e in p.box)
         else:
             types[p.name] = f"*{TYPES[program.globals[p.of].dtype]}"
             aligned.append(p.name)
     return KernelParameters(kernel.function, types, boxes, tuple(aligned))
-
-
-def _extent(e: Expr | None) -> int | str:
-    match e:
-        case None:
-            return 1
-        case Const(value, _):
-            return int(value)
-        case Var(name, _):
-            return name
-        case _:
-            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
 
 
 def _short(text: str, lines: int = 6) -> str:

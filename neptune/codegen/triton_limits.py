@@ -54,11 +54,19 @@ def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], 
     return True
 
 
-def _value(extent: Expr, tunables: Mapping[str, int]) -> int:
-    match extent:
+def extent_of(e: Expr | None) -> int | str:
+    """The extent of a tile axis as a number, or the name of a tunable; an axis that is none has one element."""
+    match e:
+        case None:
+            return 1
         case Const(value, _):
             return int(value)
         case Var(name, _):
-            return tunables[name]
+            return name
         case _:
-            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {extent}")
+            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
+
+
+def _value(extent: Expr, tunables: Mapping[str, int]) -> int:
+    found = extent_of(extent)
+    return tunables[found] if isinstance(found, str) else found

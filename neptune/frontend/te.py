@@ -20,11 +20,9 @@ from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Reduction, Tensor, TupleReduction, build
 from neptune.frontend.te_choices import Choice, finite, folded_choice
-from neptune.frontend.tvm_expr import Names, Scope, known_dtype
+from neptune.frontend.tvm_expr import COMBINERS, Names, Scope, known_dtype
 from neptune.ir.expr import TRUE, Expr, Var
 from neptune.ir.program import Program
-
-_COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 
 
 @public
@@ -120,7 +118,7 @@ class _Scope(Scope):
     def reduction(self, e: Any) -> Reduction:
         """A `te.Reduce`, with the `where=` and `init=` that TVM's own lowering drops."""
         result, pair = e.combiner.result[0], (e.combiner.lhs[0], e.combiner.rhs[0])
-        reducer = _COMBINERS.get(type(result))
+        reducer = COMBINERS.get(type(result))
         if reducer is None or not _combines(result, pair):
             raise self.refuse("a reduction with its own combiner", "only sum, max, min and prod are supported")
         axes = self.bind(e.axis)

@@ -22,6 +22,8 @@ from neptune.ir.expr import Const, Expr, Op, Var, binary, bitwise, cast, invert,
 from neptune.ir.printer import print_expr
 
 T = TypeVar("T")
+COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
+"""The reducer of an operator that folds."""
 _BINARY = {
     tirx.Add: "add",
     tirx.Sub: "sub",

@@ -30,12 +30,11 @@ from neptune.errors import ExpressionError
 from neptune.frontend import builder
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build
 from neptune.frontend.te_choices import folded_choice, split_update
-from neptune.frontend.tvm_expr import Names, Scope, known_dtype
+from neptune.frontend.tvm_expr import COMBINERS, Names, Scope, known_dtype
 from neptune.ir.expr import Const, Expr, binary, rewrite, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Program
 
-_COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
 _TAKEN = (
     "a loop nest around each block of spatial and reduce axes",
     "one store per block at its own axes (or two: argmax and argmin)",
@@ -333,7 +332,7 @@ class _Importer(Names):
         """`y[i] = y[i] ⊕ e` over the reduce axes."""
         init = self.start(nest, scope, store, out)
         value = store.value
-        reducer = _COMBINERS.get(type(value))
+        reducer = COMBINERS.get(type(value))
         own = [x for x in ("a", "b") if reducer and _reads_itself(getattr(value, x), store)]
         if reducer is None or not own:
             raise self.refuse(nest.name, f"`{scope.stage}` is not updated as y[i] = y[i] ⊕ e")

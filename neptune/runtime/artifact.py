@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 
 from neptune.codegen.compile import KernelParameters
 from neptune.codegen.triton import LOADS
+from neptune.codegen.triton_limits import extent_of
 from neptune.codegen.triton_scope import Span
-from neptune.errors import InternalError, RecordError
+from neptune.errors import RecordError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
 from neptune.runtime.modules import Addressing
@@ -199,7 +200,7 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
 
 
 def _span_json(s: Span) -> Json:
-    return {"buffer": s.buffer, "axes": [[dim, _extent_json(e), factor] for dim, e, factor in s.axes]}
+    return {"buffer": s.buffer, "axes": [[dim, extent_of(e), factor] for dim, e, factor in s.axes]}
 
 
 def _span(j: Mapping[str, Any]) -> Span:
@@ -214,17 +215,6 @@ def _kernel_json(k: KernelParameters) -> Json:
 def _kernel(j: Mapping[str, Any]) -> KernelParameters:
     boxes: dict[str, Sequence[int | str]] = {name: tuple(box) for name, box in j["boxes"].items()}
     return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
-
-
-def _extent_json(e: Expr) -> int | str:
-    """Extents of tile axes are numbers, or names of tunables."""
-    match e:
-        case Const(value, _):
-            return int(value)
-        case Var(name, _):
-            return name
-        case _:
-            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
 
 
 def _extent(j: int | str) -> Expr:

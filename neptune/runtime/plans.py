@@ -182,6 +182,8 @@ class Plans:
 
     def replay(self, args: Sequence[Any], out: Any) -> Tensor | tuple[Tensor, ...] | None:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""
+        if not self._plans:  # a target without plans, or the first call
+            return None
         given = _given(out)
         inputs = args[: self._count]
         key = None if given is None else self._key(args, given)
@@ -252,7 +254,6 @@ def _span(t: Tensor) -> int:
 class Recorded:
     """One launch as the launch function made it."""
 
-    function: Any
     compiled: Any
     grid: tuple[int, ...]
     values: tuple[Any, ...]
@@ -268,7 +269,7 @@ class _Recorder:
         def launch(*args: Any, **keywords: Any) -> None:
             compiled = self._kernel[grid](*args, **keywords)
             names = self._kernel.arg_names[len(args) :]
-            self._log.append(Recorded(self._kernel, compiled, grid, (*args, *(keywords[n] for n in names))))
+            self._log.append(Recorded(compiled, grid, (*args, *(keywords[n] for n in names))))
 
         return launch
 
