@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from neptune.fusion.frontier import sees_the_same
 from neptune.fusion.plan import Plan, place_in, repair_name
-from neptune.fusion.roles import previous
+from neptune.fusion.roles import Repair, previous
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -178,7 +178,9 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     index = original.action.index
     acc = Load(writes(state.definitions[p.target].action)[0], index, p.query.dtype)
     axes = tuple((a, n) for a, n in original.axes if a not in original.reduced)
-    definition = Definition(axes, Store(original.action.buffers[0], index, _applied(p, acc, phi)))
+    definition = Definition(
+        axes, Store(original.action.buffers[0], index, applied(p.repair, p.query.reducer, acc, phi))
+    )
     env = _only(state.axes[p.target], dict(axes))
     name = fresh_name(names_in_use(state.program), f"{p.target}_final")
     action = map_action(definition.action, lambda e: substitute(e, env))
@@ -191,14 +193,14 @@ def _only(env: Mapping[str, Expr], names: Mapping[str, Expr]) -> dict[str, Expr]
     return {a: e for a, e in env.items() if a in names}
 
 
-def _applied(p: Plan, acc: Load, phi: Expr) -> Expr:
+def applied(repair: Repair, reducer: str, acc: Load, phi: Expr) -> Expr:
     """acc · φ or acc + φ; 1/x is applied as a division. A max or min of nothing stays the identity."""
     inverse = isinstance(phi, Op) and phi.name == "div" and phi.args[0] == Const(1.0, phi.dtype)
-    if p.repair.deferred_op == "mul" and inverse and isinstance(phi, Op):
+    if repair.deferred_op == "mul" and inverse and isinstance(phi, Op):
         value = binary("div", acc, cast(phi.args[1], acc.dtype))
     else:
-        value = binary(p.repair.deferred_op, acc, cast(phi, acc.dtype))
-    if p.query.reducer == "sum":
+        value = binary(repair.deferred_op, acc, cast(phi, acc.dtype))
+    if reducer == "sum":
         return value
-    (nothing,) = REDUCERS[p.query.reducer].identity(acc.dtype)
+    (nothing,) = REDUCERS[reducer].identity(acc.dtype)
     return select(ne(acc, nothing), value, nothing)

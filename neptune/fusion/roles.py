@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from neptune.ir.expr import Expr, Load, variables, walk
+from neptune.ir.printer import print_expr
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,16 @@ class Repair:
     obligations: tuple[ObligationRecord, ...] = field(default=())
     casts: tuple[str, ...] = field(default=())
     assumptions: tuple[str, ...] = field(default=())
+
+    def details(self) -> tuple[str, ...]:
+        """g, h, what waits, and every proof, for explain()."""
+        lines = [self.g, self.h, *(f"{a} = {b}" for a, b in self.symbols)]
+        if self.deferred is not None:
+            lines.append(f"deferred: {self.deferred_op} {print_expr(self.deferred)}, applied once behind the loop")
+        lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in self.obligations]
+        lines += [f"cast kept: {c}" for c in self.casts]
+        lines += [f"assumed, not proved: {a}" for a in self.assumptions]
+        return tuple(lines)
 
 
 def previous(load: Load) -> Load:

@@ -24,7 +24,6 @@ from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
 from neptune.fusion.plan import Plan, plan
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
 from neptune.schedule.state import Decision, Loop, State
 
@@ -69,13 +68,7 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 
 def _decision(p: Plan) -> Decision:
     r = p.repair
-    details = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
-    if r.deferred is not None:
-        details.append(f"deferred: {r.deferred_op} {print_expr(r.deferred)}, applied once behind the loop")
-    details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
-    details += [f"cast kept: {c}" for c in r.casts]
-    details += [f"assumed, not proved: {a}" for a in r.assumptions]
     verdict = "rolled" if r.factor is not None else "deferred" if r.deferred is not None else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", tuple(details))
+    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", r.details())

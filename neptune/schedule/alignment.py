@@ -69,8 +69,10 @@ def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: M
     """True if two axes are equally long, as expressions; `env`: axes of `d` → those of `other` they are."""
     if mine not in d.extents or theirs not in other.extents:
         return False
-    needed = variables(d.extents[mine]) & set(d.extents)
-    return needed <= set(env) and substitute(d.extents[mine], dict(env)) == other.extents[theirs]
+    bounds = (d.extents[mine], *d.range_of(mine))
+    needed = frozenset[str]().union(*map(variables, bounds)) & set(d.extents)
+    here = tuple(substitute(e, dict(env)) for e in bounds)
+    return needed <= set(env) and here == (other.extents[theirs], *other.range_of(theirs))
 
 
 class Axes:

@@ -33,10 +33,11 @@ class Chain:
     axes: Axes
 
 
-def chain(sch: ScheduleBase, template: str) -> Chain:
-    """The chain of a program; ScheduleError where it has none (`template` is named in the message)."""
+def chain(sch: ScheduleBase, template: str, over: Axis | None = None) -> Chain:
+    """The chain of a program, over one axis if that is given; ScheduleError where it has none (`template` is named
+    in the message)."""
     axes = Axes({s: sch.definition(s) for s in sch.stages})
-    fused = _fused_axis(sch, axes)
+    fused = over or _fused_axis(sch, axes)
     if fused is None:
         axes.join_through_inputs()
         fused = _fused_axis(sch, axes)
