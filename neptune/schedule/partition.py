@@ -312,19 +312,27 @@ def partition(state: State, ref: Loop) -> State:
 
 
 def _one_tile(bound: Bound, hi: Expr) -> bool:
-    """True for the tail of a tiled range: all tiles but the last hold, at most one is left."""
+    """True for the tail of a tiled range, or of a part of one: all tiles but the last hold, at most one is left."""
     e = bound.everywhere
     if not isinstance(e, Op) or e.name != "floordiv" or bound.skips:
         return False
-    return hi == ceildiv(*e.args)
+    return ceildiv(*e.args) in (hi.args if isinstance(hi, Op) and hi.name == "min" else (hi,))
+
+
+def _before(last: Expr, hi: Expr) -> Expr:
+    """min(last, hi) of a last tile that is not whole: `hi` is as many tiles at most as there are, whole or not."""
+    assert isinstance(last, Op)
+    ends = [e for e in (hi.args if isinstance(hi, Op) and hi.name == "min" else (hi,)) if e != ceildiv(*last.args)]
+    return reduce(minimum, ends, last)
 
 
 def _clean_range(loop: For, lo: Expr, hi: Expr, uppers: list[Bound], lowers: list[Bound], scope: Scope) -> list[Expr]:
     """[begin, end) where every predicate holds, with lo ≤ begin ≤ end ≤ hi wherever the range is not empty."""
     begin = reduce(maximum, [b.everywhere for b in lowers], lo)
     end = reduce(minimum, [b.everywhere for b in uppers]) if uppers else hi
-    if lowers or loop.lo != ZERO:
+    if lowers:
         begin = maximum(lo, minimum(begin, hi))
+    if lowers or loop.lo != ZERO:
         end = maximum(begin, minimum(end, hi))
     # The whole tiles of a tiled range lie within it; any other bound is cut off at its end.
     elif not any(_one_tile(b, loop.hi) or always(binary("le", b.everywhere, loop.hi), scope) for b in uppers):
@@ -338,7 +346,11 @@ def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], c
     # Every lower bound is at least 0, where most loops start.
     starts = [b.somewhere for b in lowers if b.skips]
     lo = reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
-    begin, end = _clean_range(loop, lo, hi, uppers, lowers, scope_of(state.program, outer))
+    rest = uppers[0] if len(uppers) == 1 and not lowers and _one_tile(uppers[0], loop.hi) else None
+    if rest is not None and loop.lo != ZERO:
+        begin, end = lo, _before(rest.everywhere, hi)
+    else:
+        begin, end = _clean_range(loop, lo, hi, uppers, lowers, scope_of(state.program, outer))
     whole = _attach(loop, [b.pred for b in bounds if not b.skips], carried, _finite(state))
     clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *(b.fact for b in bounds)))
     clean_scope = scope_of(state.program, (*outer, clean_loop))
@@ -347,9 +359,12 @@ def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], c
     if lowers:
         pieces.insert(0, replace(whole, lo=lo, hi=begin))
     if uppers:
-        if len(uppers) == 1 and not lowers and loop.lo == ZERO and _one_tile(uppers[0], loop.hi):
-            body = map_exprs(whole.body, lambda e: substitute(e, {loop.var: end}))
-            pieces.append(If(binary("lt", end, hi), body))
+        if rest is not None:
+            last = rest.everywhere
+            body = map_exprs(whole.body, lambda e: substitute(e, {loop.var: last}))
+            here = binary("lt", last, hi)
+            # A part of a range need not reach so far.
+            pieces.append(If(here if lo == ZERO else logical_and(binary("le", lo, last), here), body))
         else:
             pieces.append(replace(whole, lo=end, hi=hi))
     texts = tuple(f"{print_expr(b.pred)}: {'mask, skipped where false' if b.skips else 'tail'}" for b in bounds)
