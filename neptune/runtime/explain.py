@@ -43,6 +43,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
+        "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
         "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],
         "kernels": [
