@@ -46,6 +46,17 @@ class Schedule(ScheduleBase):
         return over
 
     @primitive
+    def write_directly(self, loop: Loop) -> None:
+        """Let the kernel that folds the parts of `split_k` write the results itself where there is one part.
+
+        `loop` is the loop over the parts, bound to the grid. The test is made on the device; the kernels that combine
+        parts have nothing to do then. Raises FusionError where a result needs more than the part's own.
+        """
+        from neptune.fusion.direct import write_directly
+
+        self._commit(write_directly(self._state, loop), "write_directly", loop)
+
+    @primitive
     def privatize(self, stage: str, loop: Loop) -> None:
         """Give a reduction a local accumulator per iteration of `loop` (paper §4.1, Fig. 11)."""
         self._commit(privatize(self._state, stage, loop), "privatize", stage, loop)

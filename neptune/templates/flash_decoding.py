@@ -37,4 +37,5 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var) -> None:
         sch.rolling_update(stage, k)
     for stage in combine.epilogue:
         sch.fuse_at(stage, r0)
+    sch.write_directly(sch.loop(first, part.var))
     sch.partition(j0)
