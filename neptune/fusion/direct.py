@@ -1,12 +1,12 @@
 """write_directly: where an axis is folded in one part, what folds that writes the results itself.
 
-`write_directly(part)` behind `split_k`, for softmax's row sums, before → after::
+`write_directly(z)` behind `split_k`, for softmax's row sums, before → after::
 
-    for part grid.y: for i0 grid.x:             for part grid.y: for i0 grid.x:
-      … m_split[part, i], l_split[part, i]        … m_split[part, i], l_split[part, i]
+    for z grid.y: for i0 grid.x:                for z grid.y: for i0 grid.x:
+      … m_split[z, i], l_split[z, i]              … m_split[z, i], l_split[z, i]
     for i grid.x:                                 if NUM_SPLITS == 1:
-      for part: m: m[i] max= m_split[part, i]       for i1: lse_direct: lse[i] = m_split[part, i] + log(l_split[part, i])
-      for part: l: l[i] += …                    for i grid.x:
+      for z: m: m[i] max= m_split[z, i]             lse_direct: lse[i] = m_split[z, i] + log(l_split[z, i])
+      for z: l: l[i] += …                       for i grid.x:
       lse: lse[i] = m[i] + log(l[i])              if NUM_SPLITS != 1: …
 
 A global fold over one part is what that part has folded: its factor h(t, r, r) = t is one of the repair's proofs. So
@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.split_k import PART_OF
-from neptune.ir.expr import Const, Expr, Load, Op, Var, eq, ne, rewrite, substitute
-from neptune.ir.program import For, If, Program, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
+from neptune.ir.expr import Expr, Load, Var, eq, ne, rewrite, substitute
+from neptune.ir.program import For, If, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
 from neptune.schedule.fuse_at import fuse_definition
 from neptune.schedule.inline import inliner
 from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
@@ -116,11 +116,8 @@ def _definition(state: State, p: _Parts, buffer: str) -> Definition:
     assert writer is not None
     d = state.definitions[writer]
     index = d.action.index
-    value: Expr
-    if isinstance(d.action, Update):
-        value = Load(buffer, index, state.program.globals[buffer].dtype)
-    else:
-        value = d.action.value
+    whole = Load(buffer, index, state.program.globals[buffer].dtype)
+    value = d.action.value if isinstance(d.action, Store) else whole
     axes = tuple((a, n) for a, n in d.axes if a not in d.reduced)
     part = (p.loop.var, p.loop.hi)
     return Definition((part, *axes), Store(buffer, index, _of_part(state, p, value)), d.when, d.ranges)

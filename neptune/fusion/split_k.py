@@ -29,10 +29,24 @@ from neptune.fusion.emit import applied
 from neptune.fusion.plan import defined_when_empty
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
-from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, ceildiv, loads, minimum, op, rewrite, substitute, variables
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    ceildiv,
+    loads,
+    minimum,
+    op,
+    rewrite,
+    substitute,
+    variables,
+)
 from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq, writes
+from neptune.ir.program import Buffer, For, Scalar, Stage, Stmt, Store, Update, seq, writes
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import Axes
 from neptune.schedule.inline import inline_loads, inliner
@@ -114,9 +128,7 @@ def _declared(state: State, s: Split, step: Expr) -> State:
         return state
     axes = {a for d in state.definitions.values() for a in d.extents}
     if not fits(s.parts.name) or s.parts.name in names_in_use(state.program) | axes:
-        raise ScheduleError(
-            s.request, f"`{s.parts.name}` is taken, is no plain identifier, or generated code uses it"
-        )
+        raise ScheduleError(s.request, f"`{s.parts.name}` is taken, is no plain identifier, or generated code uses it")
     scalar = Scalar(s.parts.name, lo=1, upto=ceildiv(s.extent, step))
     return replace(state, program=replace(state.program, scalars=(*state.program.scalars, scalar)))
 

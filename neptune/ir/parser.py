@@ -382,7 +382,9 @@ class _ProgramReader:
         plain = [x.tunable() for x in groups["tunable"]]
         env = Env(parameter_names(numbers, plain))
         scalars = tuple(replace(s, upto=x.size("upto", env)) for s, x in zip(numbers, groups["scalar"], strict=True))
-        tunables = tuple(replace(t, covers=x.size("covers", env)) for t, x in zip(plain, groups["tunable"], strict=True))
+        tunables = tuple(
+            replace(t, covers=x.size("covers", env)) for t, x in zip(plain, groups["tunable"], strict=True)
+        )
         buffers = {word: tuple(x.buffer(env) for x in groups[word]) for word in ("in", "out", "temp")}
         owes = tuple(x.owe() for x in groups["owes"])
         env = Env(env.variables, {b.name: b.dtype for group in buffers.values() for b in group})

@@ -16,8 +16,8 @@ import torch
 
 from neptune.codegen.llvm import evaluate_size
 from neptune.errors import ShapeError
-from neptune.ir.expr import Expr
-from neptune.ir.parser import parse_expr, parameter_names
+from neptune.ir.expr import Expr, variables
+from neptune.ir.parser import parameter_names, parse_expr
 from neptune.ir.program import Program, Scalar
 
 MOST = 128
@@ -26,6 +26,8 @@ BUSY = 0.85
 """How busy the processors must be, as a share of what the best number of parts makes of them."""
 PROCESSORS = 8
 """What a target without a GPU is taken for."""
+LARGE = 132
+"""The processors of a large GPU, for which templates are chosen."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,17 @@ class Chosen:
             found[s.name] = self._default(s, largest, device) if value is None else int(value)
         return found
 
+    def typical(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """What a launch with these sizes and tiles would choose on a large GPU; KeyError for a size that is missing."""
+        for e in (e for s in self.scalars for g in self._extents(s.name) for e in (*g, s.upto) if e is not None):
+            for name in sorted(variables(e) - {s.name for s in self.scalars} - set(sizes)):
+                raise KeyError(name)
+        return {
+            s.name: parts(self._most(s, sizes), evaluate_size(s.upto, sizes), LARGE)
+            for s in self.scalars
+            if s.upto is not None
+        }
+
     def _check(self, asked: Mapping[str, Any]) -> None:
         names = [s.name for s in self.scalars]
         for name, value in asked.items():
@@ -73,8 +86,11 @@ class Chosen:
 
     def _default(self, s: Scalar, sizes: Mapping[str, int | float], device: torch.device) -> int:
         assert s.upto is not None
-        programs = max((self._programs(g, s.name, sizes) for g in self._extents(s.name)), default=1)
-        return parts(programs, evaluate_size(s.upto, sizes), processors(device))
+        return parts(self._most(s, sizes), evaluate_size(s.upto, sizes), processors(device))
+
+    def _most(self, s: Scalar, sizes: Mapping[str, int | float]) -> int:
+        """The programs that one part takes."""
+        return max((self._programs(g, s.name, sizes) for g in self._extents(s.name)), default=1)
 
     def _extents(self, name: str) -> list[tuple[Expr, ...]]:
         """The launch dimensions of the kernels that are spread over the parts."""

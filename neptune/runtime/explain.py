@@ -23,7 +23,8 @@ PROVED = "proved "
 HEADINGS = {
     "template": "template",
     "rolling_update": "reductions",
-    "split_k_update": "reductions",
+    "split_k": "reductions folded in parts",
+    "write_directly": "reductions folded in parts",
     "privatize": "reductions",
     "partition": "loops cut by their masks",
 }

@@ -173,8 +173,8 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
             except TritonError as error:
                 raise _not_compiled(f"run `{fused.name}` on {present} with {keywords}", error) from None
             # The first temporary lies at the start of the caller's memory.
-            start = min((t.data_ptr() for t in own.values()), default=None)
-            plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], start)
+            memory = min((t.data_ptr() for t in own.values()), default=None)
+            plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
         if fresh:
             # Triton compiles in the first launch.
             LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))

@@ -149,7 +149,9 @@ class Plan:
         stream = self.driver.get_current_stream(self.device)
         given = [*inputs, *outputs, *scalars]
         if self.offsets is not None:
-            given += [view(workspace, at, t.shape, t.dtype) for at, t in zip(self.offsets, self.temporaries, strict=True)]
+            given += [
+                view(workspace, at, t.shape, t.dtype) for at, t in zip(self.offsets, self.temporaries, strict=True)
+            ]
         elif self.temporaries:
             given += [t.make() for t in self.temporaries]
         for s in self.steps:

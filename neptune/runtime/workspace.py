@@ -63,9 +63,7 @@ def view(workspace: torch.Tensor, offset: int, shape: Sequence[int], dtype: torc
     return workspace[offset : offset + count].view(dtype).view(tuple(shape))
 
 
-def check(
-    workspace: object, needed: int, device: torch.device, others: Sequence[torch.Tensor], asked: str
-) -> None:
+def check(workspace: object, needed: int, device: torch.device, others: Sequence[torch.Tensor], asked: str) -> None:
     """Raise ShapeError for what cannot hold so many bytes on that device, apart from the tensors of the call."""
     legal = (f"a contiguous torch.uint8 tensor of {needed} bytes or more on {device}",)
     if not isinstance(workspace, torch.Tensor):

@@ -25,7 +25,6 @@ from neptune.ir.affine import Poly, always, extreme, linear, number, poly, scope
 from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
-    ZERO,
     For,
     Owe,
     Stage,

@@ -323,7 +323,7 @@ def _before(last: Expr, hi: Expr) -> Expr:
     """min(last, hi) of a last tile that is not whole: `hi` is as many tiles at most as there are, whole or not."""
     assert isinstance(last, Op)
     ends = [e for e in (hi.args if isinstance(hi, Op) and hi.name == "min" else (hi,)) if e != ceildiv(*last.args)]
-    return reduce(minimum, ends, last)
+    return reduce(minimum, [last, *ends])
 
 
 def _clean_range(loop: For, lo: Expr, hi: Expr, uppers: list[Bound], lowers: list[Bound], scope: Scope) -> list[Expr]:

@@ -84,10 +84,12 @@ def draw_sizes(
     rng: np.random.Generator,
     tunables: Mapping[str, Sequence[int]] | None = None,
     ease: int = 0,
+    once: bool = False,
 ) -> Sizes:
     """Values for all integer scalars (different ones where their bounds let them be) and all tunables.
 
-    With `ease` 1, 2, … sizes are smaller and tiles larger.
+    Numbers that a launch chooses are 1 with `once` and anything else without, for kernels tell these apart. With `ease`
+    1, 2, … sizes are smaller and tiles larger.
     """
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
     structural = structural_sizes(original) | structural_sizes(transformed)
@@ -96,6 +98,8 @@ def draw_sizes(
         sizes: Sizes = {}
         for s in scalars.values():
             allowed = _allowed(s, largest if s.name in structural else REPEATS)
+            if s.upto is not None:
+                allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
             sizes[s.name] = int(rng.choice(fresh or allowed))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
