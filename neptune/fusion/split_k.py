@@ -85,7 +85,7 @@ class Split:
 def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[State, Loop]:
     """Split the axis of a reduction, with what is computed for it, into `parts` of a multiple of `step`.
 
-    Also the loop over the parts, as the first local stage has it. Raises FusionError where no repair is proved.
+    Also the loop over the parts around the local stage of the reduction. Raises FusionError where no repair is proved.
     """
     request = f"split_k(`{ref.var}` of `{ref.stage}`, {parts})"
     _check_untouched(state, request)
@@ -98,7 +98,7 @@ def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[Stat
         repairs[name] = _repair(state, s, name, reductions, repairs)
     fresh = _Rewriter(state, s, repairs).state()
     notes = [_decision(s, n, repairs[n]) for n in reductions]
-    local = next(n for n in fresh.definitions if s.part.name in fresh.definitions[n].extents)
+    local = fresh.copies[PART_OF, ref.stage]
     return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
 
 
@@ -138,8 +138,7 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
     state.loop(ref)
     if ref.var not in d.reduced:
         raise ScheduleError(request, f"`{ref.stage}` does not reduce over `{ref.var}`", legal=list(d.reduced))
-    axes = Axes(state.definitions)
-    axis = {n: a for n in state.definitions if (a := axes.of(n, (ref.stage, ref.var))) is not None}
+    axis = _axis(state, ref, request)
     extent = d.extents[ref.var]
     if variables(extent) & set(d.extents):
         wrong = f"the length of `{ref.var}`, {print_expr(extent)}, is another one in each row"
@@ -150,6 +149,25 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
     length = binary("mul", ceildiv(ceildiv(extent, step), parts), step)
     taken = names_in_use(state.program) | {a for x in state.definitions.values() for a in x.extents}
     return Split(request, axis, Var(fresh_name(taken, "part")), parts, length, extent)
+
+
+def _axis(state: State, ref: Loop, request: str) -> dict[str, str]:
+    """The axis of each stage that is the axis of `ref`; through a common input where nothing else joins reductions."""
+    axes = Axes(state.definitions)
+
+    def found() -> dict[str, list[str]]:
+        same = {
+            n: [a for a in d.extents if axes.same((n, a), (ref.stage, ref.var))] for n, d in state.definitions.items()
+        }
+        return {n: a for n, a in same.items() if a}
+
+    if sum(bool(set(a) & set(state.definitions[n].reduced)) for n, a in found().items()) < 2:
+        axes.join_through_inputs()
+    twice = next((n for n, a in found().items() if len(a) > 1), None)
+    if twice is not None:
+        both = " and ".join(f"`{a}`" for a in found()[twice])
+        raise FusionError(request, f"`{twice}` runs over the axis twice, by {both}")
+    return {n: a for n, (a,) in found().items()}
 
 
 def _feeding(state: State, axis: Mapping[str, str]) -> dict[str, str]:

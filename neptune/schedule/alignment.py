@@ -53,7 +53,9 @@ def _touches(d: Definition) -> list[tuple[str, Index]]:
 
 def meetings(d: Definition, other: Definition, results: Collection[str], through_inputs: bool) -> Iterator[Axis]:
     """(axis of `d`, axis of `other`) that index one dimension of a buffer: of `results`, what `other` writes
-    there; through inputs, any buffer but those."""
+    there; through inputs, any buffer but those. What chooses parts of axes in both under one name is one axis, too."""
+    if through_inputs:
+        yield from ((a, a) for a in _choosing(d) if a in _choosing(other))
     for buffer, index in _touches(d):
         if (buffer in results) == through_inputs:
             continue
@@ -63,6 +65,11 @@ def meetings(d: Definition, other: Definition, results: Collection[str], through
         for a, b in (pair for ix in theirs for pair in zip(index, ix, strict=True)):
             if isinstance(a, Var) and isinstance(b, Var):
                 yield a.name, b.name
+
+
+def _choosing(d: Definition) -> list[str]:
+    """The axes that say which part of another one is run over."""
+    return [a for a in d.extents if any(a in variables(e) for ends in d.ranges.values() for e in ends)]
 
 
 def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: Mapping[str, Expr]) -> bool:

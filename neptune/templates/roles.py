@@ -38,9 +38,9 @@ def chain(sch: ScheduleBase, template: str, over: Axis | None = None) -> Chain:
     in the message)."""
     axes = Axes({s: sch.definition(s) for s in sch.stages})
     fused = over or _fused_axis(sch, axes)
-    if fused is None:
+    if fused is None or sum(_reduces(sch, axes, s, fused) for s in sch.stages) < 2:
         axes.join_through_inputs()
-        fused = _fused_axis(sch, axes)
+        fused = fused or _fused_axis(sch, axes)
     asked = f"template `{template}` on program `{sch.program.name}`"
     if fused is None:
         raise ScheduleError(
