@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend.assemble import Tensor
-from neptune.ir.expr import Const, Expr, ExprLike, Var, as_expr, binary, eq, logical_and, logical_or, maximum
+from neptune.frontend.assemble import Read, Tensor
+from neptune.ir.expr import Const, Expr, ExprLike, Var, as_expr, binary, eq, logical_and, logical_or, maximum, rewrite
 
 Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j) → does query i see key j? The indices are raw."""
@@ -26,6 +26,17 @@ S_Q, S_KV = Var("s_q"), Var("s_kv")
 def position(i: Expr) -> Expr:
     """Where query i stands among the keys: i + s_kv - s_q. Negative for a query before the first key."""
     return i + S_KV - S_Q
+
+
+def with_queries(pred: Expr, s_q: int | Var) -> Expr:
+    """A mask in a program whose number of queries is `s_q`."""
+
+    def known(e: Expr) -> Expr | None:
+        if isinstance(e, Read):
+            return Read(e.buffer, tuple(rewrite(i, known) for i in e.index), e.dtype, source=e.source)
+        return as_expr(s_q) if e == S_Q else None
+
+    return rewrite(pred, known)
 
 
 @public

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from neptune.ir.expr import Expr, Load, conjuncts, loads, logical_and, variables
+from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
+from neptune.ir.expr import Expr, Load, binary, conjuncts, loads, logical_and, variables
 from neptune.ir.extremes import OverData
 from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, Store, Update, seq
 from neptune.ir.reducers import REDUCERS
@@ -35,6 +36,7 @@ class DataBounds:
     """The extremes that the bounds of one loop ask for, each once; read as `name[]`."""
 
     program: Program
+    outer: tuple[For, ...]
     loop: For
     names: dict[Extreme, str] = field(default_factory=dict)
 
@@ -48,15 +50,29 @@ class DataBounds:
             bounds = variables(over.lo) | variables(over.hi)
             if (variables(load) | bounds) & moving != {name} or any(x.buffer not in inputs for x in loads(load)):
                 return None
-            guards = tuple(c for c in conjuncts(when) if variables(c) & moving <= {name} and not loads(c))
+            guards = [c for c in conjuncts(when) if variables(c) & moving <= {name} and not loads(c)]
+            guards += self.unproved(load, inner, guards)
             # The body of the loop does not matter.
-            key = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", guards)
+            key = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
             if key not in self.names:
                 taken = names_in_use(self.program) | set(self.names.values())
                 self.names[key] = fresh_name(taken, f"{load.buffer}_{key.reducer}")
             return Load(self.names[key], (), load.dtype)
 
         return over_data
+
+    def unproved(self, load: Load, inner: Sequence[For], guards: Sequence[Expr]) -> list[Expr]:
+        """What keeps `load` in its buffers where `guards` do not. What lies outside, no mask that is true has read."""
+        facts = [p for g in guards for p in as_nonnegative(g) or []]
+        base = scope_of(self.program, (*self.outer, self.loop, *inner))
+        scope = Scope(base.ranges, base.at_least, (*base.facts, *facts))
+        sides = [
+            side
+            for x in loads(load)
+            for i, n in zip(x.index, self.program.buffers[x.buffer].shape, strict=True)
+            for side in (binary("ge", i, 0), binary("lt", i, n))
+        ]
+        return [c for c in sides if not always(c, scope)]
 
     def known(self, e: Expr) -> bool:
         """True for a bound that reads inputs and these extremes only: what a kernel computes bounds none of its loops."""

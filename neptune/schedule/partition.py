@@ -206,7 +206,7 @@ def _solved(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[
         # Every stage that has a predicate must see the same tiles.
         for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
             if pred in tails or pred in skipped:
-                found.setdefault(pred, []).append(solve(pred, loop.var, names, extremes, pred in skipped))
+                found.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
     kept = [first for (first, *others) in found.values() if first is not None and all(s == first for s in others)]
     return usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
 
@@ -228,7 +228,7 @@ def partition(state: State, ref: Loop) -> State:
     path = state.loops(ref.stage)
     outer = path[: path.index(loop)]
     carried = _carried(state, loop)
-    data = DataBounds(state.program, loop)
+    data = DataBounds(state.program, outer, loop)
     solved = _solved(state, loop, outer, carried, data)
     if not solved:
         raise ScheduleError(
@@ -247,10 +247,9 @@ def _one_tile(end: Expr, hi: Expr) -> bool:
 def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     """[begin, end) where every predicate holds, with lo ≤ begin ≤ end ≤ hi wherever the range is not empty."""
     assert r.begins is not None and r.ends is not None
-    begin = reduce(maximum, r.begins, r.lo)
-    end = reduce(minimum, r.ends) if r.ends else r.hi
+    begin, end = r.lo, reduce(minimum, r.ends) if r.ends else r.hi
     if r.begins or r.lo != ZERO:
-        begin = maximum(r.lo, minimum(begin, r.hi))
+        begin = maximum(r.lo, minimum(reduce(maximum, r.begins), r.hi)) if r.begins else r.lo
         end = maximum(begin, minimum(end, r.hi))
     # The whole tiles of a tiled range lie within it; any other bound is cut off at its end.
     elif not any(_one_tile(e, loop.hi) or always(binary("le", e, loop.hi), scope) for e in r.ends):

@@ -16,13 +16,32 @@ from dataclasses import dataclass
 from functools import reduce
 
 from neptune.ir.affine import Poly, Scope, as_nonnegative, linear, nonnegative, number, poly, to_expr
-from neptune.ir.expr import TRUE, Expr, Op, binary, conjuncts, maximum, minimum, select, variables
+from neptune.ir.expr import (
+    TRUE,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    binary,
+    cast,
+    conjuncts,
+    maximum,
+    minimum,
+    select,
+    variables,
+    walk,
+)
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
-from neptune.ir.program import ZERO
+from neptune.ir.program import ZERO, For
 
 MOST = 4
 """A mask of more alternatives is not cut out."""
+HIGHEST = Const(2**31 - 1, "int64")
+"""No loop runs further."""
+FAR = 1 << 40
+"""Further than any index, and small enough to be added to."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +87,12 @@ class Solved:
     skips: bool
 
 
-def solve(pred: Expr, var: str, inner: Sequence[str], extremes: Extremes, skips: bool) -> Solved | None:
-    """`pred` solved for `var`, while the variables `inner` (innermost first) run; None where that says nothing."""
+def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips: bool) -> Solved | None:
+    """`pred` solved for the variable of `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
     sets = disjuncts(pred)
     if sets is None:
         return None
-    found = [_alternative(parts, var, inner, extremes) for parts in sets]
+    found = [_alternative(parts, loop, inner, extremes) for parts in sets]
     alternatives = _merged(found)
     useful = all(a.bounds for a in alternatives) or any(not a.open for a in alternatives)
     if not useful or len(alternatives) > MOST or not any(a.bounds for a in alternatives):
@@ -81,8 +100,8 @@ def solve(pred: Expr, var: str, inner: Sequence[str], extremes: Extremes, skips:
     return Solved(pred, tuple(alternatives), skips)
 
 
-def _alternative(parts: Sequence[Expr], var: str, inner: Sequence[str], extremes: Extremes) -> Alternative:
-    bounds = [_bound(p, var, inner, extremes) for p in parts]
+def _alternative(parts: Sequence[Expr], loop: For, inner: Sequence[str], extremes: Extremes) -> Alternative:
+    bounds = [_bound(p, loop, inner, extremes) for p in parts]
     return Alternative(tuple(b for b in bounds if b is not None), any(b is None for b in bounds))
 
 
@@ -102,8 +121,9 @@ def _merged(found: list[Alternative]) -> list[Alternative]:
 # --- one comparison ----------------------------------------------------------------------------
 
 
-def _bound(pred: Expr, var: str, inner: Sequence[str], extremes: Extremes) -> Bound | None:
-    """One comparison solved for `var`; None where it is not linear in it with a known sign."""
+def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> Bound | None:
+    """One comparison solved for the loop; None where it is not linear in its variable with a known sign."""
+    var = loop.var
     parts = as_nonnegative(pred)
     if parts is None or len(parts) != 1:
         return None
@@ -116,7 +136,7 @@ def _bound(pred: Expr, var: str, inner: Sequence[str], extremes: Extremes) -> Bo
         return None
     step, scope, fact = a[0], extremes.scope, at_least_zero(least)
     if not step.terms:
-        return _condition(most, least, var, scope)
+        return _condition(most, least, loop.hi, scope)
     if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound
         width = step.scaled(-1)
         some, every = (_floor_div(rest + width, width, scope) for rest in (a[1], b[1]))
@@ -127,10 +147,9 @@ def _bound(pred: Expr, var: str, inner: Sequence[str], extremes: Extremes) -> Bo
     return None
 
 
-def _condition(most: Poly, least: Poly, var: str, scope: Scope) -> Bound:
-    """What does not depend on `var` holds on all of its iterations or on none."""
-    end = binary("add", scope.ranges[var][1], 1)
-    some, every = (select(at_least_zero(p), end, ZERO) for p in (most, least))
+def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
+    """What does not depend on the variable holds on all of its iterations or on none."""
+    some, every = (select(binary("ge", _exact(p, scope), 0), end, ZERO) for p in (most, least))
     return Bound(True, some, every)
 
 
@@ -154,8 +173,29 @@ def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
 
 def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
-    top = to_expr(numerator)
-    return binary("floordiv", top if nonnegative(numerator, scope) else maximum(ZERO, top), to_expr(divisor))
+    top = _exact(numerator, scope)
+    found = binary("floordiv", top if nonnegative(numerator, scope) else maximum(top, 0), to_expr(divisor))
+    return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
+
+
+def _exact(p: Poly, scope: Scope) -> Expr:
+    """`p` in a dtype that it cannot leave, whatever a scalar argument or a tensor holds.
+
+    The mask may compare without computing: j < length is true of all j where the length is 2**31 - 1, and must not
+    become (2**31 - 1 + BN - 1) // BN.
+    """
+    atoms = {a for m, _ in p.terms for a in m}
+    if not any(_wild(a, scope) for a in atoms):
+        return to_expr(p)
+    tame = {a: maximum(minimum(a, FAR), -FAR) for a in atoms if a.dtype == "int64" and _wild(a, scope)}
+    terms = Poly(tuple((tuple(tame.get(a, a) for a in m), c) for m, c in p.terms))
+    return to_expr(terms, "int64")
+
+
+def _wild(e: Expr, scope: Scope) -> bool:
+    """True for what may have any value: neither an index nor a size."""
+    tame = scope.ranges.keys() | scope.at_least.keys()
+    return any(isinstance(x, Load) or (isinstance(x, Var) and x.name not in tame) for x in walk(e))
 
 
 def at_least_zero(p: Poly) -> Expr:
