@@ -119,7 +119,7 @@ def _row_limited(p: Poly, name: str, guards: Iterable[Poly], scope: Scope) -> Po
 
 def _solve(pred: Expr, var: str, inner: list[str], guards: list[Poly], scope: Scope, skips: bool) -> Bound | None:
     """Solve one affine conjunct for `var`; None where it is not linear in it with a known sign."""
-    parts = as_nonnegative(pred)
+    parts = as_nonnegative(pred, scope)
     if parts is None or len(parts) != 1:
         return None
     p = parts[0]
@@ -276,7 +276,7 @@ def _bounds(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[
         scope = scope_of(state.program, (*outer, loop, *inner))
         names = [f.var for f in reversed(inner)]
         when = conjuncts(stage.when)
-        row_guards = [p for c in when if loop.var not in variables(c) for p in as_nonnegative(c) or []]
+        row_guards = [p for c in when if loop.var not in variables(c) for p in as_nonnegative(c, scope) or []]
         tails = [c for c in when if loop.var in variables(c) and c not in skipped]
         # A mask counts as skipped for every stage that has it: all of them must see the same tiles.
         for pred in dict.fromkeys([*tails, *(c for c in _selected(stage) if c in skipped)]):

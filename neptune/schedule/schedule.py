@@ -31,6 +31,7 @@ from neptune.schedule.fuel import OutOfFuel, spend, tell
 from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
+from neptune.schedule.pack import pack
 from neptune.schedule.partition import partition
 from neptune.schedule.reorder import reorder
 from neptune.schedule.reverse_compute_at import reverse_compute_at
@@ -217,6 +218,16 @@ class ScheduleBase:
         state, var = fuse(self._state, outer, inner)
         self._commit(state, "fuse", outer, inner)
         return Loop(inner.stage, var)
+
+    @primitive
+    def pack(self, group: Loop, row: Loop) -> Loop:
+        """Make rows of the heads of a group, in every stage that runs over both; returns the loop over them.
+
+        `k[h // G, j]` → `k[h0, j]` for rows r in [0, m * G), in which h is `h0*G + r % G` and i `r // G`.
+        """
+        state, var = pack(self._state, group, row)
+        self._commit(state, "pack", group, row)
+        return Loop(row.stage, var)
 
     @primitive
     def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
