@@ -14,14 +14,14 @@ run over both axes are packed, and temporaries that they share get the new axes;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import poly, scope_of
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, ceildiv, loads, rewrite, substitute, variables, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, ceildiv, rewrite, substitute, variables, walk
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import ZERO, Buffer, For, Stage, Stmt, Update, map_action, paths, values, writes
+from neptune.ir.program import ZERO, Buffer, For, Stage, Stmt, map_action, paths, values, writes
 from neptune.ir.quotients import divided, quotient
 from neptune.schedule.alignment import Axes
 from neptune.schedule.cache_read import own_nest
@@ -141,40 +141,44 @@ def _check_stage(state: State, name: str, group: str, row: str, request: str) ->
         )
 
 
+def group_sizes(d: Definition, group: str) -> set[Expr]:
+    """What the reads of a stage divide an axis by: 4 for `k[h // 4, j]`."""
+    nodes = (x for load in d.reads() for i in load.index for x in walk(i) if isinstance(x, Op) and x.name == "floordiv")
+    return {x.args[1] for x in nodes if x.args[0] == Var(group)}
+
+
+def row_shared(d: Definition, row: str) -> list[Expr]:
+    """The operands of products that a reduction sums up which all its rows share."""
+    products = [v for v in values(d.action) if isinstance(v, Op) and v.name == "mul"] if d.reduced else []
+    operands = [(x, variables(x)) for v in products for x in v.args]
+    return [x for x, used in operands if row not in used and used & set(d.reduced)]
+
+
+def reads_each(operand: Expr, group: str, sizes: Iterable[Expr]) -> bool:
+    """Whether an operand differs from head to head of a group."""
+    same: dict[Expr, Expr] = {Op("floordiv", (Var(group), s), "int32"): ZERO for s in sizes}
+    return group in variables(rewrite(operand, same.get))
+
+
 def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: str) -> Expr:
     """How many heads share what is read: what reads divide the axis by, or all of it."""
-    sizes: dict[Expr, str] = {}
-    for name, (group, _) in members.items():
-        for load in state.definitions[name].reads():
-            for x in (x for i in load.index for x in walk(i)):
-                if isinstance(x, Op) and x.name == "floordiv" and x.args[0] == Var(group):
-                    sizes.setdefault(x.args[1], f"{load.buffer} by {print_expr(x.args[1])}")
+    sizes = {s: n for n, (group, _) in members.items() for s in group_sizes(state.definitions[n], group)}
     if len(sizes) > 1:
-        raise ScheduleError(request, f"the groups are of several sizes: {', '.join(sizes.values())}")
-    name, (group, row) = next(iter(members.items()))
-    size = next(iter(sizes), state.definitions[name].extents[group])
+        found = ", ".join(f"{print_expr(s)} in `{n}`" for s, n in sizes.items())
+        raise ScheduleError(request, f"the groups are of several sizes: {found}")
     for name, (group, row) in members.items():
-        _check_operands(state, name, group, row, size, request)
-    return size
-
-
-def _check_operands(state: State, name: str, group: str, row: str, size: Expr, request: str) -> None:
-    """What all rows of a product share must be the same for all heads of a group."""
-    d = state.definitions[name]
-    if not isinstance(d.action, Update):
-        return
-    shared = {Op("floordiv", (Var(group), size), "int32"): ZERO}
-    for value in values(d.action):
-        for factor in value.args if isinstance(value, Op) and value.name == "mul" else ():
-            used = variables(rewrite(factor, shared.get))
-            if group in used and row not in used and used & set(d.reduced):
-                plain = factor.arg if isinstance(factor, Cast) else factor
-                raise ScheduleError(
-                    request,
-                    f"the rows would differ in {print_expr(plain)}, which `{name}` reads for each `{group}` anew",
-                    where=print_stage(state.path(name)[1]),
-                    hint=f"pack heads that share it: {print_expr(plain)} with `{group} // G`, or no `{group}` in it",
-                )
+        d = state.definitions[name]
+        own = next((x for x in row_shared(d, row) if reads_each(x, group, sizes)), None)
+        if own is not None:
+            text = print_expr(own.arg if isinstance(own, Cast) else own)
+            raise ScheduleError(
+                request,
+                f"the rows would differ in {text}, which `{name}` reads for each `{group}` anew",
+                where=print_stage(state.path(name)[1]),
+                hint=f"pack an axis that all rows share {text} along: it has no such index, or `{group} // G`",
+            )
+        heads = d.extents[group]
+    return next(iter(sizes), heads)
 
 
 def _packing(
