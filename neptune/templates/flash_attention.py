@@ -9,7 +9,7 @@ from __future__ import annotations
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.schedule.template import template
-from neptune.templates.roles import chain, spread
+from neptune.templates.roles import before_the_chain, behind_the_chain, chain, spread
 
 
 @template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[64, 128, 32, 16])
@@ -21,10 +21,10 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var) -> None:
     i, j = sch.loop_of(first, query), sch.loop_of(first, key)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
     spread(sch, first, i0)
+    before_the_chain(sch, parts, i0, block_n)
     for stage in parts.maps_before:
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
-    for stage in parts.epilogue:
-        sch.fuse_at(stage, i0)
+    behind_the_chain(sch, parts, i0)
     sch.partition(j0)
