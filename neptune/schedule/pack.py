@@ -181,9 +181,7 @@ def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: s
     return next(iter(sizes), heads)
 
 
-def _packing(
-    state: State, group: Loop, row: Loop, members: Mapping[str, tuple[str, str]], size: Expr
-) -> _Packing:
+def _packing(state: State, group: Loop, row: Loop, members: Mapping[str, tuple[str, str]], size: Expr) -> _Packing:
     """Names and expressions of the new axes."""
     d = state.definitions[row.stage]
     g, r = members[row.stage]

@@ -312,7 +312,7 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
     if tunable in program.tunables:
         return state
     known = next((t for t in program.tunables if t.name == tunable.name), None)
-    if known is not None and known.covers is None and 0 < len(tunable.candidates) and tunable.covers is None:
+    if known is not None and known.covers is None and len(tunable.candidates) > 0 and tunable.covers is None:
         left = [c for c in tunable.candidates if c not in known.candidates]
         if left:
             raise ScheduleError(
