@@ -8,12 +8,15 @@ o_final: o[i] = o_acc[i] / l[i]               behind the outermost loop that the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.monotone import fill
 from neptune.fusion.plan import Plan, place_in, repair_name
 from neptune.fusion.roles import previous
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -69,8 +72,11 @@ def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[St
     (buffer,) = action.buffers
     if p.repair.deferred is not None:
         accumulator = fresh_name(names_in_use(state.program), f"{buffer}_acc")
-        state = state.with_temporary(Buffer(accumulator, state.program.globals[buffer].shape, p.query.dtype))
+        dtype = _accumulated(p)
+        state = state.with_temporary(Buffer(accumulator, state.program.globals[buffer].shape, dtype))
         buffer = accumulator
+        if p.repair.deferred_op == "apply":
+            value, action = cast(value, dtype), replace(action, init=(nothing(action.reducer, dtype),))
     fused = replace(action, buffers=(buffer,), values=(value,))
     d = replace(state.definitions[p.target], action=fused)
     return place_in(state, p.target, d, p.ref, p.request), fused
@@ -176,9 +182,9 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     loops = state.loops(p.target)
     anchor = reduction_loops(node, loops)[0]
     index = original.action.index
-    acc = Load(writes(state.definitions[p.target].action)[0], index, p.query.dtype)
+    acc = Load(writes(state.definitions[p.target].action)[0], index, _accumulated(p))
     axes = tuple((a, n) for a, n in original.axes if a not in original.reduced)
-    definition = Definition(axes, Store(original.action.buffers[0], index, _applied(p, acc, phi)))
+    definition = Definition(axes, Store(original.action.buffers[0], index, _applied(p, acc, phi, original)))
     env = _only(state.axes[p.target], dict(axes))
     name = fresh_name(names_in_use(state.program), f"{p.target}_final")
     action = map_action(definition.action, lambda e: substitute(e, env))
@@ -191,8 +197,31 @@ def _only(env: Mapping[str, Expr], names: Mapping[str, Expr]) -> dict[str, Expr]
     return {a: e for a, e in env.items() if a in names}
 
 
-def _applied(p: Plan, acc: Load, phi: Expr) -> Expr:
+def _accumulated(p: Plan) -> str:
+    """The dtype of the accumulator: one that an f is applied to holds ψ as it is."""
+    dtypes = (p.query.dtype, p.repair.body.dtype) if p.repair.deferred_op == "apply" else (p.query.dtype,)
+    return max(dtypes, key=lambda d: DTYPES[d].bits)
+
+
+def nothing(reducer: str, dtype: str) -> Const:
+    """What max or min of nothing is: behind every element, -inf included."""
+    return Const(-math.inf if reducer == "max" else math.inf, dtype)
+
+
+def _chosen(p: Plan, acc: Load, f: Expr, original: Definition) -> Expr:
+    """f(acc), folded into what the target starts from; that alone where there was no element."""
+    assert isinstance(original.action, Update) and original.action.init is not None
+    (start,) = original.action.init
+    value = cast(fill(f, cast(acc, p.repair.body.dtype)), p.query.dtype)
+    if start != nothing(p.query.reducer, p.query.dtype):
+        value = binary(REDUCERS[p.query.reducer].op, start, value)
+    return select(p.some, value, start)
+
+
+def _applied(p: Plan, acc: Load, phi: Expr, original: Definition) -> Expr:
     """acc · φ or acc + φ; 1/x is applied as a division. A max or min of nothing stays the identity."""
+    if p.repair.deferred_op == "apply":
+        return _chosen(p, acc, phi, original)
     inverse = isinstance(phi, Op) and phi.name == "div" and phi.args[0] == Const(1.0, phi.dtype)
     if p.repair.deferred_op == "mul" and inverse and isinstance(phi, Op):
         value = binary("div", acc, cast(phi.args[1], acc.dtype))
@@ -200,5 +229,5 @@ def _applied(p: Plan, acc: Load, phi: Expr) -> Expr:
         value = binary(p.repair.deferred_op, acc, cast(phi, acc.dtype))
     if p.query.reducer == "sum":
         return value
-    (nothing,) = REDUCERS[p.query.reducer].identity(acc.dtype)
-    return select(ne(acc, nothing), value, nothing)
+    (start,) = REDUCERS[p.query.reducer].identity(acc.dtype)
+    return select(ne(acc, start), value, start)

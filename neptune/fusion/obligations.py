@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune.fusion.monotone import fill, shown
 from neptune.fusion.prove import prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Query, Roles, Term, previous
 from neptune.fusion.symbols import Symbols, pretty
-from neptune.ir.expr import Const, Expr, Op, Select, Var, rewrite
+from neptune.ir.expr import Const, Expr, Op, Select, Var, rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None)
     # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
     on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
     records = []
+    if found.deferred is not None and found.deferred_op == "apply":
+        return _ordered(query, symbols, found, found.deferred, at_end)
     if found.deferred is not None:
         # A guard only chooses 0 where φ is undefined: the identity is about where it is defined.
         phi = symbols.apply(rewrite(found.deferred, _unguarded))
@@ -76,6 +79,27 @@ def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None)
     how = "the exponent with r replaced by its contribution, as sums of monomials"
     records += [ObligationRecord("range", note, how) for note in found.ranges]
     return tuple(records)
+
+
+def _ordered(
+    query: Query, symbols: Symbols, found: Candidate, f: Expr, signs: tuple[tuple[str, str | None], ...]
+) -> tuple[ObligationRecord, ...]:
+    """A rising f, applied once to the element that was chosen."""
+    inner = found.body.args[0] if isinstance(found.body, Op) and found.body.name == "neg" else found.body
+    if inner in walk(query.value):
+        symbols = symbols.opened(inner)
+    plus, g, psi = query.reducer, symbols.apply(query.value), symbols.apply(found.body)
+    text = pretty(symbols.apply(shown(f)))
+    records = [
+        prove_identity("split", f"g = f({pretty(psi)}), f(t) = {text}", g, symbols.apply(fill(f, found.body)), signs)
+    ]
+    how = "f rises with t: the direction of each operator, and the sign facts of r"
+    return (
+        *records,
+        ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how),
+        ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", "one of the values of the original"),
+        ObligationRecord("range", "f(ψ) is computed as in the original, once", "one of the values of the original"),
+    )
 
 
 def _unguarded(e: Expr) -> Expr | None:

@@ -16,7 +16,7 @@ from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
-from neptune.ir.expr import Const, Expr, Load, Var, loads, substitute
+from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
@@ -37,7 +37,8 @@ from neptune.schedule.state import Definition, Loop, State, names_in_use
 
 @dataclass(frozen=True)
 class Plan:
-    """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer."""
+    """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer. `some`: where the
+    target folds anything at all."""
 
     target: str
     ref: Loop
@@ -46,6 +47,7 @@ class Plan:
     stages: Mapping[str, str]
     query: Query
     repair: Repair
+    some: Expr = TRUE
 
     @property
     def request(self) -> str:
@@ -116,6 +118,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         varying=frozenset(d.reduced),
     )
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
+    result = replace(result, some=_some(state, result, d))
     _check_starts(state, result, d.action)
     _check_rolled(state, result)
     return _defined_when_empty(state, result, d)
@@ -176,7 +179,10 @@ def _predecessor(
                 env[mine] = Var(axis)
     complete = set(other.extents) <= set(env) and len(action.values) == 1
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
-    return Predecessor(load, action.reducer, value, repaired=("repair", name) in state.copies)
+    start = None if action.init is None else action.init[0]
+    identity = REDUCERS[action.reducer].identity(load.dtype)[0]
+    repaired = ("repair", name) in state.copies
+    return Predecessor(load, action.reducer, value, repaired, None if start == identity else start)
 
 
 # --- what the proofs rest on -------------------------------------------------------------------------
@@ -209,8 +215,10 @@ def _check_starts(state: State, p: Plan, action: Update) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
     if p.repair.factor is None and p.repair.deferred is None:
         return
+    # What waits as a function is folded into whatever the target starts from.
+    apart = p.repair.deferred_op == "apply" and action.init is not None
     identity = REDUCERS[action.reducer].identity(p.query.dtype)
-    if action.init != identity:
+    if action.init != identity and not apart:
         start = "what another stage wrote" if action.init is None else print_expr(action.init[0])
         raise FusionError(
             p.request,
@@ -261,6 +269,19 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
         wrong = f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
         raise FusionError(p.request, wrong)
     return replace(p, repair=replace(p.repair, deferred=guarded))
+
+
+def _some(state: State, p: Plan, d: Definition) -> Expr:
+    """The condition under which the target's loops run, for a function that is applied behind them."""
+    if p.repair.deferred_op != "apply":
+        return TRUE
+    lengths = [d.extents[a] for a in d.reduced if not _positive(state.program, d.extents[a])]
+    for e in lengths:
+        if variables(e) & set(d.reduced):
+            raise FusionError(
+                p.request, f"whether it folds anything, {print_expr(e)} > 0, is known inside the loop only"
+            )
+    return logical_and(*(binary("gt", e, 0) for e in lengths))
 
 
 def _positive(program: Program, extent: Expr) -> bool:

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.monotone import ordered
 from neptune.fusion.obligations import Candidate, over_steps, prove
 from neptune.fusion.prove import Unproved, not_negative, sign
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
@@ -154,8 +155,14 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
         shifted = split_sum(query.value, splitter)
         if shifted is not None and shifted[0] is not None:
             return Candidate(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
+    order: list[Problem] = []
     splitter = Splitter(query.roles)
     split = splitter.split(query.value)
+    if query.reducer in ("max", "min") and (split.rolls or splitter.problems):
+        # What only orders its elements can wait as a whole: better than a repair in every iteration.
+        rising = ordered(query.value, query.roles, order)
+        if rising is not None:
+            return Candidate(rising.f, "apply", rising.psi, (), rising.casts)
     problems += splitter.problems
     problems += _directions(query.roles, split.rolls)
     if query.reducer in ("max", "min"):
@@ -168,6 +175,7 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
         reason = f"without the scale `{print_expr(deferred)}` the sum overflows where the expression does not"
         problems.append(Problem("defer", query.value, reason, "leave it in a kernel of its own"))
     if problems:
+        problems += order
         return None
     once = tuple(dict.fromkeys(splitter.casts))
     return Candidate(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))

@@ -20,12 +20,14 @@ class Predecessor:
     `load` is how the target reads the accumulator (`m[b, h, i]`); `value` is what that reduction folds in
     at the same position of the fused axis, in the target's loop variables, or None where unknown.
     `repaired`: its accumulator is itself repaired in the loop, and so may move both ways.
+    `start`: what it starts from, where that is not the reducer's identity: its sign is then unknown.
     """
 
     load: Load
     reducer: str
     value: Expr | None
     repaired: bool = False
+    start: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,9 @@ class Repair:
 
     `kind` is "none" (nothing is rolled) or "rescale", where h(t, r, r') = t * `factor` is applied to the
     accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
-    folded instead of g.  `deferred` (or None) is applied once after the loop, X = acc * deferred or
-    acc + deferred by `deferred_op`, "mul" or "add".  `g` and `h` are text over `symbols`; `casts` names
+    folded instead of g.  `deferred` (or None) is applied once after the loop: X = acc * deferred or
+    acc + deferred by `deferred_op`, "mul" or "add", and by "apply" X = f(acc), f = `deferred` being an
+    expression over `monotone.HOLE`.  `g` and `h` are text over `symbols`; `casts` names
     the float casts that the proof passed through and the code keeps; `assumptions` say what is not proved.
     """
 
