@@ -12,14 +12,30 @@ do not decide is refused.  A choice of pairs needs an f that rises *strictly*, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from neptune.fusion.factor import Splitter, product, split_sum
 from neptune.fusion.prove import flip, sign, times
-from neptune.fusion.roles import Problem, Roles
+from neptune.fusion.roles import Problem, Query, Roles
 from neptune.fusion.symbols import symbols_of
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Expr, Op, Select, Var, binary, children, op, rebuild, rewrite, variables
+from neptune.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Op,
+    Select,
+    Var,
+    binary,
+    children,
+    op,
+    rebuild,
+    rewrite,
+    select,
+    variables,
+)
+from neptune.ir.reducers import REDUCERS
 
 HOLE = "%t"
 """The variable that stands for the folded value in f (not an identifier: no program has it)."""
@@ -88,6 +104,56 @@ def ordered(e: Expr, roles: Roles, problems: list[Problem]) -> Ordered | None:
     if slope.way == "-":
         f, psi = fill(f, op("neg", hole(psi.dtype))), op("neg", psi)
     return Ordered(psi, f, slope.strict, tuple(dict.fromkeys(splitter.casts)))
+
+
+def masked(query: Query, problems: list[Problem]) -> Ordered | None:
+    """The same for max or min, where an element that a mask leaves out is -inf (for min, inf) and stays so."""
+    e, last = query.value, _last("gt" if query.reducer == "max" else "lt", query.value.dtype)
+    if not (isinstance(e, Select) and e.other == last and not query.roles.reads(e.pred)):
+        return ordered(e, query.roles, problems)
+    inner = ordered(e.then, query.roles, problems)
+    if inner is None or not _keeps_infinity(inner.f, query.roles):
+        reason = f"without its mask it would not be {last.value} where the mask is false"
+        problems += [] if inner is None else [Problem("order", e, reason)]
+        return None
+    return replace(inner, psi=select(e.pred, inner.psi, Const(last.value, inner.psi.dtype)))
+
+
+def choice(query: Query, problems: list[Problem]) -> Ordered | None:
+    """The value of a choice of pairs as a strictly rising function; an element left out has the last pair."""
+    e, last = query.value, _last(REDUCERS[query.reducer].best, query.value.dtype)
+    out = isinstance(e, Select) and e.other == last and not query.roles.reads(e.pred)
+    inner = ordered(e.then if out and isinstance(e, Select) else e, query.roles, problems)
+    if inner is None:
+        problems += [] if problems else [Problem("order", e, "it is no function of one value that varies, r apart")]
+        return None
+    if not inner.strict:
+        reason = f"it is not known to rise strictly: of elements it makes equal, {query.reducer} keeps the first"
+        problems.append(Problem("order", e, reason))
+        return None
+    if not (out and isinstance(e, Select)):
+        return inner
+    return replace(inner, psi=select(e.pred, inner.psi, Const(last.value, inner.psi.dtype)))
+
+
+def _last(best: str, dtype: str) -> Const:
+    """What comes behind every element."""
+    return Const(-inf if best == "gt" else inf, dtype)
+
+
+def _keeps_infinity(f: Expr, roles: Roles) -> bool:
+    """True where f(-inf) = -inf and f(inf) = inf: a shift, or a factor that is positive."""
+    match f:
+        case Var():
+            return True
+        case Cast(a, _):
+            return _keeps_infinity(a, roles)
+        case Op("add" | "sub", (a, b), _) if HOLE not in variables(b):
+            return _keeps_infinity(a, roles)
+        case Op("mul" | "div", (a, b), _) if HOLE not in variables(b):
+            return _keeps_infinity(a, roles) and sign(b, roles) == "+"
+        case _:
+            return False
 
 
 # --- ψ and f -----------------------------------------------------------------------------------

@@ -85,14 +85,22 @@ def _ordered(
     query: Query, symbols: Symbols, found: Candidate, f: Expr, signs: tuple[tuple[str, str | None], ...]
 ) -> tuple[ObligationRecord, ...]:
     """A rising f, applied once to the element that was chosen."""
-    inner = found.body.args[0] if isinstance(found.body, Op) and found.body.name == "neg" else found.body
-    if inner in walk(query.value):
+    body, whole = found.body, query.value
+    if (
+        isinstance(body, Select)
+        and isinstance(whole, Select)
+        and body.pred == whole.pred
+        and isinstance(body.other, Const)
+    ):
+        # Where the mask is false both sides are -inf (inf): the last of all.
+        body, whole = body.then, whole.then
+    inner = body.args[0] if isinstance(body, Op) and body.name == "neg" else body
+    if inner in walk(whole):
         symbols = symbols.opened(inner)
-    plus, g, psi = query.reducer, symbols.apply(query.value), symbols.apply(found.body)
+    plus, g, psi = query.reducer, symbols.apply(whole), symbols.apply(body)
     text = pretty(symbols.apply(shown(f)))
-    records = [
-        prove_identity("split", f"g = f({pretty(psi)}), f(t) = {text}", g, symbols.apply(fill(f, found.body)), signs)
-    ]
+    statement = f"g = f({pretty(psi)}), f(t) = {text}"
+    records = [prove_identity("split", statement, g, symbols.apply(fill(f, body)), signs)]
     how = "f rises with t: the direction of each operator, and the sign facts of r"
     return (
         *records,

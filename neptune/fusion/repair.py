@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
-from neptune.fusion.monotone import ordered
+from neptune.fusion.monotone import choice, masked
 from neptune.fusion.obligations import Candidate, over_steps, prove
 from neptune.fusion.prove import Unproved, not_negative, sign
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
@@ -31,6 +31,7 @@ from neptune.fusion.symbols import Symbols, pretty, symbols_of
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, Load, Op, Var, binary, cast, op, walk
 from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
 
 _T = Var("t", "float32")
 
@@ -142,7 +143,7 @@ def _unfit(query: Query) -> list[Problem]:
     if query.reducer == "prod":
         reason = "a product of n factors needs r to the power of n: counts are not supported yet"
         problems.append(Problem("roles", query.value, reason))
-    elif query.reducer not in ("sum", "max", "min"):
+    elif query.reducer not in ("sum", "max", "min") and not REDUCERS[query.reducer].best:
         problems.append(Problem("roles", query.value, f"no repair rules for the reducer {query.reducer}"))
     return problems
 
@@ -150,6 +151,9 @@ def _unfit(query: Query) -> list[Problem]:
 def _find(query: Query, problems: list[Problem]) -> Candidate | None:
     if not query.roles.reads(query.value):
         return Candidate(None, "mul", query.value, ())
+    if REDUCERS[query.reducer].best:
+        chosen = choice(query, problems)
+        return None if chosen is None else Candidate(chosen.f, "apply", chosen.psi, (), chosen.casts)
     if query.reducer in ("max", "min"):
         splitter = Splitter(query.roles)
         shifted = split_sum(query.value, splitter)
@@ -160,7 +164,7 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
     split = splitter.split(query.value)
     if query.reducer in ("max", "min") and (split.rolls or splitter.problems):
         # What only orders its elements can wait as a whole: better than a repair in every iteration.
-        rising = ordered(query.value, query.roles, order)
+        rising = masked(query, order)
         if rising is not None:
             return Candidate(rising.f, "apply", rising.psi, (), rising.casts)
     problems += splitter.problems
@@ -183,6 +187,11 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
 
 def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
     """What the kernel takes for granted and nothing proves."""
+    if REDUCERS[query.reducer].best and found.deferred is not None:
+        text = (
+            "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
+        )
+        return (text + "first, and the kernel the one that comes first before rounding",)
     if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
         return ()
     text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"
