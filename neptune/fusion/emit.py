@@ -78,7 +78,7 @@ def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[St
             names[k] = accumulator
         fused = replace(fused, buffers=tuple(names))
         if p.repair.deferred_op == "apply":
-            fused = _from_nothing(fused, dtype)
+            fused = _from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
     d = replace(state.definitions[p.target], action=fused)
     return place_in(state, p.target, d, p.ref, p.request), fused
 
@@ -214,7 +214,9 @@ def _accumulated(p: Plan) -> str:
 
 
 def nothing(reducer: str, dtype: str) -> Const:
-    """What max or min of nothing is: behind every element, -inf included."""
+    """What a reduction of nothing is: of max and min behind every element, -inf included."""
+    if REDUCERS[reducer].word in ("sum", "product"):
+        return REDUCERS[reducer].identity(dtype)[0]
     return Const(-math.inf if reducer == "max" or REDUCERS[reducer].best == "gt" else math.inf, dtype)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neptune.fusion.monotone import fill, shown
+from neptune.fusion.powers import Exponential
 from neptune.fusion.prove import prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Query, Roles, Term, previous
 from neptune.fusion.symbols import Symbols, pretty
-from neptune.ir.expr import Const, Expr, Op, Select, Var, rewrite, walk
+from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Candidate:
     rolls: tuple[Term, ...]
     casts: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
+    power: Exponential | None = None
 
 
 def over_steps(symbols: Symbols, rolls: tuple[Term, ...], e: Expr, steps: tuple[str, str] = ("", "'")) -> Expr:
@@ -46,6 +48,8 @@ def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None)
     # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
     on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
     records = []
+    if found.power is not None:
+        return _multiplied(query, symbols, found.power, at_end)
     if found.deferred is not None and found.deferred_op == "apply":
         return _ordered(query, symbols, found, found.deferred, at_end)
     if found.deferred is not None:
@@ -107,6 +111,34 @@ def _ordered(
         ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how),
         ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", "one of the values of the original"),
         ObligationRecord("range", "f(ψ) is computed as in the original, once", "one of the values of the original"),
+    )
+
+
+def _multiplied(
+    query: Query, symbols: Symbols, power: Exponential, signs: tuple[tuple[str, str | None], ...]
+) -> tuple[ObligationRecord, ...]:
+    """A product taken as exp of a sum of logarithms."""
+    if power.body in walk(query.value):
+        symbols = symbols.opened(power.body)
+    g, x, y = symbols.apply(query.value), Var("x", "float32"), Var("y", "float32")
+
+    def f(total: Expr, n: float) -> Expr:
+        return symbols.apply(power.at(total, Const(n, "float32")))
+
+    alone = f(power.body, 1.0)
+    pair = Op("mul", (f(x, 1.0), f(y, 1.0)), "float32")
+    positive = "ψ > 0 and φ(r) > 0 by their form, so that every logarithm is defined"
+    return (
+        prove_identity("split", f"g = {pretty(alone)}", g, alone, signs),
+        prove_identity(
+            "commute",
+            f"f(x, 1)*f(y, 1) = f(x + y, 2), f(t, n) = {pretty(f(Var('t', 'float32'), 1.0))}",
+            pair,
+            f(binary("add", x, y), 2.0),
+            signs,
+        ),
+        ObligationRecord("defined", positive, "sign facts, at the final r"),
+        ObligationRecord("range", "a sum of logarithms stays in range", "each is below 750, whatever the product is"),
     )
 
 

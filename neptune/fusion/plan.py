@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.factor import guard
@@ -108,6 +109,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
+        count=_count(d),
     )
     for e in others:
         if query.roles.reads(e):
@@ -277,6 +279,14 @@ def _some(state: State, p: Plan, d: Definition) -> Expr:
                 p.request, f"whether it folds anything, {print_expr(e)} > 0, is known inside the loop only"
             )
     return logical_and(*(binary("gt", e, 0) for e in lengths))
+
+
+def _count(d: Definition) -> Expr | None:
+    """How many elements a reduction folds into one."""
+    lengths = [d.extents[a] for a in d.reduced]
+    if any(variables(e) & set(d.reduced) for e in lengths):
+        return None
+    return reduce(lambda a, b: binary("mul", a, b), lengths)
 
 
 def _positive(program: Program, extent: Expr) -> bool:

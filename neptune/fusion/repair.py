@@ -24,6 +24,7 @@ from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
 from neptune.fusion.monotone import choice, masked
 from neptune.fusion.obligations import Candidate, over_steps, prove
+from neptune.fusion.powers import exponential
 from neptune.fusion.prove import Unproved, not_negative, sign
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
@@ -123,6 +124,7 @@ def solve(query: Query) -> Repair:
         obligations=obligations,
         casts=found.casts,
         assumptions=_assumptions(query, found),
+        fold=None if found.power is None else "sum",
     )
 
 
@@ -140,10 +142,7 @@ def _unfit(query: Query) -> list[Problem]:
         return problems
     if not is_float(query.dtype):
         problems.append(Problem("roles", query.value, f"the accumulator is {query.dtype}: no factor passes through it"))
-    if query.reducer == "prod":
-        reason = "a product of n factors needs r to the power of n: counts are not supported yet"
-        problems.append(Problem("roles", query.value, reason))
-    elif query.reducer not in ("sum", "max", "min") and not REDUCERS[query.reducer].best:
+    if query.reducer not in ("sum", "prod", "max", "min") and not REDUCERS[query.reducer].best:
         problems.append(Problem("roles", query.value, f"no repair rules for the reducer {query.reducer}"))
     return problems
 
@@ -154,6 +153,11 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
     if REDUCERS[query.reducer].best:
         chosen = choice(query, problems)
         return None if chosen is None else Candidate(chosen.f, "apply", chosen.psi, (), chosen.casts)
+    if query.reducer == "prod":
+        power = exponential(query, problems)
+        if power is None or query.count is None:
+            return None
+        return Candidate(power.f(query.count), "apply", power.body, (), power=power)
     if query.reducer in ("max", "min"):
         splitter = Splitter(query.roles)
         shifted = split_sum(query.value, splitter)
@@ -187,6 +191,8 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
 
 def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
     """What the kernel takes for granted and nothing proves."""
+    if found.power is not None:
+        return ("the product is exp of a sum of logarithms: its relative error is the absolute error of that sum",)
     if REDUCERS[query.reducer].best and found.deferred is not None:
         text = (
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "

@@ -38,7 +38,7 @@ from neptune.verify.domains import (
     flagged_output,
 )
 from neptune.verify.field import EXTREMES, HUGE, OPAQUE, hash_name
-from neptune.verify.logarithms import SPAN, Logarithm, logarithm, rising
+from neptune.verify.logarithms import LARGEST, SPAN, Logarithm, logarithm, rising
 
 BEYOND = 10**5
 _INF = math.inf
@@ -309,12 +309,17 @@ class OrderedRationals(Elementwise):
     def _pow(self, a: Any, b: Any) -> Any:
         if isinstance(a, Logarithm) or isinstance(b, Logarithm):
             return 1 + self._hash("pow", a, b) % 3
-        if isinstance(b, int) and abs(b) <= 64 and not isinstance(a, float):
+        if isinstance(b, int) and not isinstance(a, float) and abs(b) * _bits(a) <= LARGEST:
             return _inverse(_tidy(Fraction(a) ** -b)) if b < 0 else _tidy(a**b)
         if a != a or b != b:
             return math.nan
         # A root is no rational number, and a number in its place would not be a homomorphism.
-        return OUTSIDE if isinstance(b, Fraction) else 1 + self._hash("pow", a, b) % 3
+        return OUTSIDE if not isinstance(a, float) and not isinstance(b, float) else 1 + self._hash("pow", a, b) % 3
+
+
+def _bits(x: int | Fraction) -> int:
+    """How long a number is."""
+    return max(Fraction(x).numerator.bit_length(), Fraction(x).denominator.bit_length())
 
 
 def _exact(x: Any) -> Any:
