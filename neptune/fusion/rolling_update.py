@@ -23,7 +23,10 @@ from dataclasses import replace
 from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
+from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
+from neptune.fusion.roles import Repair
+from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
 from neptune.schedule.state import Decision, Loop, State
 
@@ -71,4 +74,20 @@ def _decision(p: Plan) -> Decision:
     verdict = "rolled" if r.factor is not None else "deferred" if r.deferred is not None else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", r.details())
+    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r))
+
+
+def details(r: Repair) -> tuple[str, ...]:
+    """g, h, what waits, and every proof, for explain()."""
+    lines = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
+    if r.deferred is not None:
+        what = (
+            f"f(t) = {print_expr(shown(r.deferred))}"
+            if r.deferred_op == "apply"
+            else f"{r.deferred_op} {print_expr(r.deferred)}"
+        )
+        lines.append(f"deferred: {what}, applied once behind the loop")
+    lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
+    lines += [f"cast kept: {c}" for c in r.casts]
+    lines += [f"assumed, not proved: {a}" for a in r.assumptions]
+    return tuple(lines)

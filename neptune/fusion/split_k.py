@@ -25,10 +25,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.fusion.emit import applied
-from neptune.fusion.plan import defined_when_empty
+from neptune.fusion.emit import accumulated, applied, from_nothing
+from neptune.fusion.frontier import Frontier
+from neptune.fusion.plan import Plan, count, defined_when_empty
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
+from neptune.fusion.rolling_update import details
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -93,11 +95,11 @@ def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[Stat
     state = _declared(state, s, step)
     reductions = [n for n in s.axis if s.axis[n] in state.definitions[n].reduced]
     _check_rows(state, s, reductions)
-    repairs: dict[str, Repair] = {}
+    plans: dict[str, Plan] = {}
     for name in reductions:
-        repairs[name] = _repair(state, s, name, reductions, repairs)
-    fresh = _Rewriter(state, s, repairs).state()
-    notes = [_decision(s, n, repairs[n]) for n in reductions]
+        plans[name] = _plan(state, s, name, reductions, plans)
+    fresh = _Rewriter(state, s, plans).state()
+    notes = [_decision(s, n, plans[n].repair) for n in reductions]
     local = fresh.copies[PART_OF, ref.stage]
     return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
 
@@ -215,8 +217,12 @@ def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str)
 
 
 def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
-    """Between the reductions nothing may stand that does not run over the axis: it has no local form."""
+    """Between the reductions nothing may stand that has no local form, or that no repair reaches through."""
     for name in s.axis:
+        d = state.definitions[name]
+        if isinstance(d.action, Update) and name not in reductions and _depends(state, name, reductions):
+            wrong = f"`{name}` folds, for each element, what reads a reduction over the axis: no repair reaches through"
+            raise FusionError(s.request, wrong)
         for x in state.definitions[name].reads():
             writer = state.writer(x.buffer)
             if writer is not None and writer not in s.axis and _depends(state, writer, reductions):
@@ -227,7 +233,7 @@ def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
 # --- the repair of each reduction ------------------------------------------------------------------
 
 
-def _repair(state: State, s: Split, name: str, reductions: list[str], known: Mapping[str, Repair]) -> Repair:
+def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mapping[str, Plan]) -> Plan:
     """What the global fold applies, as solved and proved for a rolling update over the axis."""
     d = state.definitions[name]
     assert isinstance(d.action, Update)
@@ -240,13 +246,14 @@ def _repair(state: State, s: Split, name: str, reductions: list[str], known: Map
     early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
     # What is repaired may be smaller in the whole than in a part, whatever it folds.
     found = tuple(
-        _predecessor(state, s, n, x, s.axis[name], stores, known[n].factor is not None) for x, n in early.items()
+        _predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.factor is not None) for x, n in early.items()
     )
     dtype = state.program.globals[d.action.buffers[0]].dtype
-    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced))
+    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
     repair = defined_when_empty(state, query, solve(query), d, s.request)
-    _check_local(s, name, repair, {b: n for b, n in makers.items() if n in known and known[n].deferred is not None})
-    return repair
+    waiting = {b: n for b, n in makers.items() if n in known and known[n].repair.deferred is not None}
+    _check_local(s, name, repair, waiting)
+    return Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair)
 
 
 def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -> None:
@@ -288,7 +295,7 @@ def _depends(state: State, name: str, on: list[str]) -> bool:
 def _decision(s: Split, name: str, r: Repair) -> Decision:
     verdict = "repaired on the right" if r.factor is not None else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
-    return Decision("split_k", name, verdict, what, r.details())
+    return Decision("split_k", name, verdict, what, details(r))
 
 
 # --- writing it ------------------------------------------------------------------------------------
@@ -297,17 +304,17 @@ def _decision(s: Split, name: str, r: Repair) -> Decision:
 class _Rewriter:
     """The program with local and global stages in place of those over the axis."""
 
-    def __init__(self, original: State, s: Split, repairs: Mapping[str, Repair]) -> None:
-        self.original, self.s, self.repairs = original, s, repairs
+    def __init__(self, original: State, s: Split, plans: Mapping[str, Plan]) -> None:
+        self.original, self.s, self.plans = original, s, plans
         self.declared = original.program.globals
         self.temporaries = {b.name: b for b in original.program.temporaries}
         self.taken = names_in_use(original.program) | {s.part.name}
         # The local result of each reduction, by the buffer of the global one, and its stage by the global stage.
-        self.local = {b: self.fresh(f"{b}_split") for n in repairs for b in writes(original.definitions[n].action)}
-        self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in repairs}
+        self.local = {b: self.fresh(f"{b}_split") for n in plans for b in writes(original.definitions[n].action)}
+        self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in plans}
         # What is computed per element has a form for the parts beside the one that others read.
         self.element: dict[str, str] = {}
-        for name in (n for n in s.axis if n not in repairs):
+        for name in (n for n in s.axis if n not in plans):
             shared = self._read_outside(name)
             for b in writes(original.definitions[name].action):
                 self.element[b] = self.fresh(f"{b}_split") if shared else b
@@ -325,17 +332,17 @@ class _Rewriter:
     def state(self) -> State:
         """Local stages where they were, then the global folds, then what reads their results."""
         definitions = self.original.definitions
-        late = [n for n in definitions if n not in self.repairs and _depends(self.original, n, list(self.repairs))]
+        late = [n for n in definitions if n not in self.plans and _depends(self.original, n, list(self.plans))]
         found: dict[str, Definition] = {}
         for name, d in definitions.items():
-            if name in self.repairs:
+            if name in self.plans:
                 found[self.stages[name]] = self.folded(name, d)
             elif name in self.s.axis:
                 found[self.stages[name]] = self.per_element(name, d)
                 found |= {name: d} if self.stages[name] != name and name not in late else {}
             elif name not in late:
                 found[name] = d
-        for name in self.repairs:
+        for name in self.plans:
             found |= self.whole(name, definitions[name])
         found |= {n: definitions[n] for n in late if n not in self.s.axis or self.stages[n] != n}
         found = _alive(found, {b.name for b in self.original.program.outputs})
@@ -345,21 +352,22 @@ class _Rewriter:
             body=seq(*(_nest(n, d) for n, d in found.items())),
             temporaries=tuple(b for n, b in self.temporaries.items() if n in used),
         )
-        copies = {(PART_OF, n): self.stages[n] for n in self.repairs}
+        copies = {(PART_OF, n): self.stages[n] for n in self.plans}
         axes = {n: {a: Var(a) for a in d.extents} for n, d in found.items()}
         return State(program, found, axes, copies=copies)
 
     # --- over the parts ---
 
-    def part_of(self, buffer: str, name: str) -> Buffer:
-        """A buffer with a place for each part."""
+    def part_of(self, buffer: str, name: str, dtype: str | None = None) -> None:
+        """Declare a buffer with a place for each part."""
         b = self.declared[buffer]
-        return replace(b, name=name, shape=(self.s.parts, *b.shape), scope="global")
+        shape = (self.s.parts, *b.shape)
+        self.temporaries[name] = Buffer(name, shape, dtype or b.dtype)
 
     def per_element(self, name: str, d: Definition) -> Definition:
         """A stage with a result for each element of the axis."""
         for b in writes(d.action):
-            self.temporaries[self.element[b]] = self.part_of(b, self.element[b])
+            self.part_of(b, self.element[b])
         index = (self.s.part, *d.action.index)
         if isinstance(d.action, Store):
             return self.s.over_part(name, d, Store(self.element[d.action.buffer], index, self.value(d.action.value)))
@@ -368,16 +376,25 @@ class _Rewriter:
         init = None if d.action.init is None else tuple(map(self.value, d.action.init))
         return self.s.over_part(name, d, replace(d.action, buffers=buffers, index=index, values=values, init=init))
 
+    def fold(self, name: str) -> tuple[Update, str]:
+        """What is folded of a reduction, without what is applied to the whole at the end, and in which dtype."""
+        p, action = self.plans[name], self.original.definitions[name].action
+        assert isinstance(action, Update)
+        if p.repair.deferred is None:
+            return action, p.query.dtype
+        action, dtype = replace(action, values=(p.repair.body,)), accumulated(p)
+        if p.repair.deferred_op == "apply":
+            action = from_nothing(replace(action, reducer=p.repair.fold or action.reducer), dtype)
+        return action, dtype
+
     def folded(self, name: str, d: Definition) -> Definition:
-        """The local fold of a reduction, without what is applied to the whole at the end."""
-        assert isinstance(d.action, Update)
-        (buffer,) = d.action.buffers
-        local = self.local[buffer]
-        self.temporaries[local] = self.part_of(buffer, local)
-        repair = self.repairs[name]
-        value = self.value(d.action.values[0] if repair.deferred is None else repair.body)
-        index = (self.s.part, *d.action.index)
-        return self.s.over_part(name, d, replace(d.action, buffers=(local,), index=index, values=(value,)))
+        """The local fold of a reduction."""
+        action, dtype = self.fold(name)
+        local = self.local[action.buffers[0]]
+        self.part_of(action.buffers[0], local, dtype)
+        index = (self.s.part, *action.index)
+        action = replace(action, buffers=(local,), index=index, values=(self.value(action.values[0]),))
+        return self.s.over_part(name, d, action)
 
     def value(self, e: Expr) -> Expr:
         """An expression for one part: its local results, and what is per element, in place of the whole."""
@@ -394,22 +411,21 @@ class _Rewriter:
 
     def whole(self, name: str, d: Definition) -> dict[str, Definition]:
         """The global fold of a reduction, and behind it what was deferred."""
-        repair, part = self.repairs[name], self.s.part
-        assert isinstance(d.action, Update)
-        (buffer,) = d.action.buffers
-        dtype = self.declared[buffer].dtype
-        value: Expr = Load(self.local[buffer], (part, *d.action.index), dtype)
-        if repair.factor is not None:
-            value = op("mul", value, cast(rewrite(repair.factor, self._of_part), dtype))
+        p = self.plans[name]
+        action, dtype = self.fold(name)
+        (buffer,) = action.buffers
+        value: Expr = Load(self.local[buffer], (self.s.part, *action.index), dtype)
+        if p.repair.factor is not None:
+            value = op("mul", value, cast(rewrite(p.repair.factor, self._of_part), dtype))
         spatial = tuple((a, n) for a, n in d.axes if a not in d.reduced)
-        over = (*spatial, (part.name, self.s.parts))
-        if repair.deferred is None:
-            return {name: Definition(over, replace(d.action, values=(value,)))}
+        over = (*spatial, (self.s.part.name, self.s.parts))
+        if p.repair.deferred is None:
+            return {name: Definition(over, replace(action, values=(value,)))}
         acc = self.fresh(f"{buffer}_acc")
         self.temporaries[acc] = Buffer(acc, self.declared[buffer].shape, dtype)
-        fold = replace(d.action, buffers=(acc,), values=(value,))
-        whole = applied(repair, d.action.reducer, Load(acc, d.action.index, dtype), repair.deferred)
-        final = Definition(spatial, Store(buffer, d.action.index, whole))
+        fold = replace(action, buffers=(acc,), values=(value,))
+        whole = applied(p, Load(acc, action.index, dtype), p.repair.deferred, d, 0)
+        final = Definition(spatial, Store(buffer, action.index, whole))
         return {name: Definition(over, fold), self.fresh(f"{name}_final"): final}
 
     def _of_part(self, x: Expr) -> Expr | None:

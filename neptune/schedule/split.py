@@ -6,8 +6,9 @@
       s: y[i] = f(x[i])                   for i1 in [0, BLOCK_M):
                                             s: y[i0*BLOCK_M + i1] = f(…)  when i0*BLOCK_M + i1 < m
 
-A factor that provably divides the range gives no guard. A loop over a part of an axis, [z*C, min(z*C + C, n)) with C a
-multiple of the factor (`neptune.fusion.split_k`), is cut into the very tiles of the whole axis::
+A factor that provably divides the range gives no guard. What was divided by the factor is the outer loop:
+x[i // F] becomes x[i0]. A loop over a part of an axis, [z*C, min(z*C + C, n)) with C a multiple of the factor
+(`neptune.fusion.split_k`), is cut into the very tiles of the whole axis::
 
     for j in [z*(T*B), min(z*(T*B) + T*B, n)):    for j0 in [z*T, min(z*T + T, cdiv(n, B))):
       s: …                                          for j1 in [0, B):  s: …  when j0*B + j1 < n
@@ -19,10 +20,11 @@ from dataclasses import replace
 from functools import reduce
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, poly, to_expr
+from neptune.ir.affine import Poly, poly, scope_of, to_expr
 from neptune.ir.expr import Const, Expr, Op, Var, binary, ceildiv, loads, minimum, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, map_exprs, stages
+from neptune.ir.program import ZERO, For, Owe, Program, for_loops, map_exprs, stages
+from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
 
@@ -64,11 +66,13 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     inner = fresh_name(used | {outer}, f"{loop.var}1")
     whole = binary("add", binary("mul", Var(outer), factor), Var(inner))
     env = {loop.var: whole}
-    body = map_exprs(loop.body, lambda e: substitute(e, env))
     lo, hi, ends = _tiles(state.program, loop, factor, request)
+    nest = For(outer, lo, hi, For(inner, ZERO, factor, loop.body))
+    scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
+    body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
     for end in ends:
         body = add_guard(body, binary("lt", whole, end))
-    nest = For(outer, lo, hi, For(inner, ZERO, factor, body))
+    nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
     program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))

@@ -14,14 +14,19 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
-from neptune.templates.roles import Chain, chain, spread
+from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, spread
 
 NAME = "flash_decoding"
 
 
-@template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 128, 32, 16])
-def flash_decoding(sch: Schedule, block_m: Var, block_n: Var) -> None:
-    """Split the axis, fuse each part by rolling updates, roll over the parts, and write what is elementwise behind."""
+@template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 128, 32, 16], choices={"packed": [None, True, False]})
+def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | None) -> None:
+    """Split the axis, fuse each part by rolling updates, roll over the parts, and write what is elementwise behind.
+
+    `packed`: whether the heads that share keys become rows; None where there are few rows.
+    """
+    if packed is not False:
+        pack_rows(sch, NAME, always=packed is True)
     whole = chain(sch, NAME)
     first = whole.all_reductions[0]
     axis = whole.axes.of(first, (whole.first, whole.fused_axis)) or ""
@@ -38,9 +43,11 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var) -> None:
 def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     """The kernel that folds the parts; returns the loop over the tiles of one."""
     first = local.first
+    heads = group_loop(sch, local)
     i, j = sch.loop_of(first, local.row_axis), sch.loop_of(first, local.fused_axis)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
-    spread(sch, first, i0)
+    spread(sch, first, i0, first=heads)
+    before_the_chain(sch, local, i0, block_n)
     for stage in local.maps_before:
         sch.fuse_at(stage, j0)
     for stage in local.reductions:
