@@ -318,7 +318,7 @@ class _Rewriter:
             shared = self._read_outside(name)
             for b in writes(original.definitions[name].action):
                 self.element[b] = self.fresh(f"{b}_split") if shared else b
-            self.stages[name] = self.fresh(f"{name}_split") if shared else name
+            self.stages[name] = self.element[writes(original.definitions[name].action)[0]] if shared else name
 
     def _read_outside(self, name: str) -> bool:
         buffers = writes(self.original.definitions[name].action)
