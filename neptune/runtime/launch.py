@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
@@ -24,9 +25,10 @@ LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
 Temporaries: TypeAlias = Mapping[str, torch.Tensor]
-Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars, Temporaries], "Plan | None"]
+Launch: TypeAlias = Callable[..., "Plan | None"]
 """(inputs, outputs, every scalar by name, temporaries in a caller's memory) → the outputs are written; on a GPU, how to
 do it again. The other targets have temporaries of their own."""
+NONE: Temporaries = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _on_llvm(fused: Program, params: Params) -> Launch:
     tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
 
     def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
     ) -> Plan | None:
         kernel(inputs, outputs, scalars, tunables)
         return None
@@ -126,7 +128,7 @@ def _interpreted(fused: Program, modules: Modules) -> Launch:
     free = free_scalars(fused)
 
     def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
     ) -> Plan | None:
         tensors = [*inputs, *outputs]
         source = modules.source(modules.form(tensors, scalars, "pointer"))
@@ -156,7 +158,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     loaded: dict[Form, Callable[..., None]] = {}
 
     def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
     ) -> Plan | None:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
