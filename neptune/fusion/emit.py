@@ -93,7 +93,7 @@ def _insert_repair(state: State, p: Plan, factor: Expr, fused: Update) -> State:
     value = op("mul", old, cast(scale, p.query.dtype))
     repair = Stage(repair_name(p.target), Store(old.buffer, fused.index, value))
     state = replace(state, copies={**state.copies, ("repair", p.target): repair.name})
-    return _beside(state, p, p.target, p.target, repair)
+    return beside(state, p, p.target, p.target, repair)
 
 
 def _keep_previous(state: State, p: Plan, buffer: str) -> tuple[State, str]:
@@ -108,7 +108,7 @@ def _keep_previous(state: State, p: Plan, buffer: str) -> tuple[State, str]:
     index = state.definitions[stage].action.index
     # Its own repair changes the predecessor too: what counts is the value that the last fold has seen.
     first = next(s.name for s in stages(state.loop(p.ref)) if buffer in writes(s.action))
-    state = _beside(state, p, stage, first, Stage(name, Store(name, index, Load(buffer, index, declared.dtype))))
+    state = beside(state, p, stage, first, Stage(name, Store(name, index, Load(buffer, index, declared.dtype))))
     return replace(state, copies={**state.copies, (kind, name): name}), name
 
 
@@ -127,7 +127,7 @@ def _factor(state: State, p: Plan, factor: Expr) -> tuple[State, Load]:
             return state, Load(name, index, factor.dtype)
     name = fresh_name(names_in_use(state.program), f"{p.rolled[0].load.buffer}_rescale")
     state = state.with_temporary(Buffer(name, tuple(extents[a] for a in axes), factor.dtype))
-    state = _beside(state, p, p.target, p.target, Stage(name, Store(name, index, factor)))
+    state = beside(state, p, p.target, p.target, Stage(name, Store(name, index, factor)))
     return replace(state, copies={**state.copies, ("factor", name): name}), Load(name, index, factor.dtype)
 
 
@@ -136,10 +136,13 @@ def _computes(state: State, stage: str, value: Expr) -> bool:
     return isinstance(action, Store) and action.value == value
 
 
-def _beside(state: State, p: Plan, like: str, before: str, stage: Stage) -> State:
+def beside(
+    state: State, p: Plan, like: str, before: str, stage: Stage, counts: Mapping[str, Expr] | None = None
+) -> State:
     """Insert a stage, written over the axes of `like`, into the loop in front of the nest of stage `before`.
 
-    It gets the inner loops of `like` that its index uses, and the parts of the guard about these.
+    It gets the inner loops of `like` that its index uses, and the parts of the guard about these. `counts` stand
+    for other names in it.
     """
     loop = state.loop(p.ref)
     path, node = state.path(before)
@@ -148,12 +151,12 @@ def _beside(state: State, p: Plan, like: str, before: str, stage: Stage) -> Stat
     anchor = inside[1] if isinstance(inside[0], Seq) else inside[0]
     loops = state.loops(like)
     inner = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
-    action = map_action(stage.action, lambda e: substitute(e, state.axes[like]))
-    nest = _nest(state, Stage(stage.name, action, state.path(like)[1].when), inner)
+    action = map_action(stage.action, lambda e: substitute(e, {**state.axes[like], **(counts or {})}))
+    nest = nested(state, Stage(stage.name, action, state.path(like)[1].when), inner)
     return state.with_body(insert_before(state.program.body, anchor, nest))
 
 
-def _nest(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
+def nested(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
     """Those of `loops` that the stage's index uses around it, and of its guard what is about the index."""
     used = frozenset[str]().union(*(variables(i) for i in stage.action.index))
     sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
@@ -170,20 +173,25 @@ def _nest(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
 
 
 def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> State:
-    """X = acc · φ(r), once, behind the outermost loop the target reduces over."""
+    """X = acc · φ(r)."""
+    acc = Load(writes(state.definitions[p.target].action)[0], original.action.index, p.query.dtype)
+    return epilogue(state, p, _applied(p, acc, phi), original)
+
+
+def epilogue(state: State, p: Plan, value: Expr, original: Definition) -> State:
+    """X = `value`, once, behind the outermost loop the target reduces over."""
     assert isinstance(original.action, Update)
     node = state.path(p.target)[1]
     loops = state.loops(p.target)
     anchor = reduction_loops(node, loops)[0]
     index = original.action.index
-    acc = Load(writes(state.definitions[p.target].action)[0], index, p.query.dtype)
     axes = tuple((a, n) for a, n in original.axes if a not in original.reduced)
-    definition = Definition(axes, Store(original.action.buffers[0], index, _applied(p, acc, phi)))
+    definition = Definition(axes, Store(original.action.buffers[0], index, value))
     env = _only(state.axes[p.target], dict(axes))
     name = fresh_name(names_in_use(state.program), f"{p.target}_final")
     action = map_action(definition.action, lambda e: substitute(e, env))
     inside = loops[next(k for k, f in enumerate(loops) if f is anchor) + 1 :]
-    nest = _nest(state, Stage(name, action, node.when), inside)
+    nest = nested(state, Stage(name, action, node.when), inside)
     return state.with_body(insert_after(state.program.body, anchor, nest)).define(name, definition, env)
 
 

@@ -114,6 +114,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
+        extent=d.extents[d.reduced[0]] if len(d.reduced) == 1 else None,
     )
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
     _check_starts(state, result, d.action)
@@ -207,7 +208,7 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
 
 def _check_starts(state: State, p: Plan, action: Update) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
-    if p.repair.factor is None and p.repair.deferred is None:
+    if p.repair.kind == "none" and p.repair.deferred is None:
         return
     identity = REDUCERS[action.reducer].identity(p.query.dtype)
     if action.init != identity:

@@ -23,6 +23,8 @@ from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.moments import Found as FoundMoments
+from neptune.fusion.moments import describe_moments, find_moments, prove_moments
 from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
@@ -176,7 +178,10 @@ def solve(query: Query) -> Repair:
         raise _refusal(query, symbols, problems)
     found = _find(query, problems)
     if found is None:
-        raise _refusal(query, symbols, problems)
+        vector = find_moments(query, tried := [])
+        if vector is None:
+            raise _refusal(query, symbols, [*tried, *problems])
+        return _about_means(query, symbols, vector)
     factor = _factor(found.rolls, query.dtype)
     for e in (found.deferred, factor):
         if e is not None and query.roles.varies(e):
@@ -200,6 +205,31 @@ def solve(query: Query) -> Repair:
         obligations=obligations,
         casts=found.casts,
         assumptions=_assumptions(query, found),
+    )
+
+
+def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
+    """The repair of a vector of accumulators."""
+    on_the_way = tuple((name, sign(e, query.roles)) for e, name in symbols.names if not name.startswith("r"))
+    try:
+        obligations = prove_moments(query, found.moments, symbols.apply, on_the_way)
+    except Unproved as e:
+        wrong = f"{e.record.statement} was not proved ({e.record.how})"
+        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
+    return Repair(
+        stage=query.stage,
+        kind="moments",
+        deferred=None,
+        deferred_op="mul",
+        body=found.moments.parts[0].value,
+        factor=None,
+        g=f"g = {pretty(symbols.apply(query.value))}",
+        h=describe_moments(found.moments, symbols.apply),
+        symbols=symbols.text(),
+        obligations=obligations,
+        casts=found.casts,
+        assumptions=found.assumptions,
+        moments=found.moments,
     )
 
 

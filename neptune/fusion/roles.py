@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from neptune.ir.expr import Expr, Load, variables, walk
+from neptune.ir.expr import Expr, Load, Var, variables, walk
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Query:
     value: Expr
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
+    # How many elements are folded, where one axis is; None where that is not known.
+    extent: Expr | None = None
 
     @property
     def roles(self) -> Roles:
@@ -117,10 +119,63 @@ class ObligationRecord:
 
 
 @dataclass(frozen=True)
-class Repair:
-    """A solved and proved repair of one accumulator (Definition 4.1 for a 1×1 rescaling).
+class Shift:
+    """What is subtracted from what varies, a mean: ρ.
 
-    `kind` is "none" (nothing is rolled) or "rescale", where h(t, r, r') = t * `factor` is applied to the
+    `load` stands for it in `Moments`; `value` is what it is at the end, `running` on the way, over the values
+    that the predecessors then have, `COUNT` and `load`, which is ρ before this step.
+    """
+
+    load: Load
+    value: Expr
+    running: Expr
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One accumulator, T = Σ `value`; `repaired` is T with another ρ, or None where it reads none.
+
+    `repaired` is over `moment(k)`, the accumulators, `step(k)`, ρ' - ρ, and `FOLDED`. `counted`: the value is
+    the same for every element, so that T is a multiple of their number and needs no accumulator.
+    """
+
+    value: Expr
+    repaired: Expr | None
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A vector of accumulators about running means, which are repaired together; `total` is what comes of them."""
+
+    shifts: tuple[Shift, ...]
+    parts: tuple[Moment, ...]
+    total: Expr
+
+
+COUNT = Var("%count")
+"""How many elements have been folded at the end of this step."""
+FOLDED = Var("%folded")
+"""How many elements have been folded before this step."""
+ALL = Var("%all")
+"""How many elements there are."""
+
+
+def moment(k: int, dtype: str) -> Var:
+    """The accumulator of `Moments.parts[k]`."""
+    return Var(f"%t{k}", dtype)
+
+
+def step(k: int, dtype: str) -> Var:
+    """ρ' - ρ of `Moments.shifts[k]`."""
+    return Var(f"%d{k}", dtype)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A solved and proved repair of one accumulator (Definition 4.1), or of a vector of them.
+
+    `kind` is "none" (nothing is rolled), "moments", of which `moments` has all, or "rescale", where h(t, r, r') = t * `factor` is applied to the
     accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
     folded instead of g.  `deferred` (or None) is applied once after the loop, X = acc * deferred or
     acc + deferred by `deferred_op`, "mul" or "add".  `g` and `h` are text over `symbols`; `casts` names
@@ -139,6 +194,7 @@ class Repair:
     obligations: tuple[ObligationRecord, ...] = field(default=())
     casts: tuple[str, ...] = field(default=())
     assumptions: tuple[str, ...] = field(default=())
+    moments: Moments | None = None
 
 
 def previous(load: Load) -> Load:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
+from neptune.fusion.emit_moments import emit_moments
 from neptune.fusion.plan import Plan, plan
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
@@ -33,8 +34,12 @@ def rolling_update(state: State, target: str, ref: Loop) -> State:
     """Fuse `target` under `ref` with a proved repair; raises FusionError with its reason otherwise."""
     state.path(target)
     p = plan(state, target, ref)
-    state, value = bring_in(state, p)
-    state = settle(sweep(emit(state, p, value), p))
+    if p.repair.moments is not None:
+        state = emit_moments(state, p, p.repair.moments)
+    else:
+        state, value = bring_in(state, p)
+        state = emit(state, p, value)
+    state = settle(sweep(state, p))
     left = [o for o in state.program.owes if o.stage == target]
     if left:
         raise FusionError(
@@ -75,7 +80,8 @@ def _decision(p: Plan) -> Decision:
     details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
     details += [f"cast kept: {c}" for c in r.casts]
     details += [f"assumed, not proved: {a}" for a in r.assumptions]
-    verdict = "rolled" if r.factor is not None else "deferred" if r.deferred is not None else "fused"
+    rolled = r.factor is not None or r.moments is not None
+    verdict = "rolled" if rolled else "deferred" if r.deferred is not None else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
     return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", tuple(details))

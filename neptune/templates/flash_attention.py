@@ -25,6 +25,8 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var) -> None:
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
+    # What only the reductions read may be written out in them by now.
     for stage in parts.epilogue:
-        sch.fuse_at(stage, i0)
+        if stage in sch.stages:
+            sch.fuse_at(stage, i0)
     sch.partition(j0)

@@ -20,8 +20,10 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
+    # What only the reductions read may be written out in them by now.
     for stage in parts.epilogue:
-        sch.fuse_at(stage, i0)
+        if stage in sch.stages:
+            sch.fuse_at(stage, i0)
     # What only feeds other elementwise maps is computed again where it is read: it would not fit on chip.
     outputs = {b.name for b in sch.program.outputs}
     for stage in parts.elementwise[:-1]:

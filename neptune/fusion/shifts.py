@@ -1,0 +1,175 @@
+"""Means that are subtracted from what varies, and what stands for them while they are still sums of a part.
+
+    (x[i, j] - s[i] / n)²      ρ = s[i] / n       on the way s[i] / count, the mean of what was folded
+    x[i, j] - sw[i] / w[i]     ρ = sw[i] / w[i]   as it is: both are sums of the same elements
+
+Any value of ρ will do on the way, as the accumulators can be moved from one to another; only the last one has
+to be that of the expression, and it is: the count is then n.  A mean of what was folded stays within the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neptune.fusion.prove import sign
+from neptune.fusion.roles import ALL, COUNT, Problem, Roles, Shift
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, logical_and, ne, rewrite, select, walk
+
+
+def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...], list[Problem]]:
+    """The ρ of an expression, in order of appearance, and why what is subtracted elsewhere is none."""
+    found: list[Expr] = []
+    problems: list[Problem] = []
+    for part in _subtracted(e, roles):
+        means = _means(part, roles)
+        if means is None:
+            problems.append(Problem("moments", part, "it is no mean, that is no sum over a count or another sum"))
+        else:
+            found += means
+    shifts = [_shift(k, value, roles, extent) for k, value in enumerate(dict.fromkeys(found))]
+    for s in shifts:
+        for by in _divisors(s.value, roles):
+            if sign(by, roles) is None:
+                reason = "it is divided by on the way, and its sign is unknown: it may pass through 0"
+                problems.append(Problem("moments", by, reason, "abs, exp or a square of the weights says the sign"))
+    return tuple(shifts), list(dict.fromkeys(problems))
+
+
+def _subtracted(e: Expr, roles: Roles) -> Iterator[Expr]:
+    """What depends on r alone and is added to, or subtracted from, what varies."""
+    if not roles.reads(e):
+        return
+    if isinstance(e, Op) and e.name in ("add", "sub") and roles.varies(e):
+        a, b = e.args
+        for part, other in ((a, b), (b, a)):
+            if roles.reads(part) and not roles.varies(part):
+                yield part
+            elif roles.reads(part) and not roles.reads(other):
+                # g·x - g·ρ, where g varies: all that reads r in a product must be such a part.
+                inside = list(_fixed(part, roles))
+                if all(_means(x, roles) for x in inside):
+                    yield from inside
+    for x in _arguments(e):
+        if roles.varies(x):
+            yield from _subtracted(x, roles)
+
+
+def _fixed(e: Expr, roles: Roles) -> Iterator[Expr]:
+    """The largest parts of `e` that read r and do not vary."""
+    if not roles.reads(e):
+        return
+    if not roles.varies(e):
+        yield e
+        return
+    for x in _arguments(e):
+        yield from _fixed(x, roles)
+
+
+def _arguments(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Op(_, args, _):
+            return args
+        case Cast(arg, _):
+            return (arg,)
+        case _:
+            return (e.then, e.other) if isinstance(e, Select) else ()
+
+
+def _means(e: Expr, roles: Roles) -> list[Expr] | None:
+    """The means that `e` is a polynomial in: `s / n + eps` has one, s / n."""
+    if degree(e, roles) in (0, 1):
+        return [e]
+    match e:
+        case Op("add" | "sub" | "mul" | "neg", args, _):
+            parts = [_means(a, roles) for a in args if roles.reads(a)]
+        case Op("div", (a, b), _) if not roles.reads(b):
+            parts = [_means(a, roles)]
+        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
+            parts = [_means(a, roles)]
+        case _:
+            return None
+    found: list[Expr] = []
+    for part in parts:
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def degree(e: Expr, roles: Roles) -> int | None:
+    """How often `e` grows if every sum in it grows, 1 for a multiple of a sum, 0 for a quotient; None for what is
+    no quotient of sums.
+
+    Of what reads no r it is 0.
+    """
+    if not roles.reads(e):
+        return 0
+    match e:
+        case Load():
+            pred = roles.predecessor(e)
+            plain = pred is not None and pred.reducer == "sum" and not pred.repaired
+            return 1 if plain and is_float(e.dtype) else None
+        case Op("mul" | "div", (a, b), _):
+            x, y = degree(a, roles), degree(b, roles)
+            return None if x is None or y is None else x + y if e.name == "mul" else x - y
+        case Op("add" | "sub", (a, b), _):
+            x, y = degree(a, roles), degree(b, roles)
+            return x if x == y and roles.reads(a) and roles.reads(b) else None
+        case Op("neg", (a,), _):
+            return degree(a, roles)
+        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
+            return degree(a, roles)
+        case _:
+            return None
+
+
+def _divisors(e: Expr, roles: Roles) -> list[Expr]:
+    """What `e` divides by that still changes."""
+    found = (x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div" and roles.reads(x.args[1]))
+    return list(dict.fromkeys(found))
+
+
+def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift:
+    load = Load(f"%shift{k}", (), value.dtype)
+    running = value
+    if degree(value, roles) == 1:
+        running = _per_element(value, extent)
+    # Before any weight there is no mean: the shift stays.
+    if divisors := _divisors(value, roles):
+        running = select(logical_and(*(ne(x, Const(0.0, x.dtype)) for x in divisors)), running, load)
+    return Shift(load, value, running)
+
+
+def _per_element(value: Expr, extent: Expr) -> Expr:
+    """A multiple of a sum, as if all elements were like those folded so far: n counts these."""
+    if (once := _counted(value, extent)) is not None:
+        return once
+    share = binary("div", cast(ALL, value.dtype), cast(COUNT, value.dtype))
+    return binary("mul", value, share)
+
+
+def _counted(e: Expr, extent: Expr) -> Expr | None:
+    """`e` with the number of elements, which it is divided by, replaced by the count; None where it is not so."""
+    match e:
+        case Op("div", (a, b), _) if is_number(b, extent):
+            return binary("div", a, cast(COUNT, b.dtype))
+        case Op("div" | "mul", (a, b), _) if (inner := _counted(a, extent)) is not None:
+            return binary(e.name, inner, b)
+        case Op("mul", (a, b), _) if (inner := _counted(b, extent)) is not None:
+            return binary("mul", a, inner)
+        case Op("neg", (a,), _) if (inner := _counted(a, extent)) is not None:
+            return rewrite(e, lambda x: inner if x == a else None)
+        case Cast(a, dtype) if (inner := _counted(a, extent)) is not None:
+            return cast(inner, dtype)
+        case _:
+            return None
+
+
+def is_number(e: Expr, extent: Expr) -> bool:
+    """True for the number of elements, `extent`, as an expression says it."""
+    if isinstance(e, Cast):
+        return is_number(e.arg, extent)
+    if isinstance(extent, Const):
+        return isinstance(e, Const) and float(e.value) == float(extent.value)
+    return e == extent if isinstance(e, Var) else False
