@@ -137,12 +137,18 @@ def _computes(state: State, stage: str, value: Expr) -> bool:
 
 
 def beside(
-    state: State, p: Plan, like: str, before: str, stage: Stage, counts: Mapping[str, Expr] | None = None
+    state: State,
+    p: Plan,
+    like: str,
+    before: str,
+    stage: Stage,
+    counts: Mapping[str, Expr] | None = None,
+    also: frozenset[str] = frozenset(),
 ) -> State:
     """Insert a stage, written over the axes of `like`, into the loop in front of the nest of stage `before`.
 
     It gets the inner loops of `like` that its index uses, and the parts of the guard about these. `counts` stand
-    for other names in it.
+    for other names in it; `also` is as in `nested`.
     """
     loop = state.loop(p.ref)
     path, node = state.path(before)
@@ -152,13 +158,16 @@ def beside(
     loops = state.loops(like)
     inner = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
     action = map_action(stage.action, lambda e: substitute(e, {**state.axes[like], **(counts or {})}))
-    nest = nested(state, Stage(stage.name, action, state.path(like)[1].when), inner)
+    nest = nested(state, Stage(stage.name, action, state.path(like)[1].when), inner, also)
     return state.with_body(insert_before(state.program.body, anchor, nest))
 
 
-def nested(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
-    """Those of `loops` that the stage's index uses around it, and of its guard what is about the index."""
-    used = frozenset[str]().union(*(variables(i) for i in stage.action.index))
+def nested(state: State, stage: Stage, loops: tuple[For, ...], also: frozenset[str] = frozenset()) -> Stmt:
+    """Those of `loops` that the stage's index uses around it, and of its guard what is about the index.
+
+    `also`: what else counts as used, the loops that it reduces over.
+    """
+    used = also.union(*(variables(i) for i in stage.action.index))
     sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
     # What says when the fold runs must not stop a repair, nor the copy of the value before it.
     guards = [c for c in conjuncts(stage.when) if variables(c) <= used | sizes]

@@ -5,8 +5,8 @@
     s_running: s_running[i] = s[i] / min(j0*BLOCK_N + BLOCK_N, n)
     s_shift: s_shift[i] = s_running[i] - s_before[i]
     v_repair: v[i] = v[i] + s_shift[i]*(v_1[i]*-2 + …)           each before any of them is folded
-    v: v[i] += (x[i, j] - s_running[i])²
     v_1: v_1[i] += x[i, j] - s_running[i]
+    v: v[i] += (x[i, j] - s_running[i])²
     v_final: v[i] = …                                           behind the loop, where something was deferred
 """
 
@@ -22,9 +22,10 @@ from neptune.fusion.emit import beside, epilogue, nested
 from neptune.fusion.frontier import changing_loops, sees_the_same
 from neptune.fusion.plan import Plan, place_in, repair_name
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Shift, moment, step
-from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, loads, rewrite, substitute, variables
+from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, loads, rewrite, substitute, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops
+from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Definition, State, fresh_name, insert_before, names_in_use
 
@@ -43,28 +44,55 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
     original = state.definitions[p.target]
     # The stages are made in the order in which they need each other's names, and put into that of the text above.
     state, at = _place_target(state, p, found, original)
+    state, helpers = _place_helpers(state, p, found, original)
     counts = _counts(state, p, original)
     names: list[_Names] = []
     for shift in found.shifts:
-        state, name = _shift(state, p, original, shift, counts)
+        state, name = _shift(state, p, original, shift, counts, helpers)
         names.append(name)
     table = {s.load: n.running for s, n in zip(found.shifts, names, strict=True)}
     state = _rewritten(state, p, table)
+    state = _repairs(state, p, found, at, names, counts)
     for k, part in enumerate(found.parts):
         if k in at and k > 0:
             state = _place_part(state, p, original, at[k], rewrite(part.value, table.get))
-    state = _repairs(state, p, found, at, names, counts)
     owes = tuple(o for o in state.program.owes if not (o.stage == p.target and o.on in p.frontier.predecessors))
     state = replace(state, program=replace(state.program, owes=owes))
     if _deferred(found, p):
         env: dict[str, Expr] = {moment(k, p.query.dtype).name: x for k, x in at.items()}
         env[ALL.name] = original.extents[original.reduced[0]]
-        state = epilogue(state, p, substitute(found.total, env), original)
+        whole = rewrite(_total(found, p.query.dtype), table.get)
+        state = epilogue(state, p, substitute(whole, env), original)
     return state
 
 
 def _deferred(found: Moments, p: Plan) -> bool:
-    return found.total != moment(0, p.query.dtype)
+    return _total(found, p.query.dtype) != moment(0, p.query.dtype)
+
+
+def _total(found: Moments, dtype: str) -> Expr:
+    """The result over the accumulators, which are moved to what the means would be without rounding."""
+    env: dict[str, Expr] = {
+        step(r.shift, dtype).name: binary("div", moment(r.part, dtype), r.divisor) for r in found.rests
+    }
+    moved: dict[str, Expr] = {}
+    for k, part in enumerate(found.parts):
+        steps = {v for v in variables(part.repaired) if v.startswith("%d")} if part.repaired is not None else set()
+        if part.repaired is not None and steps <= env.keys():
+            moved[moment(k, dtype).name] = substitute(part.repaired, {**env, FOLDED.name: ALL})
+    if found.least:
+        first = moment(0, dtype)
+        moved[first.name] = binary("max", moved.get(first.name, first), Const(0.0, dtype))
+    return rewrite(substitute(found.total, moved), _shorter)
+
+
+def _shorter(e: Expr) -> Expr | None:
+    """x / n * n is x."""
+    match e:
+        case Op("mul", (Op("div", (a, b), _), c), _) if b == c:
+            return a
+        case _:
+            return None
 
 
 # --- accumulators ----------------------------------------------------------------------------------
@@ -110,11 +138,41 @@ def _rewritten(state: State, p: Plan, table: Mapping[Expr, Expr]) -> State:
 
 
 def _place_part(state: State, p: Plan, d: Definition, acc: Load, value: Expr) -> State:
-    assert isinstance(d.action, Update)
+    """Another sum over what the target reduces over, in loops as the target's."""
     kept = {v.name for v in acc.index if isinstance(v, Var)}
     axes = tuple((a, n) for a, n in d.axes if a in kept or a in d.reduced)
-    action = replace(d.action, buffers=(acc.buffer,), index=acc.index, values=(value,))
-    return place_in(state, acc.buffer, replace(d, axes=axes, action=action), p.ref, p.request)
+    (start,) = REDUCERS["sum"].identity(acc.dtype)
+    action = Update((acc.buffer,), acc.index, "sum", (value,), (start,))
+    here = {a: state.axes[p.target][a] for a, _ in axes}
+    also = frozenset[str]().union(*(variables(here[a]) for a in d.reduced))
+    state = beside(state, p, p.target, p.target, Stage(acc.buffer, action), also=also)
+    return state.define(acc.buffer, Definition(axes, action), here)
+
+
+def _place_helpers(state: State, p: Plan, found: Moments, d: Definition) -> tuple[State, dict[Expr, Expr]]:
+    """The sums that means are followed by, and what stands for them."""
+    there: dict[Expr, Expr] = {}
+    for shift in found.shifts:
+        index = _index(d, shift)
+        for load, value in shift.helpers:
+            if load in there:
+                continue
+            known = _helper(state, p, value)
+            name = known or fresh_name(names_in_use(state.program), f"{load.buffer[1:]}_abs")
+            there[load] = Load(name, index, load.dtype)
+            if known is None:
+                shape = tuple(d.extents[v.name] for v in index)
+                state = state.with_temporary(Buffer(name, shape, load.dtype))
+                state = _place_part(state, p, d, there[load], value)
+                state = replace(state, copies={**state.copies, (f"helper {value}", name): name})
+    return state, there
+
+
+def _helper(state: State, p: Plan, value: Expr) -> str | None:
+    """The same sum in the same loop, made for another target."""
+    nest = nest_of(state, p.ref)
+    same = (name for (kind, _), name in state.copies.items() if kind == f"helper {value}")
+    return next((n for n in same if sees_the_same(state, n, nest, p.frontier.predecessors)), None)
 
 
 # --- means -----------------------------------------------------------------------------------------
@@ -139,11 +197,17 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     return {FOLDED.name: found[0], COUNT.name: found[1], ALL.name: d.extents[d.reduced[0]]}
 
 
-def _shift(state: State, p: Plan, d: Definition, shift: Shift, counts: Mapping[str, Expr]) -> tuple[State, _Names]:
-    """The stages of one mean, made once for all targets that share it."""
-    spatial = [a for a, _ in d.axes if a not in d.reduced]
+def _index(d: Definition, shift: Shift) -> tuple[Var, ...]:
+    """The axes of the target that a mean runs over."""
     read = frozenset[str]().union(*(variables(x) for x in loads(shift.value)))
-    index = tuple(Var(a) for a in spatial if a in read)
+    return tuple(Var(a) for a, _ in d.axes if a not in d.reduced and a in read)
+
+
+def _shift(
+    state: State, p: Plan, d: Definition, shift: Shift, counts: Mapping[str, Expr], helpers: Mapping[Expr, Expr]
+) -> tuple[State, _Names]:
+    """The stages of one mean, made once for all targets that share it."""
+    index = _index(d, shift)
     dtype = shift.value.dtype
     here = {**state.axes[p.target], **counts}
     key = f"mean {print_expr(substitute(shift.running, here))}"
@@ -157,7 +221,7 @@ def _shift(state: State, p: Plan, d: Definition, shift: Shift, counts: Mapping[s
     shape = tuple(d.extents[v.name] for v in index)
     for x in (names.running, names.before, names.step):
         state = state.with_temporary(Buffer(x.buffer, shape, dtype))
-    running = rewrite(shift.running, lambda x: names.before if x == shift.load else None)
+    running = rewrite(shift.running, {shift.load: names.before, **helpers}.get)
     step = binary("sub", names.running, names.before)
     for x, value in ((names.before, names.running), (names.running, running), (names.step, step)):
         state = beside(state, p, p.target, p.target, Stage(x.buffer, Store(x.buffer, index, value)), counts)

@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from neptune.fusion.factor import Splitter, product
-from neptune.fusion.prove import prove_identity, sign
+from neptune.fusion.prove import sign
 from neptune.fusion.roles import (
     ALL,
-    COUNT,
     FOLDED,
     Moment,
     Moments,
-    ObligationRecord,
     Problem,
     Query,
     Shift,
@@ -33,16 +31,15 @@ from neptune.fusion.roles import (
     step,
 )
 from neptune.fusion.scales import scale_degree
-from neptune.fusion.shifts import find_shifts, is_number
+from neptune.fusion.shifts import find_shifts
 from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, taylor
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, op, rewrite, substitute, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, op, rewrite, substitute, walk
 from neptune.ir.printer import print_expr
 
 MOST = 16
 """The largest number of accumulators."""
 Over = Callable[[Expr], Expr]
-Signs = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
@@ -183,7 +180,9 @@ def _vector(
         term = product((summed, *phis), query.dtype)
         total = term if total is None else binary("add", total, term)
     assert total is not None
-    return Found(Moments(shifts, parts, total), casts, _assumptions(query, shifts))
+    # A sum of squares is not negative, also where rounding makes it so: sqrt of it must not be NaN.
+    least = len(by_term) == 1 and not by_term[0][0] and sign(order[0], query.roles) in ("0+", "+")
+    return Found(Moments(shifts, parts, total, least=least), casts, _assumptions(query, shifts))
 
 
 def _repaired(
@@ -224,8 +223,9 @@ def _horner(terms: list[tuple[Fraction, tuple[int, ...], Expr]], k: int, dtype: 
     high = [(c, (*p[:k], p[k] - 1, *p[k + 1 :]), t) for c, p, t in terms if p[k]]
     if not high:
         return _horner(low, k + 1, dtype)
-    moved = binary("mul", step(k, dtype), _horner(high, k, dtype))
-    return binary("add", _horner(low, k + 1, dtype), moved) if low else moved
+    down = bool(low) and len(high) == 1 and high[0][0] < 0
+    moved = binary("mul", step(k, dtype), _horner([(-high[0][0], *high[0][1:])] if down else high, k, dtype))
+    return binary("sub" if down else "add", _horner(low, k + 1, dtype), moved) if low else moved
 
 
 def _assumptions(query: Query, shifts: tuple[Shift, ...]) -> tuple[str, ...]:
@@ -236,126 +236,8 @@ def _assumptions(query: Query, shifts: tuple[Shift, ...]) -> tuple[str, ...]:
 def describe_moments(found: Moments, over: Over) -> str:
     """The repairs as explain() shows them: h0 = t0 + δ*(t1*-2.0 + δ*n)."""
     many = len(found.shifts) > 1
-    env: dict[str, Expr] = {f"%t{k}": _sym(f"t{k}") for k in range(len(found.parts))}
-    env |= {f"%d{k}": _sym(f"δ{k + 1}" if many else "δ") for k in range(len(found.shifts))}
-    env[FOLDED.name] = _sym("folded")
+    env: dict[str, Expr] = {f"%t{k}": Var(f"t{k}", "float32") for k in range(len(found.parts))}
+    env |= {f"%d{k}": Var(f"δ{k + 1}" if many else "δ", "float32") for k in range(len(found.shifts))}
+    env[FOLDED.name] = Var("folded", "float32")
     repairs = [(k, m.repaired) for k, m in enumerate(found.parts) if m.repaired is not None]
     return ", ".join(f"h{k} = {print_expr(substitute(over(e), env)).replace(' * ', '*')}" for k, e in repairs)
-
-
-# --- obligations ---------------------------------------------------------------------------------
-
-_RHO, _DELTA = "ρ", "δ"
-
-
-def prove_moments(query: Query, found: Moments, over: Over, signs: Signs) -> tuple[ObligationRecord, ...]:
-    """The obligations of a vector, or Unproved. `over` writes an expression over the symbols of g."""
-    many = len(found.shifts) > 1
-    rho = [Var(f"{_RHO}{k + 1}" if many else _RHO, "float32") for k in range(len(found.shifts))]
-    delta = [Var(f"{_DELTA}{k + 1}" if many else _DELTA, "float32") for k in range(len(found.shifts))]
-    prover = _Prover(query, found, over, signs, tuple(rho), tuple(delta))
-    return (prover.split(), *prover.update(), *prover.linear(), *prover.compose(), *prover.ends())
-
-
-@dataclass(frozen=True)
-class _Prover:
-    query: Query
-    found: Moments
-    over: Over
-    signs: Signs
-    rho: tuple[Var, ...]
-    delta: tuple[Var, ...]
-
-    def at(self, e: Expr, rho: tuple[Expr, ...]) -> Expr:
-        """An expression with these in place of ρ, over symbols."""
-        table = {s.load: x for s, x in zip(self.found.shifts, rho, strict=True)}
-        return rewrite(self.over(e), table.get)
-
-    def put(self, e: Expr, summed: Callable[[int], Expr], delta: tuple[Expr, ...], folded: Expr) -> Expr:
-        """A repair, with these for the accumulators, δ and the number of elements."""
-        dtype = self.query.dtype
-        env = {moment(k, dtype).name: summed(k) for k in range(len(self.found.parts))}
-        env |= {step(k, dtype).name: d for k, d in enumerate(delta)}
-        env |= {FOLDED.name: folded, ALL.name: folded}
-        return substitute(self.over(e), env)
-
-    def repaired(self) -> list[tuple[int, Expr]]:
-        return [(k, m.repaired) for k, m in enumerate(self.found.parts) if m.repaired is not None]
-
-    def split(self) -> ObligationRecord:
-        """g is what the total makes of a single element."""
-        values = tuple(self.over(s.value) for s in self.found.shifts)
-        whole = self.put(self.found.total, lambda k: self.at(self.found.parts[k].value, values), self.delta, _ONE)
-        g = self.over(self.query.value)
-        return prove_identity("split", f"g = the sum of φ(r)·ψ({self.rho[0].name}, c), term by term", g, whole, self.signs)
-
-    def update(self) -> list[ObligationRecord]:
-        """ψ_k at ρ + δ is the k-th repair of all ψ at ρ."""
-        moved = tuple(binary("add", r, d) for r, d in zip(self.rho, self.delta, strict=True))
-        records = []
-        for k, repair in self.repaired():
-            left = self.put(repair, lambda i: self.at(self.found.parts[i].value, self.rho), self.delta, _ONE)
-            left = rewrite(left, dict(zip((s.load for s in self.found.shifts), self.rho, strict=True)).get)
-            right = self.at(self.found.parts[k].value, moved)
-            says = f"h{k}(ψ(c, {self.rho[0].name})) = ψ{k}(c, {self.rho[0].name} + {self.delta[0].name})"
-            records.append(prove_identity("update", says, left, right, self.signs))
-        return records
-
-    def linear(self) -> list[ObligationRecord]:
-        x, y = ([_sym(f"{n}{k}") for k in range(len(self.found.parts))] for n in "xy")
-        a, b = _sym("nx"), _sym("ny")
-        records = []
-        for k, repair in self.repaired():
-            both = self.put(repair, lambda i: binary("add", x[i], y[i]), self.delta, binary("add", a, b))
-            apart = binary(
-                "add",
-                self.put(repair, x.__getitem__, self.delta, a),
-                self.put(repair, y.__getitem__, self.delta, b),
-            )
-            records.append(prove_identity("commute", f"h{k}(x + y) = h{k}(x) + h{k}(y)", both, apart, self.signs))
-        return records
-
-    def compose(self) -> list[ObligationRecord]:
-        t, n = [_sym(f"t{k}") for k in range(len(self.found.parts))], _sym("n")
-        second = tuple(_sym(f"{d.name}'") for d in self.delta)
-        moved = {k: self.put(repair, t.__getitem__, self.delta, n) for k, repair in self.repaired()}
-        records = []
-        for k, repair in self.repaired():
-            twice = self.put(repair, lambda i: moved.get(i, t[i]), second, n)
-            total = tuple(binary("add", d, e) for d, e in zip(self.delta, second, strict=True))
-            at_once = self.put(repair, t.__getitem__, total, n)
-            says = f"h{k}(h(t, {self.delta[0].name}), {second[0].name}) = h{k}(t, {self.delta[0].name} + {second[0].name})"
-            records.append(prove_identity("compose", says, twice, at_once, self.signs))
-            still = self.put(repair, t.__getitem__, tuple(_ZERO for _ in second), n)
-            records.append(prove_identity("compose", f"h{k}(t, 0) = t{k}", still, t[k], self.signs))
-        return records
-
-    def ends(self) -> list[ObligationRecord]:
-        """The first ρ is used by nothing, the last one is the expression's."""
-        records = []
-        for s, rho in zip(self.found.shifts, self.rho, strict=True):
-            running = s.running.then if isinstance(s.running, Select) else s.running
-            at_end = substitute(self.over(running), {COUNT.name: self.extent(s.value), ALL.name: self.extent(s.value)})
-            says = f"{rho.name} = {print_expr(s.value)} where all is folded"
-            records.append(prove_identity("final", says, at_end, self.over(s.value), self.signs))
-            on_the_way = print_expr(substitute(running, {COUNT.name: Var("count"), ALL.name: Var("all")}))
-            how = "divided by a number of elements, at least 1"
-            if isinstance(s.running, Select):
-                how = f"it stays as it is as long as {print_expr(s.running.pred)} does not hold"
-            records.append(ObligationRecord("defined", f"{rho.name} = {on_the_way} on the way", how))
-        nothing = "the accumulators and the count start from 0, and a multiple of 0 is added to each"
-        records.append(ObligationRecord("defined", "h before anything is folded", nothing))
-        return records
-
-    def extent(self, value: Expr) -> Expr:
-        """The number of elements as `value` is divided by it, or a symbol."""
-        assert self.query.extent is not None
-        said = (x for x in walk(value) if is_number(x, self.query.extent))
-        return self.over(next(said, _sym("n")))
-
-
-_ONE, _ZERO = Const(1.0, "float32"), Const(0.0, "float32")
-
-
-def _sym(name: str) -> Var:
-    return Var(name, "float32")

@@ -18,14 +18,15 @@ Obligations, each of which is proved or the fusion is refused:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
 from neptune.fusion.moments import Found as FoundMoments
-from neptune.fusion.moments import describe_moments, find_moments, prove_moments
+from neptune.fusion.moments import describe_moments, find_moments
 from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
+from neptune.fusion.prove_moments import find_rests, prove_moments
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
 from neptune.ir.dtypes import DTYPES, is_float
@@ -213,6 +214,7 @@ def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
     on_the_way = tuple((name, sign(e, query.roles)) for e, name in symbols.names if not name.startswith("r"))
     try:
         obligations = prove_moments(query, found.moments, symbols.apply, on_the_way)
+        rests, records = find_rests(query, found.moments, symbols.apply, on_the_way)
     except Unproved as e:
         wrong = f"{e.record.statement} was not proved ({e.record.how})"
         raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
@@ -226,10 +228,10 @@ def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
         g=f"g = {pretty(symbols.apply(query.value))}",
         h=describe_moments(found.moments, symbols.apply),
         symbols=symbols.text(),
-        obligations=obligations,
+        obligations=(*obligations, *records),
         casts=found.casts,
         assumptions=found.assumptions,
-        moments=found.moments,
+        moments=replace(found.moments, rests=rests),
     )
 
 

@@ -123,12 +123,14 @@ class Shift:
     """What is subtracted from what varies, a mean: ρ.
 
     `load` stands for it in `Moments`; `value` is what it is at the end, `running` on the way, over the values
-    that the predecessors then have, `COUNT` and `load`, which is ρ before this step.
+    that the predecessors then have, `COUNT` and `load`, which is ρ before this step.  `helpers` are sums that it
+    reads besides, with what they fold.
     """
 
     load: Load
     value: Expr
     running: Expr
+    helpers: tuple[tuple[Load, Expr], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,27 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Rest:
+    """Accumulator `part` is 0 at the end if the mean `shift` is exact: it is off by part / `divisor`."""
+
+    shift: int
+    part: int
+    divisor: Expr
+
+
+@dataclass(frozen=True)
 class Moments:
-    """A vector of accumulators about running means, which are repaired together; `total` is what comes of them."""
+    """A vector of accumulators about running means, which are repaired together.
+
+    `total` is what comes of them; before that `rests` move them once more, by what rounding left the means off,
+    and the first of them is at `least` 0 where its value never is negative.
+    """
 
     shifts: tuple[Shift, ...]
     parts: tuple[Moment, ...]
     total: Expr
+    rests: tuple[Rest, ...] = ()
+    least: bool = False
 
 
 COUNT = Var("%count")

@@ -1,7 +1,9 @@
 """Means that are subtracted from what varies, and what stands for them while they are still sums of a part.
 
     (x[i, j] - s[i] / n)²      ρ = s[i] / n       on the way s[i] / count, the mean of what was folded
-    x[i, j] - sw[i] / w[i]     ρ = sw[i] / w[i]   as it is: both are sums of the same elements
+    x[i, j] - wx[i] / w[i]     ρ = wx[i] / w[i]   as it is: both are sums of the same elements
+
+where the weights may be negative, and w pass through 0, by their absolute values until all are there.
 
 Any value of ρ will do on the way, as the accumulators can be moved from one to another; only the last one has
 to be that of the expression, and it is: the count is then n.  A mean of what was folded stays within the data.
@@ -14,7 +16,23 @@ from collections.abc import Iterator
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, COUNT, Problem, Roles, Shift
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, logical_and, ne, rewrite, select, walk
+from neptune.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    binary,
+    cast,
+    logical_and,
+    ne,
+    op,
+    rewrite,
+    select,
+    walk,
+)
 
 
 def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...], list[Problem]]:
@@ -27,12 +45,14 @@ def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...],
             problems.append(Problem("moments", part, "it is no mean, that is no sum over a count or another sum"))
         else:
             found += means
-    shifts = [_shift(k, value, roles, extent) for k, value in enumerate(dict.fromkeys(found))]
-    for s in shifts:
-        for by in _divisors(s.value, roles):
-            if sign(by, roles) is None:
-                reason = "it is divided by on the way, and its sign is unknown: it may pass through 0"
-                problems.append(Problem("moments", by, reason, "abs, exp or a square of the weights says the sign"))
+    shifts: list[Shift] = []
+    for k, value in enumerate(dict.fromkeys(found)):
+        shift = _shift(k, value, roles, extent)
+        if shift is None:
+            reason = "it divides by what may pass through 0 on the way"
+            problems.append(Problem("moments", value, reason, "abs, exp or a square of the weights says their sign"))
+        else:
+            shifts.append(shift)
     return tuple(shifts), list(dict.fromkeys(problems))
 
 
@@ -130,15 +150,37 @@ def _divisors(e: Expr, roles: Roles) -> list[Expr]:
     return list(dict.fromkeys(found))
 
 
-def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift:
+def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | None:
+    """How a mean is followed; None where nothing keeps what it divides by from 0."""
     load = Load(f"%shift{k}", (), value.dtype)
-    running = value
-    if degree(value, roles) == 1:
-        running = _per_element(value, extent)
-    # Before any weight there is no mean: the shift stays.
-    if divisors := _divisors(value, roles):
-        running = select(logical_and(*(ne(x, Const(0.0, x.dtype)) for x in divisors)), running, load)
-    return Shift(load, value, running)
+    running = _per_element(value, extent) if degree(value, roles) == 1 else value
+    divisors = _divisors(value, roles)
+    if not divisors:
+        return Shift(load, value, running)
+    if all(sign(x, roles) is not None for x in divisors):
+        # Before any weight there is no mean: the shift stays.
+        return Shift(load, value, _where_defined(running, divisors, load))
+    (by, *more) = divisors
+    pred = roles.predecessor(by)
+    if more or pred is None or pred.value is None:
+        return None
+    helpers: list[tuple[Load, Expr]] = []
+    table: dict[Expr, Expr] = {}
+    for x in dict.fromkeys(x for x in walk(value) if isinstance(x, Load) and x.buffer in roles.buffers):
+        other = roles.predecessor(x)
+        if other is None or other.value is None or other.value.dtype != x.dtype:
+            return None
+        turned = select(binary("lt", pred.value, Const(0.0, by.dtype)), op("neg", other.value), other.value)
+        size = op("abs", other.value) if x == by else turned
+        table[x] = Load(f"%{x.buffer}", (), x.dtype)
+        helpers.append((table[x], size))
+    means = rewrite(running, table.get)
+    on_the_way = _where_defined(means, [table[by]], load)
+    return Shift(load, value, select(binary("lt", COUNT, ALL), on_the_way, value), tuple(helpers))
+
+
+def _where_defined(running: Expr, divisors: list[Expr], load: Load) -> Expr:
+    return select(logical_and(*(ne(x, Const(0.0, x.dtype)) for x in divisors)), running, load)
 
 
 def _per_element(value: Expr, extent: Expr) -> Expr:

@@ -127,6 +127,31 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
                 env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
                 if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                     result[mine] = (host, theirs)
+    return result if _covered(state, result, nest) else _through_others(state, d, nest, result)
+
+
+def _covered(state: State, aligned: Mapping[str, Axis], nest: Nest) -> bool:
+    """True if every loop of the nest is one that an aligned axis runs over."""
+    return nest.names <= frozenset[str]().union(*(variables(state.axes[h][a]) for h, a in aligned.values()))
+
+
+def _through_others(state: State, d: Definition, nest: Nest, aligned: dict[str, Axis]) -> dict[str, Axis]:
+    """Two sums over x and over z meet in neither, but in a third stage that reads both, and x and z, at one place."""
+    name = next((n for n, x in state.definitions.items() if set(writes(x.action)) & set(writes(d.action))), None)
+    if name is None:
+        return aligned
+    axes = Axes(state.definitions)
+    axes.join_through_inputs()
+    result = dict(aligned)
+    for mine in (a for a in d.extents if a not in aligned):
+        for host in (h for h in nest.hosts if h in state.definitions and h != name):
+            theirs = axes.of(host, (name, mine))
+            env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+            if theirs is None or not same_extent(d, mine, state.definitions[host], theirs, env):
+                continue
+            if _free(state, (host, theirs), result, nest):
+                result[mine] = (host, theirs)
+                break
     return result
 
 
