@@ -15,6 +15,7 @@ from tests.chains import matrix, per_row
 
 T = torch.Tensor
 EPS = 1e-5
+COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def layer_norm() -> Program:
 
 def linear(affine: bool, dtype: str = "float32") -> Program:
     """standardise → linear, or LayerNorm → linear."""
-    x, w = placeholder((var("r"), var("n")), dtype, "x"), placeholder((var("n"), var("c")), dtype, "w")
+    x, w = placeholder((var("r"), var("n")), dtype, "x"), placeholder((var("n"), COLUMNS), dtype, "w")
     g, b = (placeholder((var("n"),), "float32", name) for name in "gb")
     f = compute((var("r"), var("n")), lambda i, j: x[i, j].astype("float32"), "f")
     m, q = centred(f)
@@ -101,7 +102,7 @@ def linear(affine: bool, dtype: str = "float32") -> Program:
 
     z = compute((var("r"), var("n")), normal, "z")
     j = reduce_axis((0, var("n")), "j")
-    y = compute((var("r"), var("c")), lambda i, k: te.sum(z[i, j] * w[j, k].astype("float32"), axis=j), "y")
+    y = compute((var("r"), COLUMNS), lambda i, k: te.sum(z[i, j] * w[j, k].astype("float32"), axis=j), "y")
     return build(y, inputs=[x, w, *([g, b] if affine else [])], name="layer_norm_linear" if affine else "standardised")
 
 

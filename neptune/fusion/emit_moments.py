@@ -22,6 +22,7 @@ from neptune.fusion.emit import beside, epilogue, nested
 from neptune.fusion.frontier import changing_loops, sees_the_same
 from neptune.fusion.plan import Plan, place_in, repair_name
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Shift, moment, step
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, loads, rewrite, substitute, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops
@@ -210,19 +211,19 @@ def _shift(
     index = _index(d, shift)
     dtype = shift.value.dtype
     here = {**state.axes[p.target], **counts}
-    key = f"mean {print_expr(substitute(shift.running, here))}"
+    key = f"mean {print_expr(substitute(shift.running, here))} for {p.query.dtype}"
     nest, followed = nest_of(state, p.ref), [p.stages[x.buffer] for x in loads(shift.value) if x.buffer in p.stages]
     base = next(x.buffer for x in loads(shift.value) if x.buffer in p.stages)
     for (kind, name), there in state.copies.items():
         if kind == key and sees_the_same(state, there, nest, followed):
-            return state, _named(name, index, dtype)
+            return state, _named(name, index, dtype, p.query.dtype)
     base = _free(state, base)
-    names = _named(base, index, dtype)
+    names = _named(base, index, dtype, p.query.dtype)
     shape = tuple(d.extents[v.name] for v in index)
     for x in (names.running, names.before, names.step):
         state = state.with_temporary(Buffer(x.buffer, shape, dtype))
     running = rewrite(shift.running, {shift.load: names.before, **helpers}.get)
-    step = binary("sub", names.running, names.before)
+    step = binary("sub", cast(names.running, names.step.dtype), cast(names.before, names.step.dtype))
     for x, value in ((names.before, names.running), (names.running, running), (names.step, step)):
         state = beside(state, p, p.target, p.target, Stage(x.buffer, Store(x.buffer, index, value)), counts)
     state = _start(state, p, names.running)
@@ -236,9 +237,14 @@ def _free(state: State, base: str) -> str:
     return next(b for b in wishes if not any(f"{b}_{x}" in used for x in ("running", "running_init", "before", "shift")))
 
 
-def _named(base: str, index: tuple[Var, ...], dtype: str) -> _Names:
-    running, before, step = (Load(f"{base}_{x}", index, dtype) for x in ("running", "before", "shift"))
-    return _Names(running, before, step)
+def _named(base: str, index: tuple[Var, ...], dtype: str, acc: str) -> _Names:
+    running, before = (Load(f"{base}_{x}", index, dtype) for x in ("running", "before"))
+    # A difference of two narrow numbers is a wide one.
+    return _Names(running, before, Load(f"{base}_shift", index, acc if _bits(acc) > _bits(dtype) else dtype))
+
+
+def _bits(dtype: str) -> int:
+    return DTYPES[dtype].bits
 
 
 def _start(state: State, p: Plan, running: Load) -> State:

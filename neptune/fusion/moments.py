@@ -181,7 +181,7 @@ def _vector(
         total = term if total is None else binary("add", total, term)
     assert total is not None
     # A sum of squares is not negative, also where rounding makes it so: sqrt of it must not be NaN.
-    least = len(by_term) == 1 and not by_term[0][0] and sign(order[0], query.roles) in ("0+", "+")
+    least = len(by_term) == 1 and not by_term[0][0] and _never_negative(order[0], query)
     return Found(Moments(shifts, parts, total, least=least), casts, _assumptions(query, shifts))
 
 
@@ -199,6 +199,21 @@ def _repaired(
                 summed = _product(cast(other.value, query.dtype), cast(FOLDED, query.dtype))
             terms.append((factor, powers, summed))
     return None if len(terms) == 1 else _horner(terms, 0, query.dtype)
+
+
+def _never_negative(e: Expr, query: Query) -> bool:
+    """True for w·d·d with w >= 0."""
+    rest: list[Expr] = []
+    for x in _factors(e):
+        if x in rest:
+            rest.remove(x)
+        else:
+            rest.append(x)
+    return all(sign(x, query.roles) in ("+", "0+") for x in rest)
+
+
+def _factors(e: Expr) -> list[Expr]:
+    return [x for a in e.args for x in _factors(a)] if isinstance(e, Op) and e.name == "mul" else [e]
 
 
 def _counted(e: Expr, query: Query) -> bool:

@@ -16,7 +16,7 @@ from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
-from neptune.ir.expr import Const, Expr, Load, Var, loads, substitute
+from neptune.ir.expr import Const, Expr, Load, Var, loads, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
@@ -114,7 +114,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
-        extent=d.extents[d.reduced[0]] if len(d.reduced) == 1 else None,
+        extent=_extent(d),
     )
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
     _check_starts(state, result, d.action)
@@ -178,6 +178,12 @@ def _predecessor(
     complete = set(other.extents) <= set(env) and len(action.values) == 1
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
     return Predecessor(load, action.reducer, value, repaired=("repair", name) in state.copies)
+
+
+def _extent(d: Definition) -> Expr | None:
+    """How many elements are folded, where that is the length of one axis and the same for every result."""
+    extent = d.extents[d.reduced[0]] if len(d.reduced) == 1 else None
+    return extent if extent is not None and not loads(extent) and not variables(extent) & d.extents.keys() else None
 
 
 # --- what the proofs rest on -------------------------------------------------------------------------

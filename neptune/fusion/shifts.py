@@ -33,6 +33,7 @@ from neptune.ir.expr import (
     select,
     walk,
 )
+from neptune.ir.printer import print_expr
 
 
 def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...], list[Problem]]:
@@ -48,9 +49,8 @@ def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...],
     shifts: list[Shift] = []
     for k, value in enumerate(dict.fromkeys(found)):
         shift = _shift(k, value, roles, extent)
-        if shift is None:
-            reason = "it divides by what may pass through 0 on the way"
-            problems.append(Problem("moments", value, reason, "abs, exp or a square of the weights says their sign"))
+        if isinstance(shift, Problem):
+            problems.append(shift)
         else:
             shifts.append(shift)
     return tuple(shifts), list(dict.fromkeys(problems))
@@ -131,7 +131,7 @@ def degree(e: Expr, roles: Roles) -> int | None:
             plain = pred is not None and pred.reducer == "sum" and not pred.repaired
             return 1 if plain and is_float(e.dtype) else None
         case Op("mul" | "div", (a, b), _):
-            x, y = degree(a, roles), degree(b, roles)
+            x, y = degree(a, roles), degree(_without_eps(b, roles) if e.name == "div" else b, roles)
             return None if x is None or y is None else x + y if e.name == "mul" else x - y
         case Op("add" | "sub", (a, b), _):
             x, y = degree(a, roles), degree(b, roles)
@@ -144,16 +144,28 @@ def degree(e: Expr, roles: Roles) -> int | None:
             return None
 
 
+def _without_eps(e: Expr, roles: Roles) -> Expr:
+    """A divisor less what is added to keep it from 0: where its sign is known the quotient only comes nearer to 0."""
+    if isinstance(e, Op) and e.name == "add" and roles.reads(e.args[0]) != roles.reads(e.args[1]):
+        return e.args[0] if roles.reads(e.args[0]) else e.args[1]
+    return e
+
+
 def _divisors(e: Expr, roles: Roles) -> list[Expr]:
     """What `e` divides by that still changes."""
     found = (x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div" and roles.reads(x.args[1]))
     return list(dict.fromkeys(found))
 
 
-def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | None:
-    """How a mean is followed; None where nothing keeps what it divides by from 0."""
+def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | Problem:
+    """How a mean is followed, or why it is not: nothing says how much of it there is, or keeps it from 0 / 0."""
     load = Load(f"%shift{k}", (), value.dtype)
-    running = _per_element(value, extent) if degree(value, roles) == 1 else value
+    running: Expr | None = value
+    if degree(value, roles) == 1:
+        running = _per_element(value, roles, extent)
+    if running is None:
+        reason = f"it is not divided by the number of elements, {print_expr(extent)}, nor by another sum of them"
+        return Problem("moments", value, reason, "where elements are masked, divide by the sum of the mask")
     divisors = _divisors(value, roles)
     if not divisors:
         return Shift(load, value, running)
@@ -162,14 +174,20 @@ def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | None:
         return Shift(load, value, _where_defined(running, divisors, load))
     (by, *more) = divisors
     pred = roles.predecessor(by)
+    unknown = Problem(
+        "moments",
+        value,
+        "what it divides by may pass through 0 on the way",
+        "abs, exp or a square of the weights says their sign",
+    )
     if more or pred is None or pred.value is None:
-        return None
+        return unknown
     helpers: list[tuple[Load, Expr]] = []
     table: dict[Expr, Expr] = {}
     for x in dict.fromkeys(x for x in walk(value) if isinstance(x, Load) and x.buffer in roles.buffers):
         other = roles.predecessor(x)
         if other is None or other.value is None or other.value.dtype != x.dtype:
-            return None
+            return unknown
         turned = select(binary("lt", pred.value, Const(0.0, by.dtype)), op("neg", other.value), other.value)
         size = op("abs", other.value) if x == by else turned
         table[x] = Load(f"%{x.buffer}", (), x.dtype)
@@ -183,12 +201,23 @@ def _where_defined(running: Expr, divisors: list[Expr], load: Load) -> Expr:
     return select(logical_and(*(ne(x, Const(0.0, x.dtype)) for x in divisors)), running, load)
 
 
-def _per_element(value: Expr, extent: Expr) -> Expr:
-    """A multiple of a sum, as if all elements were like those folded so far: n counts these."""
+def _per_element(value: Expr, roles: Roles, extent: Expr) -> Expr | None:
+    """A multiple of a sum, as if all elements were like those folded so far; None where it is no share of theirs."""
     if (once := _counted(value, extent)) is not None:
         return once
+    sums = [p.value for x in walk(value) if (p := roles.predecessor(x)) is not None and p.value is not None]
+    if not _reciprocal(value, extent) and not any(_counted(v, extent) is not None for v in sums):
+        return None
     share = binary("div", cast(ALL, value.dtype), cast(COUNT, value.dtype))
     return binary("mul", value, share)
+
+
+def _reciprocal(e: Expr, extent: Expr) -> bool:
+    """True where `e` is multiplied by 1 over a constant number of elements."""
+    if not isinstance(extent, Const):
+        return False
+    parts = (x for y in walk(e) if isinstance(y, Op) and y.name == "mul" for x in y.args)
+    return any(isinstance(x, Const) and abs(x.value * extent.value - 1) < 1e-5 for x in parts)
 
 
 def _counted(e: Expr, extent: Expr) -> Expr | None:
