@@ -164,9 +164,7 @@ def _skewness(x: T) -> T:
 
 EXAMPLES = {
     "variance": Example(variance, _var, ("sx", "q")),
-    "sample": Example(
-        lambda: variance(True), lambda x: _var(x) * x.shape[1] / max(x.shape[1] - 1, 1), ("sx", "q")
-    ),
+    "sample": Example(lambda: variance(True), lambda x: _var(x) * x.shape[1] / max(x.shape[1] - 1, 1), ("sx", "q")),
     "deviation": Example(deviation, lambda x: torch.sqrt(_var(x)), ("sx", "q")),
     "skewness": Example(skewness, _skewness, ("sx", "q", "q3")),
     "layer_norm": Example(layer_norm, lambda x, g, b: _standard(x) * g + b, ("sx", "q"), "xgb"),
@@ -177,7 +175,5 @@ EXAMPLES = {
     "weighted": Example(lambda: weighted(True), lambda x, w: _weighted(x, w.abs()), ("sw", "swx", "q"), "xw"),
     "inertia": Example(lambda: weighted(False), _weighted, ("sw", "swx", "q"), "xw"),
     "covariance": Example(covariance, _covariance, ("sx", "sz", "cov"), "xz"),
-    "correlation": Example(
-        lambda: covariance(True), _correlation, ("sx", "sz", "cov", "vx", "vz"), "xz"
-    ),
+    "correlation": Example(lambda: covariance(True), _correlation, ("sx", "sz", "cov", "vx", "vz"), "xz"),
 }

@@ -1,6 +1,6 @@
 """How many elements of an axis a loop has folded, where it takes them in order, a tile per iteration.
 
-    j ↦ j0*BLOCK_N + j1, j1 in [0, BLOCK_N):   j0*BLOCK_N before iteration j0, min(j0*BLOCK_N + BLOCK_N, n) after it
+j ↦ j0*BLOCK_N + j1, j1 in [0, BLOCK_N):   j0*BLOCK_N before iteration j0, min(j0*BLOCK_N + BLOCK_N, n) after it
 """
 
 from __future__ import annotations

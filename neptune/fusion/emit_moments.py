@@ -1,13 +1,13 @@
 """Write the repair of a vector of accumulators into the loop.
 
-    s_running_init: s_running[i] = 0                            before the loop
-    s_before: s_before[i] = s_running[i]
-    s_running: s_running[i] = s[i] / min(j0*BLOCK_N + BLOCK_N, n)
-    s_shift: s_shift[i] = s_running[i] - s_before[i]
-    v_repair: v[i] = v[i] + s_shift[i]*(v_1[i]*-2 + …)           each before any of them is folded
-    v_1: v_1[i] += x[i, j] - s_running[i]
-    v: v[i] += (x[i, j] - s_running[i])²
-    v_final: v[i] = …                                           behind the loop, where something was deferred
+s_running_init: s_running[i] = 0                            before the loop
+s_before: s_before[i] = s_running[i]
+s_running: s_running[i] = s[i] / min(j0*BLOCK_N + BLOCK_N, n)
+s_shift: s_shift[i] = s_running[i] - s_before[i]
+v_repair: v[i] = v[i] + s_shift[i]*(v_1[i]*-2 + …)           each before any of them is folded
+v_1: v_1[i] += x[i, j] - s_running[i]
+v: v[i] += (x[i, j] - s_running[i])²
+v_final: v[i] = …                                           behind the loop, where something was deferred
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
     for shift in found.shifts:
         state, name = _shift(state, p, original, shift, counts, helpers)
         names.append(name)
-    table = {s.load: n.running for s, n in zip(found.shifts, names, strict=True)}
+    table: dict[Expr, Expr] = {s.load: n.running for s, n in zip(found.shifts, names, strict=True)}
     state = _rewritten(state, p, table)
     state = _repairs(state, p, found, at, names, counts)
     for k, part in enumerate(found.parts):
@@ -63,7 +63,7 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
         env: dict[str, Expr] = {moment(k, p.query.dtype).name: x for k, x in at.items()}
         env[ALL.name] = original.extents[original.reduced[0]]
         whole = rewrite(_total(found, p.query.dtype), table.get)
-        state = epilogue(state, p, substitute(whole, env), original)
+        state = epilogue(state, p, [substitute(whole, env)], original)
     return state
 
 
@@ -116,7 +116,9 @@ def _place_target(state: State, p: Plan, found: Moments, d: Definition) -> tuple
         if k == 0 or part.counted:
             continue
         used = variables(part.value) | _axes_of(part, found)
-        kept = [a for a, _ in d.axes if a not in d.reduced and (a in used or variables(state.axes[p.target][a]) & outer)]
+        kept = [
+            a for a, _ in d.axes if a not in d.reduced and (a in used or variables(state.axes[p.target][a]) & outer)
+        ]
         name = fresh_name(names_in_use(state.program), f"{p.target}_{k}")
         state = state.with_temporary(Buffer(name, tuple(d.extents[a] for a in kept), dtype))
         at[k] = Load(name, tuple(map(Var, kept)), dtype)
@@ -160,11 +162,11 @@ def _place_helpers(state: State, p: Plan, found: Moments, d: Definition) -> tupl
                 continue
             known = _helper(state, p, value)
             name = known or fresh_name(names_in_use(state.program), f"{load.buffer[1:]}_abs")
-            there[load] = Load(name, index, load.dtype)
+            there[load] = helper = Load(name, index, load.dtype)
             if known is None:
                 shape = tuple(d.extents[v.name] for v in index)
                 state = state.with_temporary(Buffer(name, shape, load.dtype))
-                state = _place_part(state, p, d, there[load], value)
+                state = _place_part(state, p, d, helper, value)
                 state = replace(state, copies={**state.copies, (f"helper {value}", name): name})
     return state, there
 
@@ -186,8 +188,10 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     changing = {f.var for s in p.frontier.predecessors for f in changing_loops(state, s, nest)}
     changing |= {f.var for f in reduction_loops(state.path(p.target)[1], loops) if f in nest.outer}
     found = None
-    if changing == {loop.var} and len(d.reduced) == 1:
-        found = folded(state.program, loops, loop, state.axes[p.target][d.reduced[0]], d.extents[d.reduced[0]])
+    extent = d.extents[d.reduced[0]]
+    plain = not loads(extent) and not variables(extent) & d.extents.keys()
+    if changing == {loop.var} and len(d.reduced) == 1 and plain:
+        found = folded(state.program, loops, loop, state.axes[p.target][d.reduced[0]], extent)
     if found is None:
         raise FusionError(
             p.request,
@@ -195,7 +199,7 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
             "a tile at a time",
             hint="one reduction loop, cut once by split, and fuse into its outer part",
         )
-    return {FOLDED.name: found[0], COUNT.name: found[1], ALL.name: d.extents[d.reduced[0]]}
+    return {FOLDED.name: found[0], COUNT.name: found[1], ALL.name: extent}
 
 
 def _index(d: Definition, shift: Shift) -> tuple[Var, ...]:
@@ -234,7 +238,9 @@ def _free(state: State, base: str) -> str:
     """A name all of whose forms are free."""
     used = names_in_use(state.program)
     wishes = chain((base,), (f"{base}_{k}" for k in count(1)))
-    return next(b for b in wishes if not any(f"{b}_{x}" in used for x in ("running", "running_init", "before", "shift")))
+    return next(
+        b for b in wishes if not any(f"{b}_{x}" in used for x in ("running", "running_init", "before", "shift"))
+    )
 
 
 def _named(base: str, index: tuple[Var, ...], dtype: str, acc: str) -> _Names:
@@ -268,7 +274,7 @@ def _repairs(
     dtype = p.query.dtype
     env: dict[str, Expr] = {moment(k, dtype).name: x for k, x in at.items()}
     env |= {step(k, dtype).name: cast(n.step, dtype) for k, n in enumerate(names)}
-    before = {s.load: n.before for s, n in zip(found.shifts, names, strict=True)}
+    before: dict[Expr, Expr] = {s.load: n.before for s, n in zip(found.shifts, names, strict=True)}
     for k, part in enumerate(found.parts):
         if part.repaired is None or k not in at:
             continue

@@ -20,6 +20,7 @@ Signs = tuple[tuple[str, str | None], ...]
 
 _RHO, _DELTA = "ρ", "δ"
 
+
 def prove_moments(query: Query, found: Moments, over: Over, signs: Signs) -> tuple[ObligationRecord, ...]:
     """The obligations of a vector, or Unproved. `over` writes an expression over the symbols of g."""
     many = len(found.shifts) > 1
@@ -40,7 +41,7 @@ class _Prover:
 
     def at(self, e: Expr, rho: tuple[Expr, ...]) -> Expr:
         """An expression with these in place of ρ, over symbols."""
-        table = {s.load: x for s, x in zip(self.found.shifts, rho, strict=True)}
+        table: dict[Expr, Expr] = {s.load: x for s, x in zip(self.found.shifts, rho, strict=True)}
         return rewrite(self.over(e), table.get)
 
     def put(self, e: Expr, summed: Callable[[int], Expr], delta: tuple[Expr, ...], folded: Expr) -> Expr:
@@ -59,7 +60,9 @@ class _Prover:
         values = tuple(self.over(s.value) for s in self.found.shifts)
         whole = self.put(self.found.total, lambda k: self.at(self.found.parts[k].value, values), self.delta, _ONE)
         g = self.over(self.query.value)
-        return prove_identity("split", f"g = the sum of φ(r)·ψ({self.rho[0].name}, c), term by term", g, whole, self.signs)
+        return prove_identity(
+            "split", f"g = the sum of φ(r)·ψ({self.rho[0].name}, c), term by term", g, whole, self.signs
+        )
 
     def update(self) -> list[ObligationRecord]:
         """ψ_k at ρ + δ is the k-th repair of all ψ at ρ."""
@@ -67,7 +70,7 @@ class _Prover:
         records = []
         for k, repair in self.repaired():
             left = self.put(repair, lambda i: self.at(self.found.parts[i].value, self.rho), self.delta, _ONE)
-            left = rewrite(left, dict(zip((s.load for s in self.found.shifts), self.rho, strict=True)).get)
+            left = self.at(left, self.rho)
             right = self.at(self.found.parts[k].value, moved)
             says = f"h{k}(ψ(c, {self.rho[0].name})) = ψ{k}(c, {self.rho[0].name} + {self.delta[0].name})"
             records.append(prove_identity("update", says, left, right, self.signs))
@@ -96,7 +99,9 @@ class _Prover:
             twice = self.put(repair, lambda i: moved.get(i, t[i]), second, n)
             total = tuple(binary("add", d, e) for d, e in zip(self.delta, second, strict=True))
             at_once = self.put(repair, t.__getitem__, total, n)
-            says = f"h{k}(h(t, {self.delta[0].name}), {second[0].name}) = h{k}(t, {self.delta[0].name} + {second[0].name})"
+            says = (
+                f"h{k}(h(t, {self.delta[0].name}), {second[0].name}) = h{k}(t, {self.delta[0].name} + {second[0].name})"
+            )
             records.append(prove_identity("compose", says, twice, at_once, self.signs))
             still = self.put(repair, t.__getitem__, tuple(_ZERO for _ in second), n)
             records.append(prove_identity("compose", f"h{k}(t, 0) = t{k}", still, t[k], self.signs))
@@ -107,7 +112,13 @@ class _Prover:
         records = []
         for s, rho in zip(self.found.shifts, self.rho, strict=True):
             running = _last(s)
-            at_end = substitute(self.over(running), {COUNT.name: _extent(self.query, self.over, s.value), ALL.name: _extent(self.query, self.over, s.value)})
+            at_end = substitute(
+                self.over(running),
+                {
+                    COUNT.name: _extent(self.query, self.over, s.value),
+                    ALL.name: _extent(self.query, self.over, s.value),
+                },
+            )
             says = f"{rho.name} = {print_expr(s.value)} where all is folded"
             records.append(prove_identity("final", says, at_end, self.over(s.value), self.signs))
             on_the_way = print_expr(substitute(running, {COUNT.name: Var("count"), ALL.name: Var("all")}))
@@ -122,7 +133,6 @@ class _Prover:
         return records
 
 
-
 def _last(shift: Shift) -> Expr:
     """What follows a mean where all is folded and it is defined."""
     if not isinstance(shift.running, Select):
@@ -132,8 +142,8 @@ def _last(shift: Shift) -> Expr:
 
 def _extent(query: Query, over: Over, value: Expr) -> Expr:
     """The number of elements as `value` is divided by it, or a symbol."""
-    assert query.extent is not None
-    return over(next((x for x in walk(value) if is_number(x, query.extent)), _sym("n")))
+    assert query.count is not None
+    return over(next((x for x in walk(value) if is_number(x, query.count)), _sym("n")))
 
 
 _ONE, _ZERO = Const(1.0, "float32"), Const(0.0, "float32")
@@ -146,7 +156,9 @@ def _sym(name: str) -> Var:
 # --- what is 0 at the end ------------------------------------------------------------------------
 
 
-def find_rests(query: Query, found: Moments, over: Over, signs: Signs) -> tuple[tuple[Rest, ...], list[ObligationRecord]]:
+def find_rests(
+    query: Query, found: Moments, over: Over, signs: Signs
+) -> tuple[tuple[Rest, ...], list[ObligationRecord]]:
     """For each mean an accumulator that is 0 where the mean is exact: Σ (c - Σc / n) = 0, Σ w·(c - Σwc / Σw) = 0.
 
     What rounding leaves there is how far off the mean is, and the others can be moved by it.
@@ -175,27 +187,32 @@ def _rest(
     slope = coefficients[1]
     number = Const(float(-slope.number), slope.value.dtype)
     factor = slope.value if slope.number == -1 else binary("mul", slope.value, number)
-    top, bottom = _sum_of(bare, query, over, signs), _sum_of(over(factor), query, over, signs)
-    if not query.roles.varies(factor):
-        once = cast(factor, query.dtype)
-        all_ = cast(ALL, query.dtype)
-        bottom = all_ if once == Const(1.0, query.dtype) else binary("mul", once, all_)
+    top = _sum_of(bare, query, over, signs)
+    bottom = _sum_of(over(factor), query, over, signs) if query.roles.varies(factor) else _times_all(factor, query)
     if top is None or bottom is None:
         return None
     n = _extent(query, over, shift.value)
     left = binary("mul", over(shift.value), substitute(over(bottom), {ALL.name: n}))
-    says = f"Σ {print_expr(rewrite(part.value, lambda x: Var(_RHO, x.dtype) if x == shift.load else None))} = 0 at the end"
+    says = (
+        f"Σ {print_expr(rewrite(part.value, lambda x: Var(_RHO, x.dtype) if x == shift.load else None))} = 0 at the end"
+    )
     try:
         record = prove_identity("rest", says, left, over(top), signs)
     except Unproved:
         return None
-    return Rest(k, i, bottom), record
+    return Rest(k, i, cast(bottom, query.dtype)), record
 
 
-def _sum_of(e: Expr, query: Query, over: Over, signs: Signs) -> Load | None:
+def _times_all(e: Expr, query: Query) -> Expr:
+    once, every = cast(e, query.dtype), cast(ALL, query.dtype)
+    return every if once == Const(1.0, query.dtype) else binary("mul", once, every)
+
+
+def _sum_of(e: Expr, query: Query, over: Over, signs: Signs) -> Expr | None:
     """The predecessor that folds `e`, which is over symbols."""
     for pre in query.predecessors:
-        folded = None if pre.value is None or pre.reducer != "sum" else over(pre.value)
+        plain = pre.reducer == "sum" and pre.start is None
+        folded = over(pre.value) if plain and pre.value is not None else None
         if folded is None or any(isinstance(x, Load) for x in walk(folded)):
             continue  # it folds what g does not read
         try:

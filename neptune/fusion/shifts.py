@@ -190,8 +190,8 @@ def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | Problem:
             return unknown
         turned = select(binary("lt", pred.value, Const(0.0, by.dtype)), op("neg", other.value), other.value)
         size = op("abs", other.value) if x == by else turned
-        table[x] = Load(f"%{x.buffer}", (), x.dtype)
-        helpers.append((table[x], size))
+        table[x] = helper = Load(f"%{x.buffer}", (), x.dtype)
+        helpers.append((helper, size))
     means = rewrite(running, table.get)
     on_the_way = _where_defined(means, [table[by]], load)
     return Shift(load, value, select(binary("lt", COUNT, ALL), on_the_way, value), tuple(helpers))
