@@ -14,7 +14,7 @@ vector's update law and composition, component by component, linearity, and that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from neptune.fusion.factor import Splitter, product
@@ -59,12 +59,16 @@ def find_moments(query: Query, problems: list[Problem]) -> Found | None:
     problems += odd
     if odd or not shifts:
         return None
-    terms, casts = _terms(_shifted(query.value, shifts), query, problems)
-    return None if terms is None else _vector(query, shifts, terms, casts, problems)
+    found: list[Problem] = []
+    terms, casts = _terms(_shifted(query.value, shifts), query, found)
+    vector = None if terms is None else _vector(query, shifts, terms, casts, found)
+    means: dict[Expr, Expr] = {s.load: s.value for s in shifts}
+    problems += [replace(p, part=rewrite(p.part, means.get)) for p in found]
+    return vector
 
 
 def _shifted(e: Expr, shifts: tuple[Shift, ...]) -> Expr:
-    loads = {s.value: s.load for s in shifts}
+    loads: dict[Expr, Expr] = {s.value: s.load for s in shifts}
     return rewrite(e, loads.get)
 
 

@@ -2,7 +2,9 @@
 
 In order: 0. *defer* every factor of g that depends on r and p alone, to be applied once after the loop;
 1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r'); 2. *moments*: sums about
-means that still change (`fusion.moments`).  Anything else is refused with the reason.  For `l[i] += exp(s[i, j] - m[i])`::
+means that still change (`fusion.moments`).  Anything else is refused with the reason.
+
+For `l[i] += exp(s[i, j] - m[i])`::
 
     g = exp(c - r)          h = t*exp(r - r')          factor  exp(m_prev[i] - m[i])
 

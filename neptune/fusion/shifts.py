@@ -87,13 +87,18 @@ def _fixed(e: Expr, roles: Roles) -> Iterator[Expr]:
 
 
 def _arguments(e: Expr) -> tuple[Expr, ...]:
+    """The parts through which `e` may be a polynomial."""
     match e:
-        case Op(_, args, _):
+        case Op("add" | "sub" | "mul" | "neg", args, _):
             return args
-        case Cast(arg, _):
-            return (arg,)
+        case Op("div" | "pow", (a, _), _):
+            return (a,)
+        case Cast(a, _):
+            return (a,)
+        case Select(_, a, b):
+            return a, b
         case _:
-            return (e.then, e.other) if isinstance(e, Select) else ()
+            return ()
 
 
 def _means(e: Expr, roles: Roles) -> list[Expr] | None:
