@@ -2,8 +2,10 @@
 
 `pack(h, i)` where four heads share a row of k, before → after::
 
-    for h in [0, 8): for i in [0, m): for j in [0, n):     for h0 in [0, 2): for i_h in [0, m * 4): for j in [0, n):
-      s: s[h, i, j] += q[h, i, d] * k[h // 4, j, d]          s: s[h0, i_h, j] += q[h0*4 + i_h % 4, i_h // 4, d] * k[h0, j, d]
+    for h in [0, 8): for i in [0, m):        for h0 in [0, 2): for i_h in [0, m * 4):
+      for j: for d:                            for j: for d:
+        s: s[h, i, j] += q[h, i, d] *            s: s[h0, i_h, j] += q[h0 * 4 + i_h % 4, i_h // 4, d] *
+                         k[h // 4, j, d]                             k[h0, j, d]
 
 Row r of a group is query r // 4 of its head r % 4: all rows of a tile read one tile of k, and what is known of a query,
 such as the last key that it sees, does not decrease along the rows. A loop that is divided by G nowhere is one group.
@@ -156,7 +158,9 @@ def _own_result(state: State, name: str) -> State:
         return rewrite(e, renamed)
 
     def renamed(x: Expr) -> Expr | None:
-        return Load(own[x.buffer], tuple(map(fix, x.index)), x.dtype) if isinstance(x, Load) and x.buffer in own else None
+        return (
+            Load(own[x.buffer], tuple(map(fix, x.index)), x.dtype) if isinstance(x, Load) and x.buffer in own else None
+        )
 
     for r in readers:
         node, d = state.path(r)[1], state.definitions[r]
@@ -207,9 +211,7 @@ def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: s
     return next(iter(sizes), heads)
 
 
-def _packing(
-    state: State, group: Loop, row: Loop, members: Mapping[str, tuple[str, str]], size: Expr
-) -> _Packing:
+def _packing(state: State, group: Loop, row: Loop, members: Mapping[str, tuple[str, str]], size: Expr) -> _Packing:
     """Names and expressions of the new axes."""
     d = state.definitions[row.stage]
     g, r = members[row.stage]
@@ -304,7 +306,7 @@ def _packed(state: State, name: str, packing: _Packing, shared: Mapping[str, tup
     when = None if d.when is None else fix(d.when)
     if packing.when is not None:
         when = packing.when if when is None else Op("and", (when, packing.when), "bool")
-    order = {a: e for a, e in named}
+    order = dict(named)
     stmt: Stmt = Stage(name, action, when)
     for f in reversed([s for s in path if isinstance(s, For)]):
         var = packing.axis(name, f.var)

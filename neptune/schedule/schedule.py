@@ -142,7 +142,8 @@ class ScheduleBase:
     def param(self, name: str, candidates: Sequence[int]) -> Var:
         """Declare a tunable tile size: a positive power of two, chosen later among `candidates`.
 
-        Of one that is declared, other candidates are a choice among those that it has. Raises ScheduleError for an empty list, a candidate that is not a power of two, or a taken name.
+        Of one that is declared already, `candidates` are those that are left. Raises ScheduleError for an empty list,
+        a candidate that is not a power of two, or a taken name.
         """
         request = f"param({name!r}, {list(candidates)})"
         bad = [c for c in candidates if isinstance(c, bool) or not isinstance(c, int) or c < 1 or c & (c - 1)]
@@ -312,7 +313,7 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
     if tunable in program.tunables:
         return state
     known = next((t for t in program.tunables if t.name == tunable.name), None)
-    if known is not None and known.covers is None and 0 < len(tunable.candidates) and tunable.covers is None:
+    if known is not None and known.covers is None and len(tunable.candidates) > 0 and tunable.covers is None:
         left = [c for c in tunable.candidates if c not in known.candidates]
         if left:
             raise ScheduleError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Const, Var
 from neptune.schedule.template import template
-from neptune.templates.roles import FEW_ROWS, chain, group_loop, pack_rows, spread
+from neptune.templates.roles import FEW_ROWS, before_the_chain, behind_the_chain, chain, group_loop, pack_rows, spread
 
 
 @template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[64, 128, 32, 16], choices={"packed": [None, True, False]})
@@ -34,10 +34,10 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
     i, j = sch.loop_of(first, query), sch.loop_of(first, key)
     i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
     spread(sch, first, i0, first=heads)
+    before_the_chain(sch, parts, i0, block_n)
     for stage in parts.maps_before:
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
-    for stage in parts.epilogue:
-        sch.fuse_at(stage, i0)
+    behind_the_chain(sch, parts, i0)
     sch.partition(j0)

@@ -102,7 +102,8 @@ def agree(
     for s_q, s_kv in lengths:
         inputs = tensors(program, {"s_q": s_q, "s_kv": s_kv, **sizes}, s_q)
         wanted = oracle(*inputs)
-        outs = [torch.full(x.shape, math.nan, dtype=getattr(torch, b.dtype)) for x, b in zip(wanted, program.outputs)]
+        dtypes = [getattr(torch, b.dtype) for b in program.outputs]
+        outs = [torch.full(x.shape, math.nan, dtype=t) for x, t in zip(wanted, dtypes, strict=True)]
         kernel(*inputs, out=outs[0] if len(outs) == 1 else tuple(outs))
         for got, exact in zip(outs, wanted, strict=True):
             rows = torch.isfinite(exact)
@@ -282,7 +283,9 @@ def test_heads_that_share_keys_are_neighbours_in_the_grid() -> None:
     (facts,) = kernel.facts.kernels
     assert facts.grid == {"x": "8 * ((s_q + (BLOCK_M - 1)) // BLOCK_M)", "y": "8", "z": "batch"}
     # The head within its group is the fastest, and says nothing about the keys.
-    assert "h1 = (pid_x % 8).to(tl.int64)" in kernel.source and "k_base = k_ptr + b * stride_k_batch + h0" in kernel.source
+    assert (
+        "h1 = (pid_x % 8).to(tl.int64)" in kernel.source and "k_base = k_ptr + b * stride_k_batch + h0" in kernel.source
+    )
 
 
 def test_the_kernel_for_grouped_decoding() -> None:
@@ -309,7 +312,10 @@ def test_resources(name: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("h0 * 4 + (i_h0 * BLOCK_M + i_h1) % 4, (i_h0 * BLOCK_M + i_h1) // 4, e]", "h0 * 4 + (i_h0 * BLOCK_M + i_h1) % 4, 0, e]"),
+        (
+            "h0 * 4 + (i_h0 * BLOCK_M + i_h1) % 4, (i_h0 * BLOCK_M + i_h1) // 4, e]",
+            "h0 * 4 + (i_h0 * BLOCK_M + i_h1) % 4, 0, e]",
+        ),
         ("slopes[h0 * 4 + (i_h0 * BLOCK_M + i_h1) % 4]", "slopes[h0]"),
         ("<= (i_h0 * BLOCK_M + i_h1) // 4 + s_kv", "<= (i_h0 * BLOCK_M + i_h1) + s_kv"),
         ("k[b, h0, ", "k[b, 0, "),
