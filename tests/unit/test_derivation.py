@@ -36,7 +36,8 @@ def test_the_blocks_of_a_page() -> None:
 def test_a_page_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NEPTUNE_UPDATE_GOLDENS", raising=False)
     page = tmp_path / "page.md"
-    page.write_text("```python\nx = 2\n```\n\n```python\nprint(x)\n```\n\n```text\n1\n```\n\n```python\nprint(3)\n```\n")
+    shown = ("python\nx = 2", "python\nprint(x)", "text\n1", "python\nprint(3)")
+    page.write_text("\n\n".join(f"```{x}\n```" for x in shown) + "\n")
     ((_, a), (step, b), (_, c)) = run_in_order(page)
     assert (a, b, c, step.shown) == ("", "2\n", "3\n", "1\n")
     monkeypatch.setenv("NEPTUNE_UPDATE_GOLDENS", "1")
