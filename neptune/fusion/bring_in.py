@@ -64,8 +64,8 @@ def bring_in(state: State, p: Plan) -> tuple[State, Expr]:
     action = state.definitions[p.target].action
     assert isinstance(action, Update)
     views = _views(p, action.values[0])
-    # A shift, max(c + φ), is taken out of the whole sum, not map by map.
-    if p.repair.deferred_op == "add" or not all(_along_axes(v) for v in views.values()):
+    # A shift, max(c + φ), or a function is taken out of the whole, not map by map.
+    if p.repair.deferred_op != "mul" or not all(_along_axes(v) for v in views.values()):
         return state, p.repair.body
     chain = Chain(state, p, views, {}, {}, {})
     kept = _kept(state, p)

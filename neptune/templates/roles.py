@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Var
-from neptune.ir.program import Update
+from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.program import Update, writes
 from neptune.schedule.alignment import Axes, Axis
+from neptune.schedule.pack import group_sizes, reads_each, row_shared
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
 
@@ -137,17 +138,99 @@ def _leads_to(sch: ScheduleBase, ends: Iterable[str]) -> set[str]:
     return inside
 
 
-def spread(sch: ScheduleBase, stage: str, *tile: Loop) -> None:
+FEW_ROWS = 16
+"""The matrix unit takes that many rows at least: up to here, rows of packed heads cost nothing."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads that share what every row of a product reads (keys and values): `size` of them in a row on `axis` of the
+    stage `first`; all of them where `size` is None."""
+
+    axis: str
+    size: Expr | None
+
+
+def shared_heads(sch: ScheduleBase, parts: Chain) -> Heads | None:
+    """The innermost axis, beside the rows, whose elements share the operand of every product that the rows share."""
+    d = sch.definition(parts.first)
+    for axis, _ in reversed(d.axes):
+        if axis in d.reduced or axis in (parts.row_axis, parts.fused_axis):
+            continue
+        found = _sharing(sch, parts, axis)
+        if found is not None:
+            return found
+    return None
+
+
+def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
+    """`axis` as Heads, where products that run over it and the rows have operands without either but for axis // G."""
+    first, sizes, products = parts.first, set[Expr](), 0
+    for stage in sch.stages:
+        head, row = (parts.axes.of(stage, (first, a)) for a in (axis, parts.row_axis))
+        if head is None or row is None:
+            continue
+        d = sch.definition(stage)
+        sizes |= group_sizes(d, head)
+        for factor in row_shared(d, row):
+            if len(sizes) > 1 or reads_each(factor, head, sizes):
+                return None
+            products += 1
+    return Heads(axis, next(iter(sizes), None)) if products else None
+
+
+def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
+    """Make rows of the heads that share keys, where there are few rows (or `always`); whether it was done.
+
+    To be called before anything else is scheduled. `few` is a constant of at most FEW_ROWS.
+    """
+    parts = chain(sch, template)
+    heads, rows = shared_heads(sch, parts), sch.definition(parts.first).extents[parts.row_axis]
+    few = isinstance(rows, Const) and rows.value <= FEW_ROWS
+    if heads is None or not (few or always):
+        return False
+    results = {b.name for b in sch.program.outputs}
+    for stage in sch.stages:
+        if sch.consumers(stage) and results & set(writes(sch.definition(stage).action)):
+            sch.cache_write(stage)
+    sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
+    return True
+
+
+def group_loop(sch: ScheduleBase, parts: Chain) -> Loop | None:
+    """The loop over the heads that share keys, cut out of the loop over all heads; None where there is none."""
+    heads = shared_heads(sch, parts)
+    if heads is None:
+        return None
+    loop = sch.loop_of(parts.first, heads.axis)
+    size, extent = heads.size, sch.definition(parts.first).extents[heads.axis]
+    if size is None or size == extent:
+        return loop
+    if not isinstance(size, Const) or not isinstance(extent, Const) or extent.value % size.value:
+        return None
+    return sch.split(loop, int(size.value))[1]
+
+
+def spread(sch: ScheduleBase, stage: str, *tile: Loop, first: Loop | None = None) -> None:
     """Bind the loops around a tile to the grid: those of the tile, which come last, on x (and y), the nearest of
-    the others on the next axis, the rest on z."""
+    the others on the next axis, the rest on z.
+
+    Programs that differ only in `first`, a loop around the tile, start one after the other: it shares x with the tile.
+    """
     outside: list[Loop] = []
     for loop in sch.loops(stage):
         if loop == tile[0]:
             break
-        outside.append(loop)
+        if loop != first:
+            outside.append(loop)
+    if first is not None:
+        sch.reorder(*outside, first, *tile)
     free = ["grid.x", "grid.y", "grid.z"][len(tile) :]
     names = [free[0], *["grid.z"] * len(outside)][: len(outside)]
-    sch.bind([*outside, *tile], [*reversed(names), *["grid.x", "grid.y"][: len(tile)]])
+    fastest = [] if first is None else [first]
+    sch.bind(
+        [*outside, *fastest, *tile], [*reversed(names), *["grid.x"] * len(fastest), *["grid.x", "grid.y"][: len(tile)]]
+    )
 
 
 def before_the_chain(sch: Schedule, parts: Chain, tile: Loop, sizes: Var) -> None:
