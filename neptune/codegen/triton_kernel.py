@@ -204,7 +204,9 @@ class _Writer:
                     self.comment(s.stage, s.buffer)
                     self.store(s)
                 case Loop():
-                    self.loop(s, cut[k], {x.hi: cut[n].end for n, x in enumerate(body) if n > k and isinstance(x, Loop)})
+                    self.loop(
+                        s, cut[k], {x.hi: cut[n].end for n, x in enumerate(body) if n > k and isinstance(x, Loop)}
+                    )
                 case Branch():
                     self.branch(s, "What is left." if is_rest(body[k - 1] if k else None, s) else "")
             self.tile.statement_done()

@@ -89,7 +89,7 @@ class Solved:
 
 
 def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips: bool) -> Solved | None:
-    """`pred` solved for the variable of `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
+    """`pred` solved for `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
     sets = disjuncts(pred)
     if sets is None:
         return None
@@ -177,7 +177,8 @@ def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
 def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
     top = _exact(numerator, scope)
-    found = binary("floordiv", top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top), to_expr(divisor))
+    top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
+    found = binary("floordiv", top, to_expr(divisor))
     return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
 
 
