@@ -26,6 +26,7 @@ from neptune.ir.expr import (
     binary,
     cast,
     conjuncts,
+    loads,
     maximum,
     minimum,
     select,
@@ -134,7 +135,9 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
     a, b = linear(most, var), linear(least, var)
     if a is None or b is None or a[0].terms != b[0].terms:
         return None
-    step, scope, fact = a[0], extremes.scope, at_least_zero(least)
+    step, scope = a[0], extremes.scope
+    # Nothing is proved from what data says.
+    fact = TRUE if any(loads(x) for m, _ in least.terms for x in m) else at_least_zero(least)
     if not step.terms:
         return _condition(most, least, loop.hi, scope)
     if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound

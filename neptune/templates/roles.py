@@ -113,7 +113,8 @@ def _row_axis(sch: ScheduleBase, axes: Axes, reductions: list[str], front: list[
     rows = [(reductions[0], n) for n, _ in d.axes if n not in d.reduced]
     common = [r for r in rows if all(axes.of(s, r) is not None for s in reductions)]
     shared = [r for r in common if any(axes.of(s, r) is not None for s in front)]
-    return (shared or common or rows or [None])[-1]
+    found = shared or common or rows
+    return found[-1] if found else None
 
 
 def reaches(sch: ScheduleBase, starts: Iterable[str]) -> set[str]:
