@@ -15,22 +15,23 @@ from bench.references import Outputs, Reference, attention, figure1, softmax
 from neptune import Program
 from neptune.codegen.llvm import evaluate_size
 from neptune.ops import softmax as rows
-from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.attention import OPERATORS, operator
 from neptune.verify.numerics import Errors, Tensors, rel_error
 
-ATTENTION = {"prefill_global": prefill_global, "prefill_causal": prefill_causal}
+ATTENTION = tuple(OPERATORS)
+KV_HEADS = 2
+"""Key heads of the grouped operators here; their groups are as large as in the paper."""
 TEMPLATES = {
     "figure1": ("softmax_online", "softmax_row"),
     "softmax": ("softmax_online", "softmax_row"),
-    "prefill_global": ("flash_attention", "attention_unfused"),
-    "prefill_causal": ("flash_attention", "attention_unfused"),
+    **dict.fromkeys(OPERATORS, ("flash_attention", "attention_unfused")),
 }
 PACKAGES = ("torch", "triton", "numpy", "sympy", "apache-tvm", "neptune-compiler")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operator, fused by one template. `depth`, `layout` and `lse` are those of attention."""
+    """One operator, fused by one template. `depth`, `layout`, `lse` and `window` are those of attention."""
 
     operator: str
     template: str
@@ -38,6 +39,7 @@ class Case:
     depth: int = 64
     layout: str = "bhsd"
     lse: bool = False
+    window: int = 48
 
     def __str__(self) -> str:
         words = [self.operator, self.template, self.dtype]
@@ -46,20 +48,41 @@ class Case:
         return " ".join(words)
 
     @cached_property
+    def options(self) -> dict[str, Any]:
+        """Of an attention, its row of the table: heads symbolic, those of a grouped one fewer."""
+        row = dict(OPERATORS[self.operator])
+        heads = row.pop("heads")
+        if "kv_heads" in row:
+            row |= {"heads": heads // row["kv_heads"] * KV_HEADS, "kv_heads": KV_HEADS}
+        if "window" in row:
+            row |= {"window": self.window}
+        return row
+
+    @cached_property
     def program(self) -> Program:
         if self.operator in ATTENTION:
-            build = ATTENTION[self.operator]
-            return build(depth=self.depth, dtype=self.dtype, layout=self.layout, lse=self.lse)
+            return operator(
+                self.operator,
+                **({"heads": None} | self.options),
+                depth=self.depth,
+                dtype=self.dtype,
+                layout=self.layout,
+                lse=self.lse,
+            )
         return rows.figure1() if self.operator == "figure1" else rows.softmax(self.dtype)
 
     @cached_property
     def reference(self) -> Reference:
         if self.operator in ATTENTION:
-            return attention(self.operator == "prefill_causal", self.layout, self.lse)
+            named = {k: v for k, v in self.options.items() if k in ("causal", "softcap", "alibi", "window")}
+            return attention(layout=self.layout, lse=self.lse, **named)
         return figure1() if self.operator == "figure1" else softmax()
 
     def shapes(self, queries: int, length: int, outer: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs: `outer` heads of `queries` by `length`, or `outer` rows of `length`."""
+        """The shapes of the inputs: `outer` heads of `queries` by `length`, or `outer` rows of `length`.
+
+        An operator that has a number of heads or queries of its own keeps it.
+        """
         attention_sizes = {"batch": 1, "heads": outer, "s_q": queries, "s_kv": length}
         sizes = attention_sizes | {"rows": outer, "cols": length, "m": outer, "n": length}
         return {b.name: tuple(evaluate_size(d, sizes) for d in b.shape) for b in self.program.inputs}
@@ -70,8 +93,15 @@ class Case:
 
 
 def attention_cases(dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32"), **options: Any) -> list[Case]:
-    """Every template of every attention, in every dtype."""
-    return [Case(op, template, dtype, **options) for op in ATTENTION for template in TEMPLATES[op] for dtype in dtypes]
+    """Every template of plain and of causal attention, in every dtype."""
+    plain = ("prefill_global", "prefill_causal")
+    return [Case(op, template, dtype, **options) for op in plain for template in TEMPLATES[op] for dtype in dtypes]
+
+
+def operator_cases(dtypes: tuple[str, ...] = ("float16",), **options: Any) -> list[Case]:
+    """The first template of every other attention."""
+    plain = ("prefill_global", "prefill_causal")
+    return [Case(op, TEMPLATES[op][0], dtype, **options) for op in ATTENTION if op not in plain for dtype in dtypes]
 
 
 def row_cases() -> list[Case]:

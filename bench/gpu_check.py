@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import neptune
-from bench.cases import ATTENTION, Case, attention_cases, environment, errors, row_cases, worse
+from bench.cases import ATTENTION, Case, attention_cases, environment, errors, operator_cases, row_cases, worse
 from bench.guards import PAD, Guarded, guarded
 from bench.references import Outputs
 from neptune import Kernel
@@ -74,6 +74,7 @@ FULL = Plan(
     cases=(
         *attention_cases(lse=True),
         *attention_cases(("float16", "bfloat16"), depth=128, layout="bshd"),
+        *operator_cases(("float16", "float32"), lse=True),
         *row_cases(),
     ),
     sizes=((128, 128), (300, 300), (17, 1000), (257, 129), (1, 1)),
@@ -82,7 +83,7 @@ FULL = Plan(
 )
 SMALL_TILES = {"BLOCK_M": 16, "BLOCK_N": 16}
 SMALL = Plan(
-    cases=(*attention_cases(depth=16, lse=True), *row_cases()),
+    cases=(*attention_cases(depth=16, lse=True), *operator_cases(depth=16, lse=True, window=9), *row_cases()),
     sizes=((5, 21), (21, 5)),
     outer=1,
     params={
@@ -131,7 +132,7 @@ def placed(t: torch.Tensor, view: str, device: str, *, empty: bool = False) -> G
 def unfused(case: Case, inputs: Sequence[torch.Tensor]) -> list[Outputs]:
     """The unfused expression, its sums folded forwards and backwards: one of the two may be right by luck."""
     there = case.reference.unfused(*inputs)
-    back = case.reference.unfused(*(t.flip(-1) for t in inputs))
+    back = case.reference.unfused(*(t.flip(-1) if t.ndim > 1 else t for t in inputs))
     # Outputs of fewer dimensions have lost the one that was reversed.
     return [there, tuple(t.flip(-1) if t.ndim == inputs[0].ndim else t for t in back)]
 
@@ -150,7 +151,9 @@ def check(case: Case, kernel: Kernel, sizes: tuple[int, int], view: str, outer: 
     result = Result(str(case), sizes, view)
     params = kernel.params
     given = families(case, sizes, outer, params.get("BLOCK_N", 16))
-    inputs = [torch.cat(list(tensors)) for tensors in zip(*given.values(), strict=True)]
+    # What belongs to a head and not to a batch is the same for all families.
+    sets = zip(*given.values(), strict=True)
+    inputs = [torch.cat(list(tensors)) if tensors[0].ndim > 1 else tensors[0] for tensors in sets]
     exact = case.reference.float64(*inputs)
     plain = unfused(case, inputs)
     try:

@@ -28,7 +28,7 @@ from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neptune
-from bench.cases import ATTENTION, Case, attention_cases, environment, errors, poisoned, row_cases
+from bench.cases import ATTENTION, Case, attention_cases, environment, errors, operator_cases, poisoned, row_cases
 from bench.references import Outputs
 from neptune.codegen.llvm import compile_llvm
 from neptune.errors import TargetError
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=int, default=2, help=f"for lengths up to {SMALL}; rows: 32 times as many")
     parser.add_argument("--seeds", type=int, default=4, help=f"for lengths up to {SMALL}")
     options = parser.parse_args(argv)
-    cases = [*row_cases(), *attention_cases(depth=options.depth)]
+    cases = [*row_cases(), *attention_cases(depth=options.depth), *operator_cases(depth=options.depth)]
     chosen = [c for c in cases if c.operator in (options.operators or {c.operator for c in cases})]
     if not chosen or options.seeds < 1:
         parser.error("nothing to measure")

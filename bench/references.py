@@ -30,14 +30,33 @@ class Reference:
     torchs: Callable[..., Outputs]
 
 
-def attention(causal: bool, layout: str = "bhsd", lse: bool = False, scale: float | None = None) -> Reference:
-    """softmax(scale · q kᵀ) v of q, k, v; causal masks are aligned bottom-right.
+def attention(
+    causal: bool = False,
+    layout: str = "bhsd",
+    lse: bool = False,
+    scale: float | None = None,
+    *,
+    softcap: float | None = None,
+    alibi: bool = False,
+    window: int | None = None,
+    sinks: bool = False,
+) -> Reference:
+    """softmax(scores) v of q, k, v, the slopes (`alibi`) and the sinks; masks are aligned bottom-right.
 
-    A row without keys is 0, and -inf as its log-sum-exp. `torchs` gives no log-sum-exp.
+    The scores are scale · q kᵀ, then softcap, ALiBi, the masks. Groups of query heads share a key head. A row without
+    keys is 0, and -inf (its sink) as its log-sum-exp. `torchs` gives no log-sum-exp, and knows neither softcap nor
+    sinks: there it is the unfused one.
     """
 
     def heads_first(*tensors: Tensor) -> list[Tensor]:
         return [t.transpose(1, 2) if layout == "bshd" else t for t in tensors]
+
+    def operands(tensors: tuple[Tensor, ...], dtype: torch.dtype | None) -> tuple[list[Tensor], list[Tensor]]:
+        """q, k, v with the heads first and as many of each; the vectors per head."""
+        q, k, v = heads_first(*(t if dtype is None else t.to(dtype) for t in tensors[:3]))
+        group = q.shape[1] // k.shape[1]
+        k, v = (t.repeat_interleave(group, 1) if group > 1 else t for t in (k, v))
+        return [q, k, v], [t.to(dtype or t.dtype) for t in tensors[3:]]
 
     def outputs(o: Tensor, log_sum: Tensor) -> Outputs:
         (o,) = heads_first(o)
@@ -46,31 +65,45 @@ def attention(causal: bool, layout: str = "bhsd", lse: bool = False, scale: floa
     def factor(q: Tensor) -> float:
         return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
-    def scores(q: Tensor, k: Tensor) -> Tensor:
+    def bias(q: Tensor, k: Tensor, vectors: list[Tensor]) -> Tensor:
+        """What is added to the scores, -inf where a query does not see a key."""
+        s_q, s_kv = q.shape[-2], k.shape[-2]
+        behind = torch.arange(s_kv, device=q.device) - torch.arange(s_q, device=q.device)[:, None] - (s_kv - s_q)
+        made = vectors[0][:, None, None] * behind if alibi else torch.zeros(1, s_q, s_kv, device=q.device)
+        if causal or window is not None:
+            made = made.masked_fill(behind > 0, -math.inf)
+        return made if window is None else made.masked_fill(behind <= -window, -math.inf)
+
+    def scores(q: Tensor, k: Tensor, vectors: list[Tensor]) -> Tensor:
         s = (q @ k.transpose(-1, -2)) * factor(q)
-        return s.masked_fill(~seen(q.shape[-2], k.shape[-2], q.device), -math.inf) if causal else s
+        s = s if softcap is None else softcap * torch.tanh(s / softcap)
+        return s + bias(q, k, vectors).to(s.dtype)
 
-    def exact(*qkv: Tensor) -> Outputs:
-        q, k, v = heads_first(*(t.double() for t in qkv))
-        s = scores(q, k)
+    def computed(tensors: tuple[Tensor, ...], dtype: torch.dtype, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+        (q, k, v), vectors = operands(tensors, dtype)
+        s = scores(q, k, vectors)
         m = s.amax(-1, keepdim=True).clamp_min(LOWEST)
         p = torch.exp(s - m)
-        total = p.sum(-1, keepdim=True)
-        o = torch.where(total > 0, p @ v / total, 0.0)
-        return outputs(o, torch.where(total > 0, m + total.log(), -math.inf).squeeze(-1))
+        total, o = p.sum(-1, keepdim=True), p.to(rounded).to(dtype) @ v
+        if sinks:
+            top = torch.maximum(m, vectors[-1][:, None, None])
+            total, o = total * torch.exp(m - top) + torch.exp(vectors[-1][:, None, None] - top), o * torch.exp(m - top)
+            m = top
+        o = torch.where(total > 0, o / total, 0.0)
+        return o, torch.where(total > 0, m + total.log(), -math.inf).squeeze(-1)
 
-    def unfused(*qkv: Tensor) -> Outputs:
-        q, k, v = heads_first(*(t.float() for t in qkv))
-        s = scores(q, k)
-        m = s.amax(-1, keepdim=True).clamp_min(LOWEST)
-        p = torch.exp(s - m)
-        total = p.sum(-1, keepdim=True)
-        o = torch.where(total > 0, p.to(qkv[2].dtype).float() @ v / total, 0.0).to(qkv[0].dtype)
-        return outputs(o, torch.where(total > 0, m + total.log(), -math.inf).squeeze(-1))
+    def exact(*tensors: Tensor) -> Outputs:
+        return outputs(*computed(tensors, torch.float64, torch.float64))
 
-    def torchs(*qkv: Tensor) -> Outputs:
-        q, k, v = heads_first(*qkv)
-        mask = seen(q.shape[-2], k.shape[-2], q.device) if causal else None
+    def unfused(*tensors: Tensor) -> Outputs:
+        o, log_sum = computed(tensors, torch.float32, tensors[2].dtype)
+        return outputs(o.to(tensors[0].dtype), log_sum)
+
+    def torchs(*tensors: Tensor) -> Outputs:
+        if softcap is not None or sinks:
+            return unfused(*tensors)[:1]
+        (q, k, v), vectors = operands(tensors, None)
+        mask = bias(q, k, vectors).to(q.dtype) if causal or alibi or window is not None else None
         return tuple(heads_first(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=factor(q))))
 
     return Reference(exact, unfused, torchs)

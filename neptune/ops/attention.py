@@ -1,12 +1,18 @@
-"""Attention as expressions: the unfused textbook form, from which templates make fused kernels."""
+"""Attention as expressions: the unfused textbook form, from which templates make fused kernels.
+
+`attention` has every option; `OPERATORS` are the ten operators of the paper (Table 1) as rows of options, and
+`operator(name, …)` builds one of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError
+from neptune.frontend.assemble import reachable
 from neptune.frontend.builder import (
     Tensor,
     build,
@@ -14,20 +20,52 @@ from neptune.frontend.builder import (
     exp,
     log,
     max,
+    maximum,
     placeholder,
     reduce_axis,
     select,
     sum,
+    tanh,
     var,
 )
-from neptune.ir.expr import Expr, ExprLike, Var
+from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
+from neptune.ops.masks import Mask, with_queries
 
 NEG_INF = float("-inf")
+DTYPES = ("float32", "float16", "bfloat16")
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]
-"""(b, h, i, j, q·k) → the score of query i against key j; the indices are raw."""
+"""(b, h, i, j, score) → the score of query i against key j of head h; the indices are raw."""
+Options: TypeAlias = Mapping[str, Any]
+
+OPERATORS: Mapping[str, Options] = {
+    "prefill_global": {"heads": 32},
+    "prefill_causal": {"heads": 32, "causal": True},
+    "prefill_alibi": {"heads": 32, "causal": True, "alibi": True},
+    "prefill_gqa": {"heads": 64, "kv_heads": 8, "causal": True},
+    "prefill_softcap": {"heads": 32, "kv_heads": 16, "causal": True, "softcap": 50.0},
+    "prefill_window": {"heads": 32, "kv_heads": 8, "window": 4096, "softcap": 50.0},
+    "decode_causal": {"heads": 32, "queries": 1},
+    "decode_alibi": {"heads": 32, "queries": 1, "alibi": True},
+    "decode_gqa": {"heads": 64, "kv_heads": 8, "queries": 1},
+    "decode_softcap": {"heads": 32, "kv_heads": 16, "queries": 1, "softcap": 50.0},
+}
+"""The paper's Table 1, as arguments of `attention`; depth 128, lengths and batch symbolic."""
 
 
+@public
+def operator(name: str, **options: Any) -> Program:
+    """One of the ten operators of the paper by name; `options` are arguments of `attention` that replace the row's.
+
+    >>> operator("decode_gqa", depth=64, heads=6, kv_heads=2).name
+    'decode_gqa'
+    """
+    if name not in OPERATORS:
+        raise ExpressionError("operator", f"there is no operator {name!r}", legal=tuple(OPERATORS))
+    return attention(**({"name": name} | dict(OPERATORS[name]) | options))
+
+
+@public
 def prefill_global(
     batch: int | None = None,
     heads: int | None = None,
@@ -37,9 +75,8 @@ def prefill_global(
     scale: float | None = None,
     lse: bool = False,
 ) -> Program:
-    """Attention of every query to every key: o = softmax(scale · q kᵀ) v. Arguments as in `prefill_causal`."""
-    factor = _scale(scale, depth)
-    return _attention("prefill_global", lambda b, h, i, j, s: s * factor, batch, heads, depth, dtype, layout, lse)
+    """Attention of every query to every key: o = softmax(scale · q kᵀ) v. Arguments as in `attention`."""
+    return attention(batch, heads, depth, dtype, layout, scale=scale, lse=lse, name="prefill_global")
 
 
 @public
@@ -52,69 +89,109 @@ def prefill_causal(
     scale: float | None = None,
     lse: bool = False,
 ) -> Program:
-    """Attention in which query i sees the keys j ≤ i + s_kv - s_q (aligned bottom-right).
-
-    q: [batch, heads, s_q, depth]; k and v: [batch, heads, s_kv, depth]; o like q, all of `dtype`
-    (`layout="bshd"` swaps heads and rows). Lengths are symbolic, batch and heads are where they are None.
-    `scale` is 1/√depth by default. With `lse=True` the result is (o, lse), lse being the natural
-    log-sum-exp, float32 [batch, heads, s_q]. A row without any key gives 0, and -inf as its lse.
-
-    Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, o, lse; loops b, h, i (query), j (key),
-    d (depth of the dot), e (depth of the output).
-    """
-    factor = _scale(scale, depth)
-    s_q, s_kv = var("s_q"), var("s_kv")
-
-    def score(b: Expr, h: Expr, i: Expr, j: Expr, s: Expr) -> Expr:
-        return select(j <= i + s_kv - s_q, s * factor, NEG_INF)
-
-    return _attention("prefill_causal", score, batch, heads, depth, dtype, layout, lse)
+    """Attention in which query i sees the keys j ≤ i + s_kv - s_q (bottom-right). Arguments as in `attention`."""
+    return attention(batch, heads, depth, dtype, layout, scale=scale, causal=True, lse=lse, name="prefill_causal")
 
 
-def _attention(
-    name: str,
-    score_of: Score,
-    batch: int | None,
-    heads: int | None,
-    depth: int,
-    dtype: str,
-    layout: str,
-    lse: bool,
+@public
+def attention(
+    batch: int | None = None,
+    heads: int | None = None,
+    depth: int = 128,
+    dtype: str = "float16",
+    layout: str = "bhsd",
+    *,
+    kv_heads: int | None = None,
+    queries: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi: bool = False,
+    score: Score | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    mask: Mask | None = None,
+    sinks: bool = False,
+    lse: bool = False,
+    name: str = "attention",
 ) -> Program:
-    """softmax(score) v, stage by stage; `score_of` holds the scale, the mask and whatever else."""
-    if layout not in ("bhsd", "bshd"):
-        raise ExpressionError(name, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
-    if dtype not in ("float32", "float16", "bfloat16"):
-        raise ExpressionError(name, f"{dtype!r} is no dtype of attention", legal=("float32", "float16", "bfloat16"))
+    """softmax(scores) v, where score(i, j) = scale · q[i]·k[j], then softcap, ALiBi, `score`, and the masks.
+
+    q: [batch, heads, s_q, depth]; k and v: [batch, kv_heads, s_kv, depth]; o like q, all of `dtype`
+    (`layout="bshd"` swaps heads and rows). Lengths are symbolic, batch and heads are where they are None; `queries`
+    fixes s_q (1 for decode). Query head h reads key head h // (heads / kv_heads). Sums are float32.
+
+    `scale`: 1/√depth by default. `softcap` c: s → c·tanh(s/c). `alibi`: s + slopes[h]·(j - q), with an input
+    `slopes`: f32[heads]. `score(b, h, i, j, s)`: any further change of it, over raw indices. Masks, all of which must
+    hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`, made with `neptune.ops.masks` or any predicate
+    of raw indices; tensors it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position of
+    the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the sum
+    and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32 [batch, heads, s_q].
+    A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
+
+    Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, with sinks top and total, o, lse; loops b, h, i
+    (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.
+    """
+    _check(name, dtype, layout, heads, kv_heads, window)
+    group = 1 if heads is None or kv_heads is None else heads // kv_heads
     n_b: int | Var = var("batch") if batch is None else batch
     n_h: int | Var = var("heads") if heads is None else heads
-    s_q, s_kv = var("s_q"), var("s_kv")
+    n_kv = n_h if kv_heads is None else kv_heads
+    s_q: int | Var = var("s_q") if queries is None else queries
+    s_kv = var("s_kv")
     rows_first = layout == "bshd"
+    factor = 1 / math.sqrt(depth) if scale is None else scale
 
-    def tensor(rows: Var, what: str) -> Tensor:
-        return placeholder((n_b, rows, n_h, depth) if rows_first else (n_b, n_h, rows, depth), dtype, what)
+    def tensor(rows: int | Var, n: int | Var, what: str) -> Tensor:
+        return placeholder((n_b, rows, n, depth) if rows_first else (n_b, n, rows, depth), dtype, what)
 
     def at(t: Tensor, b: Expr, h: Expr, row: Expr, col: Expr) -> Expr:
         return (t[b, row, h, col] if rows_first else t[b, h, row, col]).astype("float32")
 
-    q, k, v = tensor(s_q, "q"), tensor(s_kv, "k"), tensor(s_kv, "v")
+    def of_keys(h: Expr) -> Expr:
+        return h if group == 1 else h // group
+
+    q, k, v = tensor(s_q, n_h, "q"), tensor(s_kv, n_kv, "k"), tensor(s_kv, n_kv, "v")
+    slopes, sink = placeholder((n_h,), "float32", "slopes"), placeholder((n_h,), "float32", "sinks")
+    inputs = [q, k, v, *([slopes] if alibi else []), *([sink] if sinks else [])]
     d, j = reduce_axis((0, depth), "d"), reduce_axis((0, s_kv), "j")
     rows, scores = (n_b, n_h, s_q), (n_b, n_h, s_q, s_kv)
 
-    s = compute(scores, lambda b, h, i, j: sum(at(q, b, h, i, d) * at(k, b, h, j, d), axis=d), "s")
-    score = compute(scores, lambda b, h, i, j: score_of(b, h, i, j, s[b, h, i, j]), "score")
-    m = compute(rows, lambda b, h, i: max(score[b, h, i, j], axis=j), "m")
-    p = compute(scores, lambda b, h, i, j: exp(score[b, h, i, j] - m[b, h, i]), "p")
+    def score_of(b: Expr, h: Expr, i: Expr, j: Expr, x: Expr) -> Expr:
+        x = x * factor if softcap is None else tanh(x * (factor / softcap)) * softcap
+        if alibi:
+            x = x + slopes[h] * (j - (i + s_kv - s_q)).astype("float32")
+        if score is not None:
+            x = score(b, h, i, j, x)
+        sees = [j <= i + s_kv - s_q] if causal or window is not None else []
+        sees += [] if window is None else [i + s_kv - s_q - j < window]
+        sees += [] if mask is None else [with_queries(mask(b, h, i, j), s_q)]
+        return select(logical_and(*sees), x, NEG_INF) if sees else x
+
+    s = compute(scores, lambda b, h, i, j: sum(at(q, b, h, i, d) * at(k, b, of_keys(h), j, d), axis=d), "s")
+    masked = compute(scores, lambda b, h, i, j: score_of(b, h, i, j, s[b, h, i, j]), "score")
+    m = compute(rows, lambda b, h, i: max(masked[b, h, i, j], axis=j), "m")
+    p = compute(scores, lambda b, h, i, j: exp(masked[b, h, i, j] - m[b, h, i]), "p")
     l = compute(rows, lambda b, h, i: sum(p[b, h, i, j], axis=j), "l")  # noqa: E741 (the field's name)
     # The matrix unit takes operands of one dtype, so p is rounded to that of v; sums stay in float32.
     weight = p if dtype == "float32" else compute(scores, lambda b, h, i, j: p[b, h, i, j].astype(dtype), "p_cast")
     acc = compute(
         (*rows, depth),
-        lambda b, h, i, e: sum(weight[b, h, i, j].astype("float32") * at(v, b, h, j, e), axis=j),
+        lambda b, h, i, e: sum(weight[b, h, i, j].astype("float32") * at(v, b, of_keys(h), j, e), axis=j),
         "acc",
     )
+    top, total = m, l
+    if sinks:
+        # The sink may be far above every score, or the only one: all that follows is relative to the larger.
+        top = compute(rows, lambda b, h, i: maximum(m[b, h, i], sink[h]), "top")
+        total = compute(
+            rows,
+            lambda b, h, i: l[b, h, i] * exp(m[b, h, i] - top[b, h, i]) + exp(sink[h] - top[b, h, i]),
+            "total",
+        )
 
     def normalised(b: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
+        if sinks:
+            return (acc[b, h, i, e] * exp(m[b, h, i] - top[b, h, i]) / total[b, h, i]).astype(dtype)
         # A row that sees no key has l = 0, and is 0 rather than 0/0. (Asked this way round, a NaN stays one.)
         return select(l[b, h, i] <= 0, 0, acc[b, h, i, e] / l[b, h, i]).astype(dtype)
 
@@ -122,12 +199,29 @@ def _attention(
         o = compute((n_b, s_q, n_h, depth), lambda b, i, h, e: normalised(b, h, i, e), "o")
     else:
         o = compute((n_b, n_h, s_q, depth), lambda b, h, i, e: normalised(b, h, i, e), "o")
+
+    def built(*outputs: Tensor) -> Program:
+        # What a mask or a score reads comes behind the operands.
+        read = [t for t in reachable(outputs) if t.body is None and t not in inputs]
+        return build(outputs, inputs=[*inputs, *read], name=name)
+
     if not lse:
-        return build(o, inputs=[q, k, v], name=name)
-    log_sum = compute(rows, lambda b, h, i: select(l[b, h, i] <= 0, NEG_INF, m[b, h, i] + log(l[b, h, i])), "lse")
-    return build([o, log_sum], inputs=[q, k, v], name=name)
+        return built(o)
+
+    def log_sum(b: Expr, h: Expr, i: Expr) -> Expr:
+        value = top[b, h, i] + log(total[b, h, i])
+        return value if sinks else select(l[b, h, i] <= 0, NEG_INF, value)
+
+    return built(o, compute(rows, log_sum, "lse"))
 
 
-def _scale(scale: ExprLike | None, depth: int) -> ExprLike:
-    """The factor of q·k, 1/√depth by default."""
-    return 1 / math.sqrt(depth) if scale is None else scale
+def _check(asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, window: int | None) -> None:
+    if layout not in ("bhsd", "bshd"):
+        raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
+    if dtype not in DTYPES:
+        raise ExpressionError(asked, f"{dtype!r} is no dtype of attention", legal=DTYPES)
+    if kv_heads is not None and (heads is None or heads % kv_heads != 0):
+        wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
+        raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")
+    if window is not None and window < 1:
+        raise ExpressionError(asked, f"a window of {window} keys shows nothing", hint="window of at least 1")

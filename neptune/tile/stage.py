@@ -90,7 +90,7 @@ class StageTranslator:
     def scope(self, facts: Iterable[Expr] = ()) -> Scope:
         padded = tuple(replace(f, hi=self.context.extent(f)) for f in self.loops)
         base = scope_of(self.context.program, (*self.context.outer, *padded))
-        more = [p for f in (*self.given, *facts) for p in as_nonnegative(f) or []]
+        more = [p for f in (*self.given, *facts) for p in as_nonnegative(f, base) or []]
         return Scope(base.ranges, base.at_least, (*base.facts, *more))
 
     def dims_of(self, e: Expr) -> tuple[str, ...]:

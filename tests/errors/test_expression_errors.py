@@ -19,7 +19,7 @@ from neptune.frontend.builder import (
     sum,
     var,
 )
-from neptune.ops.attention import prefill_causal
+from neptune.ops.attention import operator, prefill_causal
 
 n = var("n")
 x = placeholder((n, 4), "float32", "x")
@@ -82,6 +82,9 @@ CASES = [
     ),
     (lambda: prefill_causal(layout="sbhd"), "unknown layout 'sbhd'", "legal here: bhsd, bshd"),
     (lambda: prefill_causal(dtype="int8"), "prefill_causal", "legal here: float32, float16, bfloat16"),
+    (lambda: operator("prefill_gqq"), "there is no operator 'prefill_gqq'", "prefill_gqa"),
+    (lambda: operator("prefill_gqa", heads=10), "10 heads do not share 8 key heads evenly", "both numbers"),
+    (lambda: operator("prefill_window", window=0), "a window of 0 keys", "window of at least 1"),
 ]
 
 

@@ -6,10 +6,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
+from bench.references import attention as expected_attention
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var
 from neptune.ir.program import For, Program, Seq, Store, Update, for_loops, paths
-from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.attention import OPERATORS, attention, operator, prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
 
 NUMPY = {
@@ -21,6 +23,10 @@ NUMPY = {
     "log": np.log,
     "max": np.maximum,
     "le": np.less_equal,
+    "lt": np.less,
+    "and": np.logical_and,
+    "tanh": np.tanh,
+    "floordiv": np.floor_divide,
     "gt": np.greater,
 }
 FOLD = {"sum": np.add, "max": np.maximum}
@@ -114,6 +120,38 @@ def test_attention(make, layout, s_q, s_kv):
     np.testing.assert_allclose(lse, expected_lse, rtol=1e-10)
     if make is prefill_causal and s_q > s_kv:
         assert (swap(o)[:, :, 0] == 0).all() and (lse[:, :, 0] == -np.inf).all()
+
+
+GROUPED = {"heads": 6, "kv_heads": 2}
+
+
+def small(name: str) -> dict:
+    """The row of an operator with few heads and a window of 2 keys."""
+    row = dict(OPERATORS[name])
+    return row | (GROUPED if "kv_heads" in row else {"heads": 2}) | ({"window": 2} if "window" in row else {})
+
+
+@pytest.mark.parametrize(("s_q", "s_kv"), [(3, 3), (2, 5), (4, 2)])
+@pytest.mark.parametrize("row", [*OPERATORS, "sinks", "alibi, sinks, bshd"])
+def test_every_operator_says_what_the_reference_says(row, s_q, s_kv):
+    options = small(row) if row in OPERATORS else GROUPED | {"sinks": True, "causal": True, "alibi": "alibi" in row}
+    layout = "bshd" if "bshd" in row else "bhsd"
+    program = attention(1, depth=4, dtype="float32", layout=layout, lse=True, **options)
+    sizes = {"s_q": s_q, "s_kv": s_kv}
+    shapes = [[scalar(d, sizes, {}) for d in b.shape] for b in program.inputs]
+    inputs = [random(*shape) * 2 for shape in shapes]
+    with np.errstate(divide="ignore"):
+        found = run(program, sizes, inputs)
+    known = {k: v for k, v in options.items() if k not in ("heads", "kv_heads", "queries")}
+    exact = expected_attention(layout=layout, lse=True, **known).float64(*map(torch.from_numpy, inputs))
+    for ours, theirs in zip(found, exact, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-10)
+
+
+def test_operators_are_rows_of_options():
+    program = operator("decode_gqa", depth=64)
+    assert program.name == "decode_gqa"
+    assert "q: f16[batch, 64, 1, 64]" in str(program) and "k: f16[batch, 8, s_kv, 64]" in str(program)
 
 
 def test_half_precision_rounds_p_and_o_only():
