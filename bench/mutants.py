@@ -72,7 +72,9 @@ def mutants_of(case: Case, level: str) -> list[Change]:
     return list(loop_mutants(forms.fused) if level == "loops" else tile_mutants(forms.tiles))
 
 
-def sample(mutants: Sequence[Change], seed: int, per_kind: int | None, kinds: Iterable[str] | None = None) -> list[Change]:
+def sample(
+    mutants: Sequence[Change], seed: int, per_kind: int | None, kinds: Iterable[str] | None = None
+) -> list[Change]:
     """At most `per_kind` mutants of every kind, drawn by `seed`."""
     groups: dict[str, list[Change]] = defaultdict(list)
     for m in mutants:
@@ -229,7 +231,9 @@ def main() -> int:
     for o in run(args.operator, args.level, args.seed, per_kind, args.draws, NAMED if args.named else None):
         outcomes.append(o)
         if o.verdict not in REJECTED:
-            console.print(f"{o.verdict}: {o.operator} {o.level}: {o.kind}: {o.where}\n  {o.detail}", highlight=False, markup=False)
+            console.print(
+                f"{o.verdict}: {o.operator} {o.level}: {o.kind}: {o.where}\n  {o.detail}", highlight=False, markup=False
+            )
     console.print(table(outcomes))
     console.print(table(outcomes, by="kind"))
     if args.json is not None:

@@ -57,13 +57,15 @@ def logsumexp() -> Program:
 def rms_norm_linear() -> Program:
     """y = (x / rms(x) · g) w."""
     r, n, c = var("r"), var("n"), 32
-    x, g, w = placeholder((r, n), "float32", "x"), placeholder((n,), "float32", "g"), placeholder((n, c), "float32", "w")
+    x, g, w = (
+        placeholder((r, n), "float32", "x"),
+        placeholder((n,), "float32", "g"),
+        placeholder((n, c), "float32", "w"),
+    )
     j, k = reduce_axis((0, n), "j"), reduce_axis((0, n), "k")
     ss = compute((r,), lambda i: te.sum(x[i, j] * x[i, j], axis=j), "ss")
     h = compute((r, n), lambda i, a: x[i, a] * g[a], "h")
-    y = compute(
-        (r, c), lambda i, o: te.sum(h[i, k] * w[k, o] * rsqrt(ss[i] / n.astype("float32") + 1e-5), axis=k), "y"
-    )
+    y = compute((r, c), lambda i, o: te.sum(h[i, k] * w[k, o] * rsqrt(ss[i] / n.astype("float32") + 1e-5), axis=k), "y")
     return build(y, inputs=[x, g, w], name="rms_norm_linear")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from bench.mutate import Change, Put, Scope, expr_changes
-from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, logical_and, loads, maximum
+from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, loads, logical_and, maximum
 from neptune.ir.program import (
     Alloc,
     For,
@@ -117,7 +117,11 @@ def _order(stmts: tuple[Stmt, ...]) -> Iterator[Change]:
         if len(inner) != 1 or not isinstance(inner[0].action, Store) or _reads_itself(inner[0]):
             continue
         for m, after in enumerate(stmts[k + 1 :], k + 1):
-            if isinstance(after, For) and set(writes(inner[0].action)) & _written(after) and classify(after) == "serial":
+            if (
+                isinstance(after, For)
+                and set(writes(inner[0].action)) & _written(after)
+                and classify(after) == "serial"
+            ):
                 moved = replace(after, body=seq(s, after.body))
                 made = Seq((*stmts[:k], *stmts[k + 1 : m], moved, *stmts[m + 1 :]))
                 yield Change("init inside the loop", inner[0].name, made)
@@ -195,5 +199,3 @@ def _with(s: Stage, k: int, new: Expr) -> Stage:
         return replace(s, action=replace(a, index=index, value=parts[0]))
     init = tuple(parts[v + n :]) or None
     return replace(s, action=replace(a, index=index, values=tuple(parts[:v]), init=init))
-
-

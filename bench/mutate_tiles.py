@@ -119,7 +119,9 @@ def _sequence(body: Body, loops: tuple[str, ...], scope: _Scope) -> Iterator[Cha
             for m, after in enumerate(body[k + 1 :], k + 1):
                 if isinstance(after, Loop) and s.name in _touched(after)[1]:
                     moved = replace(after, body=(s, *after.body))
-                    yield Change("init inside the loop", s.name, (*body[: k + 1], *body[k + 1 : m], moved, *body[m + 1 :]))
+                    yield Change(
+                        "init inside the loop", s.name, (*body[: k + 1], *body[k + 1 : m], moved, *body[m + 1 :])
+                    )
                     break
 
 
@@ -322,5 +324,3 @@ def _map(e: Map, target: str) -> Iterator[tuple[str, TExpr]]:
         yield "other sign", replace(e, args=(Map("neg", args, args[0].dims, args[0].dtype),))
     if kind == "math" and len(args) == 1 and numbers:
         yield "function dropped", args[0]
-
-
