@@ -15,17 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import InternalError, ScheduleError
-<<<<<<< HEAD
 from neptune.ir.affine import scope_of
-from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, loads, substitute, variables
-from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, for_loops, map_exprs, stages
-from neptune.ir.quotients import divided
-=======
 from neptune.ir.expr import Const, Expr, Var, binary, cast, ceildiv, loads, select, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, Stmt, map_exprs, stages, sub_stmts, with_stmts
->>>>>>> masks
+from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
+from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
 
@@ -73,14 +67,9 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
     body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
     if not _divides(state.program, factor, loop.hi):
-<<<<<<< HEAD
-        body = add_guard(body, binary("lt", whole, loop.hi))
-    nest = replace(nest, body=For(inner, ZERO, factor, body))
-=======
         tail = binary("lt", whole, loop.hi)
         body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
-    nest = For(outer, ZERO, ceildiv(loop.hi, factor), For(inner, ZERO, factor, body))
->>>>>>> masks
+    nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
     program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
