@@ -171,6 +171,11 @@ class Moments:
     rests: tuple[Rest, ...] = ()
     least: bool = False
 
+    def multiplied(self) -> list[Expr]:
+        """What is folded into the accumulators that others are repaired with."""
+        read = frozenset[str]().union(*(variables(m.repaired) for m in self.parts if m.repaired is not None))
+        return [m.value for k, m in enumerate(self.parts) if moment(k, m.value.dtype).name in read and k > 0]
+
 
 COUNT = Var("%count")
 """How many elements have been folded at the end of this step."""

@@ -48,6 +48,7 @@ class Check:
     make: MakeInputs | None
     tunables: Mapping[str, Sequence[int]] | None
     budget: int = BUDGET
+    finite: frozenset[str] = frozenset()
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
@@ -154,7 +155,7 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
-    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style)
+    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
     expected = evaluate(check.original, inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)

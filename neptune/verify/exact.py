@@ -232,16 +232,17 @@ def check_exact(
     seed: int = 0,
     inputs: MakeInputs | None = None,
     tunables: Mapping[str, Sequence[int]] | None = None,
+    finite: frozenset[str] = frozenset(),
 ) -> ExactReport:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
-    names to the values to draw from instead of 1, 2, 4. A mismatch is reported, not raised;
+    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not raised;
     EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
     small where that is safe; a rejection is confirmed on the programs as they are.
     """
     small_original, small = shrink(original, transformed)
-    check = Check(original, transformed, draws, seed, inputs, tunables)
+    check = Check(original, transformed, draws, seed, inputs, tunables, finite=finite)
     if small is transformed:
         return _decide(check)
     shrunk = replace(check, original=small_original, transformed=small)

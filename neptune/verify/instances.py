@@ -142,15 +142,17 @@ def draw_inputs(
     attempt: int,
     make: MakeInputs | None = None,
     style: str = "plain",
+    finite: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
 
-    With style "-inf" one input of floats holds some of it, with "ties" they hold few different values, and zeros.
+    With style "-inf" one input of floats that is not one of `finite` holds some of it, with "ties" they hold few different values, and zeros.
     """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
     floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in given]
-    masked = str(rng.choice(floats)) if style == "-inf" and floats else ""
+    some = [n for n in floats if n not in finite]
+    masked = str(rng.choice(some)) if style == "-inf" and some else ""
     for b in program.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
         if b.name in given:
