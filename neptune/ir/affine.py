@@ -162,6 +162,8 @@ class Scope:
         if isinstance(atom, Op) and atom.name == "max":
             floors = [poly(a).constant for a in atom.args]
             known = [f for f in floors if f is not None]
+            if not any(f >= 0 for f in known) and any(nonnegative(poly(a), self) for a in atom.args):
+                known.append(0)
             return max(known) if known else None
         if isinstance(atom, Op) and atom.name in ("floordiv", "mod", "min"):
             return 0 if all(nonnegative(poly(a), self) for a in atom.args) else None

@@ -97,7 +97,8 @@ def _fused_axis(sch: ScheduleBase) -> tuple[Axes, Axis] | None:
     for axes in (apart, joined):
         for early in folds:
             later = reaches(sch, [early])
-            for a in sch.definition(early).reduced:
+            # Of several axes the last: it is the one that lies densely in memory.
+            for a in reversed(sch.definition(early).reduced):
                 shared = [s for s in folds if _reduces(sch, axes, s, (early, a))]
                 over = [s for s in folds if axes.of(s, (early, a)) is not None]
                 kind = 2 if any(s in later for s in shared) else 1 if len(over) > 1 else 0

@@ -11,7 +11,7 @@ from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, pow, select
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
-from neptune.ir.expr import Expr, Load, Var, cast, op
+from neptune.ir.expr import Expr, Load, Var, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.verify.exact import check_exact
