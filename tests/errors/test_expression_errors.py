@@ -19,6 +19,7 @@ from neptune.frontend.builder import (
     sum,
     var,
 )
+from neptune.ops import masks
 from neptune.ops.attention import operator, prefill_causal
 
 n = var("n")
