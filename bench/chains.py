@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,19 @@ from rich.table import Table
 
 import neptune
 from bench.cases import environment, errors, poisoned, worse
-from bench.chain_attention import ATTENTION
+from bench.chain_attention import ATTENTION, OPERATOR_CHAINS
 from bench.chain_programs import ROW_CHAINS, Chain
 from bench.numerics import TARGETS, present_targets
+from neptune.choose import automatic
 from neptune.codegen.llvm import compile_llvm, evaluate_size
 from neptune.errors import NeptuneError
 from neptune.runtime.launch import parse_target
 from neptune.verify.numerics import Errors, Tensors, allowance, input_families
 
-CHAINS = (*ROW_CHAINS, *ATTENTION)
+CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, ROWS, COLS, TILE = 16, 19, 53, 16
 OFFLINE = ("cuda:80", "cuda:90", "hip:gfx942")
-REPAIRED = ("deferred", "rolled", "moments")
+NO_REPAIR = ("template", "partition", "compute_at", "lowering")
 EXACT = Errors(0.0, 0.0)
 
 
@@ -74,8 +75,8 @@ def outcome(kernel: neptune.Kernel) -> Outcome:
     repairs, refused = {}, {}
     for d in e["decisions"]:
         if d["kind"] == "template" and d["verdict"] == "does not apply":
-            refused[d["subject"]] = d["reason"].splitlines()[0]
-        elif d["kind"] not in ("template", "partition") and d["verdict"] not in ("fused", "not fused to one kernel"):
+            refused[d["subject"]] = " ".join(x.strip() for x in d["reason"].splitlines()[:2])
+        elif d["kind"] not in NO_REPAIR and d["verdict"] != "fused":
             how = [x for x in d["details"] if x.startswith(("h = ", "deferred: "))]
             repairs[d["subject"]] = f"{d['verdict']}: {'; '.join(how)}"
     return Outcome(
@@ -92,9 +93,9 @@ def outcome(kernel: neptune.Kernel) -> Outcome:
 
 def compiled(program: neptune.Program) -> neptune.Kernel:
     """The automatic choice with tiles so small that every loop has a first, a clean and a last one."""
-    kernel = neptune.compile(program, target="interpret")
-    small = {name: TILE for name in kernel.params if not name.startswith("num_")}
-    return neptune.compile(program, kernel.explain(json=True)["template"], target="interpret", params=small)
+    _, schedule, _ = automatic(program)
+    small = {t.name: TILE for t in schedule.program.tunables if t.covers is None}
+    return neptune.compile(program, target="interpret", params=small)
 
 
 # --- numerics --------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def compiled(program: neptune.Program) -> neptune.Kernel:
 
 def families(chain: Chain, program: neptune.Program, rows: int, cols: int) -> Iterator[tuple[str, Tensors]]:
     """Inputs by name, in float64: hostile rows and hostile columns."""
-    sizes = {"rows": rows, "cols": cols}
+    sizes = {"rows": rows, "cols": cols, "s_q": rows, "s_kv": cols, "batch": 1, "heads": 2}
     shapes = {b.name: tuple(evaluate_size(d, sizes) for d in b.shape) for b in program.inputs}
     rng = np.random.default_rng(0)
     whole = {b.name: b.dtype for b in program.inputs if b.dtype.startswith("int")}
@@ -121,7 +122,7 @@ def families(chain: Chain, program: neptune.Program, rows: int, cols: int) -> It
 def samples(
     chain: Chain,
     program: neptune.Program,
-    kernels: dict[str, neptune.Kernel],
+    kernels: Mapping[str, Callable[..., Any]],
     rows: int = ROWS,
     cols: int = COLS,
     wanted: Callable[[str], bool] = lambda family: True,

@@ -8,12 +8,15 @@ o_final: o[i] = o_acc[i] / l[i]               behind the outermost loop that the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.monotone import fill
 from neptune.fusion.plan import Plan, place_in, repair_name
 from neptune.fusion.roles import previous
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -66,12 +69,16 @@ def emit(state: State, p: Plan, value: Expr) -> State:
 
 def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[State, Update]:
     """The reduction itself; with something deferred, into an accumulator of its own."""
-    (buffer,) = action.buffers
+    fused = replace(action, values=(value, *action.values[1:]))
     if p.repair.deferred is not None:
-        accumulator = fresh_name(names_in_use(state.program), f"{buffer}_acc")
-        state = state.with_temporary(Buffer(accumulator, state.program.globals[buffer].shape, p.query.dtype))
-        buffer = accumulator
-    fused = replace(action, buffers=(buffer,), values=(value,))
+        names, dtype = list(action.buffers), _accumulated(p)
+        for k in range(_valued(action)):
+            accumulator = fresh_name(names_in_use(state.program), f"{names[k]}_acc")
+            state = state.with_temporary(Buffer(accumulator, state.program.globals[names[k]].shape, dtype))
+            names[k] = accumulator
+        fused = replace(fused, buffers=tuple(names))
+        if p.repair.deferred_op == "apply":
+            fused = _from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
     d = replace(state.definitions[p.target], action=fused)
     return place_in(state, p.target, d, p.ref, p.request), fused
 
@@ -176,23 +183,69 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     loops = state.loops(p.target)
     anchor = reduction_loops(node, loops)[0]
     index = original.action.index
-    acc = Load(writes(state.definitions[p.target].action)[0], index, p.query.dtype)
     axes = tuple((a, n) for a, n in original.axes if a not in original.reduced)
-    definition = Definition(axes, Store(original.action.buffers[0], index, _applied(p, acc, phi)))
     env = _only(state.axes[p.target], dict(axes))
-    name = fresh_name(names_in_use(state.program), f"{p.target}_final")
-    action = map_action(definition.action, lambda e: substitute(e, env))
     inside = loops[next(k for k, f in enumerate(loops) if f is anchor) + 1 :]
-    nest = _nest(state, Stage(name, action, node.when), inside)
-    return state.with_body(insert_after(state.program.body, anchor, nest)).define(name, definition, env)
+    accumulators = writes(state.definitions[p.target].action)
+    for k in reversed(range(_valued(original.action))):
+        acc = Load(accumulators[k], index, _accumulated(p))
+        definition = Definition(axes, Store(original.action.buffers[k], index, _applied(p, acc, phi, original, k)))
+        name = fresh_name(names_in_use(state.program), f"{p.target}_final{k or ''}")
+        action = map_action(definition.action, lambda e: substitute(e, env))
+        nest = _nest(state, Stage(name, action, node.when), inside)
+        state = state.with_body(insert_after(state.program.body, anchor, nest)).define(name, definition, env)
+    return state
+
+
+def _valued(action: Update) -> int:
+    """How many parts of what is folded are values, the others being their indices."""
+    width = len(action.values)
+    return width // 2 if REDUCERS[action.reducer].best else width
 
 
 def _only(env: Mapping[str, Expr], names: Mapping[str, Expr]) -> dict[str, Expr]:
     return {a: e for a, e in env.items() if a in names}
 
 
-def _applied(p: Plan, acc: Load, phi: Expr) -> Expr:
+def _accumulated(p: Plan) -> str:
+    """The dtype of the accumulator: one that an f is applied to holds ψ as it is."""
+    dtypes = (p.query.dtype, p.repair.body.dtype) if p.repair.deferred_op == "apply" else (p.query.dtype,)
+    return max(dtypes, key=lambda d: DTYPES[d].bits)
+
+
+def nothing(reducer: str, dtype: str) -> Const:
+    """What a reduction of nothing is: of max and min behind every element, -inf included."""
+    if REDUCERS[reducer].word in ("sum", "product"):
+        return REDUCERS[reducer].identity(dtype)[0]
+    return Const(-math.inf if reducer == "max" or REDUCERS[reducer].best == "gt" else math.inf, dtype)
+
+
+def _from_nothing(action: Update, dtype: str) -> Update:
+    """The fold with its values in `dtype`, from what comes behind every element."""
+    assert action.init is not None
+    k, start = _valued(action), nothing(action.reducer, dtype)
+    values = (cast(action.values[0], dtype), *[start] * (k - 1), *action.values[k:])
+    return replace(action, values=values, init=(*[start] * k, *action.init[k:]))
+
+
+def _chosen(p: Plan, acc: Load, f: Expr, original: Definition, k: int) -> Expr:
+    """f(acc), folded into what the target starts from; that alone where there was no element."""
+    assert isinstance(original.action, Update) and original.action.init is not None
+    start, parts = original.action.init[k], original.action.buffers
+    value = cast(fill(f, cast(acc, p.repair.body.dtype)), p.query.dtype)
+    if REDUCERS[p.query.reducer].best:
+        nowhere = original.action.init[len(parts) // 2 + k]
+        index = Load(parts[len(parts) // 2 + k], acc.index, nowhere.dtype)
+        return select(ne(index, nowhere), value, start)
+    if start != nothing(p.query.reducer, p.query.dtype):
+        value = binary(REDUCERS[p.query.reducer].op, start, value)
+    return select(p.some, value, start)
+
+
+def _applied(p: Plan, acc: Load, phi: Expr, original: Definition, k: int) -> Expr:
     """acc · φ or acc + φ; 1/x is applied as a division. A max or min of nothing stays the identity."""
+    if p.repair.deferred_op == "apply":
+        return _chosen(p, acc, phi, original, k)
     inverse = isinstance(phi, Op) and phi.name == "div" and phi.args[0] == Const(1.0, phi.dtype)
     if p.repair.deferred_op == "mul" and inverse and isinstance(phi, Op):
         value = binary("div", acc, cast(phi.args[1], acc.dtype))
@@ -200,5 +253,5 @@ def _applied(p: Plan, acc: Load, phi: Expr) -> Expr:
         value = binary(p.repair.deferred_op, acc, cast(phi, acc.dtype))
     if p.query.reducer == "sum":
         return value
-    (nothing,) = REDUCERS[p.query.reducer].identity(acc.dtype)
-    return select(ne(acc, nothing), value, nothing)
+    (start,) = REDUCERS[p.query.reducer].identity(acc.dtype)
+    return select(ne(acc, start), value, start)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune.fusion.monotone import fill, shown
+from neptune.fusion.powers import Exponential
 from neptune.fusion.prove import prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Query, Roles, Term, previous
 from neptune.fusion.symbols import Symbols, pretty
-from neptune.ir.expr import Const, Expr, Op, Select, Var, rewrite
+from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, rewrite, walk
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Candidate:
     rolls: tuple[Term, ...]
     casts: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
+    power: Exponential | None = None
 
 
 def over_steps(symbols: Symbols, rolls: tuple[Term, ...], e: Expr, steps: tuple[str, str] = ("", "'")) -> Expr:
@@ -45,6 +48,10 @@ def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None)
     # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
     on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
     records = []
+    if found.power is not None:
+        return _multiplied(query, symbols, found.power, at_end)
+    if found.deferred is not None and found.deferred_op == "apply":
+        return _ordered(query, symbols, found, found.deferred, at_end)
     if found.deferred is not None:
         # A guard only chooses 0 where φ is undefined: the identity is about where it is defined.
         phi = symbols.apply(rewrite(found.deferred, _unguarded))
@@ -76,6 +83,63 @@ def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None)
     how = "the exponent with r replaced by its contribution, as sums of monomials"
     records += [ObligationRecord("range", note, how) for note in found.ranges]
     return tuple(records)
+
+
+def _ordered(
+    query: Query, symbols: Symbols, found: Candidate, f: Expr, signs: tuple[tuple[str, str | None], ...]
+) -> tuple[ObligationRecord, ...]:
+    """A rising f, applied once to the element that was chosen."""
+    body, whole = found.body, query.value
+    if (
+        isinstance(body, Select)
+        and isinstance(whole, Select)
+        and body.pred == whole.pred
+        and isinstance(body.other, Const)
+    ):
+        # Where the mask is false both sides are -inf (inf): the last of all.
+        body, whole = body.then, whole.then
+    inner = body.args[0] if isinstance(body, Op) and body.name == "neg" else body
+    if inner in walk(whole):
+        symbols = symbols.opened(inner)
+    plus, g, psi = query.reducer, symbols.apply(whole), symbols.apply(body)
+    text = pretty(symbols.apply(shown(f)))
+    statement = f"g = f({pretty(psi)}), f(t) = {text}"
+    records = [prove_identity("split", statement, g, symbols.apply(fill(f, body)), signs)]
+    how = "f rises with t: the direction of each operator, and the sign facts of r"
+    return (
+        *records,
+        ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how),
+        ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", "one of the values of the original"),
+        ObligationRecord("range", "f(ψ) is computed as in the original, once", "one of the values of the original"),
+    )
+
+
+def _multiplied(
+    query: Query, symbols: Symbols, power: Exponential, signs: tuple[tuple[str, str | None], ...]
+) -> tuple[ObligationRecord, ...]:
+    """A product taken as exp of a sum of logarithms."""
+    if power.body in walk(query.value):
+        symbols = symbols.opened(power.body)
+    g, x, y = symbols.apply(query.value), Var("x", "float32"), Var("y", "float32")
+
+    def f(total: Expr, n: float) -> Expr:
+        return symbols.apply(power.at(total, Const(n, "float32")))
+
+    alone = f(power.body, 1.0)
+    pair = Op("mul", (f(x, 1.0), f(y, 1.0)), "float32")
+    positive = "ψ > 0 and φ(r) > 0 by their form, so that every logarithm is defined"
+    return (
+        prove_identity("split", f"g = {pretty(alone)}", g, alone, signs),
+        prove_identity(
+            "commute",
+            f"f(x, 1)*f(y, 1) = f(x + y, 2), f(t, n) = {pretty(f(Var('t', 'float32'), 1.0))}",
+            pair,
+            f(binary("add", x, y), 2.0),
+            signs,
+        ),
+        ObligationRecord("defined", positive, "sign facts, at the final r"),
+        ObligationRecord("range", "a sum of logarithms stays in range", "each is below 750, whatever the product is"),
+    )
 
 
 def _unguarded(e: Expr) -> Expr | None:

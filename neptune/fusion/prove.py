@@ -91,7 +91,7 @@ def sign(e: Expr, roles: Roles, *, empty: bool = False) -> str | None:
 
 def _load_sign(e: Load, roles: Roles, empty: bool) -> str | None:
     pred = roles.predecessor(e)
-    if pred is None or pred.value is None:
+    if pred is None or pred.value is None or pred.start is not None:
         return None
     of = sign(pred.value, roles, empty=empty)
     if pred.reducer == "prod":

@@ -22,27 +22,34 @@ from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.monotone import choice, masked
 from neptune.fusion.obligations import Candidate, over_steps, prove
-from neptune.fusion.prove import Unproved, not_negative, sign
+from neptune.fusion.powers import exponential
+from neptune.fusion.prove import Unproved, magnitude, not_negative, sign
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, Load, Op, Var, binary, cast, op, walk
 from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
 
 _T = Var("t", "float32")
 
 
-def defer(e: Expr, roles: Roles | Query, known: Mapping[str, Expr]) -> tuple[Expr | None, Expr]:
-    """e = φ · ψ with every factor φ(r) that can wait taken out; φ is None where there is none.
+def defer(
+    e: Expr, roles: Roles | Query, known: Mapping[str, Expr], sizes: Mapping[Expr, float] | None = None
+) -> tuple[Expr | None, Expr, float]:
+    """e = φ · ψ with every factor φ(r) that can wait taken out, and a bound on |ψ|; φ is None where there is none.
 
-    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load.
+    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load. `sizes` bounds loads.
 
-        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i])
+        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i]),  1
     """
-    part = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known)).split(e)
-    return (product(part.phis, _widest(part.phis)) if part.phis else None), part.psi
+    splitter = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known), bounds=dict(sizes or {}))
+    part = splitter.split(e)
+    phi = product(part.phis, _widest(part.phis)) if part.phis else None
+    return phi, part.psi, magnitude(part.psi, splitter.bounds)
 
 
 def _widest(parts: tuple[Expr, ...]) -> str:
@@ -121,6 +128,7 @@ def solve(query: Query) -> Repair:
         obligations=obligations,
         casts=found.casts,
         assumptions=_assumptions(query, found),
+        fold=None if found.power is None else "sum",
     )
 
 
@@ -138,10 +146,7 @@ def _unfit(query: Query) -> list[Problem]:
         return problems
     if not is_float(query.dtype):
         problems.append(Problem("roles", query.value, f"the accumulator is {query.dtype}: no factor passes through it"))
-    if query.reducer == "prod":
-        reason = "a product of n factors needs r to the power of n: counts are not supported yet"
-        problems.append(Problem("roles", query.value, reason))
-    elif query.reducer not in ("sum", "max", "min"):
+    if query.reducer not in ("sum", "prod", "max", "min") and not REDUCERS[query.reducer].best:
         problems.append(Problem("roles", query.value, f"no repair rules for the reducer {query.reducer}"))
     return problems
 
@@ -149,13 +154,27 @@ def _unfit(query: Query) -> list[Problem]:
 def _find(query: Query, problems: list[Problem]) -> Candidate | None:
     if not query.roles.reads(query.value):
         return Candidate(None, "mul", query.value, ())
+    if REDUCERS[query.reducer].best:
+        chosen = choice(query, problems)
+        return None if chosen is None else Candidate(chosen.f, "apply", chosen.psi, (), chosen.casts)
+    if query.reducer == "prod":
+        power = exponential(query, problems)
+        if power is None or query.count is None:
+            return None
+        return Candidate(power.f(query.count), "apply", power.body, (), power=power)
     if query.reducer in ("max", "min"):
         splitter = Splitter(query.roles)
         shifted = split_sum(query.value, splitter)
         if shifted is not None and shifted[0] is not None:
             return Candidate(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
+    order: list[Problem] = []
     splitter = Splitter(query.roles)
     split = splitter.split(query.value)
+    if query.reducer in ("max", "min") and (split.rolls or splitter.problems):
+        # What only orders its elements can wait as a whole: better than a repair in every iteration.
+        rising = masked(query, order)
+        if rising is not None:
+            return Candidate(rising.f, "apply", rising.psi, (), rising.casts)
     problems += splitter.problems
     problems += _directions(query.roles, split.rolls)
     if query.reducer in ("max", "min"):
@@ -168,6 +187,7 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
         reason = f"without the scale `{print_expr(deferred)}` the sum overflows where the expression does not"
         problems.append(Problem("defer", query.value, reason, "leave it in a kernel of its own"))
     if problems:
+        problems += order
         return None
     once = tuple(dict.fromkeys(splitter.casts))
     return Candidate(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
@@ -175,6 +195,13 @@ def _find(query: Query, problems: list[Problem]) -> Candidate | None:
 
 def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
     """What the kernel takes for granted and nothing proves."""
+    if found.power is not None:
+        return ("the product is exp of a sum of logarithms: its relative error is the absolute error of that sum",)
+    if REDUCERS[query.reducer].best and found.deferred is not None:
+        text = (
+            "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
+        )
+        return (text + "first, and the kernel the one that comes first before rounding",)
     if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
         return ()
     text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"

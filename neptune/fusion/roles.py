@@ -20,12 +20,14 @@ class Predecessor:
     `load` is how the target reads the accumulator (`m[b, h, i]`); `value` is what that reduction folds in
     at the same position of the fused axis, in the target's loop variables, or None where unknown.
     `repaired`: its accumulator is itself repaired in the loop, and so may move both ways.
+    `start`: what it starts from, where that is not the reducer's identity: its sign is then unknown.
     """
 
     load: Load
     reducer: str
     value: Expr | None
     repaired: bool = False
+    start: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Query:
     """What is asked of `solve`: may `stage` be fused into the loop of its predecessors, and how?
 
     `reducer` is the target's ⊕, `dtype` its accumulator's dtype, `value` its contribution g with the map
-    stages between inlined, `varying` the names of the target's reduction loop variables.
+    stages between inlined, `varying` the names of the target's reduction loop variables, `count` how many
+    elements it folds (None where that is known inside the loop only).
     """
 
     stage: str
@@ -66,6 +69,7 @@ class Query:
     value: Expr
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
+    count: Expr | None = None
 
     @property
     def roles(self) -> Roles:
@@ -122,8 +126,10 @@ class Repair:
 
     `kind` is "none" (nothing is rolled) or "rescale", where h(t, r, r') = t * `factor` is applied to the
     accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
-    folded instead of g.  `deferred` (or None) is applied once after the loop, X = acc * deferred or
-    acc + deferred by `deferred_op`, "mul" or "add".  `g` and `h` are text over `symbols`; `casts` names
+    folded instead of g.  `deferred` (or None) is applied once after the loop: X = acc * deferred or
+    acc + deferred by `deferred_op`, "mul" or "add", and by "apply" X = f(acc), f = `deferred` being an
+    expression over `monotone.HOLE`; `fold` is then the reducer of what is folded, if not the target's own ⊕.
+    `g` and `h` are text over `symbols`; `casts` names
     the float casts that the proof passed through and the code keeps; `assumptions` say what is not proved.
     """
 
@@ -139,6 +145,7 @@ class Repair:
     obligations: tuple[ObligationRecord, ...] = field(default=())
     casts: tuple[str, ...] = field(default=())
     assumptions: tuple[str, ...] = field(default=())
+    fold: str | None = None
 
 
 def previous(load: Load) -> Load:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
+from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
@@ -71,7 +72,12 @@ def _decision(p: Plan) -> Decision:
     r = p.repair
     details = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
     if r.deferred is not None:
-        details.append(f"deferred: {r.deferred_op} {print_expr(r.deferred)}, applied once behind the loop")
+        what = (
+            f"f(t) = {print_expr(shown(r.deferred))}"
+            if r.deferred_op == "apply"
+            else f"{r.deferred_op} {print_expr(r.deferred)}"
+        )
+        details.append(f"deferred: {what}, applied once behind the loop")
     details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
     details += [f"cast kept: {c}" for c in r.casts]
     details += [f"assumed, not proved: {a}" for a in r.assumptions]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neptune.fusion.roles import Roles
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, children
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, children, walk
 from neptune.ir.printer import print_expr
 
 
@@ -21,6 +21,12 @@ class Symbols:
 
     def text(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, print_expr(e)) for e, name in self.names)
+
+    def opened(self, part: Expr) -> Symbols:
+        """A table that names `part` instead of what holds it."""
+        inside = [name for e, name in self.names if part in walk(e)]
+        kept = tuple((e, name) for e, name in self.names if name not in inside)
+        return Symbols((*kept, (part, inside[0] if inside else "c")))
 
     def apply(self, e: Expr, rename: Mapping[Expr, str] | None = None) -> Expr:
         """`e` over symbols, without its float casts; `rename` adds names to the table."""

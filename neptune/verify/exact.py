@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Expr, Op
+from neptune.ir.expr import OPS, Const, Expr, Op
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Program, Stage, Update
 from neptune.ir.program import walk as walk_stmt
@@ -154,11 +154,10 @@ def _run(check: Check, make_model: MakeModel) -> ExactReport:
 
 def _difference(check: Check, instance: Instance, got: Mapping[str, Value] | EvaluationError) -> Counterexample | None:
     """How the programs differ on an instance."""
-    at = instance.sizes, instance.seed
     if isinstance(got, EvaluationError):
-        return Counterexample(*at, "", (), f"the transformed program fails: {got}")
+        return Counterexample(instance.sizes, instance.seed, "", (), f"the transformed program fails: {got}")
     different = _first_difference(instance.model, check, instance.expected, got)
-    return None if different is None else Counterexample(*at, *different)
+    return None if different is None else Counterexample(instance.sizes, instance.seed, *different)
 
 
 def _try(check: Check, make_model: MakeModel) -> ExactReport:
@@ -193,6 +192,19 @@ def _bound(check: Check, report: ExactReport) -> str:
     )
 
 
+def _takes_powers(check: Check) -> bool:
+    """Whether a program takes logarithms, or powers whose exponent is no constant."""
+
+    def found(e: Expr) -> bool:
+        return any(
+            isinstance(x, Op) and (x.name in ("log", "log2") or (x.name == "pow" and not isinstance(x.args[1], Const)))
+            for x in walk_expr(e)
+        )
+
+    program = check.original
+    return isinstance(program, Program) and any(found(e) for s in walk_stmt(program.body) for e in statement_exprs(s))
+
+
 def _decide(check: Check) -> ExactReport:
     field = _try(check, FieldPair)
     if depends_on_order(check.original) or depends_on_order(check.transformed):
@@ -201,6 +213,9 @@ def _decide(check: Check) -> ExactReport:
         ordered = _try(check, OrderedRationals)
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
     ordered = _try(check, lambda seed: OrderedRationals(seed, exact_constants=True))
+    if field.verdict == "rejected" and ordered.verdict != "rejected" and _takes_powers(check):
+        # log and pow are arbitrary functions in the field, what they are in the rationals.
+        return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
     note = f"ordered rationals: {ordered.verdict}"
     if field.accepted and ordered.verdict != "rejected":
         return replace(field, bound=_bound(check, field), notes=(*field.notes, note))

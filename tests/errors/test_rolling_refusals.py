@@ -54,7 +54,7 @@ def _abs_max(e: Expr, axis: te.Axis) -> te.Reduction:
         (over(lambda c, r: c * r, te.max), "the sign of r is unknown"),
         (over(lambda c, r: exp(c - r), of="sum"), "m is a sum: exp of it may overflow"),
         (over(lambda c, r: exp(c * 2.0 - r)), "what m folds in does not bound it"),
-        (over(lambda c, r: c * r, te.prod), "counts are not supported yet"),
+        (over(lambda c, r: c * r, te.prod), "is not known to be positive"),
     ],
 )
 def test_no_repair(program: Program, reason: str) -> None:
@@ -147,10 +147,10 @@ def test_a_reduction_of_its_own_between() -> None:
 
 
 def test_an_accumulator_that_is_itself_repaired_may_move_both_ways() -> None:
-    x = matrix("x")
+    x, w = matrix("x"), matrix("w")
     m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
-    top = per_row(lambda i, j: exp(x[i, j] - m[i]), name="top", fold=te.max)
-    sch = Schedule(build(per_row(lambda i, j: exp(exp(x[i, j]) - top[i])), name="p"))
+    top = per_row(lambda i, j: exp(x[i, j] - m[i]) * te.abs(w[i, j]), name="top", fold=te.max)
+    sch = Schedule(build(per_row(lambda i, j: exp(te.abs(w[i, j]) - top[i])), name="p"))
     sch.rolling_update("top", sch.loops("m")[1])
     assert "top is itself repaired in this loop" in refused(sch, "t", "m")
 
