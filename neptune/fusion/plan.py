@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -173,6 +174,9 @@ def _predecessor(
     best = {"gt": "max", "lt": "min"}.get(REDUCERS[action.reducer].best, "") if part == 0 else ""
     reducer = best or action.reducer
     complete = set(other.extents) <= set(env) and (best or len(action.values) == 1)
+    for between in frontier(state, name, nest).between:
+        with suppress(ScheduleError):
+            known = {**inliner(between, state.definitions[between]), **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
     start = None if action.init is None else action.init[part]
     if REDUCERS[reducer].width == 1 and (start,) == REDUCERS[reducer].identity(load.dtype):

@@ -70,10 +70,10 @@ def test_sums(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
         (S * M, "max", "the sign of r is unknown"),
         (S * M, "min", "the sign of r is unknown"),
         (exp(S - M) * C, "max", "turns the identity of max into 0"),
-        (exp(S - M), "min", "turns the identity of min into 0"),
-        (S * M, "prod", "counts are not supported yet"),
-        (S * M, "argmax", "no repair rules for the reducer argmax"),
-        (cast(S - M, "float16"), "max", "moments"),
+        (exp(S - M) * op("abs", C), "min", "turns the identity of min into 0"),
+        (S * M, "prod", "a product follows r through logarithms, and this is not known to be positive"),
+        (S * M, "argmax", "the sign of this factor is unknown"),
+        (cast(S - M, "float16") * cast(C, "float16"), "max", "moments"),
     ],
 )
 def test_other_reducers(g: Expr, reducer: str, reason: str) -> None:

@@ -54,7 +54,7 @@ def _abs_max(e: Expr, axis: te.Axis) -> te.Reduction:
         (over(lambda c, r: c * r, te.max), "the sign of r is unknown"),
         (over(lambda c, r: exp(c - r), of="sum"), "m is a sum: exp of it may overflow"),
         (over(lambda c, r: exp(c * 2.0 - r)), "what m folds in does not bound it"),
-        (over(lambda c, r: c * r, te.prod), "counts are not supported yet"),
+        (over(lambda c, r: c * r, te.prod), "is not known to be positive"),
     ],
 )
 def test_no_repair(program: Program, reason: str) -> None:

@@ -355,14 +355,9 @@ def privatize_a_choice():
 
 
 @case(FusionError)
-def roll_a_choice():
-    sch = Schedule(_best(after=True))
-    sch.rolling_update("best", sch.loops("top")[1])
-
-
-@case(FusionError)
-def roll_over_a_choice():
+def roll_a_choice_by_an_index_that_changes():
     x, axes = placeholder((M, N), name="x"), [reduce_axis((0, N), "j") for _ in range(2)]
-    value, _ = compute((M,), lambda i: argmax(x[i, axes[0]], axis=axes[0]), "best")
-    sch = Schedule(build(compute((M,), lambda i: sum(x[i, axes[1]] * value[i], axis=axes[1]), "s")))
+    value, at = compute((M,), lambda i: argmax(x[i, axes[0]], axis=axes[0]), "best")
+    s = compute((M,), lambda i: sum(x[i, axes[1]] * x[i, at[i]], axis=axes[1]), "s")
+    sch = Schedule(build([s, value]))
     sch.rolling_update("s", sch.loops("best")[1])

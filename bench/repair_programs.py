@@ -1,0 +1,196 @@
+"""Chains of reductions in one pass: what the repairs are for beyond attention, each with a float64 reference.
+
+`PROGRAMS` has one row a chain. `python -m bench.repairs` prints how each is repaired and why that is right; the
+numerical tests run them on every target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from neptune import Program
+from neptune.frontend import builder as te
+from neptune.frontend.builder import (
+    Tensor,
+    build,
+    compute,
+    exp,
+    log,
+    placeholder,
+    pow,
+    reduce_axis,
+    sqrt,
+    tanh,
+    top_k,
+    var,
+)
+from neptune.ir.expr import Expr
+
+Outputs = Sequence[torch.Tensor]
+ALPHA, BETA = 0.5, 0.25
+R, N, G = var("r"), var("n"), 5
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`program` in float32; `reference` computes its outputs from float64 inputs; `scales`: what inputs are tried."""
+
+    program: Callable[[], Program]
+    reference: Callable[..., Outputs]
+    scales: tuple[float, ...] = (1.0, 30.0, 1000.0)
+    infinite: bool = True
+    template: str = "softmax_online"
+
+
+def _matrix(name: str) -> Tensor:
+    return placeholder((R, N), "float32", name)
+
+
+def _row(value: Callable[[Expr, Expr], Expr], name: str, fold: Callable[..., te.Reduction] = te.sum) -> Tensor:
+    j = reduce_axis((0, N), "j")
+    return compute((R,), lambda i: fold(value(i, j), axis=j), name)
+
+
+def _softmax(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """m, e and l of a softmax over rows."""
+    m = _row(lambda i, j: x[i, j], "m", te.max)
+    e = compute((R, N), lambda i, j: exp(x[i, j] - m[i]), "e")
+    return m, e, _row(lambda i, j: e[i, j], "l")
+
+
+# --- choices and order ---------------------------------------------------------------------------
+
+
+def route(k: int) -> Program:
+    """The k most probable experts and their probabilities, from logits in one pass."""
+    x = _matrix("x")
+    _, e, l = _softmax(x)  # noqa: E741
+    p = compute((R, N), lambda i, j: e[i, j] / l[i], "p")
+    j = reduce_axis((0, N), "j")
+    best = compute((R,), lambda i: top_k(p[i, j], k, axis=j), "best")
+    return build(list(best), inputs=[x], name="route")
+
+
+def _route(k: int, x: torch.Tensor) -> Outputs:
+    # The order before rounding: far from the maximum probabilities underflow to equal ones.
+    at = x.sort(-1, descending=True, stable=True).indices[:, :k]
+    return [*torch.softmax(x, -1).gather(-1, at).unbind(-1), *at.unbind(-1)]
+
+
+def farthest() -> Program:
+    """max of log(exp(c) + r) and of tanh(c - r), min of r / (exp(c) + r), in which c falls."""
+    x = _matrix("x")
+    m, _, l = _softmax(x)  # noqa: E741
+    outputs = [
+        _row(lambda i, j: log(exp(tanh(x[i, j])) + l[i]), "soft", te.max),
+        _row(lambda i, j: tanh(x[i, j] - m[i]), "gate", te.max),
+        _row(lambda i, j: l[i] / (exp(tanh(x[i, j])) + l[i]), "share", te.min),
+    ]
+    return build(outputs, inputs=[x], name="farthest")
+
+
+def _farthest(x: torch.Tensor) -> Outputs:
+    e = torch.exp(x - x.amax(-1, True))
+    l = e.sum(-1, True)  # noqa: E741
+    soft = torch.log(torch.exp(torch.tanh(x)) + l).amax(-1)
+    share = (l / (torch.exp(torch.tanh(x)) + l)).amin(-1)
+    return [soft, torch.tanh(x - x.amax(-1, True)).amax(-1), share]
+
+
+def powers() -> Program:
+    """Π c^r with r = 1/Σ|x|, a weighted geometric mean."""
+    x = _matrix("x")
+    l = _row(lambda i, j: te.abs(x[i, j]) + 1.0, "l")  # noqa: E741
+    t = _row(lambda i, j: pow(te.abs(x[i, j]) + 0.5, 1.0 / l[i]), "t", te.prod)
+    return build([t, l], inputs=[x], name="powers")
+
+
+def _powers(x: torch.Tensor) -> Outputs:
+    l = (x.abs() + 1).sum(-1)  # noqa: E741
+    return [torch.exp(torch.log(x.abs() + 0.5).sum(-1) / l), l]
+
+
+# --- several predecessors --------------------------------------------------------------------------
+
+
+def performers() -> Program:
+    """The paper's three patterns."""
+    x, w, u = (_matrix(n) for n in "xwu")
+    m, _, l = _softmax(x)  # noqa: E741
+    outputs = [
+        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * w[i, j]), "g1"),
+        _row(lambda i, j: ALPHA * u[i, j] * exp(x[i, j] - m[i] - BETA * w[i, j]), "g2"),
+        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * w[i, j] * u[i, j]) / l[i], "g3"),
+    ]
+    return build(outputs, inputs=[x, w, u], name="performers")
+
+
+def _performers(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> Outputs:
+    m = x.amax(-1, True)
+    l = torch.exp(x - m).sum(-1, True)  # noqa: E741
+    score = torch.exp(x - m - BETA * w)
+    third = torch.exp(x - m - BETA * w * u) / l
+    return [(ALPHA * score).sum(-1), (ALPHA * u * score).sum(-1), (ALPHA * third).sum(-1)]
+
+
+def chain_of_five() -> Program:
+    """m → l → the mean under the softmax → what depends on it, twice; five results read by others or returned."""
+    x, w = _matrix("x"), _matrix("w")
+    m, e, l = _softmax(x)  # noqa: E741
+    mean = _row(lambda i, j: e[i, j] / l[i] * w[i, j], "mean")
+    outputs = [
+        _row(lambda i, j: e[i, j] / l[i] * w[i, j] * mean[i], "twice"),
+        _row(lambda i, j: tanh(w[i, j] - mean[i]), "far", te.max),
+        mean,
+        compute((R,), lambda i: m[i] + log(l[i]), "lse"),
+        m,
+    ]
+    return build(outputs, inputs=[x, w], name="chain_of_five")
+
+
+def _chain_of_five(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    p = torch.softmax(x, -1)
+    mean = (p * w).sum(-1)
+    return [mean * mean, torch.tanh(w - mean[:, None]).amax(-1), mean, torch.logsumexp(x, -1), x.amax(-1)]
+
+
+# --- several axes ----------------------------------------------------------------------------------
+
+
+def two_axes() -> Program:
+    """A softmax over two axes at once, a mean under it, and a Frobenius norm with what is divided by it."""
+    x, w = (placeholder((R, G, N), "float32", n) for n in "xw")
+
+    def over(
+        value: Callable[[Expr, Expr, Expr], Expr], name: str, fold: Callable[..., te.Reduction] = te.sum
+    ) -> Tensor:
+        k, j = reduce_axis((0, G), "k"), reduce_axis((0, N), "j")
+        return compute((R,), lambda i: fold(value(i, k, j), axis=[k, j]), name)
+
+    m = over(lambda i, k, j: x[i, k, j], "m", te.max)
+    l = over(lambda i, k, j: exp(x[i, k, j] - m[i]), "l")  # noqa: E741
+    mean = over(lambda i, k, j: exp(x[i, k, j] - m[i]) / l[i] * w[i, k, j], "mean")
+    square = over(lambda i, k, j: x[i, k, j] * x[i, k, j], "square")
+    cosine = over(lambda i, k, j: x[i, k, j] / sqrt(square[i] + 1e-6) * w[i, k, j], "cosine")
+    return build([mean, cosine], inputs=[x, w], name="two_axes")
+
+
+def _two_axes(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    p = torch.softmax(x.flatten(1), -1)
+    norm = torch.sqrt((x * x).sum((1, 2)) + 1e-6)
+    return [(p * w.flatten(1)).sum(-1), (x * w).sum((1, 2)) / norm]
+
+
+PROGRAMS: dict[str, Chain] = {
+    "softmax, top 3": Chain(partial(route, 3), partial(_route, 3)),
+    "softmax, top 1": Chain(partial(route, 1), partial(_route, 1)),
+    "order": Chain(farthest, _farthest),
+    "powers": Chain(powers, _powers, infinite=False),
+    "Performers": Chain(performers, _performers, scales=(1.0, 3.0), infinite=False),
+    "chain of five": Chain(chain_of_five, _chain_of_five, infinite=False),
+    "two axes": Chain(two_axes, _two_axes, scales=(1.0, 30.0), infinite=False),
+}
