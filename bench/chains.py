@@ -253,12 +253,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for chain in (c for c in CHAINS if c.name in options.chains):
         rows.append(measure(chain, options.targets or present_targets(), offline, options.depth))
         print(f"{chain.name}: {rows[-1].get('of limit', 'refused')}", file=sys.stderr, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
     for table in tables(rows, offline):
         Console(width=None if sys.stdout.isatty() else 220).print(table)
     failed = sum(row.get("of limit", 0.0) > 1 for row in rows)
     print(f"{len(rows)} chains, {sum('refused' in r for r in rows)} refused, {failed} above the limit")
-    if options.json:
-        options.json.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
     return 1 if failed else 0
 
 
