@@ -111,6 +111,10 @@ def families(chain: Chain, program: neptune.Program, rows: int, cols: int) -> It
     for name, dtype in whole.items():
         drawn[name] = rng.integers(-127, 128, shapes[name]) if dtype == "int8" else rng.integers(0, cols, shapes[name])
     floats = {n: s for n, s in shapes.items() if n not in whole}
+    if chain.group in ("norm", "sums"):
+        # Where squares cancel: a spread of one about a mean of thousands.
+        far = {n: rng.standard_normal(s) + (3000.0 if s[0] == rows else 0.0) for n, s in floats.items()}
+        yield "far from zero", {**far, **drawn, **{n: far[n] - 2990.0 for n in chain.positive}}
     for axis in (-1, -2):
         for name, arrays in input_families(floats, axis=axis):
             if axis == -2 and not name.startswith(("needle", "zero")):
