@@ -77,7 +77,7 @@ def route(k: int) -> Program:
 
 def _route(k: int, x: torch.Tensor) -> Outputs:
     # The order before rounding: far from the maximum probabilities underflow to equal ones.
-    at = x.sort(-1, descending=True, stable=True).indices[:, :k]
+    at = x.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     return [*torch.softmax(x, -1).gather(-1, at).unbind(-1), *at.unbind(-1)]
 
 
