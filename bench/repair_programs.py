@@ -158,6 +158,35 @@ def _chain_of_five(x: torch.Tensor, w: torch.Tensor) -> Outputs:
     return [mean * mean, torch.tanh(w - mean[:, None]).amax(-1), mean, torch.logsumexp(x, -1), x.amax(-1)]
 
 
+def from_infinity() -> Program:
+    """A softmax whose maximum starts from -inf, as it is often written by hand, and a minimum from inf."""
+    x, w = _matrix("x"), _matrix("w")
+    m = _row(lambda i, j: x[i, j], "m", partial(te.max, init=float("-inf")))
+    e = compute((R, N), lambda i, j: exp(x[i, j] - m[i]), "e")
+    l = _row(lambda i, j: e[i, j], "l")  # noqa: E741
+    low = _row(lambda i, j: w[i, j], "low", partial(te.min, init=float("inf")))
+    outputs = [_row(lambda i, j: e[i, j] / l[i] * w[i, j], "o"), l, m, _row(lambda i, j: exp(low[i] - w[i, j]), "u")]
+    return build(outputs, inputs=[x, w], name="from_infinity")
+
+
+def _from_infinity(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    m, low = x.amax(-1), w.amin(-1)
+    e = torch.exp(x - m[:, None])
+    return [(torch.softmax(x, -1) * w).sum(-1), e.sum(-1), m, torch.exp(low[:, None] - w).sum(-1)]
+
+
+def greedy() -> Program:
+    """The most probable token and its probability: what an argmax found is the maximum of a softmax."""
+    x, j = _matrix("x"), reduce_axis((0, N), "j")
+    m, at = compute((R,), lambda i: te.argmax(x[i, j], axis=j), "best")
+    l = _row(lambda i, j: exp(x[i, j] - m[i]), "l")  # noqa: E741
+    return build([compute((R,), lambda i: 1.0 / l[i], "p"), at], inputs=[x], name="greedy")
+
+
+def _greedy(x: torch.Tensor) -> Outputs:
+    return [torch.softmax(x, -1).amax(-1), x.argmax(-1)]
+
+
 # --- several axes ----------------------------------------------------------------------------------
 
 
@@ -189,6 +218,8 @@ PROGRAMS: dict[str, Chain] = {
     "softmax, top 3": Chain(partial(route, 3), partial(_route, 3)),
     "softmax, top 1": Chain(partial(route, 1), partial(_route, 1)),
     "order": Chain(farthest, _farthest),
+    "from -inf": Chain(from_infinity, _from_infinity),
+    "greedy": Chain(greedy, _greedy),
     "powers": Chain(powers, _powers, infinite=False),
     "Performers": Chain(performers, _performers, scales=(1.0, 3.0), infinite=False),
     "chain of five": Chain(chain_of_five, _chain_of_five, infinite=False),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.infinite import bounded
 from neptune.fusion.plan import Plan, place_in
 from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles
@@ -47,8 +48,7 @@ class Chain:
                 axes, factor = self.taken[x.buffer]
                 known[x.buffer] = substitute(factor, dict(zip(axes, x.index, strict=True)))
         phi, psi = defer(whole, roles, known)
-
-        return phi, rewrite(psi, self._inside)
+        return phi, bounded(rewrite(psi, self._inside), dict(self.plan.infinite))
 
     def _inside(self, x: Expr) -> Expr | None:
         if isinstance(x, Load) and x.buffer in self.alias:

@@ -121,7 +121,7 @@ def starts_elsewhere():
 @case(FusionError)
 def predecessor_starts_at_infinity():
     x = matrix("x")
-    m = per_row(lambda i, j: x[i, j], "m", lambda e, axis: te.max(e, axis=axis, init=float("-inf")))
+    m = per_row(lambda i, j: x[i, j], "m", lambda e, axis: te.max(e, axis=axis, init=float("inf")))
     roll(build(per_row(lambda i, j: exp(x[i, j] - m[i])), name="p"))
 
 
