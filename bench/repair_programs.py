@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from neptune import Program
+from neptune import FusionError, Program, Schedule
 from neptune.frontend import builder as te
 from neptune.frontend.builder import (
     Tensor,
@@ -225,3 +225,58 @@ PROGRAMS: dict[str, Chain] = {
     "chain of five": Chain(chain_of_five, _chain_of_five, infinite=False),
     "two axes": Chain(two_axes, _two_axes, scales=(1.0, 30.0), infinite=False),
 }
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def _over(g: Callable[[Expr, Expr], Expr], of: str = "max", fold: Callable[..., te.Reduction] = te.sum) -> Program:
+    """t = fold over j of g(x, m), m being the maximum, the sum or the largest absolute value of x."""
+    x = _matrix("x")
+    folds: dict[str, Callable[..., te.Reduction]] = {
+        "max": te.max,
+        "sum": te.sum,
+        "abs": lambda e, axis: te.max(te.abs(e), axis=axis),
+    }
+    m = _row(lambda i, j: x[i, j], "m", folds[of])
+    return build(_row(lambda i, j: g(x[i, j], m[i]), "t", fold), inputs=[x], name="p")
+
+
+REFUSED: dict[str, tuple[Callable[[], Program], str]] = {
+    "Σ|c - mean|": (lambda: _over(lambda c, r: te.abs(c - r / N.astype("float32")), "sum"), "abs of a sum"),
+    "Σ sin(r c)": (lambda: _over(lambda c, r: te.sin(c * r)), "sin mixes r and c"),
+    "Σ tanh(c - r)": (lambda: _over(lambda c, r: tanh(c - r)), "tanh mixes r and c"),
+    "max r c, sign unknown": (lambda: _over(lambda c, r: c * r, fold=te.max), "the sign of r is unknown"),
+    "max log(e^c + r), sign unknown": (
+        lambda: _over(lambda c, r: log(exp(c) + r), fold=te.max),
+        "log rises or falls where its argument is positive",
+    ),
+    "Π c^r, sign unknown": (lambda: _over(lambda c, r: pow(c, r), fold=te.prod), "not known to be positive"),
+    "quantise to int8 under a running scale": (
+        lambda: _over(lambda c, r: te.round(c / r * 127.0).astype("int8").astype("float32"), "abs"),
+        "rounds in absolute steps",
+    ),
+    "Σ int(exp(c - r))": (
+        lambda: _over(lambda c, r: (exp(c - r) * 127.0).astype("int32").astype("float32")),
+        "rounds in absolute steps",
+    ),
+    "max exp(c - r) sin c": (
+        lambda: _over(lambda c, r: exp(c - r) * te.sin(c), fold=te.max),
+        "turns the identity of max into 0",
+    ),
+    "Σ exp(c - r), r a sum": (lambda: _over(lambda c, r: exp(c - r), "sum"), "may overflow at an intermediate value"),
+}
+"""Name → a program whose `t` has no repair in the loop of `m`, and what the reason says."""
+
+
+def refusal(name: str) -> str:
+    """The message of a refusal; the schedule must be, as a text, what it was before."""
+    sch = Schedule(REFUSED[name][0]())
+    before = str(sch.program), str(sch.trace), sch.decisions
+    try:
+        sch.rolling_update("t", sch.loops("m")[1])
+    except FusionError as error:
+        if before != (str(sch.program), str(sch.trace), sch.decisions):
+            raise AssertionError(f"{name}: a refused request changed the schedule") from error
+        return str(error)
+    raise AssertionError(f"{name}: not refused")
