@@ -77,7 +77,12 @@ def _parts(state: State, ref: Loop) -> _Parts:
     }
     chosen = {s.name for s in state.program.scalars if s.upto is not None}
     host = next((s for (kind, _), s in state.copies.items() if kind == PART_OF), None)
-    if host is None or not any(f is loop for f in state.loops(host)) or loop.hi not in map(Var, chosen):
+    if (
+        host is None
+        or not any(f is loop for f in state.loops(host))
+        or not isinstance(loop.hi, Var)
+        or loop.hi.name not in chosen
+    ):
         wrong = f"`{ref.var}` is no loop over parts whose number a launch chooses"
         raise ScheduleError(request, wrong, hint='split_k(loop, "NUM_SPLITS"), and bind the loop that it returns')
     nest = next(n for n in _nests(state.program.body) if any(f is loop for f in _loops(n)))

@@ -18,7 +18,7 @@ A masked piece of at most one iteration becomes an `if`.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from math import inf
 
 from neptune.errors import ScheduleError
@@ -145,7 +145,7 @@ def _with_mask(loop: For, stage: Stage, guard: Expr) -> For:
 
 
 def _drop(s: Stmt, var: str, solved: frozenset[Expr], scope: Scope, loops: tuple[For, ...]) -> Stmt:
-    """The clean piece: every conjunct that was `solved`, or on the loop provably holds, is gone from guards and selects.
+    """The clean piece: conjuncts that were `solved`, or on the loop provably hold, are gone from guards and selects.
 
     Others stay even where the facts imply them: one guard on rows in all pieces shows that they work on the
     same elements.
@@ -240,19 +240,23 @@ def partition(state: State, ref: Loop) -> State:
 
 
 def _one_tile(end: Expr, hi: Expr) -> bool:
-    """True for the end of the whole tiles in a tiled range, or in a part of one: at most one tile is left."""
-    return isinstance(end, Op) and end.name == "floordiv" and ceildiv(*end.args) in _least(hi)
+    """True for the end of the whole tiles in a tiled range: at most one tile is left."""
+    return isinstance(end, Op) and end.name == "floordiv" and hi == ceildiv(*end.args)
 
 
-def _least(e: Expr) -> tuple[Expr, ...]:
-    """The expressions of which `e` is the least."""
-    return e.args if isinstance(e, Op) and e.name == "min" else (e,)
+def _last_tile(r: Range) -> tuple[Expr, Expr] | None:
+    """The tile of a range that alone is not whole, where there is such, and the end of those before it.
 
-
-def _before(last: Expr, hi: Expr) -> Expr:
-    """min(last, hi) of a last tile that is not whole: `hi` is as many tiles at most as there are, whole or not."""
-    assert isinstance(last, Op)
-    return reduce(minimum, [last, *(e for e in _least(hi) if e != ceildiv(*last.args))])
+    A part [z*T, min(z*T + T, cdiv(n, B))) of the tiles of n elements need not reach the one at n // B.
+    """
+    if r.begins or r.ends is None or len(r.ends) != 1:
+        return None
+    (last,) = r.ends
+    if r.lo == ZERO or not isinstance(last, Op) or last.name != "floordiv":
+        return (last, last) if r.lo == ZERO and _one_tile(last, r.hi) else None
+    ends = r.hi.args if isinstance(r.hi, Op) and r.hi.name == "min" else (r.hi,)
+    others = [e for e in ends if e != ceildiv(*last.args)]
+    return None if len(others) == len(ends) else (last, reduce(minimum, [last, *others]))
 
 
 def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
@@ -268,6 +272,10 @@ def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     return begin, end
 
 
+def _iteration(loop: For, at: Expr) -> Stmt:
+    return map_exprs(loop.body, lambda e: substitute(e, {loop.var: at}))
+
+
 def _cut(
     state: State, loop: For, outer: tuple[For, ...], solved: list[Solved], carried: frozenset[str], data: DataBounds
 ) -> State:
@@ -280,11 +288,8 @@ def _cut(
         if r.begins is None or r.ends is None:
             pieces.append(replace(whole, lo=r.lo, hi=r.hi))
             continue
-        last = r.ends[0] if len(found) == len(r.ends) == 1 and not r.begins and _one_tile(r.ends[0], r.hi) else None
-        if last is not None and r.lo != ZERO:
-            begin, end = r.lo, _before(last, r.hi)
-        else:
-            begin, end = _clean_range(loop, r, scope_of(state.program, outer))
+        last = _last_tile(r) if len(found) == 1 else None
+        begin, end = (r.lo, last[1]) if last else _clean_range(loop, r, scope_of(state.program, outer))
         clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *r.facts))
         clean_scope = scope_of(state.program, (*outer, clean_loop))
         clean = replace(clean_loop, body=_drop(loop.body, loop.var, dropped, clean_scope, ()))
@@ -292,15 +297,13 @@ def _cut(
             pieces.append(replace(whole, lo=r.lo, hi=begin))
         pieces.append(clean)
         if last is not None:
-            env = {loop.var: last}
-            body = map_exprs(whole.body, partial(substitute, env=env))
-            here = binary("lt", last, r.hi)
-            # A part of a range need not reach so far.
-            pieces.append(If(here if r.lo == ZERO else logical_and(binary("le", r.lo, last), here), body))
+            here = binary("lt", last[0], r.hi)
+            here = here if r.lo == ZERO else logical_and(binary("le", r.lo, last[0]), here)
+            pieces.append(If(here, _iteration(whole, last[0])))
         elif r.ends:
             pieces.append(replace(whole, lo=end, hi=r.hi))
         verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")
-    used = [e for p in pieces for e in ([p.lo, p.hi] if isinstance(p, For) else [])]
+    used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
     texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
     summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
     note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)

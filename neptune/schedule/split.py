@@ -21,9 +21,22 @@ from functools import reduce
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, poly, scope_of, to_expr
-from neptune.ir.expr import Const, Expr, Op, Var, binary, ceildiv, loads, minimum, substitute, variables
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Op,
+    Var,
+    binary,
+    cast,
+    ceildiv,
+    loads,
+    minimum,
+    select,
+    substitute,
+    variables,
+)
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, for_loops, map_exprs, stages
+from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
 from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
@@ -71,7 +84,8 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
     body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
     for end in ends:
-        body = add_guard(body, binary("lt", whole, end))
+        tail = binary("lt", whole, end)
+        body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
     nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
@@ -81,6 +95,8 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
 
 def _tiles(program: Program, loop: For, factor: Expr, request: str) -> tuple[Expr, Expr, list[Expr]]:
     """The range of the loop over tiles, and the ends that its last tile may run over."""
+    if loop.lo == ZERO:
+        return ZERO, ceildiv(loop.hi, factor), [] if _divides(program, factor, loop.hi) else [loop.hi]
     lo = _quotient(loop.lo, factor)
     if lo is None:
         raise ScheduleError(
@@ -88,7 +104,7 @@ def _tiles(program: Program, loop: For, factor: Expr, request: str) -> tuple[Exp
             f"`{loop.var}` starts at {print_expr(loop.lo)}, which is no multiple of {print_expr(factor)}",
             hint="split by what the parts are a multiple of",
         )
-    ends = loop.hi.args if isinstance(loop.hi, Op) and loop.hi.name == "min" and loop.lo != ZERO else (loop.hi,)
+    ends = loop.hi.args if isinstance(loop.hi, Op) and loop.hi.name == "min" else (loop.hi,)
     tiles = [_quotient(end, factor) for end in ends]
     over = [end for end, n in zip(ends, tiles, strict=True) if n is None and not _divides(program, factor, end)]
     counts = [ceildiv(end, factor) if n is None else n for end, n in zip(ends, tiles, strict=True)]
@@ -110,6 +126,17 @@ def _quotient(e: Expr, factor: Expr) -> Expr | None:
 def _without(atoms: tuple[Expr, ...], one: Expr) -> tuple[Expr, ...]:
     k = atoms.index(one)
     return (*atoms[:k], *atoms[k + 1 :])
+
+
+def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
+    """Loops that take their range from data at `names` are empty where `tail` is false: there is no data.
+
+    `for j in [0, length[i0*4 + i1])`   →   `for j in [0, select(i0*4 + i1 < m, length[i0*4 + i1], 0))`
+    """
+    s = with_stmts(s, tuple(_guarded_bounds(p, tail, names) for p in sub_stmts(s)))
+    if not isinstance(s, For) or not any(variables(x) & names for e in (s.lo, s.hi) for x in loads(e)):
+        return s
+    return replace(s, hi=select(tail, s.hi, cast(ZERO, s.hi.dtype)), lo=select(tail, s.lo, cast(ZERO, s.lo.dtype)))
 
 
 def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:

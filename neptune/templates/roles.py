@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Const, Expr, Var, variables
-from neptune.ir.program import Update, writes
+from neptune.ir.program import Update
 from neptune.schedule.alignment import Axes, Axis
 from neptune.schedule.pack import group_sizes, reads_each, row_shared
 from neptune.schedule.schedule import ScheduleBase
@@ -98,7 +98,8 @@ def _fused_axis(sch: ScheduleBase, given: Axis | None = None) -> tuple[Axes, Axi
     for axes in (apart, joined):
         for early in folds:
             later = reaches(sch, [early])
-            for a in (a for a in sch.definition(early).reduced if given in (None, (early, a))):
+            # Of several axes the last: it is the one that lies densely in memory.
+            for a in (a for a in reversed(sch.definition(early).reduced) if given in (None, (early, a))):
                 shared = [s for s in folds if _reduces(sch, axes, s, (early, a))]
                 over = [s for s in folds if axes.of(s, (early, a)) is not None]
                 kind = 2 if any(s in later for s in shared) else 1 if len(over) > 1 else 0
@@ -192,10 +193,6 @@ def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
     few = isinstance(rows, Const) and rows.value <= FEW_ROWS
     if heads is None or not (few or always):
         return False
-    results = {b.name for b in sch.program.outputs}
-    for stage in sch.stages:
-        if sch.consumers(stage) and results & set(writes(sch.definition(stage).action)):
-            sch.cache_write(stage)
     sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
     return True
 

@@ -172,7 +172,7 @@ def test_generated_code() -> None:
     source = decode().for_target("cuda:80").source
     assert len(re.findall(r"tl\.dot\(", source)) == 4
     assert '"NUM_SPLITS"' in re.findall(r"do_not_specialize=\[(.*?)\]", source, re.S)[0]
-    check_golden("decode_gqa_pointer.py.txt", source)
+    check_golden("flash_decoding_gqa_pointer.py.txt", source)
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
@@ -199,7 +199,9 @@ def test_chosen_by_shapes() -> None:
     assert neptune.compile(program, target="llvm", shapes=few).explain(json=True)["template"] == "flash_decoding"
     many = {"batch": 8, "heads": 32, "s_q": 2048, "s_kv": 2048}
     for shapes in (many, None, {"s_q": 1}):
-        assert neptune.compile(program, target="llvm", shapes=shapes).explain(json=True)["template"] == "flash_attention"
+        assert (
+            neptune.compile(program, target="llvm", shapes=shapes).explain(json=True)["template"] == "flash_attention"
+        )
 
 
 def test_a_chain_it_has_no_repair_for_is_refused() -> None:
@@ -245,7 +247,9 @@ def test_numbers_of_parts_are_given_or_chosen() -> None:
 
 
 def test_bounds_fix_the_launch() -> None:
-    bounded = neptune.compile(log_sum_exp(), "flash_decoding", target="llvm", bounds={"n": 4096}, params={"BLOCK_N": 16})
+    bounded = neptune.compile(
+        log_sum_exp(), "flash_decoding", target="llvm", bounds={"n": 4096}, params={"BLOCK_N": 16}
+    )
     assert bounded.workspace(r=1) == bounded.workspace(r=1, n=1) > ALIGNMENT
     for n in (1, 50, 4096):
         x = torch.randn(1, n)

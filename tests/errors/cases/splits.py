@@ -195,5 +195,3 @@ for _name, _act in CALLS.items():
 @case(ScheduleError)
 def compile_for_no_parts():
     neptune.compile(log_sum_exp(), "flash_decoding", target="llvm", params={"NUM_SPLITS": 0})
-
-
