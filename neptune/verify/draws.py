@@ -140,7 +140,7 @@ def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, seen: C
 def _sizes(check: Check, rng: np.random.Generator, ease: int, seen: Counter[Hashable]) -> Sizes:
     """Of a few sizes, those with the most cases that earlier instances had not, or had more rarely."""
     programs = check.original, check.transformed
-    drawn = [draw_sizes(*programs, rng, check.tunables, ease, check.near) for _ in range(CANDIDATES)]
+    drawn = [draw_sizes(*programs, rng, check.tunables, ease, check.near, k % 2 == 1) for k in range(CANDIDATES)]
     if any(volume(check.original, sizes) > check.budget for sizes in drawn):
         raise TooLarge("its constant dimensions are too large to be evaluated exactly")
     return max(drawn, key=lambda sizes: sum(RARE ** seen[case] for case in check.cases_at(sizes)))
