@@ -237,8 +237,8 @@ def check_exact(
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
-    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not raised;
-    EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
+    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is
+    reported, not raised; EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
     small where that is safe; a rejection is confirmed on the programs as they are.
     """
     small_original, small = shrink(original, transformed)

@@ -27,13 +27,14 @@ from tests.moment_examples import COLUMNS, EXAMPLES, Example, count, linear, row
 ROW, COL = Var("i"), Var("j")
 X, W, H = Load("x", (ROW, COL), "float32"), Load("w", (ROW, COL), "float32"), Load("h", (ROW, COL), "float16")
 S, Q = Load("s", (ROW,), "float32"), Load("q", (ROW,), "float32")
-N = cast(Var("n"), "float32")
+LENGTH = Var("n")
+N = cast(LENGTH, "float32")
 MEAN = S / N
 SUM = Predecessor(S, "sum", X)
 SIZES = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8}, {"r": 2, "n": 3})
 
 
-def ask(g: Expr, *preds: Predecessor, count: Expr = Var("n"), dtype: str = "float32") -> Repair:
+def ask(g: Expr, *preds: Predecessor, count: Expr = LENGTH, dtype: str = "float32") -> Repair:
     return solve(Query("o", "sum", dtype, g, preds or (SUM,), frozenset({"j"}), count))
 
 
@@ -84,7 +85,7 @@ def test_what_waits_is_taken_out_first() -> None:
 
 
 def test_means_and_what_follows_them() -> None:
-    def running(g: Expr, *preds: Predecessor, count: Expr = Var("n")) -> str:
+    def running(g: Expr, *preds: Predecessor, count: Expr = LENGTH) -> str:
         r = ask(g, *preds, count=count)
         assert r.moments is not None
         return print_expr(r.moments.shifts[0].running)
@@ -248,8 +249,7 @@ def test_kernels(name: str) -> None:
     kernel = neptune.compile(example.make(), target="interpret")
     assert len(kernel.facts.kernels) == 1 and not kernel.facts.temporaries
     assert kernel.facts.traversals["x"] == (2 if name == "layer_norm" else 1)
-    assert "T' of" in kernel.explain() or "proved update" in kernel.explain()
-    scale = {"constant": 1.0}
+    assert "h0 = t0" in kernel.explain() and "assumed, not proved" in kernel.explain()
     for kind in KINDS:
         for r, n in ((3, 300), (2, 1)):
             given = draw(example, kind, r, n)
@@ -258,11 +258,13 @@ def test_kernels(name: str) -> None:
             kernel(*given, out=out)
             # Of rows without variance only rounding errors are left to divide.
             if kind == "constant" or n == 1:
-                size = float(torch.stack([t.abs().max() for t in given]).max()) * scale.get(kind, 1.0)
+                size = float(torch.stack([t.abs().max() for t in given]).max())
                 assert torch.isfinite(out).all() and (out.abs() <= size**3 * n * 1e-3 + want.abs()).all(), (kind, n)
                 continue
             two = error(example.two_pass(*given), want)
-            assert error(out, want) <= max(10 * two, 3e-6), (kind, n, error(out, want), two)
+            # A third power of what one element is far from the others has an error of its own.
+            least = 1e-5 if name == "skewness" else 1e-6
+            assert error(out, want) <= max(10 * two, least), (kind, n, error(out, want), two)
 
 
 @pytest.mark.parametrize("name", ["variance", "skewness", "layer_norm_linear", "inertia"])
@@ -298,7 +300,8 @@ def test_a_standard_deviation_is_never_nan() -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_compiles(target: str) -> None:
-    kernel = neptune.compile(EXAMPLES["layer_norm_linear"].make(), target="interpret")
+    tiles = {"BLOCK_M": 32, "BLOCK_N": 32}
+    kernel = neptune.compile(EXAMPLES["layer_norm_linear"].make(), target="interpret", params=tiles)
     (found,) = kernel.resources(target)
     assert not found.spill_bytes
 
