@@ -25,6 +25,7 @@ from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.inverse import inverse
 from neptune.fusion.moments import Found as FoundMoments
 from neptune.fusion.moments import describe_moments, find_moments
 from neptune.fusion.monotone import choice, masked
@@ -289,6 +290,8 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
     lines += [f"    … and {len(listed) - 8} more"] if len(listed) > 8 else []
     for p in list(dict.fromkeys(problems))[:3]:
         lines.append(f"{p.strategy}: `{_short(pretty(symbols.apply(p.part)))}`: {p.reason}")
+    if not any(p.strategy == "roles" for p in problems) and (line := _no_inverse(query)) is not None:
+        lines.append(line)
     hints = [p.hint for p in problems if p.hint is not None]
     changing = " and ".join(f"`{p.load.buffer}`" for p in reads) or "its predecessors"
     return FusionError(
@@ -298,6 +301,14 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
         hint=hints[0] if hints else None,
         where=f"{query.stage}: {query.reducer} of {_short(print_expr(query.value), 100)}",
     )
+
+
+def _no_inverse(query: Query) -> str | None:
+    """What Theorem 4.3 would give, where that is no repair."""
+    found = inverse(query)
+    if found is None or found.commute is not None:
+        return None
+    return f"inverse: `{found.h}`: not shown to commute with {query.reducer}"
 
 
 def _reads_line(query: Query, reads: list[Predecessor]) -> str:
