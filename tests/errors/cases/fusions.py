@@ -238,6 +238,7 @@ def moments_not_proved(monkeypatch):
 
     # As below: nothing is known that gets there.
     monkeypatch.setattr(repair, "prove_moments", unproved)
+    repair.solve.cache_clear()
     roll(_centred(), into="s")
 
 
