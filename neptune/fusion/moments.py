@@ -53,7 +53,7 @@ class Found:
 
 def find_moments(query: Query, problems: list[Problem]) -> Found | None:
     """The moments of a sum; None where it has none, with the reasons added to `problems`."""
-    if query.reducer != "sum" or query.count is None or len(query.varying) != 1:
+    if query.reducer != "sum" or query.count is None:
         return None
     shifts, odd = find_shifts(query.value, query.roles, query.count)
     problems += odd
