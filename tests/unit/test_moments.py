@@ -35,7 +35,7 @@ SIZES = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8}, {"r": 2, "n": 3}
 
 
 def ask(g: Expr, *preds: Predecessor, count: Expr = LENGTH, dtype: str = "float32") -> Repair:
-    return solve(Query("o", "sum", dtype, g, preds or (SUM,), frozenset({"j"}), count))
+    return solve(Query("o", "sum", dtype, g, preds or (SUM,), frozenset({"j"}), count, vector=True))
 
 
 def fused(example: Example, into: Program | None = None) -> tuple[Program, Schedule]:
@@ -131,8 +131,14 @@ def test_refused(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
     assert len(message.splitlines()) <= 20
 
 
+def test_who_does_not_ask_for_a_vector_gets_none() -> None:
+    """Whatever else works with repairs of one accumulator would drop the others."""
+    with pytest.raises(FusionError, match="r is added to what is folded"):
+        solve(Query("o", "sum", "float32", (X - MEAN) * (X - MEAN), (SUM,), frozenset({"j"}), LENGTH))
+
+
 def test_a_float16_accumulator_is_refused() -> None:
-    with pytest.raises(FusionError, match="moments of float16 overflow"):
+    with pytest.raises(FusionError, match="float16 is too narrow"):
         ask((H - cast(MEAN, "float16")) * H, dtype="float16")
 
 
