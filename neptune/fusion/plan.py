@@ -113,6 +113,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
         count=count(d),
+        vector=True,
     )
     for e in others:
         if query.roles.reads(e):
