@@ -1,9 +1,11 @@
 """Figures 10 and 11: rolling update of Figure 1 step by step, and privatisation on top of it.
 
-    python -m appendix_examples.figures_10_11
+python -m appendix_examples.figures_10_11
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import neptune
 from appendix_examples.figure_1 import expression, result
@@ -14,9 +16,9 @@ def original() -> neptune.Program:
     return as_program(expression(), name="figure_10")
 
 
-def privatised() -> neptune.Schedule:
+def privatised(m: Any = 2, n: Any = 4) -> neptune.Schedule:
     """Figure 11: tiles of two columns, the rolling update over tiles, and a local accumulator for each tile."""
-    sch = neptune.Schedule(original())
+    sch = neptune.Schedule(as_program(expression(m, n), name="figure_11"))
     sch.inline("xexp")
     j1, _ = sch.split(sch.loops("xmax")[1], 2)
     sch.rolling_update("xsum", j1)

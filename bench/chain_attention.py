@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
+from bench.cases import Case
 from bench.chain_programs import (
     COLS,
     EPS,
@@ -36,6 +38,7 @@ from neptune.frontend.builder import (
 )
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
+from neptune.ops.attention import OPERATORS
 from neptune.verify.domains import Array
 
 LAMBDA = 0.3
@@ -197,6 +200,19 @@ def _qk_norm64(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
     return (softmax64(_scaled64(_half(rms64(q)), _half(rms64(k)))) @ v,)
 
 
+def _operator(name: str) -> Chain:
+    """One of the paper's ten operators, with few heads."""
+
+    def case(depth: int = 16) -> Case:
+        return Case(name, "flash_attention", "float16", depth=depth)
+
+    def exact(*given: Array) -> tuple[Array, ...]:
+        return tuple(x.numpy() for x in case().reference.float64(*map(torch.from_numpy, given)))
+
+    return Chain(name, "operators", lambda depth: case(depth).program, exact)
+
+
+OPERATOR_CHAINS = tuple(map(_operator, OPERATORS))
 ATTENTION: tuple[Chain, ...] = (
     Chain("off_by_one_attention", "attention", off_by_one_attention, lambda q, k, v: _sink64(q, k, v, 0.0)),
     Chain("attention_sinks", "attention", attention_sinks, _sink64),

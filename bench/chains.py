@@ -27,7 +27,7 @@ from rich.table import Table
 
 import neptune
 from bench.cases import environment, errors, poisoned, worse
-from bench.chain_attention import ATTENTION
+from bench.chain_attention import ATTENTION, OPERATOR_CHAINS
 from bench.chain_programs import ROW_CHAINS, Chain
 from bench.numerics import TARGETS, present_targets
 from neptune.choose import automatic
@@ -36,7 +36,7 @@ from neptune.errors import NeptuneError
 from neptune.runtime.launch import parse_target
 from neptune.verify.numerics import Errors, Tensors, allowance, input_families
 
-CHAINS = (*ROW_CHAINS, *ATTENTION)
+CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, ROWS, COLS, TILE = 16, 19, 53, 16
 OFFLINE = ("cuda:80", "cuda:90", "hip:gfx942")
 NO_REPAIR = ("template", "partition", "compute_at", "lowering")
@@ -103,7 +103,7 @@ def compiled(program: neptune.Program) -> neptune.Kernel:
 
 def families(chain: Chain, program: neptune.Program, rows: int, cols: int) -> Iterator[tuple[str, Tensors]]:
     """Inputs by name, in float64: hostile rows and hostile columns."""
-    sizes = {"rows": rows, "cols": cols}
+    sizes = {"rows": rows, "cols": cols, "s_q": rows, "s_kv": cols, "batch": 1, "heads": 2}
     shapes = {b.name: tuple(evaluate_size(d, sizes) for d in b.shape) for b in program.inputs}
     rng = np.random.default_rng(0)
     whole = {b.name: b.dtype for b in program.inputs if b.dtype.startswith("int")}

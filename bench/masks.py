@@ -48,6 +48,7 @@ from neptune.templates.flash_attention import flash_attention
 from neptune.verify.evaluate import evaluate
 
 Array = npt.NDArray[Any]
+Sees = Callable[..., Any]
 Data = Mapping[str, Array]
 BATCH = 2
 LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65, 127, 128, 200, 257, 509, 1000, 1024, 1025, 2039, 2048, 4093, 4096)
@@ -64,7 +65,7 @@ class Case:
 
     name: str
     mask: masks.Mask
-    sees: Callable[[Array, Array, int, int, Data, int], Array]
+    sees: Sees
     data: Callable[[np.random.Generator, int, int], Data] = lambda rng, s_q, s_kv: {}
     scalars: Mapping[str, int] | None = None
     visits: bool = True
@@ -92,47 +93,47 @@ def _documents(rng: np.random.Generator, s_q: int, s_kv: int) -> Data:
     return {"doc": doc, "q_doc": of_query, "start": starts, "end": ends}
 
 
-def _causal(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _causal(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return j <= i + s_kv - s_q
 
 
-def _window(w: int) -> Callable[..., Array]:
+def _window(w: int) -> Sees:
     return lambda i, j, s_q, s_kv, data, b: (j <= i + s_kv - s_q) & (i + s_kv - s_q - j < w)
 
 
-def _chunk(c: int) -> Callable[..., Array]:
+def _chunk(c: int) -> Sees:
     return lambda i, j, s_q, s_kv, data, b: j // c == (i + s_kv - s_q) // c
 
 
-def _both(*sees: Callable[..., Array]) -> Callable[..., Array]:
+def _both(*sees: Sees) -> Sees:
     return lambda *a: functools.reduce(np.logical_and, [s(*a) for s in sees])
 
 
-def _either(*sees: Callable[..., Array]) -> Callable[..., Array]:
+def _either(*sees: Sees) -> Sees:
     return lambda *a: functools.reduce(np.logical_or, [s(*a) for s in sees])
 
 
-def _first(p: int) -> Callable[..., Array]:
+def _first(p: int) -> Sees:
     return lambda i, j, s_q, s_kv, data, b: (j < p) & (i >= 0)
 
 
-def _kv_length(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _kv_length(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return (j < data["kv_len"][b]) & (i >= 0)
 
 
-def _q_length(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _q_length(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return (i < data["q_len"][b]) & (j >= 0)
 
 
-def _aligned(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _aligned(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return j <= i + data["kv_len"][b] - data["q_len"][b]
 
 
-def _same(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _same(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return data["q_doc"][b][i] == data["doc"][b][j]
 
 
-def _segment(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Array:
+def _segment(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any:
     return (data["start"][b][i] <= j) & (j < data["end"][b][i])
 
 
@@ -268,7 +269,7 @@ def _bounds(s: Stmt) -> tuple[Expr, Expr]:
 
 
 def _stored(k: int, e: Expr, grid: Sequence[For]) -> Stmt:
-    index = (*(Var(f.var) for f in grid), Const(k, "int32"))
+    index: tuple[Expr, ...] = (*(Var(f.var) for f in grid), Const(k, "int32"))
     return Stage(f"bound_{k}_init", Store("bounds", index, e.astype("int32")))
 
 

@@ -26,7 +26,7 @@ from neptune.fusion.inverse import inverse
 from neptune.fusion.monotone import choice, masked
 from neptune.fusion.obligations import Candidate, over_steps, prove
 from neptune.fusion.powers import exponential
-from neptune.fusion.prove import Unproved, not_negative, sign
+from neptune.fusion.prove import Unproved, magnitude, not_negative, sign
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
@@ -38,15 +38,19 @@ from neptune.ir.reducers import REDUCERS
 _T = Var("t", "float32")
 
 
-def defer(e: Expr, roles: Roles | Query, known: Mapping[str, Expr]) -> tuple[Expr | None, Expr]:
-    """e = φ · ψ with every factor φ(r) that can wait taken out; φ is None where there is none.
+def defer(
+    e: Expr, roles: Roles | Query, known: Mapping[str, Expr], sizes: Mapping[Expr, float] | None = None
+) -> tuple[Expr | None, Expr, float]:
+    """e = φ · ψ with every factor φ(r) that can wait taken out, and a bound on |ψ|; φ is None where there is none.
 
-    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load.
+    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load. `sizes` bounds loads.
 
-        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i])
+        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i]),  1
     """
-    part = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known)).split(e)
-    return (product(part.phis, _widest(part.phis)) if part.phis else None), part.psi
+    splitter = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known), bounds=dict(sizes or {}))
+    part = splitter.split(e)
+    phi = product(part.phis, _widest(part.phis)) if part.phis else None
+    return phi, part.psi, magnitude(part.psi, splitter.bounds)
 
 
 def _widest(parts: tuple[Expr, ...]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, cast, conjuncts, op, variables
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, cast, conjuncts, op, variables
 from neptune.ir.program import For, Program
 
 Monomial = tuple[Expr, ...]
@@ -162,6 +162,8 @@ class Scope:
         if isinstance(atom, Op) and atom.name == "max":
             floors = [poly(a).constant for a in atom.args]
             known = [f for f in floors if f is not None]
+            if not any(f >= 0 for f in known) and any(nonnegative(poly(a), self) for a in atom.args):
+                known.append(0)
             return max(known) if known else None
         if isinstance(atom, Op) and atom.name in ("floordiv", "mod", "min"):
             return 0 if all(nonnegative(poly(a), self) for a in atom.args) else None
@@ -242,34 +244,30 @@ def as_nonnegative(pred: Expr, scope: Scope | None = None) -> list[Poly] | None:
 
 def _without_quotient(p: Poly, scope: Scope) -> Poly:
     """An equivalent of p ≥ 0 without its one quotient f // w, for a w that is positive: f // w ≥ c is f ≥ c·w."""
-    hits = [(atoms[0], c) for atoms, c in p.terms if any(_is_op(a, "floordiv") for a in atoms)]
-    if len(hits) != 1 or (((quotient := hits[0][0]),), hits[0][1]) not in p.terms or abs(hits[0][1]) != 1:
+    hits = [(atoms, c) for atoms, c in p.terms if any(isinstance(a, Op) and a.name == "floordiv" for a in atoms)]
+    if len(hits) != 1 or len(hits[0][0]) != 1 or abs(hits[0][1]) != 1:
         return p
+    ((quotient,), sign) = hits[0]
     assert isinstance(quotient, Op)
     f, width = (poly(a) for a in quotient.args)
     if not nonnegative(width - number(1), scope):
         return p
-    sign = hits[0][1]
     rest = p - _collect([((quotient,), sign)])
     # rest - f // w ≥ 0 is f < (rest + 1)·w.
     return f + rest * width if sign > 0 else (rest + number(1)) * width - number(1) - f
 
 
-def _is_op(e: Expr, name: str) -> bool:
-    return isinstance(e, Op) and e.name == name
-
-
 def with_remainders(p: Poly, scope: Scope) -> tuple[Poly, Scope]:
     """`p` and the scope with every remainder x % w, for a w that is positive, as a variable from 0 to w - 1."""
-    known = {
-        a: Var(f"%{k}")  # not the name of any loop
-        for k, a in enumerate(dict.fromkeys(a for atoms, _ in p.terms for a in atoms if _is_op(a, "mod")))
-        if isinstance(a, Op) and nonnegative(poly(a.args[1]) - number(1), scope)
-    }
-    if not known:
+    env: dict[Expr, Expr] = {}
+    ranges: dict[str, tuple[Expr, Expr]] = {}
+    for a in dict.fromkeys(a for atoms, _ in p.terms for a in atoms):
+        if isinstance(a, Op) and a.name == "mod" and nonnegative(poly(a.args[1]) - number(1), scope):
+            name = f"%{len(env)}"  # not the name of any loop
+            env[a] = Var(name)
+            ranges[name] = (Const(0, "int32"), binary("sub", a.args[1], 1))
+    if not env:
         return p, scope
-    env: dict[Expr, Expr] = dict(known)
-    ranges = {v.name: (Const(0, "int32"), op("sub", a.args[1], 1)) for a, v in known.items() if isinstance(a, Op)}
     terms = ((tuple(sorted((env.get(a, a) for a in atoms), key=_key)), c) for atoms, c in p.terms)
     return _collect(terms), Scope({**scope.ranges, **ranges}, scope.at_least, scope.facts)
 

@@ -122,9 +122,9 @@ def attention(
 
     `scale`: 1/√depth by default. `softcap` c: s → c·tanh(s/c). `alibi`: s + slopes[h]·(j - q), with an input
     `slopes`: f32[heads]. `score(b, h, i, j, s)`: any further change of it, over raw indices. Masks, all of which must
-    hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`, made with `neptune.ops.masks` or any predicate
-    of raw indices; tensors it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position of
-    the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the sum
+    hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`, of `neptune.ops.masks` or any predicate of raw
+    indices; tensors that it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position
+    of the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the sum
     and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32 [batch, heads, s_q].
     A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
 

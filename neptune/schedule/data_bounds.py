@@ -75,7 +75,7 @@ class DataBounds:
         return [c for c in sides if not always(c, scope)]
 
     def known(self, e: Expr) -> bool:
-        """True for a bound that reads inputs and these extremes only: what a kernel computes bounds none of its loops."""
+        """True for a bound that reads inputs and these extremes only, nothing that the kernel itself computes."""
         given = {b.name for b in self.program.inputs} | set(self.names.values())
         return all(x.buffer in given for x in loads(e))
 

@@ -2,8 +2,10 @@
 
 `pack(h, i)` where four heads share a row of k, before → after::
 
-    for h in [0, 8): for i in [0, m): for j in [0, n):     for h0 in [0, 2): for i_h in [0, m * 4): for j in [0, n):
-      s: s[h, i, j] += q[h, i, d] * k[h // 4, j, d]          s: s[h0, i_h, j] += q[h0*4 + i_h % 4, i_h // 4, d] * k[h0, j, d]
+    for h in [0, 8): for i in [0, m):        for h0 in [0, 2): for i_h in [0, m * 4):
+      for j: for d:                            for j: for d:
+        s: s[h, i, j] += q[h, i, d] *            s: s[h0, i_h, j] += q[h0 * 4 + i_h % 4, i_h // 4, d] *
+                         k[h // 4, j, d]                             k[h0, j, d]
 
 Row r of a group is query r // 4 of its head r % 4: all rows of a tile read one tile of k, and what is known of a query,
 such as the last key that it sees, does not decrease along the rows. A loop that is divided by G nowhere is one group.
@@ -25,6 +27,7 @@ from neptune.ir.program import ZERO, Buffer, For, Stage, Stmt, map_action, paths
 from neptune.ir.quotients import divided, quotient
 from neptune.schedule.alignment import Axes
 from neptune.schedule.cache_read import own_nest
+from neptune.schedule.cache_write import cache_write
 from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
 
 
@@ -60,9 +63,10 @@ class _Packing:
 def pack(state: State, group: Loop, row: Loop) -> tuple[State, str]:
     """Make rows of the heads of a group; returns the name of the loop over them."""
     request = f"pack(`{group.var}`, `{row.var}` of `{row.stage}`)"
-    members = _members(state, group, row, request)
-    for name, (g, r) in members.items():
+    for name, (g, r) in _members(state, group, row, request).items():
         _check_stage(state, name, g, r, request)
+        state = _own_result(state, name)
+    members = _members(state, group, row, request)
     size = _group_size(state, members, request)
     packing = _packing(state, group, row, members, size)
     shared = _shared(state, packing, request)
@@ -139,6 +143,32 @@ def _check_stage(state: State, name: str, group: str, row: str, request: str) ->
             f"[0, {print_expr(d.extents[group])}): their lengths depend on other loops",
             where=print_stage(node),
         )
+
+
+def _own_result(state: State, name: str) -> State:
+    """A stage whose result others read, and the caller wants: they read a buffer of its own, whose layout is free."""
+    wanted = [b for b in writes(state.definitions[name].action) if state.is_output(b)]
+    readers = list(dict.fromkeys(r for b in wanted for r in state.readers(b) if r != name))
+    if not readers:
+        return state
+    state, _ = cache_write(state, name)
+    own = dict(zip(wanted, writes(state.definitions[name].action), strict=True))
+
+    def fix(e: Expr) -> Expr:
+        return rewrite(e, renamed)
+
+    def renamed(x: Expr) -> Expr | None:
+        return (
+            Load(own[x.buffer], tuple(map(fix, x.index)), x.dtype) if isinstance(x, Load) and x.buffer in own else None
+        )
+
+    for r in readers:
+        node, d = state.path(r)[1], state.definitions[r]
+        when = None if d.when is None else fix(d.when)
+        fresh = Definition(d.axes, map_action(d.action, fix), when)
+        other = replace(node, action=map_action(node.action, fix), when=None if node.when is None else fix(node.when))
+        state = state.with_body(replace_node(state.program.body, node, other)).define(r, fresh, state.axes[r])
+    return state
 
 
 def group_sizes(d: Definition, group: str) -> set[Expr]:
@@ -221,14 +251,8 @@ def _shared(state: State, packing: _Packing, request: str) -> dict[str, tuple[in
     for name, (group, row) in packing.members.items():
         action = state.definitions[name].action
         for b in writes(action):
-            readers = [r for r in state.readers(b) if r != name]
+            readers = state.readers(b)
             if state.is_output(b):
-                if readers:
-                    raise ScheduleError(
-                        request,
-                        f"`{readers[0]}` reads the result `{b}`, whose layout is given",
-                        hint=f'sch.cache_write("{name}") first: then what is read is a buffer of its own',
-                    )
                 continue
             outside = next((r for r in readers if r not in packing.members), None)
             if outside is not None:
@@ -282,7 +306,7 @@ def _packed(state: State, name: str, packing: _Packing, shared: Mapping[str, tup
     when = None if d.when is None else fix(d.when)
     if packing.when is not None:
         when = packing.when if when is None else Op("and", (when, packing.when), "bool")
-    order = {a: e for a, e in named}
+    order = dict(named)
     stmt: Stmt = Stage(name, action, when)
     for f in reversed([s for s in path if isinstance(s, For)]):
         var = packing.axis(name, f.var)

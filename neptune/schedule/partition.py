@@ -145,7 +145,7 @@ def _with_mask(loop: For, stage: Stage, guard: Expr) -> For:
 
 
 def _drop(s: Stmt, var: str, solved: frozenset[Expr], scope: Scope, loops: tuple[For, ...]) -> Stmt:
-    """The clean piece: every conjunct that was `solved`, or on the loop provably holds, is gone from guards and selects.
+    """The clean piece: conjuncts that were `solved`, or on the loop provably hold, are gone from guards and selects.
 
     Others stay even where the facts imply them: one guard on rows in all pieces shows that they work on the
     same elements.
@@ -257,6 +257,10 @@ def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     return begin, end
 
 
+def _iteration(loop: For, at: Expr) -> Stmt:
+    return map_exprs(loop.body, lambda e: substitute(e, {loop.var: at}))
+
+
 def _cut(
     state: State, loop: For, outer: tuple[For, ...], solved: list[Solved], carried: frozenset[str], data: DataBounds
 ) -> State:
@@ -277,12 +281,11 @@ def _cut(
             pieces.append(replace(whole, lo=r.lo, hi=begin))
         pieces.append(clean)
         if len(found) == len(r.ends) == 1 and not r.begins and r.lo == ZERO and _one_tile(r.ends[0], r.hi):
-            body = map_exprs(whole.body, lambda e, end=end: substitute(e, {loop.var: end}))
-            pieces.append(If(binary("lt", end, r.hi), body))
+            pieces.append(If(binary("lt", end, r.hi), _iteration(whole, end)))
         elif r.ends:
             pieces.append(replace(whole, lo=end, hi=r.hi))
         verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")
-    used = [e for p in pieces for e in ([p.lo, p.hi] if isinstance(p, For) else [])]
+    used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
     texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
     summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
     note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)

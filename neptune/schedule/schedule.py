@@ -142,7 +142,8 @@ class ScheduleBase:
     def param(self, name: str, candidates: Sequence[int]) -> Var:
         """Declare a tunable tile size: a positive power of two, chosen later among `candidates`.
 
-        Of one that is declared, other candidates are a choice among those that it has. Raises ScheduleError for an empty list, a candidate that is not a power of two, or a taken name.
+        Of one that is declared already, `candidates` are those that are left. Raises ScheduleError for an empty list,
+        a candidate that is not a power of two, or a taken name.
         """
         request = f"param({name!r}, {list(candidates)})"
         bad = [c for c in candidates if isinstance(c, bool) or not isinstance(c, int) or c < 1 or c & (c - 1)]

@@ -89,7 +89,7 @@ class Solved:
 
 
 def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips: bool) -> Solved | None:
-    """`pred` solved for the variable of `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
+    """`pred` solved for `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
     sets = disjuncts(pred)
     if sets is None:
         return None
@@ -177,7 +177,8 @@ def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
 def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
     top = _exact(numerator, scope)
-    found = binary("floordiv", top if nonnegative(numerator, scope) else maximum(top, 0), to_expr(divisor))
+    top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
+    found = binary("floordiv", top, to_expr(divisor))
     return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
 
 
@@ -188,7 +189,8 @@ def _exact(p: Poly, scope: Scope) -> Expr:
     become (2**31 - 1 + BN - 1) // BN.
     """
     atoms = {a for m, _ in p.terms for a in m}
-    if not any(_wild(a, scope) for a in atoms):
+    alone = [c for _, c in p.terms] == [1] and len(atoms) == 1
+    if alone or not any(_wild(a, scope) for a in atoms):
         return to_expr(p)
     tame = {a: maximum(minimum(a, FAR), -FAR) for a in atoms if a.dtype == "int64" and _wild(a, scope)}
     terms = Poly(tuple((tuple(tame.get(a, a) for a in m), c) for m, c in p.terms))

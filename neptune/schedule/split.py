@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from neptune.errors import InternalError, ScheduleError
 from neptune.ir.affine import scope_of
-from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, loads, substitute, variables
+from neptune.ir.expr import Const, Expr, Var, binary, cast, ceildiv, loads, select, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, for_loops, map_exprs, stages
+from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
 from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
@@ -67,12 +67,24 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
     body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
     if not _divides(state.program, factor, loop.hi):
-        body = add_guard(body, binary("lt", whole, loop.hi))
+        tail = binary("lt", whole, loop.hi)
+        body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
     nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
     program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
     return replace(state, program=program).substitute_axes(names, env), outer, inner
+
+
+def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
+    """Loops that take their range from data at `names` are empty where `tail` is false: there is no data.
+
+    `for j in [0, length[i0*4 + i1])`   →   `for j in [0, select(i0*4 + i1 < m, length[i0*4 + i1], 0))`
+    """
+    s = with_stmts(s, tuple(_guarded_bounds(p, tail, names) for p in sub_stmts(s)))
+    if not isinstance(s, For) or not any(variables(x) & names for e in (s.lo, s.hi) for x in loads(e)):
+        return s
+    return replace(s, hi=select(tail, s.hi, cast(ZERO, s.hi.dtype)), lo=select(tail, s.lo, cast(ZERO, s.lo.dtype)))
 
 
 def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Const, Expr, Var
-from neptune.ir.program import Update, writes
+from neptune.ir.program import Update
 from neptune.schedule.alignment import Axes, Axis
 from neptune.schedule.pack import group_sizes, reads_each, row_shared
 from neptune.schedule.schedule import ScheduleBase
@@ -190,10 +190,6 @@ def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
     few = isinstance(rows, Const) and rows.value <= FEW_ROWS
     if heads is None or not (few or always):
         return False
-    results = {b.name for b in sch.program.outputs}
-    for stage in sch.stages:
-        if sch.consumers(stage) and results & set(writes(sch.definition(stage).action)):
-            sch.cache_write(stage)
     sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
     return True
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import Const, Expr, Var, loads
+from neptune.ir.expr import Const, Var, loads
 from neptune.ir.parser import parameter_names
 from neptune.ir.program import Buffer
 from neptune.ir.reducers import REDUCERS
