@@ -215,7 +215,7 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
 
 def _check_starts(state: State, p: Plan, action: Update) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
-    if p.repair.factor is None and p.repair.deferred is None:
+    if p.repair.kind == "none" and p.repair.deferred is None:
         return
     # What waits as a function is folded into whatever the target starts from.
     choice = bool(REDUCERS[action.reducer].best)

@@ -47,7 +47,7 @@ def _abs_max(e: Expr, axis: te.Axis) -> te.Reduction:
     ("program", "reason"),
     [
         (over(lambda c, r: tanh(c - r)), "tanh mixes r and c"),
-        (over(lambda c, r: (c - r / 8.0) * (c - r / 8.0), of="sum"), "moments, which are not supported yet"),
+        (over(lambda c, r: (c - r / 8.0) * (c - r / 8.0), of="sum"), "r is added to what is folded"),
         (over(lambda c, r: te.abs(c - r), of="sum"), "abs of a sum that mixes r and c"),
         (over(lambda c, r: (c / r * 127.0).astype("int8").astype("float32"), of="abs"), "rounds in absolute steps"),
         (over(lambda c, r: exp(c - r).astype("int32").astype("float32")), "rounds in absolute steps"),

@@ -11,12 +11,14 @@ import torch
 
 import neptune
 from bench import chains
-from bench.chain_programs import Chain
-from bench.chains import CHAINS
+from bench.chain_attention import ATTENTION
+from bench.chain_programs import ROW_CHAINS, Chain
 from tests.goldens import check_golden
 
+CHAINS = (*ROW_CHAINS, *ATTENTION)
+"""Without the ten operators, which have tests of their own."""
 BY_NAME = {c.name: c for c in CHAINS}
-TWO_PASSES = {"softmax", "log_softmax"}
+TWO_PASSES = {"softmax", "log_softmax", "layer_norm"}
 """What is written for each element cannot be known before the row has been read."""
 APART = {"qk_norm_attention": ("k_unit",)}
 """The keys are normalised once, not once for each tile of queries."""
@@ -37,8 +39,7 @@ def test_one_kernel_reads_every_input_once(chain: Chain) -> None:
     facts = kernel(chain.name).facts
     assert facts.temporaries == APART.get(chain.name, ())
     assert len(facts.kernels) == 1 + len(facts.temporaries)
-    if chain.name not in TWO_PASSES:
-        assert set(facts.traversals.values()) == {1}
+    assert max(facts.traversals.values()) <= (2 if chain.name in TWO_PASSES else 1)
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
