@@ -137,6 +137,7 @@ def _segment(i: Array, j: Array, s_q: int, s_kv: int, data: Data, b: int) -> Any
     return (data["start"][b][i] <= j) & (j < data["end"][b][i])
 
 
+@functools.cache
 def cases() -> dict[str, Case]:
     """All masks, by name."""
     kv_len, q_len = _integers("kv_len", "batch"), _integers("q_len", "batch")
@@ -298,7 +299,7 @@ class Count:
 
 def count(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, seed: int = 0) -> Count:
     """Visited and clean tiles of the program beside needed and full ones of the mask."""
-    data = case.data(np.random.default_rng((seed, s_q, s_kv)), s_q, s_kv)
+    data = _data(case, s_q, s_kv, seed)
     own = pieces(case.name)
     sizes = {"batch": BATCH, "s_q": s_q, "s_kv": s_kv, "BLOCK_M": block_m, "BLOCK_N": block_n, **(case.scalars or {})}
     inputs = {b.name: data.get(b.name, np.zeros((1,) * len(b.shape))) for b in own.program.inputs}
@@ -309,10 +310,8 @@ def count(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, seed: int
     tile = np.arange(columns)
     runs = (tile >= bounds[..., :1]) & (tile < bounds[..., 1:])  # batch, row tile, piece, key tile
     times, clean = runs.sum(axis=2), runs[:, :, np.array(own.clean, bool)].any(axis=2)
-    needed, full = (
-        np.stack(x)
-        for x in zip(*(_truth(case, s_q, s_kv, block_m, block_n, data, b) for b in range(BATCH)), strict=True)
-    )
+    truth = [_truth(_seen(case.name, s_q, s_kv, seed, b), block_m, block_n) for b in range(BATCH)]
+    needed, full = (np.stack(x) for x in zip(*truth, strict=True))
     outside = ((bounds[..., 1] > columns) | (bounds[..., 0] < 0)) & (bounds[..., 1] > bounds[..., 0])
     faults = {
         "needed tiles are skipped": needed & (times == 0),
@@ -339,15 +338,28 @@ def count(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, seed: int
     )
 
 
-def _truth(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, data: Data, b: int) -> tuple[Array, Array]:
-    """Where the mask is true of some, and of all elements; a tile that sticks out beyond the keys is not full."""
+def _data(case: Case, s_q: int, s_kv: int, seed: int) -> Data:
+    return case.data(np.random.default_rng((seed, s_q, s_kv)), s_q, s_kv)
+
+
+@functools.lru_cache(maxsize=BATCH)
+def _seen(name: str, s_q: int, s_kv: int, seed: int, b: int) -> Array:
+    """The mask itself, for every element."""
+    case = cases()[name]
     i, j = np.arange(s_q)[:, None], np.arange(s_kv)[None, :]
-    seen = np.broadcast_to(case.sees(i, j, s_q, s_kv, data, b), (s_q, s_kv))
+    return np.broadcast_to(case.sees(i, j, s_q, s_kv, _data(case, s_q, s_kv, seed), b), (s_q, s_kv))
+
+
+def _truth(seen: Array, block_m: int, block_n: int) -> tuple[Array, Array]:
+    """Where the mask is true of some, and of all elements; a tile that sticks out beyond the keys is not full."""
+    s_q, s_kv = seen.shape
     rows, columns = np.arange(0, s_q, block_m), np.arange(0, s_kv, block_n)
-    some = np.logical_or.reduceat(np.logical_or.reduceat(seen, columns, axis=1), rows, axis=0)
-    every = np.logical_and.reduceat(np.logical_and.reduceat(seen, columns, axis=1), rows, axis=0)
-    every &= columns + block_n <= s_kv
-    return some, every
+    # How many it is true of: sums along the rows of memory first, which are few afterwards.
+    true = np.add.reduceat(np.add.reduceat(seen, rows, axis=0, dtype=np.int32), columns, axis=1)
+    height, width = (
+        np.minimum(block, n - starts) for block, n, starts in ((block_m, s_q, rows), (block_n, s_kv, columns))
+    )
+    return true > 0, (true == height[:, None] * width) & (width == block_n)
 
 
 def instances(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

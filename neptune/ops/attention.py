@@ -124,9 +124,9 @@ def attention(
     `slopes`: f32[heads]. `score(b, h, i, j, s)`: any further change of it, over raw indices. Masks, all of which must
     hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`, of `neptune.ops.masks` or any predicate of raw
     indices; tensors that it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position
-    of the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the sum
-    and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32 [batch, heads, s_q].
-    A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
+    of the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the
+    sum and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32
+    [batch, heads, s_q]. A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
 
     Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, with sinks top and total, o, lse; loops b, h, i
     (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.

@@ -195,7 +195,11 @@ def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: s
     sizes = {s: n for n, (group, _) in members.items() for s in group_sizes(state.definitions[n], group)}
     if len(sizes) > 1:
         found = ", ".join(f"{print_expr(s)} in `{n}`" for s, n in sizes.items())
-        raise ScheduleError(request, f"the groups are of several sizes: {found}")
+        raise ScheduleError(
+            request,
+            f"the groups are of several sizes: {found}",
+            hint="write the heads as two axes, and pack the inner one",
+        )
     for name, (group, row) in members.items():
         d = state.definitions[name]
         own = next((x for x in row_shared(d, row) if reads_each(x, group, sizes)), None)

@@ -80,13 +80,14 @@ class Definition:
 
 @dataclass(frozen=True)
 class Decision:
-    """One line of explain(): what was decided about `subject`, and why."""
+    """One line of explain(): what was decided about `subject`, and why. `finite`: inputs that are taken to be so."""
 
     kind: str
     subject: str
     verdict: str
     reason: str
     details: tuple[str, ...] = ()
+    finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ MakeModel: TypeAlias = Callable[[int], Model]
 
 @dataclass(frozen=True)
 class Check:
-    """What is checked, and how instances are made."""
+    """What is checked, and how instances are made. Some sizes are about those in `near`."""
 
     original: AnyProgram
     transformed: AnyProgram
@@ -48,6 +48,8 @@ class Check:
     make: MakeInputs | None
     tunables: Mapping[str, Sequence[int]] | None
     budget: int = BUDGET
+    finite: frozenset[str] = frozenset()
+    near: tuple[int, ...] = ()
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
@@ -137,7 +139,8 @@ def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, seen: C
 
 def _sizes(check: Check, rng: np.random.Generator, ease: int, seen: Counter[Hashable]) -> Sizes:
     """Of a few sizes, those with the most cases that earlier instances had not, or had more rarely."""
-    drawn = [draw_sizes(check.original, check.transformed, rng, check.tunables, ease) for _ in range(CANDIDATES)]
+    programs = check.original, check.transformed
+    drawn = [draw_sizes(*programs, rng, check.tunables, ease, check.near) for _ in range(CANDIDATES)]
     if any(volume(check.original, sizes) > check.budget for sizes in drawn):
         raise TooLarge("its constant dimensions are too large to be evaluated exactly")
     return max(drawn, key=lambda sizes: sum(RARE ** seen[case] for case in check.cases_at(sizes)))
@@ -154,7 +157,7 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
-    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style)
+    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
     expected = evaluate(check.original, inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)

@@ -93,10 +93,11 @@ def draw_sizes(
     rng: np.random.Generator,
     tunables: Mapping[str, Sequence[int]] | None = None,
     ease: int = 0,
+    near: Sequence[int] = (),
 ) -> Sizes:
     """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
-    With `ease` 1, 2, … sizes are smaller and tiles larger.
+    With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
     """
     alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
@@ -113,12 +114,30 @@ def draw_sizes(
             break
         largest -= 1
     coarse = _coarseness(original) << ease if ease else 1
+    if near:
+        coarse = max(coarse, _move(scalars, structural, sizes, rng, near))
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
         elif t.name not in sizes:
             sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, [n * coarse for n in TILES]))))
     return sizes
+
+
+def _move(
+    scalars: Mapping[str, Scalar],
+    structural: frozenset[str],
+    sizes: Sizes,
+    rng: np.random.Generator,
+    near: Sequence[int],
+) -> int:
+    """Put one size next to an edge; returns how much larger tiles should be there."""
+    edge = int(rng.choice(near))
+    name = str(rng.choice(sorted(scalars.keys() & structural) or sorted(scalars)))
+    wanted = edge + int(rng.integers(-2, LARGEST))
+    if wanted in _allowed(scalars[name], wanted):
+        sizes[name] = wanted
+    return 1 << max(0, (edge // LARGEST).bit_length() - 1)
 
 
 def _coarseness(program: AnyProgram) -> int:
@@ -142,15 +161,17 @@ def draw_inputs(
     attempt: int,
     make: MakeInputs | None = None,
     style: str = "plain",
+    finite: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
 
-    With style "-inf" one input of floats holds some of it, with "ties" they hold few different values, and zeros.
+    With style "-inf" one input of floats that is not one of `finite` holds some of it, with "ties" they hold few different values, and zeros.
     """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
     floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in given]
-    masked = str(rng.choice(floats)) if style == "-inf" and floats else ""
+    some = [n for n in floats if n not in finite]
+    masked = str(rng.choice(some)) if style == "-inf" and some else ""
     for b in program.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
         if b.name in given:

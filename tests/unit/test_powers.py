@@ -18,7 +18,7 @@ from neptune.verify.exact import check_exact
 from tests.chains import check_same, matrix, per_row, tiled
 from tests.mutants import change, rename
 
-ROW, COL = Var("i"), Var("j")
+ROW, COL, SIZE = Var("i"), Var("j"), Var("n")
 S, V = (Load(n, (ROW, COL), "float32") for n in "sv")
 M, L = (Load(n, (ROW,), "float32") for n in "ml")
 SUM = Predecessor(L, "sum", op("exp", S))
@@ -26,7 +26,7 @@ MAX = Predecessor(M, "max", S)
 ODD = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8})
 
 
-def ask(g: Expr, count: Expr | None = Var("n")) -> Repair:
+def ask(g: Expr, count: Expr | None = SIZE) -> Repair:
     return solve(Query("o", "prod", "float32", g, (MAX, SUM), frozenset({"j"}), count))
 
 
