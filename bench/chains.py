@@ -196,13 +196,14 @@ def measure(chain: Chain, targets: Sequence[str], offline: Sequence[str] = (), d
     row |= {"outcome": asdict(outcome(kernel)), "samples": [asdict(s) for s in found]}
     row["of limit"] = max((s.of_limit for s in found), default=0.0)
     if offline:
-        row["resources"] = {t: _resources(chain.build(depth), t) for t in offline}
+        deep = neptune.compile(chain.build(depth), target="interpret")
+        row["resources"] = {t: _resources(deep, t) for t in offline}
     return row
 
 
-def _resources(program: neptune.Program, target: str) -> Any:
+def _resources(kernel: neptune.Kernel, target: str) -> Any:
     try:
-        return [asdict(r) for r in neptune.compile(program, target=target).resources()]
+        return [asdict(r) for r in kernel.resources(target)]
     except NeptuneError as error:
         return str(error).splitlines()[0]
 
