@@ -139,6 +139,7 @@ class Memory:
         elif _shape_of(at) != shape:
             where = tuple(np.broadcast_to(i, shape) for i in at)
         for target, part in zip(targets, parts, strict=True):
-            target[where] = part
+            # Of an array without dimensions the element: an array of objects would keep the array itself.
+            target[where] = np.asarray(part)[()]
         if cell.defined is not None:
             cell.defined[where] = True
