@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
-CHECKED := $(wildcard neptune bench examples)
+CHECKED := $(wildcard neptune bench examples appendix_examples)
 
 .PHONY: demo test lint clean
 

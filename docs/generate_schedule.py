@@ -49,6 +49,14 @@ def normalised() -> Program:
     return build(compute((ROWS,), lambda i: sum(e[i, k], axis=k), "l"), name="normalised")
 
 
+def grouped() -> Program:
+    """Scores of 8 query heads, of which every 4 share a key head."""
+    q, k = placeholder((8, M, 16), name="q"), placeholder((2, N, 16), name="k")
+    d = reduce_axis((0, 16), "d")
+    s = compute((8, M, N), lambda h, i, j: sum(q[h, i, d] * k[h // 4, j, d], axis=d), "s")
+    return build(compute((8, M, N), lambda h, i, j: s[h, i, j] * 0.25, "score"), name="grouped")
+
+
 # --- the examples ----------------------------------------------------------------------------------
 
 Call = Callable[[Schedule], object]
@@ -86,6 +94,11 @@ EXAMPLES: dict[str, Example] = {
         product,
         lambda s: s.fuse(s.loop("c", "i"), s.loop("c", "j")),
         lambda s: s.fuse(s.loop("c", "j"), s.loop("c", "p")),
+    ),
+    "pack": Example(
+        grouped,
+        lambda s: s.pack(s.loop("s", "h"), s.loop("s", "i")),
+        lambda s: s.pack(s.loop("s", "j"), s.loop("s", "i")),
     ),
     "reorder": Example(
         product,

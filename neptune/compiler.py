@@ -316,7 +316,8 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
     if not w.settings.draws:
         return None
     try:
-        report = check_exact(w.loops, made, draws=w.settings.draws)
+        finite = frozenset(name for d in w.schedule.decisions for name in d.finite)
+        report = check_exact(w.loops, made, draws=w.settings.draws, finite=finite)
     except EvaluationError as error:
         # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
         report = unchecked(str(error))

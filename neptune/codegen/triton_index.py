@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import InternalError
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Const, Expr, Op
+from neptune.ir.expr import Const, Expr, Op, loads
 from neptune.tile.ir import (
     CastTile,
     Full,
@@ -21,6 +21,7 @@ from neptune.tile.ir import (
     Scalar,
     TExpr,
     Where,
+    tile_walk,
 )
 
 
@@ -138,6 +139,37 @@ def transposed_load(load: LoadTile, pattern: str) -> LoadTile | None:
         mask=None if load.mask is None else oriented(load.mask, source, target),
         dims=target,
     )
+
+
+def along(e: TExpr) -> tuple[str, TExpr] | None:
+    """The one axis along which a tile of integers is computed from positions and scalars alone, and the tile over it.
+
+    >>> along(Rearrange(Iota("n"), "n -> n 1"))
+    ('n', Iota(axis='n'))
+    """
+    nodes = list(tile_walk(e))
+    axes = {x.axis for x in nodes if isinstance(x, Iota)}
+    pure = all(isinstance(x, Scalar | Full | Iota | CastTile | Map | Rearrange) for x in nodes)
+    if len(axes) != 1 or not pure or not is_int(e.dtype) or any(isinstance(x, Scalar) and loads(x.expr) for x in nodes):
+        return None
+    (axis,) = axes
+    return axis, _flat(e, axis)
+
+
+def _flat(e: TExpr, axis: str) -> TExpr:
+    """A tile of `along` without its dimensions of length one."""
+    match e:
+        case Rearrange(arg, _):
+            return _flat(arg, axis)
+        case Full(value, _, _):
+            return value
+        case CastTile(arg, dtype):
+            return CastTile(_flat(arg, axis), dtype)
+        case Map():
+            args = tuple(_flat(a, axis) for a in e.args)
+            return replace(e, args=args, dims=(axis,) if any(a.dims for a in args) else ())
+        case _:
+            return e
 
 
 def subscript(source: tuple[str, ...], target: tuple[str, ...]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neptune.codegen import triton_access as access
@@ -13,7 +14,7 @@ from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
-from neptune.ir.expr import Const, Expr, Var, children
+from neptune.ir.expr import Const, Expr, Var, children, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -203,7 +204,9 @@ class _Writer:
                     self.comment(s.stage, s.buffer)
                     self.store(s)
                 case Loop():
-                    self.loop(s, cut[k])
+                    self.loop(
+                        s, cut[k], {x.hi: cut[n].end for n, x in enumerate(body) if n > k and isinstance(x, Loop)}
+                    )
                 case Branch():
                     self.branch(s, "What is left." if is_rest(body[k - 1] if k else None, s) else "")
             self.tile.statement_done()
@@ -256,8 +259,12 @@ class _Writer:
         fence = ["tl.debug_barrier()"] if s.buffer in self.reread else []
         self.ctx.emit(*fence, store, *fence)
 
-    def loop(self, s: Loop, piece: Piece) -> None:
+    def loop(self, s: Loop, piece: Piece, later: Mapping[Expr, str]) -> None:
         lo = self.bound(s.lo, piece.begin)
+        for e in walk(s.hi):
+            # Where the bound of a later loop is part of this one, it is written once.
+            if e in later and e != s.hi:
+                self.bound(e, later[e])
         hi = self.bound(s.hi, piece.end)
         self.ctx.bind_loop(s)
         head = f"for {s.var} in range({hi}):" if lo == "0" else f"for {s.var} in range({lo}, {hi}):"

@@ -70,6 +70,7 @@ class Context:
         self.stored = frozenset(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile))
         self.wide = frozenset() if descriptors else address_only(kernel)
         self._depth: dict[str, int] = {}
+        self.locals = {n: text for n, text in local_names(program, kernel).items() if n not in program.globals}
         self._reserved = reserved_names(program, kernel)
         self._signs = {g.var: True for g in kernel.grid} | {t.name: True for t in program.tunables}
         sizes = frozenset(d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var))
@@ -182,7 +183,9 @@ class Context:
     # --- scalar reads --------------------------------------------------------------------------
 
     def scalar_load(self, load: Load, guard: Text | None) -> Text:
-        """A read of one element, such as an entry of a page table."""
+        """A read of one element, such as an entry of a page table, or of a scalar tile variable."""
+        if load.buffer in self.locals:
+            return Text(self.locals[load.buffer])
         address = Text(self.pointer(load.buffer))
         for k, index in enumerate(load.index):
             part = self.scalar(index, guard)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
 from neptune.codegen.triton_expr import apply_math, apply_pow, arithmetic, floored, lifted, nonnegative
-from neptune.codegen.triton_index import place, transposed_load
+from neptune.codegen.triton_index import Term, along, place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Op
+from neptune.ir.expr import Const, Expr, Op, children
 from neptune.tile.ir import (
     CastTile,
     Dot,
@@ -23,6 +25,7 @@ from neptune.tile.ir import (
     Scalar,
     TExpr,
     Where,
+    tile_walk,
 )
 
 REDUCTIONS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
@@ -115,28 +118,49 @@ class TileWriter:
         ctx = self.ctx
         parts = access.split(ctx, buffer, index)
         pointer = access.base(ctx, buffer, parts)
+        gathered: dict[str, list[tuple[str | None, Term]]] = {}
         for stride, t in parts.opaque:
             assert t.tile is not None
-            text = self.placed(t.tile, dims)
-            if stride is not None:
-                text = Text(f"{text.at(ATOM)}.to(tl.int64)")
-            text = access.product(ctx, t.factors, text)
-            text = text if stride is None else infix("mul", text, Text(stride))
-            pointer = access.add(pointer, text, t.negative)
+            if (found := along(t.tile)) is not None:
+                gathered.setdefault(found[0], []).append((stride, replace(t, tile=found[1])))
+            else:
+                pointer = access.add(pointer, self.gathered(stride, t, dims), t.negative)
+        for axis, terms in gathered.items():
+            pointer = infix("add", pointer, self.rows(buffer, axis, terms, dims))
         offs = access.offsets(ctx, buffer, parts, dims)
         return (pointer if offs is None else infix("add", pointer, offs)), parts
+
+    def gathered(self, stride: str | None, t: Term, dims: tuple[str, ...]) -> Text:
+        """The offsets that an index tile adds, which may be anywhere in the buffer."""
+        assert t.tile is not None
+        text = self.placed(t.tile, dims)
+        if stride is not None:
+            text = Text(f"{text.at(ATOM)}.to(tl.int64)")
+        text = access.product(self.ctx, t.factors, text)
+        return text if stride is None else infix("mul", text, Text(stride))
+
+    def rows(self, buffer: str, axis: str, terms: list[tuple[str | None, Term]], dims: tuple[str, ...]) -> Text:
+        """Offsets that positions along one axis give by division, such as those of packed rows: `<buffer>_rows`."""
+        total: Text | None = None
+        for stride, t in terms:
+            total = access.add(total, self.gathered(stride, t, (axis,)), t.negative)
+        assert total is not None
+        if total.level == ATOM:
+            return Text(place(str(total), (axis,), dims))
+        exprs = [f for _, t in terms for f in t.factors]
+        exprs += [x.expr for _, t in terms if t.tile is not None for x in tile_walk(t.tile) if isinstance(x, Scalar)]
+        name = self.ctx.define(("rows", str(total)), f"{buffer}_rows", total, self.ctx.level(exprs))
+        return Text(place(name, (axis,), dims))
 
     # --- arithmetic ----------------------------------------------------------------------------
 
     def map(self, e: Map) -> Text:
         if (position := self.position(e)) is not None:
             return position
-        args = [self.placed(a, e.dims) for a in e.args]
         name = e.op
         if name in ("floordiv", "mod"):
-            plain = [self.nonnegative(a) for a in e.args]
-            if not all(plain):
-                return floored(name, args[0], args[1], plain[1], self.ctx.helpers.add)
+            return self.division(e)
+        args = [self.placed(a, e.dims) for a in e.args]
         if name in INFIX:
             return arithmetic(name, args[0], args[1], e.args[0].dtype, e.dtype)
         if name in ("min", "max"):
@@ -152,6 +176,25 @@ class TileWriter:
         if name == "pow":
             return apply_pow(args[0], args[1], as_scalar(e.args[1]), e.dtype, self.ctx.helpers.add)
         return apply_math(name, args[0], e.dtype, self.ctx.helpers.add)
+
+    def division(self, e: Map) -> Text:
+        """A quotient or remainder; of positions along one axis by a scalar it gets a name, `idx_<axis>_div_4`."""
+        found, divisor = along(e), e.args[1]
+        if found is None or not isinstance(divisor, Scalar) or children(divisor.expr):
+            return self.divided(e)
+        axis, tile = found
+        assert isinstance(tile, Map)
+        kind = "div" if e.op == "floordiv" else "mod"
+        name, text = f"idx_{self.ctx.labels[axis]}_{kind}_{self.ctx.scalar(divisor.expr)}", self.divided(tile)
+        level = self.ctx.level(x.expr for x in tile_walk(tile) if isinstance(x, Scalar))
+        return Text(place(self.ctx.define((kind, str(text)), name, text, level), (axis,), e.dims))
+
+    def divided(self, e: Map) -> Text:
+        args = [self.placed(a, e.dims) for a in e.args]
+        plain = [self.nonnegative(a) for a in e.args]
+        if not all(plain):
+            return floored(e.op, args[0], args[1], plain[1], self.ctx.helpers.add)
+        return arithmetic(e.op, args[0], args[1], e.args[0].dtype, e.dtype)
 
     def position(self, e: Map) -> Text | None:
         """`scalar + iota`, the positions of a tile along an axis, as a name of its own: `idx_<axis>`."""

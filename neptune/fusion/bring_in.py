@@ -7,10 +7,12 @@ r[i] = rsqrt(ss[i])                    does not run along the loop: written out 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.infinite import bounded
 from neptune.fusion.plan import Plan, place_in
 from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles
@@ -28,7 +30,7 @@ class Chain:
     """The maps in between as they stand inside the loop.
 
     `alias`: buffer → the buffer that holds its value there, without the factor in `taken`, (axes, φ).
-    `written_out`: the maps that do not run along the loop.
+    `sizes`: buffer → a bound on that value. `written_out`: the maps that do not run along the loop.
     """
 
     state: State
@@ -36,19 +38,20 @@ class Chain:
     views: Mapping[str, View | None]
     alias: Mapping[str, str]
     taken: Mapping[str, tuple[tuple[str, ...], Expr]]
+    sizes: Mapping[str, float]
     written_out: Mapping[str, Store]
 
-    def split(self, e: Expr, roles: Roles) -> tuple[Expr | None, Expr]:
-        """φ and ψ of `e`, ψ reading what is inside the loop."""
+    def split(self, e: Expr, roles: Roles) -> tuple[Expr | None, Expr, float]:
+        """φ and ψ of `e`, ψ reading what is inside the loop, and a bound on |ψ|."""
         whole = inline_loads(e, dict(self.written_out))
         known: dict[str, Expr] = {}
         for x in loads(whole):
             if x.buffer in self.taken:
                 axes, factor = self.taken[x.buffer]
                 known[x.buffer] = substitute(factor, dict(zip(axes, x.index, strict=True)))
-        phi, psi = defer(whole, roles, known)
-
-        return phi, rewrite(psi, self._inside)
+        sizes: dict[Expr, float] = {x: self.sizes[x.buffer] for x in loads(whole) if x.buffer in self.sizes}
+        phi, psi, size = defer(whole, roles, known, sizes)
+        return phi, bounded(rewrite(psi, self._inside), dict(self.plan.infinite)), size
 
     def _inside(self, x: Expr) -> Expr | None:
         if isinstance(x, Load) and x.buffer in self.alias:
@@ -64,10 +67,10 @@ def bring_in(state: State, p: Plan) -> tuple[State, Expr]:
     action = state.definitions[p.target].action
     assert isinstance(action, Update)
     views = _views(p, action.values[0])
-    # A shift, max(c + φ), is taken out of the whole sum, not map by map.
-    if p.repair.deferred_op == "add" or not all(_along_axes(v) for v in views.values()):
+    # A shift, max(c + φ), or a function is taken out of the whole, not map by map.
+    if p.repair.deferred_op != "mul" or not all(_along_axes(v) for v in views.values()):
         return state, p.repair.body
-    chain = Chain(state, p, views, {}, {}, {})
+    chain = Chain(state, p, views, {}, {}, {}, {})
     kept = _kept(state, p)
     for name in p.frontier.between:
         chain = _bring(chain, name, name in kept)
@@ -136,7 +139,9 @@ def _bring(chain: Chain, name: str, kept: bool) -> Chain:
     if not roles.varying:
         whole = replace(store, value=inline_loads(store.value, dict(chain.written_out)))
         return replace(chain, written_out={**chain.written_out, store.buffer: whole})
-    phi, psi = chain.split(store.value, roles)
+    phi, psi, size = chain.split(store.value, roles)
+    if size < math.inf:
+        chain = replace(chain, sizes={**chain.sizes, store.buffer: size})
     if phi is not None:
         axes = tuple(i.name for i in store.index if isinstance(i, Var))
         chain = replace(chain, taken={**chain.taken, store.buffer: (axes, phi)})

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
+from neptune.fusion.infinite import bounded, record, starts_infinite, with_previous
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
-from neptune.ir.expr import Const, Expr, Load, Var, loads, substitute
+from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
@@ -37,7 +40,8 @@ from neptune.schedule.state import Definition, Loop, State, names_in_use
 
 @dataclass(frozen=True)
 class Plan:
-    """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer."""
+    """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer. `some`: where the
+    target folds anything at all. `infinite`: rolled maxima and minima that start from an infinity, by buffer."""
 
     target: str
     ref: Loop
@@ -46,6 +50,8 @@ class Plan:
     stages: Mapping[str, str]
     query: Query
     repair: Repair
+    some: Expr = TRUE
+    infinite: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def request(self) -> str:
@@ -92,17 +98,9 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     if guarded:
         # The elements a guard leaves out would have to be followed through the repair.
         raise FusionError(asked, f"stage `{guarded[0]}` is guarded", hint="say it by a select in its expression")
-    tuples = next((s for s in front.predecessors if len(writes(state.definitions[s].action)) > 1), None)
-    if tuples is not None:
-        raise FusionError(
-            asked,
-            f"it reads `{tuples}`, a reduction on tuples that this loop still changes: there is no repair for it yet",
-            legal=("fuse_at an outer loop", f"leave `{target}` in a kernel of its own"),
-            where=print_stage(state.path(tuples)[1]),
-        )
     stores = _stores(state, front.between, asked)
-    g = inline_loads(d.action.values[0], stores)
-    seen = replace(d, action=replace(d.action, values=(g,)))
+    g, *others = (inline_loads(v, stores) for v in d.action.values)
+    seen = replace(d, action=replace(d.action, values=(g, *others)))
     stages_of = {b: s for s in front.predecessors for b in writes(state.definitions[s].action)}
     _check_place(state, target, seen, ref, front, asked)
     found = {x: stages_of[x.buffer] for x in loads(g) if x.buffer in stages_of}
@@ -114,9 +112,15 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
+        count=_count(d),
     )
+    for e in others:
+        if query.roles.reads(e):
+            raise FusionError(asked, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
+    result = replace(result, some=_some(state, result, d))
     _check_starts(state, result, d.action)
+    result = _finite(state, result)
     _check_rolled(state, result)
     return _defined_when_empty(state, result, d)
 
@@ -128,12 +132,6 @@ def _reduction(state: State, target: str, ref: Loop, asked: str) -> Definition:
     d = state.definition(target)
     if not isinstance(d.action, Update):
         raise FusionError(asked, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
-    if len(d.action.values) != 1:
-        raise FusionError(
-            asked,
-            f"`{target}` is a reduction on tuples ({d.action.reducer}), for which there is no repair yet",
-            legal=("fuse_at a loop outside of its reduction",),
-        )
     loop = state.loop(ref)
     if any(f is loop for f in state.loops(target)):
         raise FusionError(asked, f"`{target}` is inside `{ref.var}` already")
@@ -174,9 +172,19 @@ def _predecessor(
         for mine, where in state.axes[name].items():
             if mine not in env and state.axes[host][theirs] == where:
                 env[mine] = Var(axis)
-    complete = set(other.extents) <= set(env) and len(action.values) == 1
+    part = action.buffers.index(load.buffer)
+    # The best value of a choice moves like a maximum or minimum; nothing is known of its other parts.
+    best = {"gt": "max", "lt": "min"}.get(REDUCERS[action.reducer].best, "") if part == 0 else ""
+    reducer = best or action.reducer
+    complete = set(other.extents) <= set(env) and (best or len(action.values) == 1)
+    for between in frontier(state, name, nest).between:
+        with suppress(ScheduleError):
+            known = {**inliner(between, state.definitions[between]), **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
-    return Predecessor(load, action.reducer, value, repaired=("repair", name) in state.copies)
+    start = None if action.init is None else action.init[part]
+    if REDUCERS[reducer].width == 1 and (start,) == REDUCERS[reducer].identity(load.dtype):
+        start = None
+    return Predecessor(load, reducer, value, ("repair", name) in state.copies, start)
 
 
 # --- what the proofs rest on -------------------------------------------------------------------------
@@ -207,10 +215,13 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
 
 def _check_starts(state: State, p: Plan, action: Update) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
-    if p.repair.factor is None and p.repair.deferred is None:
+    if p.repair.kind == "none" and p.repair.deferred is None:
         return
-    identity = REDUCERS[action.reducer].identity(p.query.dtype)
-    if action.init != identity:
+    # What waits as a function is folded into whatever the target starts from.
+    choice = bool(REDUCERS[action.reducer].best)
+    apart = p.repair.deferred_op == "apply" and action.init is not None and not choice
+    identity = REDUCERS[action.reducer].identity(*(v.dtype for v in action.values))
+    if action.init != identity and not apart:
         start = "what another stage wrote" if action.init is None else print_expr(action.init[0])
         raise FusionError(
             p.request,
@@ -221,14 +232,38 @@ def _check_starts(state: State, p: Plan, action: Update) -> None:
     for pre in p.rolled:
         of = state.definitions[p.stages[pre.load.buffer]].action
         assert isinstance(of, Update)
-        if of.init is None or not all(isinstance(v, Const) and math.isfinite(v.value) for v in of.init):
-            start = "what another stage wrote" if of.init is None else print_expr(of.init[0])
+        init = _init(p, of, pre)
+        if init is not None and starts_infinite(pre.reducer, init):
+            continue
+        if not (isinstance(init, Const) and math.isfinite(init.value)):
+            start = "what another stage wrote" if init is None else print_expr(init)
             raise FusionError(
                 p.request,
                 f"`{pre.load.buffer}` starts from {start}: the difference of two such values is "
                 "undefined,\nas long as nothing else was folded in",
                 hint=f"leave out the init: {of.reducer} starts from the finite extreme",
             )
+
+
+def _init(p: Plan, of: Update, pre: Predecessor) -> Expr | None:
+    """What the accumulator that the target reads starts from."""
+    return None if of.init is None else of.init[of.buffers.index(pre.load.buffer)]
+
+
+def _finite(state: State, p: Plan) -> Plan:
+    """The repair with what starts from an infinity read as a finite number."""
+    found: dict[str, str] = {}
+    for pre in p.rolled:
+        of = state.definitions[p.stages[pre.load.buffer]].action
+        init = _init(p, of, pre) if isinstance(of, Update) else None
+        if init is not None and starts_infinite(pre.reducer, init):
+            found[pre.load.buffer] = pre.reducer
+    if not found or p.repair.factor is None:
+        return p
+    r, obligations = p.repair, (*p.repair.obligations, record(found))
+    factor = bounded(p.repair.factor, with_previous(found))
+    repair = replace(r, factor=factor, body=bounded(r.body, found), obligations=obligations)
+    return replace(p, repair=repair, infinite=found)
 
 
 def _check_rolled(state: State, p: Plan) -> None:
@@ -261,6 +296,28 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
         wrong = f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
         raise FusionError(p.request, wrong)
     return replace(p, repair=replace(p.repair, deferred=guarded))
+
+
+def _some(state: State, p: Plan, d: Definition) -> Expr:
+    """The condition under which the target's loops run, for a function that is applied behind them."""
+    # A choice says by its index where it found nothing.
+    if p.repair.deferred_op != "apply" or REDUCERS[p.query.reducer].best:
+        return TRUE
+    lengths = [d.extents[a] for a in d.reduced if not _positive(state.program, d.extents[a])]
+    for e in lengths:
+        if variables(e) & set(d.reduced):
+            raise FusionError(
+                p.request, f"whether it folds anything, {print_expr(e)} > 0, is known inside the loop only"
+            )
+    return logical_and(*(binary("gt", e, 0) for e in lengths))
+
+
+def _count(d: Definition) -> Expr | None:
+    """How many elements a reduction folds into one."""
+    lengths = [d.extents[a] for a in d.reduced]
+    if any(variables(e) & set(d.reduced) for e in lengths):
+        return None
+    return reduce(lambda a, b: binary("mul", a, b), lengths)
 
 
 def _positive(program: Program, extent: Expr) -> bool:

@@ -91,7 +91,7 @@ def sign(e: Expr, roles: Roles, *, empty: bool = False) -> str | None:
 
 def _load_sign(e: Load, roles: Roles, empty: bool) -> str | None:
     pred = roles.predecessor(e)
-    if pred is None or pred.value is None:
+    if pred is None or pred.value is None or pred.start is not None:
         return None
     of = sign(pred.value, roles, empty=empty)
     if pred.reducer == "prod":
@@ -311,6 +311,11 @@ def _sympy(e: Expr, signs: Mapping[str, str | None], build: Mapping[str, Callabl
             return build[name](*parts) if name in build else sp.Function(f"_{name}", real=True)(*parts)
         case _:
             raise TypeError(f"{type(e).__name__} is no expression over symbols")
+
+
+def as_sympy(e: Expr, signs: tuple[tuple[str, str | None], ...]) -> Any:
+    """`e`, an expression over symbols, in SymPy."""
+    return _sympy(e, dict(signs), _builders())
 
 
 def _is_zero(e: Any) -> str | None:

@@ -1,8 +1,10 @@
 """Find a repair and prove it, before anything is moved (design §6; paper §4.2, Theorem 4.2, Appendix C).
 
 In order: 0. *defer* every factor of g that depends on r and p alone, to be applied once after the loop;
-1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r').  Anything else is
-refused with the reason.  For `l[i] += exp(s[i, j] - m[i])`::
+1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r'); 2. *moments*: sums about
+means that still change (`fusion.moments`).  Anything else is refused with the reason.
+
+For `l[i] += exp(s[i, j] - m[i])`::
 
     g = exp(c - r)          h = t*exp(r - r')          factor  exp(m_prev[i] - m[i])
 
@@ -18,102 +20,47 @@ Obligations, each of which is proved or the fusion is refused:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
-from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
-from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Repair, Roles, Term, previous
+from neptune.fusion.inverse import inverse
+from neptune.fusion.moments import Found as FoundMoments
+from neptune.fusion.moments import describe_moments, find_moments
+from neptune.fusion.monotone import choice, masked
+from neptune.fusion.obligations import Candidate, over_steps, prove
+from neptune.fusion.powers import exponential
+from neptune.fusion.prove import Unproved, magnitude, not_negative, sign
+from neptune.fusion.prove_moments import find_rests, prove_moments
+from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
+from neptune.fusion.symbols import Symbols, pretty, symbols_of
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, children, op, rewrite, walk
+from neptune.ir.expr import Expr, Load, Op, Var, binary, cast, op, walk
 from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
 
 _T = Var("t", "float32")
 
 
-def defer(e: Expr, roles: Roles | Query, known: Mapping[str, Expr]) -> tuple[Expr | None, Expr]:
-    """e = φ · ψ with every factor φ(r) that can wait taken out; φ is None where there is none.
+def defer(
+    e: Expr, roles: Roles | Query, known: Mapping[str, Expr], sizes: Mapping[Expr, float] | None = None
+) -> tuple[Expr | None, Expr, float]:
+    """e = φ · ψ with every factor φ(r) that can wait taken out, and a bound on |ψ|; φ is None where there is none.
 
-    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load.
+    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load. `sizes` bounds loads.
 
-        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i])
+        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i]),  1
     """
-    part = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known)).split(e)
-    return (product(part.phis, _widest(part.phis)) if part.phis else None), part.psi
+    splitter = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known), bounds=dict(sizes or {}))
+    part = splitter.split(e)
+    phi = product(part.phis, _widest(part.phis)) if part.phis else None
+    return phi, part.psi, magnitude(part.psi, splitter.bounds)
 
 
 def _widest(parts: tuple[Expr, ...]) -> str:
     return max((p.dtype for p in parts), key=lambda d: DTYPES[d].bits)
-
-
-# --- symbols -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """Names for the reads of r and for the maximal subexpressions that read none."""
-
-    names: tuple[tuple[Expr, str], ...]
-
-    def text(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, print_expr(e)) for e, name in self.names)
-
-    def apply(self, e: Expr, rename: Mapping[Expr, str] | None = None) -> Expr:
-        """`e` over symbols, without its float casts; `rename` adds names to the table."""
-        table = dict(self.names) | dict(rename or {})
-
-        def over(x: Expr) -> Expr:
-            if x in table:
-                return Var(table[x], _one_dtype(x))
-            match x:
-                case Cast(arg, _):
-                    return over(arg)
-                case Op(name, args, _):
-                    return Op(name, tuple(over(a) for a in args), _one_dtype(x))
-                case Select(p, a, b):
-                    return Select(over(p), over(a), over(b))
-                case Const(value, _) if not isinstance(value, bool):
-                    return Const(float(value), "float32")
-                case _:
-                    return x
-
-        return over(e)
-
-
-def _one_dtype(e: Expr) -> str:
-    # Symbols are real numbers: only predicates keep a dtype of their own.
-    return "bool" if e.dtype == "bool" else "float32"
-
-
-def symbols_of(e: Expr, roles: Roles) -> Symbols:
-    """Number r's, c's and p's in order of appearance; a lone one goes without a number."""
-    found: dict[Expr, str] = {}
-
-    def visit(x: Expr) -> None:
-        if isinstance(x, Const) or x in found:
-            return
-        if isinstance(x, Load) and x.buffer in roles.buffers:
-            found[x] = "r"
-        elif not roles.reads(x):
-            found[x] = "c" if roles.varies(x) else "p"
-        else:
-            for child in children(x):
-                visit(child)
-
-    visit(e)
-    kinds, count = list(found.values()), dict.fromkeys("rcp", 0)
-    names = []
-    for atom, kind in found.items():
-        count[kind] += 1
-        names.append((atom, kind if kinds.count(kind) == 1 else f"{kind}{count[kind]}"))
-    return Symbols(tuple(names))
-
-
-def pretty(e: Expr) -> str:
-    """Text of an expression over symbols, products and quotients written tight."""
-    return print_expr(e).replace(" * ", "*").replace(" / ", "/")
 
 
 # --- the factor --------------------------------------------------------------------------------
@@ -148,18 +95,6 @@ def _widened(e: Expr, dtype: str) -> Expr:
 # --- solving -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A candidate: what waits, what is folded, what rolls; not proved yet."""
-
-    deferred: Expr | None
-    deferred_op: str
-    body: Expr
-    rolls: tuple[Term, ...]
-    casts: tuple[str, ...] = ()
-    ranges: tuple[str, ...] = ()
-
-
 @lru_cache(maxsize=512)
 def solve(query: Query) -> Repair:
     """The repair for `query`, with its proofs; raises FusionError where there is none.
@@ -176,17 +111,21 @@ def solve(query: Query) -> Repair:
         raise _refusal(query, symbols, problems)
     found = _find(query, problems)
     if found is None:
-        raise _refusal(query, symbols, problems)
+        tried: list[Problem] = []
+        vector = find_moments(query, tried)
+        if vector is None:
+            raise _refusal(query, symbols, [*tried, *problems])
+        return _about_means(query, symbols, vector)
     factor = _factor(found.rolls, query.dtype)
     for e in (found.deferred, factor):
         if e is not None and query.roles.varies(e):
             raise InternalError(f"the repair of {query.stage} depends on the element: {print_expr(e)}")
     try:
-        obligations = _prove(query, symbols, found, factor)
+        obligations = prove(query, symbols, found, factor)
     except Unproved as e:
         wrong = f"{e.record.statement} was not proved ({e.record.how})"
         raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
-    h: Expr = _T if factor is None else Op("mul", (_T, _over_steps(symbols, found.rolls, factor)), "float32")
+    h: Expr = _T if factor is None else Op("mul", (_T, over_steps(symbols, found.rolls, factor)), "float32")
     return Repair(
         stage=query.stage,
         kind="none" if factor is None else "rescale",
@@ -200,6 +139,33 @@ def solve(query: Query) -> Repair:
         obligations=obligations,
         casts=found.casts,
         assumptions=_assumptions(query, found),
+        fold=None if found.power is None else "sum",
+    )
+
+
+def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
+    """The repair of a vector of accumulators."""
+    on_the_way = tuple((name, sign(e, query.roles)) for e, name in symbols.names if not name.startswith("r"))
+    try:
+        obligations = prove_moments(query, found.moments, symbols.apply, on_the_way)
+        rests, records = find_rests(query, found.moments, symbols.apply, on_the_way)
+    except Unproved as e:
+        wrong = f"{e.record.statement} was not proved ({e.record.how})"
+        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
+    return Repair(
+        stage=query.stage,
+        kind="moments",
+        deferred=None,
+        deferred_op="mul",
+        body=found.moments.parts[0].value,
+        factor=None,
+        g=f"g = {pretty(symbols.apply(query.value))}",
+        h=describe_moments(found.moments, symbols.apply),
+        symbols=symbols.text(),
+        obligations=(*obligations, *records),
+        casts=found.casts,
+        assumptions=found.assumptions,
+        moments=replace(found.moments, rests=rests),
     )
 
 
@@ -217,24 +183,35 @@ def _unfit(query: Query) -> list[Problem]:
         return problems
     if not is_float(query.dtype):
         problems.append(Problem("roles", query.value, f"the accumulator is {query.dtype}: no factor passes through it"))
-    if query.reducer == "prod":
-        reason = "a product of n factors needs r to the power of n: counts are not supported yet"
-        problems.append(Problem("roles", query.value, reason))
-    elif query.reducer not in ("sum", "max", "min"):
+    if query.reducer not in ("sum", "prod", "max", "min") and not REDUCERS[query.reducer].best:
         problems.append(Problem("roles", query.value, f"no repair rules for the reducer {query.reducer}"))
     return problems
 
 
-def _find(query: Query, problems: list[Problem]) -> _Found | None:
+def _find(query: Query, problems: list[Problem]) -> Candidate | None:
     if not query.roles.reads(query.value):
-        return _Found(None, "mul", query.value, ())
+        return Candidate(None, "mul", query.value, ())
+    if REDUCERS[query.reducer].best:
+        chosen = choice(query, problems)
+        return None if chosen is None else Candidate(chosen.f, "apply", chosen.psi, (), chosen.casts)
+    if query.reducer == "prod":
+        power = exponential(query, problems)
+        if power is None or query.count is None:
+            return None
+        return Candidate(power.f(query.count), "apply", power.body, (), power=power)
     if query.reducer in ("max", "min"):
         splitter = Splitter(query.roles)
         shifted = split_sum(query.value, splitter)
         if shifted is not None and shifted[0] is not None:
-            return _Found(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
+            return Candidate(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
+    order: list[Problem] = []
     splitter = Splitter(query.roles)
     split = splitter.split(query.value)
+    if query.reducer in ("max", "min") and (split.rolls or splitter.problems):
+        # What only orders its elements can wait as a whole: better than a repair in every iteration.
+        rising = masked(query, order)
+        if rising is not None:
+            return Candidate(rising.f, "apply", rising.psi, (), rising.casts)
     problems += splitter.problems
     problems += _directions(query.roles, split.rolls)
     if query.reducer in ("max", "min"):
@@ -247,13 +224,21 @@ def _find(query: Query, problems: list[Problem]) -> _Found | None:
         reason = f"without the scale `{print_expr(deferred)}` the sum overflows where the expression does not"
         problems.append(Problem("defer", query.value, reason, "leave it in a kernel of its own"))
     if problems:
+        problems += order
         return None
     once = tuple(dict.fromkeys(splitter.casts))
-    return _Found(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
+    return Candidate(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
 
 
-def _assumptions(query: Query, found: _Found) -> tuple[str, ...]:
+def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
     """What the kernel takes for granted and nothing proves."""
+    if found.power is not None:
+        return ("the product is exp of a sum of logarithms: its relative error is the absolute error of that sum",)
+    if REDUCERS[query.reducer].best and found.deferred is not None:
+        text = (
+            "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
+        )
+        return (text + "first, and the kernel the one that comes first before rounding",)
     if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
         return ()
     text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"
@@ -294,91 +279,6 @@ def _ordered(query: Query, phis: tuple[Expr, ...], psi: Expr, rolls: tuple[Term,
     return problems
 
 
-# --- obligations -------------------------------------------------------------------------------
-
-
-def _over_steps(symbols: Symbols, rolls: tuple[Term, ...], e: Expr, steps: tuple[str, str] = ("", "'")) -> Expr:
-    """A factor over symbols: previous reads get the first suffix, current ones the second."""
-    names = dict(symbols.names)
-    rename: dict[Expr, str] = {}
-    for load in dict.fromkeys(t.load for t in rolls):
-        rename[previous(load)], rename[load] = names[load] + steps[0], names[load] + steps[1]
-    return symbols.apply(e, rename)
-
-
-def _prime(e: Expr, names: frozenset[str]) -> Expr:
-    return rewrite(e, lambda x: Var(x.name + "'", x.dtype) if isinstance(x, Var) and x.name in names else None)
-
-
-def _prove(query: Query, symbols: Symbols, found: _Found, factor: Expr | None) -> tuple[ObligationRecord, ...]:
-    roles, plus = query.roles, query.reducer
-    g, body = symbols.apply(query.value), symbols.apply(found.body)
-    at_end = tuple((name, sign(e, roles)) for e, name in symbols.names)
-    # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
-    on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
-    records = []
-    if found.deferred is not None:
-        # A guard only chooses 0 where φ is undefined: the identity is about where it is defined.
-        phi = symbols.apply(rewrite(found.deferred, _unguarded))
-        text, mark = pretty(phi), "*" if found.deferred_op == "mul" else " + "
-        whole = Op(found.deferred_op, (body, phi), "float32")
-        records.append(prove_identity("split", f"g = ({pretty(body)}){mark}({text})", g, whole, at_end))
-        records.append(_defer_commutes(plus, found.deferred_op, text))
-        records.append(ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original"))
-    if factor is None:
-        return tuple(records)
-    f = _over_steps(symbols, found.rolls, factor)
-    rs = frozenset(dict(symbols.names)[t.load] for t in found.rolls)
-    updated = Op("mul", (body, f), "float32")
-    what = "g" if found.deferred is None else "ψ"
-    records.append(
-        prove_identity("update", f"h({what}(r, c), r, r') = {what}(r', c)", updated, _prime(body, rs), on_the_way)
-    )
-    records.append(_rolled_commutes(plus, f, on_the_way))
-    later = _over_steps(symbols, found.rolls, factor, ("'", "''"))
-    across = _over_steps(symbols, found.rolls, factor, ("", "''"))
-    same = _over_steps(symbols, found.rolls, factor, ("", ""))
-    twice = Op("mul", (f, later), "float32")
-    records.append(prove_identity("compose", "h(h(t, r, r'), r', r'') = h(t, r, r'')", twice, across, on_the_way))
-    records.append(prove_identity("compose", "h(t, r, r) = t", same, Const(1.0, "float32"), on_the_way))
-    records.append(_defined(roles, found.rolls))
-    records.append(
-        ObligationRecord("range", f"{pretty(f)} <= 1", "r only moves one way, and the exponent falls with it")
-    )
-    how = "the exponent with r replaced by its contribution, as sums of monomials"
-    records += [ObligationRecord("range", note, how) for note in found.ranges]
-    return tuple(records)
-
-
-def _unguarded(e: Expr) -> Expr | None:
-    return rewrite(e.then, _unguarded) if isinstance(e, Select) and e.other == Const(0.0, e.dtype) else None
-
-
-def _defer_commutes(reducer: str, how: str, phi: str) -> ObligationRecord:
-    if how == "add":
-        return ObligationRecord("commute", f"{reducer}(x + φ, y + φ) = {reducer}(x, y) + φ", "adding keeps the order")
-    if reducer == "sum":
-        return ObligationRecord("commute", "φ*x + φ*y = φ*(x + y)", "distributivity")
-    how_signed = f"sign facts: {phi} >= 0, where at least one element is folded"
-    return ObligationRecord("commute", f"{reducer}(φ*x, φ*y) = φ*{reducer}(x, y)", how_signed)
-
-
-def _rolled_commutes(reducer: str, f: Expr, signs: tuple[tuple[str, str | None], ...]) -> ObligationRecord:
-    if reducer != "sum":
-        statement = f"h({reducer}(x, y)) = {reducer}(h(x), h(y))"
-        return ObligationRecord("commute", statement, f"{pretty(f)} > 0, so h is increasing in t")
-    x, y = Var("x", "float32"), Var("y", "float32")
-    left = Op("mul", (Op("add", (x, y), "float32"), f), "float32")
-    right = Op("add", (Op("mul", (x, f), "float32"), Op("mul", (y, f), "float32")), "float32")
-    return prove_identity("commute", "h(x + y, r, r') = h(x, r, r') + h(y, r, r')", left, right, signs)
-
-
-def _defined(roles: Roles, rolls: tuple[Term, ...]) -> ObligationRecord:
-    starts = dict.fromkeys(p.load.buffer for t in rolls if (p := roles.predecessor(t.load)) is not None)
-    statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
-    return ObligationRecord("defined", statement, "r is read inside exp only, and starts from a finite identity")
-
-
 # --- refusing ----------------------------------------------------------------------------------
 
 
@@ -390,6 +290,8 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
     lines += [f"    … and {len(listed) - 8} more"] if len(listed) > 8 else []
     for p in list(dict.fromkeys(problems))[:3]:
         lines.append(f"{p.strategy}: `{_short(pretty(symbols.apply(p.part)))}`: {p.reason}")
+    if not any(p.strategy == "roles" for p in problems) and (line := _no_inverse(query)) is not None:
+        lines.append(line)
     hints = [p.hint for p in problems if p.hint is not None]
     changing = " and ".join(f"`{p.load.buffer}`" for p in reads) or "its predecessors"
     return FusionError(
@@ -399,6 +301,14 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
         hint=hints[0] if hints else None,
         where=f"{query.stage}: {query.reducer} of {_short(print_expr(query.value), 100)}",
     )
+
+
+def _no_inverse(query: Query) -> str | None:
+    """What Theorem 4.3 would give, where that is no repair."""
+    found = inverse(query)
+    if found is None or found.commute is not None:
+        return None
+    return f"inverse: `{found.h}`: not shown to commute with {query.reducer}"
 
 
 def _reads_line(query: Query, reads: list[Predecessor]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, cast, conjuncts, op, variables
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, cast, conjuncts, op, variables
 from neptune.ir.program import For, Program
 
 Monomial = tuple[Expr, ...]
@@ -162,6 +162,8 @@ class Scope:
         if isinstance(atom, Op) and atom.name == "max":
             floors = [poly(a).constant for a in atom.args]
             known = [f for f in floors if f is not None]
+            if not any(f >= 0 for f in known) and any(nonnegative(poly(a), self) for a in atom.args):
+                known.append(0)
             return max(known) if known else None
         if isinstance(atom, Op) and atom.name in ("floordiv", "mod", "min"):
             return 0 if all(nonnegative(poly(a), self) for a in atom.args) else None
@@ -214,8 +216,11 @@ def within(p: Poly, inner: Iterable[str], width: Poly, scope: Scope) -> bool:
     return low is not None and room is not None and nonnegative(low, scope) and nonnegative(room, scope)
 
 
-def as_nonnegative(pred: Expr) -> list[Poly] | None:
-    """A predicate as polynomials that must all be ≥ 0 (integers only); None where it is not affine."""
+def as_nonnegative(pred: Expr, scope: Scope | None = None) -> list[Poly] | None:
+    """A predicate as polynomials that must all be ≥ 0 (integers only); None where it is not affine.
+
+    In a `scope`, by what is known to be positive there, a quotient is multiplied out: k <= r // 4 is 4*k <= r.
+    """
     result: list[Poly] = []
     for c in conjuncts(pred):
         if not isinstance(c, Op) or len(c.args) != 2 or c.args[0].dtype not in ("int32", "int64"):
@@ -234,18 +239,52 @@ def as_nonnegative(pred: Expr) -> list[Poly] | None:
                 result += [a - b, b - a]
             case _:
                 return None
-    return result
+    return result if scope is None else [_without_quotient(p, scope) for p in result]
+
+
+def _without_quotient(p: Poly, scope: Scope) -> Poly:
+    """An equivalent of p ≥ 0 without its one quotient f // w, for a w that is positive: f // w ≥ c is f ≥ c·w."""
+    hits = [(atoms, c) for atoms, c in p.terms if any(isinstance(a, Op) and a.name == "floordiv" for a in atoms)]
+    if len(hits) != 1 or len(hits[0][0]) != 1 or abs(hits[0][1]) != 1:
+        return p
+    ((quotient,), sign) = hits[0]
+    assert isinstance(quotient, Op)
+    f, width = (poly(a) for a in quotient.args)
+    if not nonnegative(width - number(1), scope):
+        return p
+    rest = p - _collect([((quotient,), sign)])
+    # rest - f // w ≥ 0 is f < (rest + 1)·w.
+    return f + rest * width if sign > 0 else (rest + number(1)) * width - number(1) - f
+
+
+def with_remainders(p: Poly, scope: Scope) -> tuple[Poly, Scope]:
+    """`p` and the scope with every remainder x % w, for a w that is positive, as a variable from 0 to w - 1."""
+    env: dict[Expr, Expr] = {}
+    ranges: dict[str, tuple[Expr, Expr]] = {}
+    for a in dict.fromkeys(a for atoms, _ in p.terms for a in atoms):
+        if isinstance(a, Op) and a.name == "mod" and nonnegative(poly(a.args[1]) - number(1), scope):
+            name = f"%{len(env)}"  # not the name of any loop
+            env[a] = Var(name)
+            ranges[name] = (Const(0, "int32"), binary("sub", a.args[1], 1))
+    if not env:
+        return p, scope
+    terms = ((tuple(sorted((env.get(a, a) for a in atoms), key=_key)), c) for atoms, c in p.terms)
+    return _collect(terms), Scope({**scope.ranges, **ranges}, scope.at_least, scope.facts)
 
 
 def always(pred: Expr, scope: Scope) -> bool:
     """True if `pred` provably holds for every value of the ranged variables (a fact may be used once)."""
-    needed = as_nonnegative(pred)
+    needed = as_nonnegative(pred, scope)
     if needed is None:
         return False
     return all(_holds(p, scope) for p in needed)
 
 
 def _holds(p: Poly, scope: Scope) -> bool:
+    return _shown(p, scope) or ((wider := with_remainders(p, scope))[0] != p and _shown(*wider))
+
+
+def _shown(p: Poly, scope: Scope) -> bool:
     candidates = [p, *(p - f for f in scope.facts)]
     inner_first = list(reversed(list(scope.ranges)))
     for q in candidates:
@@ -263,7 +302,7 @@ def _holds(p: Poly, scope: Scope) -> bool:
 
 def never(pred: Expr, scope: Scope) -> bool:
     """True if `pred` is provably false for every value of the ranged variables."""
-    needed = as_nonnegative(pred)
+    needed = as_nonnegative(pred, scope)
     if needed is None:
         return False
     return any(_holds(p.scaled(-1) - number(1), scope) for p in needed)
@@ -280,5 +319,5 @@ def scope_of(program: Program | None, loops: Iterable[For]) -> Scope:
     for f in loops:
         ranges[f.var] = (f.lo, op("sub", f.hi, 1))
         for fact in f.facts:
-            facts += as_nonnegative(fact) or []
+            facts += as_nonnegative(fact, Scope(ranges, at_least)) or []
     return Scope(ranges, at_least, tuple(facts))

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError
+from neptune.frontend.assemble import reachable
 from neptune.frontend.builder import (
     Tensor,
     build,
@@ -29,13 +30,12 @@ from neptune.frontend.builder import (
 )
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
+from neptune.ops.masks import Mask, with_queries
 
 NEG_INF = float("-inf")
 DTYPES = ("float32", "float16", "bfloat16")
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j, score) → the score of query i against key j of head h; the indices are raw."""
-Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
-"""(b, h, i, j) → whether query i of head h sees key j; the indices are raw."""
 Options: TypeAlias = Mapping[str, Any]
 
 OPERATORS: Mapping[str, Options] = {
@@ -122,10 +122,11 @@ def attention(
 
     `scale`: 1/√depth by default. `softcap` c: s → c·tanh(s/c). `alibi`: s + slopes[h]·(j - q), with an input
     `slopes`: f32[heads]. `score(b, h, i, j, s)`: any further change of it, over raw indices. Masks, all of which must
-    hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`. Here q = i + s_kv - s_q is the position of
-    the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the sum
-    and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32 [batch, heads, s_q].
-    A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
+    hold: `causal`: j ≤ q; `window` w: 0 ≤ q - j < w; `mask(b, h, i, j)`, of `neptune.ops.masks` or any predicate of raw
+    indices; tensors that it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position
+    of the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the
+    sum and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32
+    [batch, heads, s_q]. A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
 
     Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, with sinks top and total, o, lse; loops b, h, i
     (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.
@@ -163,7 +164,7 @@ def attention(
             x = score(b, h, i, j, x)
         sees = [j <= i + s_kv - s_q] if causal or window is not None else []
         sees += [] if window is None else [i + s_kv - s_q - j < window]
-        sees += [] if mask is None else [mask(b, h, i, j)]
+        sees += [] if mask is None else [with_queries(mask(b, h, i, j), s_q)]
         return select(logical_and(*sees), x, NEG_INF) if sees else x
 
     s = compute(scores, lambda b, h, i, j: sum(at(q, b, h, i, d) * at(k, b, of_keys(h), j, d), axis=d), "s")
@@ -198,14 +199,20 @@ def attention(
         o = compute((n_b, s_q, n_h, depth), lambda b, i, h, e: normalised(b, h, i, e), "o")
     else:
         o = compute((n_b, n_h, s_q, depth), lambda b, h, i, e: normalised(b, h, i, e), "o")
+
+    def built(*outputs: Tensor) -> Program:
+        # What a mask or a score reads comes behind the operands.
+        read = [t for t in reachable(outputs) if t.body is None and t not in inputs]
+        return build(outputs, inputs=[*inputs, *read], name=name)
+
     if not lse:
-        return build(o, inputs=inputs, name=name)
+        return built(o)
 
     def log_sum(b: Expr, h: Expr, i: Expr) -> Expr:
         value = top[b, h, i] + log(total[b, h, i])
         return value if sinks else select(l[b, h, i] <= 0, NEG_INF, value)
 
-    return build([o, compute(rows, log_sum, "lse")], inputs=inputs, name=name)
+    return built(o, compute(rows, log_sum, "lse"))
 
 
 def _check(asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, window: int | None) -> None:

@@ -5,7 +5,8 @@ results that one stage hands to the other, and only where there are none through
 
 - `Axes(definitions)` closes that over a whole program: what templates ask to find their stages;
 - `align(state, d, nest)` picks, for one stage that moves into a nest, the axes of the stages there that it
-  can run along with in full, over the loops as they are now.
+  can run along with in full, over the loops as they are now. A stage that meets none of them goes by the
+  relation of the whole program.
 
 Where an axis is now is `State.axes`: an expression over loops. After `fuse` that is a quotient or a remainder of
 a loop: such a loop can only be shared by running over all axes in it.
@@ -127,6 +128,24 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
                 env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
                 if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                     result[mine] = (host, theirs)
+    return result or _through_others(state, d, nest, hosts)
+
+
+def _through_others(state: State, d: Definition, nest: Nest, hosts: list[str]) -> dict[str, Axis]:
+    """Where a stage meets none of the nest: its axes by what follows, as those of two products that one sum reads."""
+    moving = ""  # no stage's name: the definition may differ from the one that the state has
+    axes = Axes({**state.definitions, moving: d})
+    axes.join_through_inputs()
+    result: dict[str, Axis] = {}
+    for host in hosts:
+        other = state.definitions[host]
+        for mine in d.extents:
+            theirs = axes.of(host, (moving, mine))
+            if mine in result or theirs is None:
+                continue
+            env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+            if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
+                result[mine] = (host, theirs)
     return result
 
 

@@ -10,11 +10,12 @@ writes no other one touches.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import linear, poly, scope_of, split_by, within
+from neptune.ir.affine import Poly, linear, poly, scope_of, split_by, with_remainders, within
 from neptune.ir.expr import Expr, Op, Var, binary, loads, rewrite, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.printer import print_stage
@@ -53,9 +54,12 @@ def _separate(accesses: list[_Access], var: str, program: Program | None) -> boo
     """True if some dimension provably tells apart what the iterations of `var` touch.
 
     That is: every access is at  c·var + fixed + r  with one c and one fixed part, and 0 ≤ r < c.
-    A fused loop is told apart by its quotient and its remainder, each in a dimension of its own.
+    A fused loop is told apart by its quotient and its remainder, each in a dimension of its own; and the tiles of a
+    loop r by r where one dimension is r // w, and another r % w from the same start everywhere.
     """
     if any(_separates(accesses, d, var, program) for d in range(len(accesses[0].index))):
+        return True
+    if any(_separates(whole, 0, var, program) for whole in _dividends(accesses, var)):
         return True
     for width in _widths(accesses, var):
         quotient, rest = f"{var}//", f"{var}%"  # not the names of any loops
@@ -72,6 +76,26 @@ def _widths(accesses: list[_Access], var: str) -> list[Expr]:
     return list(
         dict.fromkeys(x.args[1] for x in found if isinstance(x, Op) and x.name == "mod" and x.args[0] == Var(var))
     )
+
+
+def _dividends(accesses: list[_Access], var: str) -> Iterator[list[_Access]]:
+    """The accesses by one index f each, where it is given by two dimensions: f // w, and f % w plus what is fixed."""
+    for whole, part in permutations(range(len(accesses[0].index)), 2):
+        found = [_dividend(a, whole, part, var) for a in accesses]
+        kept = [x for x in found if x is not None]
+        if len(kept) == len(found) and len({(width, start) for _, width, start in kept}) == 1:
+            yield [replace(a, index=(f,)) for a, (f, _, _) in zip(accesses, kept, strict=True)]
+
+
+def _dividend(a: _Access, whole: int, part: int, var: str) -> tuple[Expr, Expr, Poly] | None:
+    """(f, w, start) with the dimensions f // w and start + f % w; neither w nor start moves with `var` or inside it."""
+    quotient, moving = a.index[whole], {var, *(f.var for f in a.loops)}
+    if not (isinstance(quotient, Op) and quotient.name == "floordiv") or loads(quotient) or loads(a.index[part]):
+        return None
+    f, width = quotient.args
+    start = poly(a.index[part]) - poly(binary("mod", f, width))
+    fixed = not any(variables(x) & moving for atoms, _ in start.terms for x in atoms) and not variables(width) & moving
+    return (f, width, start) if fixed else None
 
 
 def _without(accesses: list[_Access], var: str) -> list[_Access]:
@@ -91,8 +115,8 @@ def _separates(accesses: list[_Access], dim: int, var: str, program: Program | N
         moving, fixed = split_by(rest, inner)
         if split_by(width, inner)[0].terms or any(loads(x) for atoms, _ in rest.terms for x in atoms):
             return False
-        scope = scope_of(program, a.loops)
-        if not within(moving, [f.var for f in reversed(a.loops)], width, scope):
+        moving, scope = with_remainders(moving, scope_of(program, a.loops))
+        if not within(moving, reversed(list(scope.ranges)), width, scope):
             return False
         forms.add((width, fixed))
     return len(forms) == 1

@@ -39,6 +39,7 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.ir.quotients import divided
 from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part
 from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
@@ -67,7 +68,7 @@ def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dic
     scope = scope_of(state.program, (*nest.outer, *loops))
     needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
-    action = map_action(d.action, lambda e: substitute(e, env))
+    action = map_action(d.action, lambda e: divided(substitute(e, env), scope))
     body: Stmt = Stage(name, action, logical_and(*needed) if needed else None)
     for f in reversed(loops):
         body = replace(f, body=body)

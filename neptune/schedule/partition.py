@@ -17,26 +17,13 @@ A masked piece of at most one iteration becomes an `if`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import inf
 
 from neptune.errors import ScheduleError
 from neptune.ir.absorb import NEG_INF, conjunct_false, unchanged
-from neptune.ir.affine import (
-    Poly,
-    Scope,
-    always,
-    as_nonnegative,
-    extreme,
-    linear,
-    nonnegative,
-    number,
-    poly,
-    scope_of,
-    to_expr,
-)
+from neptune.ir.affine import Scope, always, scope_of
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
     Const,
@@ -55,6 +42,7 @@ from neptune.ir.expr import (
     variables,
     walk,
 )
+from neptune.ir.extremes import Extremes
 from neptune.ir.printer import print_expr
 from neptune.ir.program import (
     ZERO,
@@ -74,83 +62,18 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
+from neptune.schedule.data_bounds import DataBounds
+from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
+from neptune.schedule.visited import Range, ranges, usable
 
 
-@dataclass(frozen=True)
-class Bound:
-    """One conjunct solved for the loop variable: the range where it holds somewhere / everywhere."""
-
-    pred: Expr
-    upper: bool
-    somewhere: Expr  # exclusive upper (or inclusive lower) bound of tiles on which pred is true at all
-    everywhere: Expr  # the same for tiles on which it is true throughout
-    fact: Expr
-    skips: bool  # a mask that is absorbed, as opposed to a guard
-
-
-def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
-    """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
-    top = to_expr(numerator)
-    return binary("floordiv", top if nonnegative(numerator, scope) else maximum(ZERO, top), to_expr(divisor))
-
-
-def _at_least_zero(p: Poly) -> Expr:
-    """p ≥ 0 with every term on the side where it is positive."""
-    left, right = (tuple((m, s * c) for m, c in p.terms if s * c > 0) for s in (-1, 1))
-    return binary("le", to_expr(Poly(left)), to_expr(Poly(right)))
-
-
-def _row_limited(p: Poly, name: str, guards: Iterable[Poly], scope: Scope) -> Poly | None:
-    """max of p over `name`, when a guard g ≥ 0 (such as i < m) cuts the range of `name` short."""
-    for g in guards:
-        in_p, in_g = linear(p, name), linear(g, name)
-        if in_p is None or in_g is None or in_g[0].terms != number(-1).terms or in_p[0].terms != number(1).terms:
-            continue
-        # p = (p + g) - g with p + g free of `name`: p is largest where g is smallest, g ≥ 0.
-        free = p + g
-        smallest = extreme(g, [name], scope, largest=False)
-        if smallest is None:
-            continue
-        least = poly(maximum(ZERO, to_expr(smallest)))
-        return free - least
-    return None
-
-
-def _solve(pred: Expr, var: str, inner: list[str], guards: list[Poly], scope: Scope, skips: bool) -> Bound | None:
-    """Solve one affine conjunct for `var`; None where it is not linear in it with a known sign."""
-    parts = as_nonnegative(pred)
-    if parts is None or len(parts) != 1:
-        return None
-    p = parts[0]
-    most: Poly | None = p
-    for name in inner:
-        limited = _row_limited(most, name, guards, scope) if most is not None else None
-        most = limited if limited is not None else extreme(most, [name], scope, largest=True) if most else None
-    least = extreme(p, inner, scope, largest=False)
-    if most is None or least is None:
-        return None
-    a, b = linear(most, var), linear(least, var)
-    if a is None or b is None or a[0].terms != b[0].terms or not a[0].terms:
-        return None
-    step = a[0]
-    fact = _at_least_zero(least)
-    if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound
-        width = step.scaled(-1)
-        some, every = (_floor_div(rest + width, width, scope) for rest in (a[1], b[1]))
-        return Bound(pred, True, some, every, fact, skips)
-    if nonnegative(step - number(1), scope):  # step·var + rest ≥ 0: a lower bound
-        some, every = (_floor_div(rest.scaled(-1) + step - number(1), step, scope) for rest in (a[1], b[1]))
-        return Bound(pred, False, some, every, fact, skips)
-    return None
-
-
-def _masks(stage: Stage, var: str) -> list[Expr]:
-    """Conjuncts on `var` of selects in `stage` whose other branch is -inf."""
+def _masks(stage: Stage) -> list[Expr]:
+    """Conjuncts of selects in `stage` whose other branch is -inf."""
     found: list[Expr] = []
     for v in values(stage.action):
         if isinstance(v, Select) and v.other == Const(-inf, v.dtype):
-            found += [c for c in conjuncts(v.pred) if var in variables(c)]
+            found += conjuncts(v.pred)
     return found
 
 
@@ -221,14 +144,16 @@ def _with_mask(loop: For, stage: Stage, guard: Expr) -> For:
     return replace(loop, body=body)
 
 
-def _drop(s: Stmt, var: str, scope: Scope, loops: tuple[For, ...]) -> Stmt:
-    """The clean piece: every conjunct on the loop that provably holds is gone from guards and selects.
+def _drop(s: Stmt, var: str, solved: frozenset[Expr], scope: Scope, loops: tuple[For, ...]) -> Stmt:
+    """The clean piece: conjuncts that were `solved`, or on the loop provably hold, are gone from guards and selects.
 
     Others stay even where the facts imply them: one guard on rows in all pieces shows that they work on the
     same elements.
     """
 
     def holds(c: Expr, inner: tuple[For, ...]) -> bool:
+        if c in solved:
+            return True
         if var not in variables(c):
             return False
         ranges = {f.var: (f.lo, binary("sub", f.hi, 1)) for f in inner}
@@ -266,22 +191,24 @@ def _finite(state: State) -> frozenset[str]:
     )
 
 
-def _bounds(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str]) -> list[Bound]:
-    found: dict[Expr, list[Bound | None]] = {}
-    masks = {pred for s in stages(loop.body) for pred in _masks(s, loop.var)}
-    body = stages(loop)
+def _solved(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> list[Solved]:
+    """The predicates under `loop` that bound it, in the order in which they stand."""
+    body = stages(loop.body)
+    masks = dict.fromkeys(pred for s in body for pred in _masks(s))
     skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
+    tails = {c for s in body for c in conjuncts(s.when) if loop.var in variables(c)} - skipped
+    found: dict[Expr, list[Solved | None]] = {}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
         scope = scope_of(state.program, (*outer, loop, *inner))
+        extremes = Extremes(scope, affine_guards(stage.when, loop.var), data.within(inner, stage.when))
         names = [f.var for f in reversed(inner)]
-        when = conjuncts(stage.when)
-        row_guards = [p for c in when if loop.var not in variables(c) for p in as_nonnegative(c) or []]
-        tails = [c for c in when if loop.var in variables(c) and c not in skipped]
-        # A mask counts as skipped for every stage that has it: all of them must see the same tiles.
-        for pred in dict.fromkeys([*tails, *(c for c in _selected(stage) if c in skipped)]):
-            found.setdefault(pred, []).append(_solve(pred, loop.var, names, row_guards, scope, pred in skipped))
-    return [bound for (bound, *others) in found.values() if bound is not None and all(b == bound for b in others)]
+        # Every stage that has a predicate must see the same tiles.
+        for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
+            if pred in tails or pred in skipped:
+                found.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
+    kept = [first for (first, *others) in found.values() if first is not None and all(s == first for s in others)]
+    return usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
 
 
 def _selected(stage: Stage) -> list[Expr]:
@@ -301,58 +228,65 @@ def partition(state: State, ref: Loop) -> State:
     path = state.loops(ref.stage)
     outer = path[: path.index(loop)]
     carried = _carried(state, loop)
-    bounds = _bounds(state, loop, outer, carried)
-    if not bounds:
+    data = DataBounds(state.program, outer, loop)
+    solved = _solved(state, loop, outer, carried, data)
+    if not solved:
         raise ScheduleError(
             request,
             f"no predicate under `{loop.var}` bounds it",
             hint="leave the loop whole: it has nothing to cut",
         )
-    return _cut(state, loop, outer, bounds, carried)
+    return _cut(state, loop, outer, solved, carried, data)
 
 
-def _one_tile(bound: Bound, hi: Expr) -> bool:
-    """True for the tail of a tiled range: all tiles but the last hold, at most one is left."""
-    e = bound.everywhere
-    if not isinstance(e, Op) or e.name != "floordiv" or bound.skips:
-        return False
-    return hi == ceildiv(*e.args)
+def _one_tile(end: Expr, hi: Expr) -> bool:
+    """True for the end of the whole tiles in a tiled range: at most one tile is left."""
+    return isinstance(end, Op) and end.name == "floordiv" and hi == ceildiv(*end.args)
 
 
-def _clean_range(loop: For, lo: Expr, hi: Expr, uppers: list[Bound], lowers: list[Bound], scope: Scope) -> list[Expr]:
+def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     """[begin, end) where every predicate holds, with lo ≤ begin ≤ end ≤ hi wherever the range is not empty."""
-    begin = reduce(maximum, [b.everywhere for b in lowers], lo)
-    end = reduce(minimum, [b.everywhere for b in uppers]) if uppers else hi
-    if lowers or loop.lo != ZERO:
-        begin = maximum(lo, minimum(begin, hi))
-        end = maximum(begin, minimum(end, hi))
+    assert r.begins is not None and r.ends is not None
+    begin, end = r.lo, reduce(minimum, r.ends) if r.ends else r.hi
+    if r.begins or r.lo != ZERO:
+        begin = maximum(r.lo, minimum(reduce(maximum, r.begins), r.hi)) if r.begins else r.lo
+        end = maximum(begin, minimum(end, r.hi))
     # The whole tiles of a tiled range lie within it; any other bound is cut off at its end.
-    elif not any(_one_tile(b, loop.hi) or always(binary("le", b.everywhere, loop.hi), scope) for b in uppers):
-        end = minimum(end, hi)
-    return [begin, end]
+    elif not any(_one_tile(e, loop.hi) or always(binary("le", e, loop.hi), scope) for e in r.ends):
+        end = minimum(end, r.hi)
+    return begin, end
 
 
-def _cut(state: State, loop: For, outer: tuple[For, ...], bounds: list[Bound], carried: frozenset[str]) -> State:
-    uppers, lowers = [b for b in bounds if b.upper], [b for b in bounds if not b.upper]
-    hi = reduce(minimum, [b.somewhere for b in uppers if b.skips], loop.hi)
-    # Every lower bound is at least 0, where most loops start.
-    starts = [b.somewhere for b in lowers if b.skips]
-    lo = reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
-    begin, end = _clean_range(loop, lo, hi, uppers, lowers, scope_of(state.program, outer))
-    whole = _attach(loop, [b.pred for b in bounds if not b.skips], carried, _finite(state))
-    clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *(b.fact for b in bounds)))
-    clean_scope = scope_of(state.program, (*outer, clean_loop))
-    clean = replace(clean_loop, body=_drop(loop.body, loop.var, clean_scope, ()))
-    pieces: list[Stmt] = [clean]
-    if lowers:
-        pieces.insert(0, replace(whole, lo=lo, hi=begin))
-    if uppers:
-        if len(uppers) == 1 and not lowers and loop.lo == ZERO and _one_tile(uppers[0], loop.hi):
-            body = map_exprs(whole.body, lambda e: substitute(e, {loop.var: end}))
-            pieces.append(If(binary("lt", end, hi), body))
-        else:
-            pieces.append(replace(whole, lo=end, hi=hi))
-    texts = tuple(f"{print_expr(b.pred)}: {'mask, skipped where false' if b.skips else 'tail'}" for b in bounds)
-    verdict = f"{len(pieces)} pieces: clean [{print_expr(begin)}, {print_expr(end)})"
-    note = Decision("partition", loop.var, verdict, "predicates solved for the loop", texts)
-    return state.with_body(replace_node(state.program.body, loop, seq(*pieces))).note(note)
+def _iteration(loop: For, at: Expr) -> Stmt:
+    return map_exprs(loop.body, lambda e: substitute(e, {loop.var: at}))
+
+
+def _cut(
+    state: State, loop: For, outer: tuple[For, ...], solved: list[Solved], carried: frozenset[str], data: DataBounds
+) -> State:
+    whole = _attach(loop, [s.pred for s in solved if not s.skips], carried, _finite(state))
+    found = ranges(solved, loop)
+    dropped = frozenset(s.pred for s in solved)
+    pieces: list[Stmt] = []
+    verdict: list[str] = []
+    for r in found:
+        if r.begins is None or r.ends is None:
+            pieces.append(replace(whole, lo=r.lo, hi=r.hi))
+            continue
+        begin, end = _clean_range(loop, r, scope_of(state.program, outer))
+        clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *r.facts))
+        clean_scope = scope_of(state.program, (*outer, clean_loop))
+        clean = replace(clean_loop, body=_drop(loop.body, loop.var, dropped, clean_scope, ()))
+        if r.begins:
+            pieces.append(replace(whole, lo=r.lo, hi=begin))
+        pieces.append(clean)
+        if len(found) == len(r.ends) == 1 and not r.begins and r.lo == ZERO and _one_tile(r.ends[0], r.hi):
+            pieces.append(If(binary("lt", end, r.hi), _iteration(whole, end)))
+        elif r.ends:
+            pieces.append(replace(whole, lo=end, hi=r.hi))
+        verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")
+    used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
+    texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
+    summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
+    note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)
+    return state.with_body(replace_node(state.program.body, loop, data.around(seq(*pieces), used))).note(note)

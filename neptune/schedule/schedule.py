@@ -31,6 +31,7 @@ from neptune.schedule.fuel import OutOfFuel, spend, tell
 from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
+from neptune.schedule.pack import pack
 from neptune.schedule.partition import partition
 from neptune.schedule.reorder import reorder
 from neptune.schedule.reverse_compute_at import reverse_compute_at
@@ -141,7 +142,8 @@ class ScheduleBase:
     def param(self, name: str, candidates: Sequence[int]) -> Var:
         """Declare a tunable tile size: a positive power of two, chosen later among `candidates`.
 
-        Raises ScheduleError for an empty list, a candidate that is not a power of two, or a taken name.
+        Of one that is declared already, `candidates` are those that are left. Raises ScheduleError for an empty list,
+        a candidate that is not a power of two, or a taken name.
         """
         request = f"param({name!r}, {list(candidates)})"
         bad = [c for c in candidates if isinstance(c, bool) or not isinstance(c, int) or c < 1 or c & (c - 1)]
@@ -217,6 +219,16 @@ class ScheduleBase:
         state, var = fuse(self._state, outer, inner)
         self._commit(state, "fuse", outer, inner)
         return Loop(inner.stage, var)
+
+    @primitive
+    def pack(self, group: Loop, row: Loop) -> Loop:
+        """Make rows of the heads of a group, in every stage that runs over both; returns the loop over them.
+
+        `k[h // G, j]` → `k[h0, j]` for rows r in [0, m * G), in which h is `h0*G + r % G` and i `r // G`.
+        """
+        state, var = pack(self._state, group, row)
+        self._commit(state, "pack", group, row)
+        return Loop(row.stage, var)
 
     @primitive
     def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:
@@ -300,6 +312,15 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
     program = state.program
     if tunable in program.tunables:
         return state
+    known = next((t for t in program.tunables if t.name == tunable.name), None)
+    if known is not None and known.covers is None and len(tunable.candidates) > 0 and tunable.covers is None:
+        left = [c for c in tunable.candidates if c not in known.candidates]
+        if left:
+            raise ScheduleError(
+                request, f"`{tunable.name}` is declared, without {left[0]}", legal=[str(c) for c in known.candidates]
+            )
+        narrowed = (tunable if t == known else t for t in program.tunables)
+        return replace(state, program=replace(program, tunables=tuple(narrowed)))
     axes = {a for d in state.definitions.values() for a in d.extents}
     if not fits(tunable.name) or tunable.name in names_in_use(program) | axes:
         raise ScheduleError(request, f"`{tunable.name}` is taken, is no plain identifier, or generated code uses it")

@@ -6,7 +6,8 @@
       s: y[i] = f(x[i])                   for i1 in [0, BLOCK_M):
                                             s: y[i0*BLOCK_M + i1] = f(…)  when i0*BLOCK_M + i1 < m
 
-A factor that provably divides the range gives no guard.
+A factor that provably divides the range gives no guard. What was divided by the factor is the outer loop:
+x[i // F] becomes x[i0].
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import InternalError, ScheduleError
-from neptune.ir.expr import Const, Expr, Var, binary, ceildiv, loads, substitute, variables
+from neptune.ir.affine import scope_of
+from neptune.ir.expr import Const, Expr, Var, binary, cast, ceildiv, loads, select, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, map_exprs, stages
+from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
+from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
 
@@ -60,14 +63,28 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     inner = fresh_name(used | {outer}, f"{loop.var}1")
     whole = binary("add", binary("mul", Var(outer), factor), Var(inner))
     env = {loop.var: whole}
-    body = map_exprs(loop.body, lambda e: substitute(e, env))
+    nest = For(outer, ZERO, ceildiv(loop.hi, factor), For(inner, ZERO, factor, loop.body))
+    scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
+    body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
     if not _divides(state.program, factor, loop.hi):
-        body = add_guard(body, binary("lt", whole, loop.hi))
-    nest = For(outer, ZERO, ceildiv(loop.hi, factor), For(inner, ZERO, factor, body))
+        tail = binary("lt", whole, loop.hi)
+        body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
+    nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
     program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
     return replace(state, program=program).substitute_axes(names, env), outer, inner
+
+
+def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
+    """Loops that take their range from data at `names` are empty where `tail` is false: there is no data.
+
+    `for j in [0, length[i0*4 + i1])`   →   `for j in [0, select(i0*4 + i1 < m, length[i0*4 + i1], 0))`
+    """
+    s = with_stmts(s, tuple(_guarded_bounds(p, tail, names) for p in sub_stmts(s)))
+    if not isinstance(s, For) or not any(variables(x) & names for e in (s.lo, s.hi) for x in loads(e)):
+        return s
+    return replace(s, hi=select(tail, s.hi, cast(ZERO, s.hi.dtype)), lo=select(tail, s.lo, cast(ZERO, s.lo.dtype)))
 
 
 def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:

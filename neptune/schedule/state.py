@@ -80,13 +80,14 @@ class Definition:
 
 @dataclass(frozen=True)
 class Decision:
-    """One line of explain(): what was decided about `subject`, and why."""
+    """One line of explain(): what was decided about `subject`, and why. `finite`: inputs that are taken to be so."""
 
     kind: str
     subject: str
     verdict: str
     reason: str
     details: tuple[str, ...] = ()
+    finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -318,12 +319,14 @@ def insert_after(body: Stmt, anchor: Stmt, *extra: Stmt) -> Stmt:
 
 
 def add_guard(s: Stmt, pred: Expr) -> Stmt:
-    """Every stage below with one more conjunct in its guard."""
+    """Every stage below with one more conjunct in its guard: in front of one that reads, which it may protect."""
     if isinstance(s, Stage):
         if s.when == pred:
             return s
-        when = pred if s.when is None else Op("and", (s.when, pred), "bool")
-        return replace(s, when=when)
+        if s.when is None:
+            return replace(s, when=pred)
+        both = (pred, s.when) if loads(s.when) and not loads(pred) else (s.when, pred)
+        return replace(s, when=Op("and", both, "bool"))
     return with_stmts(s, tuple(add_guard(p, pred) for p in sub_stmts(s)))
 
 

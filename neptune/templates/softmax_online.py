@@ -5,7 +5,7 @@ from __future__ import annotations
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.schedule.template import template
-from neptune.templates.roles import chain, spread
+from neptune.templates.roles import before_the_chain, behind_the_chain, chain, spread
 
 
 @template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
@@ -14,14 +14,17 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     parts = chain(sch, "softmax_online")
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
-    i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
+    i0, j0, i1, j1 = sch.tile([i, j], [block_m, block_n])
+    further = [f for f in sch.loops(first) if f.var in sch.definition(first).reduced]
+    if further:
+        sch.reorder(*further, j0, i1, j1)
     spread(sch, first, i0)
+    before_the_chain(sch, parts, i0, block_n)
     for stage in parts.maps_before:
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
-    for stage in parts.epilogue:
-        sch.fuse_at(stage, i0)
+    behind_the_chain(sch, parts, i0)
     # What only feeds other elementwise maps is computed again where it is read: it would not fit on chip.
     outputs = {b.name for b in sch.program.outputs}
     for stage in parts.elementwise[:-1]:

@@ -111,7 +111,9 @@ def _tile(sch: Schedule, stage: str) -> tuple[list[Loop], list[Loop]]:
     Returns the bound loops and the reduction loops.
     """
     d = sch.definition(stage)
-    sizes = _tile_sizes(d)
+    # An axis that the range of another depends on is no axis of a tile: each of its elements has its own range.
+    ranged = frozenset[str]().union(*(variables(extent) for extent in d.extents.values()))
+    sizes = {a: name for a, name in _tile_sizes(d).items() if a not in ranged}
     outer: list[Loop] = []
     around: list[Loop] = []
     inner: list[Loop] = []

@@ -20,6 +20,7 @@ Semantics.
 - A `Local` is a mutable tile variable: `Assign` sets it, a loop carries it. Elements outside the guard
   of the stage that assigned them are unspecified, and masked out before they can reach another element.
 - `Loop` and grid variables are int32 scalars; `Scalar` wraps any loop-IR expression over them.
+- Bounds of a `Loop` and the condition of a `Branch` may read a scalar `Local`, as `Load(name)` without an index.
 """
 
 from __future__ import annotations
@@ -331,6 +332,11 @@ def stmt_exprs(s: TStmt) -> tuple[TExpr, ...]:
             return (*index, value) if mask is None else (*index, value, mask)
         case _:
             return ()
+
+
+def bound_exprs(s: TStmt) -> tuple[Expr, ...]:
+    """The bounds of a loop, the condition of a branch."""
+    return (s.lo, s.hi) if isinstance(s, Loop) else (s.pred,) if isinstance(s, Branch) else ()
 
 
 def map_stmt(s: TStmt, fn: Callable[[TExpr], TExpr]) -> TStmt:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from neptune.errors import TargetError
 from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
     FALSE,
     Cast,
@@ -90,7 +92,7 @@ class StageTranslator:
     def scope(self, facts: Iterable[Expr] = ()) -> Scope:
         padded = tuple(_padded(f, self.context.extent(f)) for f in self.loops)
         base = scope_of(self.context.program, (*self.context.outer, *padded))
-        more = [p for f in (*self.given, *facts) for p in as_nonnegative(f) or []]
+        more = [p for f in (*self.given, *facts) for p in as_nonnegative(f, base) or []]
         return Scope(base.ranges, base.at_least, (*base.facts, *more))
 
     def dims_of(self, e: Expr) -> tuple[str, ...]:
@@ -260,7 +262,11 @@ class StageTranslator:
         """The value with the reducer's identity where one of `guards` is false."""
         neutral = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
         needed = [g for g in guards if neutral is None or self.outside(value, g) != neutral]
-        return self.masked(self.expr(value, ()), needed, Scalar(REDUCERS[reducer].identity(value.dtype)[0]))
+        other = REDUCERS[reducer].identity(value.dtype)[0]
+        if is_float(value.dtype) and reducer in ("max", "min"):
+            # An accumulator that starts from -inf must keep it: no identity may be in its place.
+            other = Const(-inf if reducer == "max" else inf, value.dtype)
+        return self.masked(self.expr(value, ()), needed, Scalar(other))
 
     def masked(self, tile: TExpr, guards: list[Expr], other: TExpr) -> TExpr:
         """`tile` where all guards hold, else `other`."""

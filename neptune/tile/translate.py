@@ -96,8 +96,9 @@ def translate_kernel(program: Program, nest: Stmt, taken: Sequence[str], *, memo
 
 
 def _check_bounds(program: Program, nest: Stmt) -> None:
-    """Raise TargetError where the extent of a loop is computed by the kernel itself."""
-    written = {b for s in stages(nest) for b in writes(s.action)}
+    """Raise TargetError where the extent of a loop is computed by the kernel itself, but for a scalar kept on chip."""
+    scalars = {s.buffer.name for s in walk(nest) if isinstance(s, Alloc) and not s.buffer.shape}
+    written = {b for s in stages(nest) for b in writes(s.action)} - scalars
     for s in walk(nest):
         exprs = (s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ()
         own = next((x.buffer for e in exprs for x in loads(e) if x.buffer in written), None)

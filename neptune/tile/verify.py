@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import Const, Expr, Var, loads
+from neptune.ir.expr import Const, Var, loads
 from neptune.ir.parser import parameter_names
 from neptune.ir.program import Buffer
 from neptune.ir.reducers import REDUCERS
@@ -102,6 +102,12 @@ class _Scope:
     assigned: set[str] = field(default_factory=set)
     shapes: dict[str, tuple[Dims, str]] = field(default_factory=dict)
 
+    @property
+    def readable(self) -> dict[str, Buffer]:
+        """What bounds and conditions may read: buffers, and the scalars among the locals that are assigned here."""
+        scalars = {n: dtype for n, (dims, dtype) in self.shapes.items() if n in self.assigned and not dims}
+        return {**{n: Buffer(n, (), dtype, "tile") for n, dtype in scalars.items()}, **self.buffers}
+
 
 def _check_kernel(program: TileProgram, kernel: TileKernel, written: set[str]) -> Iterator[str]:
     """Findings of one kernel; adds to `written` the buffers it writes."""
@@ -155,7 +161,8 @@ def _check_body(body: tuple[TStmt, ...], scope: _Scope) -> Iterator[str]:
                 if var in scope.names:
                     yield f"loop {var} shadows a variable of that name"
                 for e in (lo, hi):
-                    yield from _check_scalar(f"bound of loop {var},", e, scope)
+                    yield from check_integer(f"bound of loop {var},", e)
+                    yield from check_expr(e, scope.names, scope.readable)
                 inside = replace(scope, names={**scope.names, var: "int32"})
                 for fact in facts:
                     yield from check_predicate(f"fact of loop {var},", fact)
@@ -163,18 +170,13 @@ def _check_body(body: tuple[TStmt, ...], scope: _Scope) -> Iterator[str]:
                 yield from _check_inner(inner, inside)
             case Branch(pred, inner):
                 yield from check_predicate("condition", pred)
-                yield from check_expr(pred, scope.names, scope.buffers)
+                yield from check_expr(pred, scope.names, scope.readable)
                 yield from _check_inner(inner, scope)
 
 
 def _check_inner(body: tuple[TStmt, ...], scope: _Scope) -> Iterator[str]:
     """A body that may not run: what it assigns first is not there after it."""
     yield from _check_body(body, replace(scope, assigned=set(scope.assigned)))
-
-
-def _check_scalar(what: str, e: Expr, scope: _Scope) -> Iterator[str]:
-    yield from check_integer(what, e)
-    yield from check_expr(e, scope.names, scope.buffers)
 
 
 def _check_assign(s: Assign, scope: _Scope) -> Iterator[str]:

@@ -7,35 +7,30 @@ program without maxima, minima and comparisons must pass in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Expr, Op
+from neptune.ir.expr import OPS, Const, Expr, Op
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Program, Stage, Update
 from neptune.ir.program import walk as walk_stmt
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
-from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
+from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.verify.draws import Check, Instance, MakeModel, draws
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair, P
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, volume
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.rationals import OrderedRationals
-from neptune.verify.shrink import shrink
+from neptune.verify.shrink import edges_of, shrink
 
-ATTEMPTS = 48
-BUDGET = 1 << 18
-"""The work that one evaluation of an instance may take (elements, and what statements cost)."""
 CONFIRM = 1 << 24
-"""The same where an accusation is to be confirmed."""
-EASES = 4
-"""How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
+"""The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
 
 
@@ -86,19 +81,6 @@ def unchecked(why: str) -> ExactReport:
     return ExactReport("exact models", 0, (), (), "undecided", 0, None, "no draw", (why,))
 
 
-@dataclass(frozen=True)
-class _Check:
-    """What is checked, and how instances are made."""
-
-    original: AnyProgram
-    transformed: AnyProgram
-    draws: int
-    seed: int
-    make: MakeInputs | None
-    tunables: Mapping[str, Sequence[int]] | None
-    budget: int = BUDGET
-
-
 def _ordered_expr(e: Expr) -> bool:
     """Whether the value depends on the order of floats."""
     return any(
@@ -133,51 +115,8 @@ def depends_on_order(program: AnyProgram) -> bool:
     return False
 
 
-Instance: TypeAlias = "tuple[Model, Sizes, Any, Any, Any]"
-
-
-def _instance(check: _Check, make_model: Callable[[int], Model], seed: int, ease: int) -> Instance:
-    """A model, sizes, inputs, sizes with float scalars, and the original's outputs.
-
-    Sizes and inputs on which the original itself makes no sense are drawn again.
-    """
-    problem: Exception = EvaluationError("no instance was drawn")
-    for attempt in range(ATTEMPTS):
-        rng = np.random.default_rng((seed, attempt))
-        model = make_model(seed)
-        sizes = draw_sizes(check.original, check.transformed, rng, check.tunables, ease)
-        if volume(check.original, sizes) > check.budget:
-            raise TooLarge("its constant dimensions are too large to be evaluated exactly")
-        inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make)
-        try:
-            return model, sizes, inputs, full, evaluate(check.original, inputs, full, model, check.budget)
-        except TooLarge:
-            raise
-        except (EvaluationError, OutsideFragment) as error:
-            problem = error
-    raise problem
-
-
-def _evaluated(
-    check: _Check, make_model: Callable[[int], Model], seed: int
-) -> tuple[Instance, Mapping[str, Value] | EvaluationError]:
-    """An instance, and the transformed program's outputs or how it fails."""
-    problem = TooLarge("no instance was small enough")
-    for ease in range(EASES):
-        try:
-            instance = _instance(check, make_model, seed, ease)
-            model, _, inputs, full, _ = instance
-            try:
-                return instance, evaluate(check.transformed, inputs, full, model, check.budget)
-            except EvaluationError as error:
-                return instance, error
-        except TooLarge as error:
-            problem = error
-    raise problem
-
-
 def _first_difference(
-    model: Model, check: _Check, expected: Mapping[str, Value], got: Mapping[str, Value]
+    model: Model, check: Check, expected: Mapping[str, Value], got: Mapping[str, Value]
 ) -> tuple[str, tuple[int, ...], str] | None:
     """(output, index, message) of the first wrong element; outputs correspond by position."""
     for b, mine in zip(check.original.outputs, check.transformed.outputs, strict=True):
@@ -194,26 +133,18 @@ def _first_difference(
     return None
 
 
-def _run(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
+def _run(check: Check, make_model: MakeModel) -> ExactReport:
     """All draws in one model; OutsideFragment where it has no value for a result."""
     seeds: list[int] = []
     tried: list[Sizes] = []
     compared = 0
     counterexample: Counterexample | None = None
-    for draw in range(check.draws):
-        seed = check.seed * 1009 + draw
-        (model, sizes, _, _, expected), got = _evaluated(check, make_model, seed)
-        seeds.append(seed)
-        tried.append(sizes)
-        if isinstance(got, EvaluationError):
-            counterexample = Counterexample(sizes, seed, "", (), f"the transformed program fails: {got}")
-            break
-        for b in check.original.outputs:
-            v = expected[b.name]
-            compared += int(model.known(v).sum()) if is_float(b.dtype) else int(np.size(v))
-        different = _first_difference(model, check, expected, got)
-        if different is not None:
-            counterexample = Counterexample(sizes, seed, *different)
+    for found in draws(check, make_model):
+        seeds.append(found[0][0].seed)
+        tried.append(found[0][0].sizes)
+        compared += sum(instance.compared for instance, _ in found)
+        counterexample = next((c for instance, got in found if (c := _difference(check, instance, got))), None)
+        if counterexample is not None:
             break
     name = make_model(0).name
     verdict = "rejected" if counterexample else "accepted" if compared else "undecided"
@@ -221,7 +152,15 @@ def _run(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
     return ExactReport(name, len(seeds), tuple(seeds), tuple(tried), verdict, compared, counterexample, bound)
 
 
-def _try(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
+def _difference(check: Check, instance: Instance, got: Mapping[str, Value] | EvaluationError) -> Counterexample | None:
+    """How the programs differ on an instance."""
+    if isinstance(got, EvaluationError):
+        return Counterexample(instance.sizes, instance.seed, "", (), f"the transformed program fails: {got}")
+    different = _first_difference(instance.model, check, instance.expected, got)
+    return None if different is None else Counterexample(instance.sizes, instance.seed, *different)
+
+
+def _try(check: Check, make_model: MakeModel) -> ExactReport:
     """`_run`, undecided where the model has no value for a result."""
     try:
         return _run(check, make_model)
@@ -230,7 +169,7 @@ def _try(check: _Check, make_model: Callable[[int], Model]) -> ExactReport:
         return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, bound, (str(error),))
 
 
-def _bound(check: _Check, report: ExactReport) -> str:
+def _bound(check: Check, report: ExactReport) -> str:
     """A false-accept bound for rational functions; else the report's own words."""
     worst = 0
     try:
@@ -253,7 +192,20 @@ def _bound(check: _Check, report: ExactReport) -> str:
     )
 
 
-def _decide(check: _Check) -> ExactReport:
+def _takes_powers(check: Check) -> bool:
+    """Whether a program takes logarithms, or powers whose exponent is no constant."""
+
+    def found(e: Expr) -> bool:
+        return any(
+            isinstance(x, Op) and (x.name in ("log", "log2") or (x.name == "pow" and not isinstance(x.args[1], Const)))
+            for x in walk_expr(e)
+        )
+
+    program = check.original
+    return isinstance(program, Program) and any(found(e) for s in walk_stmt(program.body) for e in statement_exprs(s))
+
+
+def _decide(check: Check) -> ExactReport:
     field = _try(check, FieldPair)
     if depends_on_order(check.original) or depends_on_order(check.transformed):
         if field.accepted:
@@ -261,6 +213,9 @@ def _decide(check: _Check) -> ExactReport:
         ordered = _try(check, OrderedRationals)
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
     ordered = _try(check, lambda seed: OrderedRationals(seed, exact_constants=True))
+    if field.verdict == "rejected" and ordered.verdict != "rejected" and _takes_powers(check):
+        # log and pow are arbitrary functions in the field, what they are in the rationals.
+        return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
     note = f"ordered rationals: {ordered.verdict}"
     if field.accepted and ordered.verdict != "rejected":
         return replace(field, bound=_bound(check, field), notes=(*field.notes, note))
@@ -277,24 +232,30 @@ def check_exact(
     seed: int = 0,
     inputs: MakeInputs | None = None,
     tunables: Mapping[str, Sequence[int]] | None = None,
+    finite: frozenset[str] = frozenset(),
 ) -> ExactReport:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
-    names to the values to draw from instead of 1, 2, 4. A mismatch is reported, not raised;
-    EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
-    small where that is safe; a rejection is confirmed on the programs as they are.
+    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not
+    raised; EvaluationError is raised only where the original itself cannot be run. Large constants are made small
+    where that is safe; a rejection is confirmed on the programs as they are.
     """
-    small_original, small = shrink(original, transformed)
-    check = _Check(original, transformed, draws, seed, inputs, tunables)
-    if small is transformed:
-        return _decide(check)
-    shrunk = replace(check, original=small_original, transformed=small)
-    try:
-        report = _decide(shrunk)
-    except EvaluationError:
-        return _decide(check)
-    if not report.accepted:
-        # An accusation is confirmed as thoroughly as it was made: on instances that are not made easier.
-        return _decide(replace(check, budget=CONFIRM) if report.verdict == "rejected" else check)
-    return replace(report, notes=(*report.notes, "large constant dimensions were made small"))
+    forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
+    forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
+    check = Check(original, transformed, draws, seed, inputs, tunables, finite=finite)
+    accused: ExactReport | None = None
+    for more, form in enumerate(forms, 1 - len(forms)):
+        try:
+            report = _decide(replace(check, original=form[0], transformed=form[1]))
+        except EvaluationError:
+            if more == 0 and accused is None:
+                raise
+            continue
+        if report.accepted:
+            return replace(report, notes=(*report.notes, "large constants were made small")) if more else report
+        if report.verdict == "rejected":
+            # An accusation is confirmed as thoroughly as it was made, and stands unless it is refuted.
+            accused = report
+            check = replace(check, budget=CONFIRM, near=edges_of(original, transformed))
+    return accused or report

@@ -10,11 +10,11 @@ import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, Expr, Var, variables
-from neptune.ir.program import If, Program, Scalar, for_loops, paths, reduction_loops
+from neptune.ir.program import Alloc, For, If, Program, Scalar, Stage, Stmt, for_loops, paths, reduction_loops, writes
 from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, tile_walk, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.domains import Model
-from neptune.verify.expressions import Evaluator
+from neptune.verify.expressions import Evaluator, choose
 from neptune.verify.floats import Float64
 from neptune.verify.memory import Memory
 from neptune.verify.parallel import statement_exprs
@@ -31,6 +31,8 @@ REPEATS = 3
 LONG = 64
 # 2 twice: tiles of one element exercise least.
 TILES = (1, 2, 2, 4)
+# How often sizes may be equal by chance: different ones show what mistakes one for another.
+ALIKE = 0.25
 # No buffer of an instance has more elements, unless constant dimensions make it so.
 VOLUME = 1024
 
@@ -65,11 +67,18 @@ def _statement_names(program: AnyProgram) -> Iterator[frozenset[str]]:
         return
     for path, stage in paths(program.body):
         loops = for_loops(path)
-        reduced = reduction_loops(stage, loops)
+        reduced = _folded(path, stage)
         yield from (variables(e) for e in statement_exprs(stage))
         yield from (variables(s.pred) for s in path if isinstance(s, If))
         for f in loops:
             yield variables(f.lo) | (frozenset() if isinstance(f.hi, Var) and f not in reduced else variables(f.hi))
+
+
+def _folded(path: tuple[Stmt, ...], stage: Stage) -> list[For]:
+    """The loops that a stage reduces over: not those around the place where its target lives."""
+    targets = set(writes(stage.action))
+    born = [k for k, s in enumerate(path) if isinstance(s, Alloc) and s.buffer.name in targets]
+    return reduction_loops(stage, for_loops(path[max(born, default=0) :]))
 
 
 def structural_sizes(program: AnyProgram) -> frozenset[str]:
@@ -84,11 +93,13 @@ def draw_sizes(
     rng: np.random.Generator,
     tunables: Mapping[str, Sequence[int]] | None = None,
     ease: int = 0,
+    near: Sequence[int] = (),
 ) -> Sizes:
-    """Values for all integer scalars (different ones where their bounds let them be) and all tunables.
+    """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
-    With `ease` 1, 2, … sizes are smaller and tiles larger.
+    With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
     """
+    alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
     structural = structural_sizes(original) | structural_sizes(transformed)
     largest = max(2, LARGEST - 2 * ease)
@@ -97,17 +108,36 @@ def draw_sizes(
         for s in scalars.values():
             allowed = _allowed(s, largest if s.name in structural else REPEATS)
             fresh = [v for v in allowed if v not in sizes.values()]
-            sizes[s.name] = int(rng.choice(fresh or allowed))
+            # Longer ones hold more cases: of two, the larger.
+            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2)))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
     coarse = _coarseness(original) << ease if ease else 1
+    if near:
+        coarse = max(coarse, _move(scalars, structural, sizes, rng, near))
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
         elif t.name not in sizes:
             sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, [n * coarse for n in TILES]))))
     return sizes
+
+
+def _move(
+    scalars: Mapping[str, Scalar],
+    structural: frozenset[str],
+    sizes: Sizes,
+    rng: np.random.Generator,
+    near: Sequence[int],
+) -> int:
+    """Put one size next to an edge; returns how much larger tiles should be there."""
+    edge = int(rng.choice(near))
+    name = str(rng.choice(sorted(scalars.keys() & structural) or sorted(scalars)))
+    wanted = edge + int(rng.integers(-2, LARGEST))
+    if wanted in _allowed(scalars[name], wanted):
+        sizes[name] = wanted
+    return 1 << max(0, (edge // LARGEST).bit_length() - 1)
 
 
 def _coarseness(program: AnyProgram) -> int:
@@ -130,20 +160,52 @@ def draw_inputs(
     rng: np.random.Generator,
     attempt: int,
     make: MakeInputs | None = None,
+    style: str = "plain",
+    finite: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers."""
+    """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
+
+    With style "-inf" one input of floats that is not one of `finite` holds some of it, with "ties" they hold few different values, and zeros.
+    """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
+    floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in given]
+    some = [n for n in floats if n not in finite]
+    masked = str(rng.choice(some)) if style == "-inf" and some else ""
     for b in program.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
         if b.name in given:
             inputs[b.name] = given[b.name]
         elif is_float(b.dtype):
-            inputs[b.name] = model.draw(rng, shape)
+            drawn = model.draw(rng, shape)
+            if style == "ties":
+                drawn = _repeated(model, rng, drawn, shape, b.dtype)
+            inputs[b.name] = _masked(model, rng, drawn, shape, b.dtype) if b.name == masked else drawn
         elif b.dtype == "bool":
             inputs[b.name] = rng.random(shape) < 0.5
         else:
             values = rng.integers(0, max(1, 4 - attempt % 4), shape)
             inputs[b.name] = np.sort(values, axis=-1) if shape and attempt >= 4 else values
-    floats = {s.name: model.draw(rng, ()) for s in program.scalars if is_float(s.dtype)}
-    return inputs, {**sizes, **floats}
+    scalars = {s.name: model.draw(rng, ()) for s in program.scalars if is_float(s.dtype)}
+    return inputs, {**sizes, **scalars}
+
+
+def _repeated(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """Three of the values, again and again; now and then zeros at the beginning of every row."""
+    if not prod(shape):
+        return drawn
+    chosen = rng.integers(0, min(3, prod(shape)), shape)
+    few = model.make([part.ravel()[chosen] for part in model.parts(drawn)])
+    if shape and rng.random() < 0.5:
+        first = np.arange(shape[-1]) < rng.integers(0, shape[-1] + 1)
+        few = choose(model, np.broadcast_to(first, shape), model.const(0.0, dtype), few, dtype)
+    return few
+
+
+def _masked(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """-inf in some elements, in some whole rows, and in the beginning of some."""
+    mask = rng.random(shape) < 0.3
+    if shape:
+        mask |= rng.random((*shape[:-1], 1)) < 0.2
+        mask |= (rng.random((*shape[:-1], 1)) < 0.3) & (np.arange(shape[-1]) < rng.integers(0, shape[-1] + 1))
+    return choose(model, mask, model.const(-np.inf, dtype), drawn, dtype)

@@ -10,9 +10,10 @@ are integers; an exponential of anything else is outside the fragment.  Meant fo
 - Every other constant is a keyed small positive integer with its sign (the same constant, the same
   integer): a scale keeps exponents integral. Relations *between* such constants are therefore lost; with
   `exact_constants` they are themselves, and exponents made with them mostly outside the fragment.
-- inf, -inf and NaN behave as in IEEE arithmetic; x/0 is NaN. abs is exact, and powers with integer
-  exponents; log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x); log, sqrt, sigmoid and the rest of `OPAQUE` (roundings
-  to an integer, too) are keyed random small integers. Casts of floats round nothing; to an integer they truncate.
+- inf, -inf and NaN behave as in IEEE arithmetic; x/0 is NaN. abs is exact, powers with integer exponents and log
+  (`logarithms`); log2(x) = log(x)·log2e, rsqrt(x) = 1/sqrt(x). tanh, sigmoid, erf and sqrt are keyed random
+  functions that never fall, the rest of `OPAQUE` (roundings to an integer, too) keyed random small integers; a
+  logarithm times anything but an integer counts as such. Casts of floats round nothing; to an integer they truncate.
 
 n draws, no bound.
 """
@@ -36,7 +37,8 @@ from neptune.verify.domains import (
     Value,
     flagged_output,
 )
-from neptune.verify.field import EXTREMES, HUGE, OPAQUE
+from neptune.verify.field import EXTREMES, HUGE, OPAQUE, hash_name
+from neptune.verify.logarithms import LARGEST, SPAN, Logarithm, logarithm, rising
 
 BEYOND = 10**5
 _INF = math.inf
@@ -89,6 +91,8 @@ def _neg(a: Any) -> Any:
 
 
 def _mul(a: Any, b: Any) -> Any:
+    if isinstance(a, Logarithm) or isinstance(b, Logarithm):
+        return _times(a, b)
     if isinstance(a, float) or isinstance(b, float):
         if a != a or b != b or a == 0 or b == 0:
             return math.nan
@@ -96,7 +100,26 @@ def _mul(a: Any, b: Any) -> Any:
     return _tidy(a * b)
 
 
+def _times(a: Any, b: Any) -> Any:
+    """A product with a logarithm: exact by an integer, else that of a number that stands for it."""
+    log, by = (a, b) if isinstance(a, Logarithm) else (b, a)
+    if isinstance(by, float):
+        return by if by != by else _INF * _sign(by) * _sign(log)
+    product = log.times(by) if isinstance(by, int) else None
+    if product is not None:
+        return _tidy(product)
+    return _mul(*(_stand_in(x) if isinstance(x, Logarithm) else x for x in (log, by)))
+
+
+def _stand_in(x: Logarithm) -> int:
+    """A small integer other than 0 instead of a logarithm."""
+    digest = hashlib.blake2b(repr(x).encode(), digest_size=8).digest()
+    return (1 + int.from_bytes(digest, "little") % 3) * _sign(x)
+
+
 def _inverse(a: Any) -> Any:
+    if isinstance(a, Logarithm):
+        return Fraction(1, _stand_in(a))
     if isinstance(a, float):
         return a if a != a else 0
     return math.nan if a == 0 else _tidy(1 / Fraction(a))
@@ -105,6 +128,9 @@ def _inverse(a: Any) -> Any:
 def _exp2(x: Any) -> Any:
     if isinstance(x, float):
         return 0 if x == -_INF else x
+    if isinstance(x, Logarithm):
+        power = x.power()
+        return OUTSIDE if power is None else _tidy(power)
     if isinstance(x, Fraction):
         return OUTSIDE
     if abs(x) > BEYOND:
@@ -137,6 +163,7 @@ class OrderedRationals(Elementwise):
         self.seed = seed
         self.exact_constants = exact_constants
         self._rng = np.random.default_rng((seed, 0x0DD))
+        self._rises = {n: rising(seed, hash_name(n)) for n in ("tanh", "erf", "sqrt", "sigmoid")}
         scalar: dict[str, tuple[Callable[..., Any], int]] = {
             "neg": (_neg, 1),
             "exp": (lambda x: _exp2(_mul(x, 2)), 1),
@@ -146,6 +173,7 @@ class OrderedRationals(Elementwise):
             "sqrt": (self._sqrt, 1),
             "rsqrt": (lambda x: _inverse(self._sqrt(x)), 1),
             **{name: (self._keyed(name), 1) for name in OPAQUE if name != "abs"},
+            **{name: (self._rising(name), 1) for name in ("tanh", "erf")},
             "sigmoid": (self._sigmoid, 1),
             "abs": (abs, 1),
             "add": (_add, 2),
@@ -259,27 +287,39 @@ class OrderedRationals(Elementwise):
             return -_INF
         if isinstance(x, float) or x < 0:
             return x if x == _INF else math.nan
-        return self._hash("log", x) % 7 - 3
+        found = None if isinstance(x, Logarithm) else logarithm(x)
+        return self._hash("log", x) % 7 - 3 if found is None else _tidy(found)
 
     def _sqrt(self, x: Any) -> Any:
         if isinstance(x, float) or x <= 0:
             return x if x in (0, _INF) else math.nan
-        return 1 + self._hash("sqrt", x) % 3
+        return 1 + self._rises["sqrt"](x)
 
     def _keyed(self, name: str) -> Callable[[Any], Any]:
         return lambda x: x if x != x else self._hash(name, x) % 7 - 3
 
+    def _rising(self, name: str) -> Callable[[Any], Any]:
+        return lambda x: x if x != x else self._rises[name](x)
+
     def _sigmoid(self, x: Any) -> Any:
         if isinstance(x, float):
             return x if x != x else int(x > 0)
-        return 1 + self._hash("sigmoid", x) % 3
+        return 1 + max(0, 2 * SPAN + self._rises["sigmoid"](x))
 
     def _pow(self, a: Any, b: Any) -> Any:
-        if isinstance(b, int) and abs(b) <= 8 and not isinstance(a, float):
+        if isinstance(a, Logarithm) or isinstance(b, Logarithm):
+            return 1 + self._hash("pow", a, b) % 3
+        if isinstance(b, int) and not isinstance(a, float) and abs(b) * _bits(a) <= LARGEST:
             return _inverse(_tidy(Fraction(a) ** -b)) if b < 0 else _tidy(a**b)
         if a != a or b != b:
             return math.nan
-        return 1 + self._hash("pow", a, b) % 3
+        # A root is no rational number, and a number in its place would not be a homomorphism.
+        return OUTSIDE if not isinstance(a, float) and not isinstance(b, float) else 1 + self._hash("pow", a, b) % 3
+
+
+def _bits(x: int | Fraction) -> int:
+    """How long a number is."""
+    return max(Fraction(x).numerator.bit_length(), Fraction(x).denominator.bit_length())
 
 
 def _exact(x: Any) -> Any:

@@ -9,6 +9,7 @@ import einops
 import numpy as np
 
 from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Const, Expr, Load, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -70,11 +71,21 @@ class Tiles:
                 case StoreTile():
                     self._store(s, env)
                 case Loop(var, lo, hi, inner, _):
-                    for v in range(int(self.evaluator.run(lo, env)), int(self.evaluator.run(hi, env))):
+                    for v in range(int(self._bound(lo, env)), int(self._bound(hi, env))):
                         self._body(inner, env | {var: v})
                 case Branch(pred, inner):
-                    if self.evaluator.run(pred, env):
+                    if self._bound(pred, env):
                         self._body(inner, env)
+
+    def _bound(self, e: Expr, env: dict[str, Any]) -> Any:
+        """The value of a bound or a condition, in which scalar tile variables stand like buffers of one element."""
+
+        def known(x: Expr) -> Expr | None:
+            if not isinstance(x, Load) or x.index or x.buffer not in self.locals or x.buffer in self.memory.cells:
+                return None
+            return Const(np.asarray(self.locals[x.buffer][1]).item(), x.dtype)
+
+        return self.evaluator.run(rewrite(e, known), env)
 
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         missing = [d for d in dims if d not in self.extents]

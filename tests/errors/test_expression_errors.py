@@ -19,6 +19,7 @@ from neptune.frontend.builder import (
     sum,
     var,
 )
+from neptune.ops import masks
 from neptune.ops.attention import operator, prefill_causal
 
 n = var("n")
@@ -85,6 +86,8 @@ CASES = [
     (lambda: operator("prefill_gqq"), "there is no operator 'prefill_gqq'", "prefill_gqa"),
     (lambda: operator("prefill_gqa", heads=10), "10 heads do not share 8 key heads evenly", "both numbers"),
     (lambda: operator("prefill_window", window=0), "a window of 0 keys", "window of at least 1"),
+    (lambda: masks.chunked(0), "mask `chunked(0)`", "a chunk has at least one key"),
+    (lambda: masks.causal(placeholder((n,), "int32", "q_len")), "mask `causal`", "one side only", "both or neither"),
 ]
 
 

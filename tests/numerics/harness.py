@@ -179,8 +179,9 @@ def zeros(out: torch.Tensor, ref: torch.Tensor) -> bool:
 
 
 def poison(buffer: Buffer, like: torch.Tensor) -> torch.Tensor:
-    """An output full of NaN."""
-    return torch.full(like.shape, float("nan"), dtype=getattr(torch, buffer.dtype))
+    """An output full of NaN, of integers full of -7."""
+    dtype = getattr(torch, buffer.dtype)
+    return torch.full(like.shape, float("nan") if dtype.is_floating_point else -7, dtype=dtype)
 
 
 def check(subject: Subject, families: Families, **options: Any) -> None:

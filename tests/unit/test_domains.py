@@ -137,7 +137,8 @@ def test_opaque_functions_are_functions_and_keyed(make: Any) -> None:
     for name in ("tanh", "sigmoid", "log", "sqrt"):
         first, again, other = (make(s).apply(name, (x,), F) for s in (0, 0, 1))
         assert not make(0).differs(first, again).any()
-        assert make(0).differs(first, other).any()
+        # The rationals know what a logarithm is.
+        assert make(0).differs(first, other).any() or (name, make) == ("log", OrderedRationals)
     d = make(0)
     assert agree(d, d.apply("pow", (x, d.const(2.0, F)), F), d.apply("mul", (x, x), F))
 

@@ -20,7 +20,7 @@ def exp(e: Expr) -> Expr:
 
 
 def texts(e: Expr, known: dict[str, Expr] | None = None) -> tuple[str | None, str]:
-    phi, psi = defer(e, ROLES, known or {})
+    phi, psi, _ = defer(e, ROLES, known or {})
     return None if phi is None else print_expr(phi), print_expr(psi)
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import blocks
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+BLOCKS = blocks(README)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 COMMANDS = [line.split("#")[0].strip() for language, text in BLOCKS if not language for line in text.splitlines()]
 # `make` and `pip` are what continuous integration itself runs (.ci/run).

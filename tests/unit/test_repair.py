@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neptune.fusion.monotone import fill
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, cast, op, select
@@ -98,7 +99,7 @@ def test_max_targets() -> None:
     assert (shift.deferred, shift.deferred_op, shift.body, shift.kind) == (op("neg", M), "add", S, "none")
     scale = ask(op("abs", S) / M, ABS, reducer="max")
     assert (scale.deferred, scale.deferred_op) == (1.0 / M, "mul")
-    assert ask(exp(S - M), MAX, reducer="max").kind == "rescale"
+    assert ask(exp(S - M) * op("abs", V), MAX, reducer="max").kind == "rescale"
 
 
 def test_no_predecessor_is_read() -> None:
@@ -193,6 +194,8 @@ def rolled(r: Repair, preds: tuple[Predecessor, ...], reducer: str, rows: Row, n
             x = _FOLD[reducer](x, value(r.body, j, rows, accs))
     if r.deferred is None:
         return x
+    if r.deferred_op == "apply":
+        return value(fill(r.deferred, Const(x, "float32")), 0, rows, now)
     phi = value(r.deferred, 0, rows, now)
     return x * phi if r.deferred_op == "mul" else x + phi
 
@@ -200,6 +203,7 @@ def rolled(r: Repair, preds: tuple[Predecessor, ...], reducer: str, rows: Row, n
 CASES: list[tuple[Expr, tuple[Predecessor, ...], str]] = [
     (exp(S - M), (MAX,), "sum"),
     (exp(S - M), (MAX,), "max"),
+    (exp(S - M) * op("abs", V), (MAX,), "max"),
     (exp(M - S), (Predecessor(M, "min", S),), "sum"),
     (exp(S - M) / L * V, (MAX, SUM), "sum"),
     (exp(S - (M + op("log", L))) * V, (MAX, SUM), "sum"),
@@ -223,7 +227,7 @@ numbers = st.lists(st.integers(-60, 60).map(lambda k: k / 4), min_size=7, max_si
 def test_rolling_equals_two_passes(case: int, data: tuple[list[float], ...], tile: int) -> None:
     g, preds, reducer = CASES[case]
     rows = dict(zip("svck", data, strict=True))
-    if case == 8:  # nothing is defined where the sum l folds what the mask hides
+    if case == 9:  # nothing is defined where the sum l folds what the mask hides
         rows["s"] = [x / 10 for x in rows["s"]]
     r = ask(g, *preds, reducer=reducer)
     expected = two_pass(g, preds, reducer, rows, 7)

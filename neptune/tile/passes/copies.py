@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.tile.ir import Assign, Branch, Local, Loop, TExpr, TileKernel, TStmt, map_stmt, tile_rewrite
-from neptune.tile.passes.util import Block, assigns, map_blocks, reads
+from neptune.tile.passes.util import Block, assigns, bound_reads, map_blocks, reads
 
 
 def _propagate(stmts: Block) -> Block:
@@ -43,10 +43,10 @@ def _drop_dead(stmts: Block, live: frozenset[str]) -> tuple[Block, frozenset[str
                 if again <= first:
                     break
                 first |= again
-            s, live = replace(s, body=body), live | first
+            s, live = replace(s, body=body), live | first | bound_reads(s)
         elif isinstance(s, Branch):
             body, inside = _drop_dead(s.body, live)
-            s, live = replace(s, body=body), live | inside
+            s, live = replace(s, body=body), live | inside | bound_reads(s)
         elif isinstance(s, Assign):
             if s.name not in live:
                 continue

@@ -17,6 +17,7 @@ from neptune.tile.ir import (
     TExpr,
     TileKernel,
     TStmt,
+    bound_exprs,
     stmt_exprs,
     tile_walk,
     walk_stmts,
@@ -38,6 +39,12 @@ def reads(s: TStmt) -> Iterator[str]:
             for node in tile_walk(e):
                 if isinstance(node, Local):
                     yield node.name
+        yield from bound_reads(x)
+
+
+def bound_reads(s: TStmt) -> set[str]:
+    """Names that the bounds of a loop or the condition of a branch read: locals, and buffers of one element."""
+    return {x.buffer for e in bound_exprs(s) for x in loads(e) if not x.index}
 
 
 def assigns(s: TStmt) -> set[str]:
@@ -83,6 +90,7 @@ def _escaping(block: Block, known: frozenset[str]) -> set[str]:
     found: set[str] = set()
     for s in block:
         if isinstance(s, Loop | Branch):
+            found |= bound_reads(s) - known
             known = known - assigns(s)
             found |= _escaping(s.body, known)
         else:

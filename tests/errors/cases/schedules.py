@@ -266,16 +266,6 @@ def a_chain_without_rows():
 
 
 @case(ScheduleError)
-def a_chain_that_starts_without_its_rows():
-    m, n = var("m"), var("n")
-    x, w, j = placeholder((m, n), name="x"), placeholder((n,), name="w"), reduce_axis((0, n), "j")
-    f = compute((n,), lambda j: w[j] * 2.0, "f")
-    top = compute((m,), lambda i: neptune.frontend.builder.max(x[i, j] * f[j], axis=j), "top")
-    total = compute((m,), lambda i: sum(exp(x[i, j] * f[j] - top[i]), axis=j), "total")
-    neptune.compile(total, "flash_attention", target="llvm")
-
-
-@case(ScheduleError)
 def a_mistake_in_a_template():
     def mine(sch: Any) -> None:
         sch.loops("scroe")

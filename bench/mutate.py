@@ -1,0 +1,183 @@
+"""Mutation operators on scalar expressions, and the places where a statement or expression can be changed.
+
+A `Change` is one mistake: its kind (a row of `KINDS`), where it was made, and the changed thing. What is changed is
+given by holes: (part, put) pairs, where `put(new)` is the whole with another part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, Var, as_expr, children, rebuild
+from neptune.ir.program import Buffer
+
+KINDS = {
+    "missing rescale": "a value is carried on without the factor that a new maximum or norm asks for",
+    "reversed rescale": "old and new exchanged in a repair's factor",
+    "dropped tile": "a loop that starts late, ends early, or leaves out its later iterations",
+    "repeated tile": "a loop that runs twice, or an iteration that two pieces share",
+    "wrong piece bound": "a loop that starts early or goes on too long",
+    "mask off by one": "a comparison of indices that admits one index more or less",
+    "conjunct dropped": "a condition without one of its parts",
+    "mask dropped": "a choice, mask or guard that always takes one side",
+    "swapped operands": "a - b, a / b or a product of matrices the other way round",
+    "factor dropped": "a product without one of its factors, a division without its divisor",
+    "term dropped": "a sum without one of its terms",
+    "other constant": "another literal",
+    "other sign": "an exponential of the negated argument",
+    "other base": "exp for exp2, or the other way round",
+    "function dropped": "an elementwise function left out",
+    "other operator": "max for min, + for -, == for !=",
+    "other reducer": "another reducer",
+    "other buffer": "a value of the same shape read instead, as before instead of after an update",
+    "other index": "a loop variable for another one, or an index off by one",
+    "transposed": "two indices exchanged",
+    "missing stage": "a stage left out",
+    "missing init": "a start left out",
+    "init inside the loop": "a state that starts anew in every iteration",
+    "stages out of order": "two dependent stages exchanged",
+}
+NAMED = (
+    "missing rescale",
+    "reversed rescale",
+    "dropped tile",
+    "repeated tile",
+    "wrong piece bound",
+    "mask off by one",
+    "swapped operands",
+    "factor dropped",
+)
+"""The kinds that are tried for every operator, whatever else is sampled."""
+Put: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A mistake of some kind; `made` is what has it."""
+
+    kind: str
+    where: str
+    made: Any
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression can name: integer loop variables, and buffers."""
+
+    loops: tuple[str, ...] = ()
+    buffers: Mapping[str, Buffer] | None = None
+
+
+SAME_SHAPE = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
+OTHER = {"max": "min", "min": "max", "add": "sub"}
+BASES = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log"}
+
+
+def expr_holes(e: Expr) -> Iterator[tuple[Expr, Put]]:
+    """Every node of an expression, the root first."""
+    yield e, lambda new: new
+    parts = children(e)
+    for k, part in enumerate(parts):
+        for inner, put in expr_holes(part):
+
+            def whole(new: Expr, k: int = k, put: Put = put) -> Expr:
+                return rebuild(e, (*parts[:k], put(new), *parts[k + 1 :]))
+
+            yield inner, whole
+
+
+def expr_changes(e: Expr, scope: Scope) -> Iterator[Change]:
+    """Every mistake in one expression."""
+    for node, put in expr_holes(e):
+        for kind, new in _node(node, scope):
+            made = put(new)
+            if made != e:
+                yield Change(kind, _short(node), made)
+
+
+def _short(e: Expr) -> str:
+    from neptune.ir.printer import print_expr
+
+    text = print_expr(e)
+    return text if len(text) <= 48 else f"{text[:45]}..."
+
+
+def _node(e: Expr, scope: Scope) -> Iterator[tuple[str, Expr]]:
+    match e:
+        case Op():
+            yield from _op(e)
+        case Const(value, dtype):
+            yield from (("other constant", Const(new, dtype)) for new in other_values(value, dtype))
+        case Select(_, then, other):
+            yield "mask dropped", then
+            yield "mask dropped", other
+        case Load():
+            yield from _load(e, scope)
+        case Var(name, dtype) if name in scope.loops:
+            yield from (("other index", Var(v, dtype)) for v in scope.loops if v != name)
+        case _:
+            pass
+
+
+def other_values(value: Any, dtype: str) -> list[Any]:
+    """Other literals for one."""
+    if dtype == "bool":
+        return [not value]
+    if is_int(dtype):
+        return [value + 1]
+    if value == 0:
+        return [1.0]
+    return [0.0] if abs(value) >= 6e4 else [value * 2]
+
+
+def _op(e: Op) -> Iterator[tuple[str, Expr]]:
+    args, numbers = e.args, bool(e.args) and is_float(e.args[0].dtype)
+    kind = OPS[e.name].kind
+    if kind == "compare":
+        off = "other operator" if numbers or e.name in ("eq", "ne") else "mask off by one"
+        yield off, Op(SAME_SHAPE[e.name], args, e.dtype)
+        if not numbers:
+            yield "mask off by one", Op(e.name, (args[0], args[1] + as_expr(1, args[1].dtype)), e.dtype)
+            yield "mask off by one", Op(e.name, (args[0], args[1] - as_expr(1, args[1].dtype)), e.dtype)
+    elif kind == "logic" and len(args) == 2:
+        yield "conjunct dropped", args[0]
+        yield "conjunct dropped", args[1]
+    elif e.name in ("sub", "div"):
+        yield "swapped operands", Op(e.name, args[::-1], e.dtype)
+    if e.name in OTHER:
+        yield "other operator", Op(OTHER[e.name], args, e.dtype)
+    if e.name in ("mul", "div") and numbers:
+        yield "factor dropped", args[0]
+    if e.name == "mul" and numbers:
+        yield "factor dropped", args[1]
+    if e.name in ("add", "sub"):
+        yield "term dropped", args[0]
+    if e.name == "add":
+        yield "term dropped", args[1]
+    if e.name in BASES:
+        yield "other base", Op(BASES[e.name], args, e.dtype)
+    if e.name in ("exp", "exp2"):
+        yield "other sign", Op(e.name, (Op("neg", args, args[0].dtype),), e.dtype)
+    if kind == "math" and len(args) == 1 and numbers:
+        yield "function dropped", args[0]
+
+
+def _load(e: Load, scope: Scope) -> Iterator[tuple[str, Expr]]:
+    buffers = scope.buffers or {}
+    mine = buffers.get(e.buffer)
+    for name, other in buffers.items():
+        if mine is not None and name != e.buffer and other.dtype == mine.dtype and other.shape == mine.shape:
+            yield "other buffer", Load(name, e.index, e.dtype)
+    for k in range(len(e.index)):
+        if not isinstance(e.index[k], Const):
+            yield "other index", Load(e.buffer, _put(e.index, k, e.index[k] + as_expr(1, e.index[k].dtype)), e.dtype)
+    for k in range(len(e.index) - 1):
+        swapped = _put(_put(e.index, k, e.index[k + 1]), k + 1, e.index[k])
+        yield "transposed", Load(e.buffer, swapped, e.dtype)
+
+
+def _put(items: tuple[Any, ...], k: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:k], item, *items[k + 1 :])

@@ -1,0 +1,67 @@
+"""Predicates in disjunctive normal form: a mask as a union of sets, each cut out by comparisons.
+
+    not (a < b or c == d)                 [[b <= a, c < d], [b <= a, d < c]]       (integers)
+    j <= i and (j < 4 or i - j < w)       [[j <= i, j < 4], [j <= i, i - j < w]]
+
+A comparison of floats is not replaced by its opposite (neither `x < y` nor `y <= x` holds of a NaN): it stays as
+it is under a `not`, and so does whatever else is not made of comparisons of integers.
+"""
+
+from __future__ import annotations
+
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import FALSE, TRUE, Expr, Op, op
+
+LIMIT = 16
+"""A predicate of more disjuncts is not taken apart."""
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+
+
+def negation(e: Expr) -> Expr:
+    """A predicate that is true where `e` is false, with the `not` as far inside as it goes.
+
+    >>> from neptune.ir.expr import Var
+    >>> from neptune.ir.printer import print_expr
+    >>> print_expr(negation((Var("i") < 3) & (Var("j") < 4)))
+    'i >= 3 or j >= 4'
+    """
+    if e in (TRUE, FALSE):
+        return FALSE if e == TRUE else TRUE
+    match e:
+        case Op("not", (a,), _):
+            return a
+        case Op("and", (a, b), _):
+            return op("or", negation(a), negation(b))
+        case Op("or", (a, b), _):
+            return op("and", negation(a), negation(b))
+        case Op(name, (a, b), _) if name in _OPPOSITE and is_int(a.dtype):
+            return op(_OPPOSITE[name], a, b)
+        case _:
+            return op("not", e)
+
+
+def disjuncts(e: Expr) -> tuple[tuple[Expr, ...], ...] | None:
+    """`e` as alternatives, each a conjunction of comparisons (or of what cannot be taken apart).
+
+    None where there would be more than `LIMIT`. `eq` and `ne` of integers become inequalities.
+    """
+    match e:
+        case Op("not", (a,), _):
+            inner = negation(a)
+            return ((e,),) if inner == e else disjuncts(inner)
+        case Op("and", (a, b), _):
+            left, right = disjuncts(a), disjuncts(b)
+            if left is None or right is None or len(left) * len(right) > LIMIT:
+                return None
+            return tuple(tuple(dict.fromkeys((*x, *y))) for x in left for y in right)
+        case Op("or", (a, b), _):
+            left, right = disjuncts(a), disjuncts(b)
+            if left is None or right is None or len(left) + len(right) > LIMIT:
+                return None
+            return (*left, *right)
+        case Op("eq", (a, b), _) if is_int(a.dtype):
+            return ((op("le", a, b), op("ge", a, b)),)
+        case Op("ne", (a, b), _) if is_int(a.dtype):
+            return ((op("lt", a, b),), (op("gt", a, b),))
+        case _:
+            return ((e,),)

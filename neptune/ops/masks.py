@@ -1,0 +1,123 @@
+"""Masks of attention as predicates: which keys a query sees.
+
+    mask = and_(window(4096), lengths(kv_len))
+    score = lambda b, h, i, j, s: select(mask(b, h, i, j), s * scale, -inf)
+
+A mask is a function of the raw indices: batch row, head, query 0 ≤ i < s_q, key 0 ≤ j < s_kv. What is said relative
+to the *position* of a query is aligned bottom-right: query i stands at i + s_kv - s_q, so that the last query sees
+the last key. Every mask is a set of tiles to a schedule: `partition` visits those on which it is true somewhere and
+checks it only on those where it is not true throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neptune.boundary import public
+from neptune.errors import ExpressionError
+from neptune.frontend.assemble import Read, Tensor
+from neptune.ir.expr import Const, Expr, ExprLike, Var, as_expr, binary, eq, logical_and, logical_or, maximum, rewrite
+
+Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
+"""(b, h, i, j) → does query i see key j? The indices are raw."""
+S_Q, S_KV = Var("s_q"), Var("s_kv")
+
+
+def position(i: Expr) -> Expr:
+    """Where query i stands among the keys: i + s_kv - s_q. Negative for a query before the first key."""
+    return i + S_KV - S_Q
+
+
+def with_queries(pred: Expr, s_q: int | Var) -> Expr:
+    """A mask in a program whose number of queries is `s_q`."""
+
+    def known(e: Expr) -> Expr | None:
+        if isinstance(e, Read):
+            return Read(e.buffer, tuple(rewrite(i, known) for i in e.index), e.dtype, source=e.source)
+        return as_expr(s_q) if e == S_Q else None
+
+    return rewrite(pred, known)
+
+
+@public
+def causal(q_lengths: Tensor | None = None, kv_lengths: Tensor | None = None) -> Mask:
+    """Keys up to the query's own position: j ≤ i + s_kv - s_q.
+
+    With lengths per batch row (int32 or int64 [batch]) the last of *these* queries sees the last of these keys:
+    j ≤ i + kv_lengths[b] - q_lengths[b]; what is beyond them is the business of `lengths`. Raises ExpressionError
+    where only one of the two is given.
+    """
+    if (q_lengths is None) != (kv_lengths is None):
+        raise ExpressionError("mask `causal`", "it has the lengths of one side only", hint="give both or neither")
+    if q_lengths is None or kv_lengths is None:
+        return lambda b, h, i, j: j <= position(i)
+    return lambda b, h, i, j: j <= i + kv_lengths[b] - q_lengths[b]
+
+
+@public
+def window(w: ExprLike) -> Mask:
+    """The last w keys up to the query's own: 0 ≤ i + s_kv - s_q - j < w. Implies causal. `w`: a number or a scalar."""
+    return lambda b, h, i, j: logical_and(j <= position(i), position(i) - j < w)
+
+
+@public
+def prefix(p: ExprLike) -> Mask:
+    """The first p keys: j < p, for a bidirectional prefix (`or_(prefix(p), causal())`) or attention sinks."""
+    return lambda b, h, i, j: as_expr(j) < p
+
+
+@public
+def chunked(c: ExprLike) -> Mask:
+    """Keys in the query's own chunk of c ≥ 1: j // c == (i + s_kv - s_q) // c. `c`: a number or a scalar.
+
+    Both directions within a chunk: `and_(chunked(c), causal())` looks back only. A scalar below 1 counts as 1.
+    Raises ExpressionError for a number below 1.
+    """
+    size = as_expr(c)
+    if isinstance(size, Const) and size.value < 1:
+        raise ExpressionError(f"mask `chunked({size.value})`", "a chunk has at least one key")
+    size = size if isinstance(size, Const) else maximum(size, 1)
+    return lambda b, h, i, j: eq(binary("floordiv", j, size), binary("floordiv", position(i), size))
+
+
+@public
+def document(q_documents: Tensor, kv_documents: Tensor | None = None) -> Mask:
+    """Keys of the query's own document: q_documents[b, i] == kv_documents[b, j].
+
+    The tensors, int32 or int64 [batch, s_q] and [batch, s_kv] (by default the same one), number the documents in any
+    order, so that every tile is visited and checked; where documents lie together, `segments` skips the others.
+    """
+    keys = q_documents if kv_documents is None else kv_documents
+    return lambda b, h, i, j: eq(q_documents[b, i], keys[b, j])
+
+
+@public
+def segments(start: Tensor, end: Tensor) -> Mask:
+    """Keys from start[b, i] up to end[b, i] (exclusive): any interval per query, such as its document.
+
+    The tensors are int32 or int64 [batch, s_q] and may hold any values: keys are those in [0, s_kv) besides.
+    """
+    return lambda b, h, i, j: logical_and(start[b, i] <= j, j < end[b, i])
+
+
+@public
+def lengths(kv_lengths: Tensor, q_lengths: Tensor | None = None) -> Mask:
+    """The first kv_lengths[b] keys, and for the first q_lengths[b] queries only where these are given.
+
+    The tensors are int32 or int64 [batch] and may hold any values: more than s_kv is all keys, less than 1 none.
+    """
+    if q_lengths is None:
+        return lambda b, h, i, j: j < kv_lengths[b]
+    return lambda b, h, i, j: logical_and(j < kv_lengths[b], i < q_lengths[b])
+
+
+@public
+def and_(*masks: Mask) -> Mask:
+    """What all of the masks let see."""
+    return lambda b, h, i, j: logical_and(*(m(b, h, i, j) for m in masks))
+
+
+@public
+def or_(*masks: Mask) -> Mask:
+    """What any of the masks lets see."""
+    return lambda b, h, i, j: logical_or(*(m(b, h, i, j) for m in masks))

@@ -1,0 +1,95 @@
+"""Bounds that depend on data: the extreme of what a tensor holds for the rows of a tile.
+
+`start[i] <= j` bounds a loop over tiles of keys by the least start of the tile's rows, before → after::
+
+    for j0 in […]: …                  alloc start_min: i32[] @tile
+                                        start_min_init: start_min[] = 2147483647
+                                        for i1 in [0, BM): start_min: start_min[] min= start[i0*BM + i1] when …
+                                        for j0 in [start_min[] // BN, …): …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
+from neptune.ir.expr import Expr, Load, binary, conjuncts, loads, logical_and, variables
+from neptune.ir.extremes import OverData
+from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, Store, Update, seq
+from neptune.ir.reducers import REDUCERS
+from neptune.schedule.state import fresh_name, names_in_use
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """`reducer` (min or max) of `load` over the loop `over`, where `when` holds."""
+
+    load: Load
+    over: For
+    reducer: str
+    when: tuple[Expr, ...]
+
+
+@dataclass
+class DataBounds:
+    """The extremes that the bounds of one loop ask for, each once; read as `name[]`."""
+
+    program: Program
+    outer: tuple[For, ...]
+    loop: For
+    names: dict[Extreme, str] = field(default_factory=dict)
+
+    def within(self, inner: Sequence[For], when: Expr | None) -> OverData:
+        """Answers for a stage under the loops `inner`, guarded by `when`."""
+        inputs = {b.name for b in self.program.inputs}
+        moving = {self.loop.var, *(f.var for f in inner)}
+
+        def over_data(load: Load, name: str, largest: bool) -> Expr | None:
+            over = next(f for f in inner if f.var == name)
+            bounds = variables(over.lo) | variables(over.hi)
+            if (variables(load) | bounds) & moving != {name} or any(x.buffer not in inputs for x in loads(load)):
+                return None
+            guards = [c for c in conjuncts(when) if variables(c) & moving <= {name} and not loads(c)]
+            guards += self.unproved(load, inner, guards)
+            # The body of the loop does not matter.
+            key = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
+            if key not in self.names:
+                taken = names_in_use(self.program) | set(self.names.values())
+                self.names[key] = fresh_name(taken, f"{load.buffer}_{key.reducer}")
+            return Load(self.names[key], (), load.dtype)
+
+        return over_data
+
+    def unproved(self, load: Load, inner: Sequence[For], guards: Sequence[Expr]) -> list[Expr]:
+        """What keeps `load` in its buffers where `guards` do not. What lies outside, no mask that is true has read."""
+        facts = [p for g in guards for p in as_nonnegative(g) or []]
+        base = scope_of(self.program, (*self.outer, self.loop, *inner))
+        scope = Scope(base.ranges, base.at_least, (*base.facts, *facts))
+        sides = [
+            side
+            for x in loads(load)
+            for i, n in zip(x.index, self.program.buffers[x.buffer].shape, strict=True)
+            for side in (binary("ge", i, 0), binary("lt", i, n))
+        ]
+        return [c for c in sides if not always(c, scope)]
+
+    def known(self, e: Expr) -> bool:
+        """True for a bound that reads inputs and these extremes only, nothing that the kernel itself computes."""
+        given = {b.name for b in self.program.inputs} | set(self.names.values())
+        return all(x.buffer in given for x in loads(e))
+
+    def around(self, pieces: Stmt, used: Sequence[Expr]) -> Stmt:
+        """`pieces`, whose bounds are `used`, behind the stages that compute what these read."""
+        read = {x.buffer for e in used for x in loads(e)}
+        wanted = [(x, name) for x, name in self.names.items() if name in read]
+        result = seq(*(s for x, name in wanted for s in _stages(x, name)), pieces)
+        for x, name in reversed(wanted):
+            result = Alloc(Buffer(name, (), x.load.dtype, "tile"), result)
+        return result
+
+
+def _stages(x: Extreme, name: str) -> tuple[Stmt, Stmt]:
+    start = REDUCERS[x.reducer].identity(x.load.dtype)[0]
+    fold = Stage(name, Update((name,), (), x.reducer, (x.load,), None), logical_and(*x.when) if x.when else None)
+    return Stage(f"{name}_init", Store(name, (), start)), For(x.over.var, x.over.lo, x.over.hi, fold)

@@ -1,0 +1,214 @@
+"""Solve a mask for a loop variable: on which iterations is it true somewhere, on which everywhere?
+
+    j0*BN + j1 <= i0*BM + i1 + N     somewhere: j0 < (…)     everywhere: j0 < (…)         one Bound
+    j < 4 or i - j < w, j <= i       [0, …) and […, …)                                   two Ranges
+
+A predicate is a union of sets (`neptune.ir.normal`), a set is cut out by comparisons. A comparison that is linear in
+the loop variable, or equal to one that is (j // C == i // C), bounds it from one side: at the extremes of all that
+varies within an iteration. One that cannot be solved leaves its set open: visited wherever the others say so, clean
+nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from neptune.ir.affine import Poly, Scope, as_nonnegative, linear, nonnegative, number, poly, to_expr
+from neptune.ir.expr import (
+    TRUE,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    binary,
+    cast,
+    conjuncts,
+    loads,
+    maximum,
+    minimum,
+    select,
+    variables,
+    walk,
+)
+from neptune.ir.extremes import Extremes
+from neptune.ir.normal import disjuncts
+from neptune.ir.program import ZERO, For
+
+MOST = 4
+"""A mask of more alternatives is not cut out."""
+HIGHEST = Const(2**31 - 1, "int64")
+"""No loop runs further."""
+FAR = 1 << 40
+"""Further than any index, and small enough to be added to."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One comparison solved for the loop variable: from which (up to which) iteration it holds.
+
+    `somewhere`, `everywhere`: exclusive upper, or inclusive lower, bounds of the iterations on which it is true for
+    some element, for all. `fact`: what is known where it is true for all.
+    """
+
+    upper: bool
+    somewhere: Expr
+    everywhere: Expr
+    fact: Expr = TRUE
+
+    @property
+    def ends(self) -> tuple[Expr, Expr]:
+        return self.somewhere, self.everywhere
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A set of iterations between bounds; `open` where some of what cuts it out could not be solved."""
+
+    bounds: tuple[Bound, ...]
+    open: bool = False
+
+    @property
+    def uppers(self) -> list[Bound]:
+        return [b for b in self.bounds if b.upper]
+
+    @property
+    def lowers(self) -> list[Bound]:
+        return [b for b in self.bounds if not b.upper]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """One conjunct of a mask or a guard as a union of sets. `skips`: a mask that is absorbed, no guard."""
+
+    pred: Expr
+    alternatives: tuple[Alternative, ...]
+    skips: bool
+
+
+def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips: bool) -> Solved | None:
+    """`pred` solved for `loop`, while the variables `inner` (innermost first) run; None where that says nothing."""
+    sets = disjuncts(pred)
+    if sets is None:
+        return None
+    found = [_alternative(parts, loop, inner, extremes) for parts in sets]
+    alternatives = _merged(found)
+    useful = all(a.bounds for a in alternatives) or any(not a.open for a in alternatives)
+    if not useful or len(alternatives) > MOST or not any(a.bounds for a in alternatives):
+        return None
+    return Solved(pred, tuple(alternatives), skips)
+
+
+def _alternative(parts: Sequence[Expr], loop: For, inner: Sequence[str], extremes: Extremes) -> Alternative:
+    bounds = [_bound(p, loop, inner, extremes) for p in parts]
+    return Alternative(tuple(b for b in bounds if b is not None), any(b is None for b in bounds))
+
+
+def _merged(found: list[Alternative]) -> list[Alternative]:
+    """Alternatives that are one bound each, all from one side, are one bound: j < p or j <= i is j < max(p, i + 1)."""
+    for upper in (True, False):
+        single = [a for a in found if not a.open and len(a.bounds) == 1 and a.bounds[0].upper == upper]
+        if len(single) > 1:
+            widest = maximum if upper else minimum
+            some = reduce(widest, [a.bounds[0].somewhere for a in single])
+            every = reduce(widest, [a.bounds[0].everywhere for a in single])
+            rest = [a for a in found if a not in single]
+            found = [Alternative((Bound(upper, some, every),)), *rest]
+    return found
+
+
+# --- one comparison ----------------------------------------------------------------------------
+
+
+def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> Bound | None:
+    """One comparison solved for the loop; None where it is not linear in its variable with a known sign."""
+    var = loop.var
+    parts = as_nonnegative(pred)
+    if parts is None or len(parts) != 1:
+        return None
+    p = _unfolded(parts[0], frozenset([var, *inner]), var, extremes.scope)
+    most, least = (extremes.of(p, inner, largest=largest) for largest in (True, False))
+    if most is None or least is None:
+        return None
+    a, b = linear(most, var), linear(least, var)
+    if a is None or b is None or a[0].terms != b[0].terms:
+        return None
+    step, scope = a[0], extremes.scope
+    # Nothing is proved from what data says.
+    fact = TRUE if any(loads(x) for m, _ in least.terms for x in m) else at_least_zero(least)
+    if not step.terms:
+        return _condition(most, least, loop.hi, scope)
+    if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound
+        width = step.scaled(-1)
+        some, every = (_floor_div(rest + width, width, scope) for rest in (a[1], b[1]))
+        return Bound(True, some, every, fact)
+    if nonnegative(step - number(1), scope):  # step·var + rest ≥ 0: a lower bound
+        some, every = (_floor_div(rest.scaled(-1) + step - number(1), step, scope) for rest in (a[1], b[1]))
+        return Bound(False, some, every, fact)
+    return None
+
+
+def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
+    """What does not depend on the variable holds on all of its iterations or on none."""
+    some, every = (select(binary("ge", _exact(p, scope), 0), end, ZERO) for p in (most, least))
+    return Bound(True, some, every)
+
+
+def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
+    """`p` ≥ 0 without a `//` around `var`: x // d <= r is x < (r + 1)·d, and x // d >= r is x >= r·d."""
+    for atoms, c in p.terms:
+        match atoms:
+            case (Op("floordiv", (x, d), _) as quotient,) if var in variables(quotient) and abs(c) == 1:
+                rest = p - poly(quotient).scaled(c)
+                width = poly(d)
+                free = not any(var in variables(a) for m, _ in (*rest.terms, *width.terms) for a in m)
+                if not free or variables(d) & moving or not nonnegative(width - number(1), scope):
+                    return p
+                if c < 0:
+                    return (rest + number(1)) * width - poly(x) - number(1)
+                return poly(x) + rest * width
+            case _:
+                pass
+    return p
+
+
+def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
+    """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
+    top = _exact(numerator, scope)
+    top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
+    found = binary("floordiv", top, to_expr(divisor))
+    return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
+
+
+def _exact(p: Poly, scope: Scope) -> Expr:
+    """`p` in a dtype that it cannot leave, whatever a scalar argument or a tensor holds.
+
+    The mask may compare without computing: j < length is true of all j where the length is 2**31 - 1, and must not
+    become (2**31 - 1 + BN - 1) // BN.
+    """
+    atoms = {a for m, _ in p.terms for a in m}
+    alone = [c for _, c in p.terms] == [1] and len(atoms) == 1
+    if alone or not any(_wild(a, scope) for a in atoms):
+        return to_expr(p)
+    tame = {a: maximum(minimum(a, FAR), -FAR) for a in atoms if a.dtype == "int64" and _wild(a, scope)}
+    terms = Poly(tuple((tuple(tame.get(a, a) for a in m), c) for m, c in p.terms))
+    return to_expr(terms, "int64")
+
+
+def _wild(e: Expr, scope: Scope) -> bool:
+    """True for what may have any value: neither an index nor a size."""
+    tame = scope.ranges.keys() | scope.at_least.keys()
+    return any(isinstance(x, Load) or (isinstance(x, Var) and x.name not in tame) for x in walk(e))
+
+
+def at_least_zero(p: Poly) -> Expr:
+    """p ≥ 0 with every term on the side where it is positive."""
+    left, right = (tuple((m, s * c) for m, c in p.terms if s * c > 0) for s in (-1, 1))
+    return binary("le", to_expr(Poly(left)), to_expr(Poly(right)))
+
+
+def affine_guards(when: Expr | None, var: str) -> list[Poly]:
+    """Those conjuncts of a guard that do not depend on `var`, as polynomials ≥ 0."""
+    return [p for c in conjuncts(when) if var not in variables(c) for p in as_nonnegative(c) or []]

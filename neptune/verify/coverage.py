@@ -1,0 +1,331 @@
+"""Which cases of a program an instance exercises, from its integers alone: what exact checks choose sizes by.
+
+A mistake shows only where its case occurs: a rescale in the last piece of a loop needs an earlier piece that is not
+empty, a mask that is off by one needs an index on its edge. The *cases* of a program at given sizes are
+
+- how often each loop runs (never, once, twice, more), together with the loops and conditions that follow it;
+- for each part of a condition (guard, mask, choice): that it alone decides, and the edges of its comparison.
+
+What depends on data (conditions on floats, bounds that are loaded) has no cases here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from neptune.ir.decompose import decompose
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import OPS, Expr, Op, Select, conjuncts, loads, variables
+from neptune.ir.expr import walk as walk_expr
+from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
+from neptune.tile.ir import (
+    Branch,
+    LoadTile,
+    Local,
+    Loop,
+    Map,
+    StoreTile,
+    TExpr,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    Where,
+    stmt_exprs,
+    tile_walk,
+    walk_stmts,
+)
+from neptune.tile.ir import Scalar as TileScalar
+from neptune.verify.domains import EvaluationError
+from neptune.verify.expressions import Evaluator
+from neptune.verify.floats import Float64
+from neptune.verify.loops import Axis, Lanes, Loops
+from neptune.verify.memory import Mask, Memory
+from neptune.verify.parallel import statement_exprs
+from neptune.verify.tiles import Tiles
+
+AnyProgram = Program | TileProgram
+MANY = 3
+"""Loops that run this often or more are alike."""
+EDGE = (-1, 0, 1)
+LANES = 1 << 16
+"""Nests of more iterations are left out."""
+COMPARED = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+
+
+class Cases:
+    """The cases of one program, by sizes."""
+
+    def __init__(self, program: AnyProgram) -> None:
+        # Cases are known by the identity of statements: one form serves all sizes.
+        self.program = (
+            program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
+        )
+        self._known: dict[tuple[tuple[str, Any], ...], frozenset[Hashable]] = {}
+
+    def at(self, sizes: dict[str, Any]) -> frozenset[Hashable]:
+        """The cases that occur at these sizes."""
+        key = tuple(sorted((n, v) for n, v in sizes.items() if isinstance(v, int)))
+        if key not in self._known:
+            memory = Memory(Float64())
+            walk = _LoopCases(memory) if isinstance(self.program, Program) else _TileCases(memory)
+            with np.errstate(all="ignore"):
+                walk.explore(self.program, dict(sizes))
+            self._known[key] = frozenset(walk.found)
+        return self._known[key]
+
+
+def _integral(e: Expr) -> bool:
+    """A comparison whose value is known without data."""
+    return not loads(e) and not any(isinstance(x, Op) and x.args and is_float(x.args[0].dtype) for x in walk_expr(e))
+
+
+def _skeleton(s: Stmt) -> Stmt:
+    """What cases depend on: of the nests in a sequence that are alike in loops and conditions, the first."""
+    if isinstance(s, Alloc):
+        return _skeleton(s.body)
+    parts = tuple(_skeleton(p) for p in sub_stmts(s))
+    if isinstance(s, Seq):
+        parts = tuple({_header(p): p for p in reversed(parts)}.values())[::-1]
+    return with_stmts(s, parts)
+
+
+def _header(s: Stmt) -> str:
+    """The loops and conditions of a statement."""
+    own = (
+        f"{s.var} {s.lo} {s.hi}"
+        if isinstance(s, For)
+        else str(_stage_conditions(s) if isinstance(s, Stage) else s.pred if isinstance(s, If) else "")
+    )
+    return f"({own}{''.join(map(_header, sub_stmts(s)))})"
+
+
+def _stage_conditions(s: Stage) -> list[list[Expr]]:
+    """The parts of a stage's guard and choices that are known without data."""
+    chosen = [x.pred for e in statement_exprs(s) for x in walk_expr(e) if isinstance(x, Select)]
+    return [[c for c in conjuncts(p) if _integral(c)] for p in (s.when, *chosen)]
+
+
+class _Conditions:
+    """What the parts of a condition decide, in the active lanes."""
+
+    def __init__(self) -> None:
+        self.found: set[Hashable] = set()
+
+    def parts(self, key: Hashable, truths: Sequence[Any], distances: Sequence[Any], mask: Mask) -> None:
+        """Record: all parts hold; one alone does not; how far the sides of its comparison are apart then."""
+        for k, (truth, distance) in enumerate(zip(truths, distances, strict=True)):
+            others = True if mask is None else mask
+            for m, t in enumerate(truths):
+                others = others & t if m != k else others
+            if np.any(others & truth):
+                self.found.add((key, k, "holds"))
+            if np.any(others & np.logical_not(truth)):
+                self.found.add((key, k, "decides"))
+            if distance is not None:
+                self.found.update((key, k, edge) for edge in EDGE if np.any(others & (distance == edge)))
+
+    def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
+        """Record on which side of the edge of a tile a bound lies: a is a multiple of b, or one short of it, or neither."""
+        left = np.mod(a, np.maximum(b, 1))
+        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
+        self.found.update(
+            (key, side) for side, holds in sides.items() if np.any(holds if mask is None else holds & mask)
+        )
+
+
+def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
+    """Numerators and divisors in the bounds of a loop."""
+    found = [x.args for e in (s.lo, s.hi) for x in walk_expr(e) if isinstance(x, Op) and x.name == "floordiv"]
+    return list(dict.fromkeys((a, b) for a, b in found))
+
+
+class _LoopCases(Loops, _Conditions):
+    """The cases of a Program: its statements run without their stores."""
+
+    def __init__(self, memory: Memory) -> None:
+        Loops.__init__(self, memory, Evaluator(memory))
+        _Conditions.__init__(self)
+        self._conditions: dict[int, list[list[Expr]]] = {}
+        self._bounds: dict[int, list[tuple[Expr, Expr]]] = {}
+
+    def explore(self, program: Any, sizes: dict[str, Any]) -> None:
+        self.run(program.body, Lanes(sizes))
+
+    def run(self, s: Stmt, at: Lanes) -> None:
+        if isinstance(s, Seq):
+            self._together(s.stmts, at)
+        elif isinstance(s, For):
+            self._together((s,), at)
+        elif isinstance(s, If):
+            self._decisions(id(s), [conjuncts(s.pred)], at)
+        try:
+            super().run(s, at)
+        except EvaluationError:
+            return
+
+    def _loop(self, loop: For, at: Lanes) -> None:
+        """All iterations at once: nothing is stored, so nothing depends on their order."""
+        lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (loop.lo, loop.hi))
+        start, stop = int(np.min(lo)), int(np.max(hi))
+        if start < stop and at.size * (stop - start) <= LANES:
+            self._iterate(loop, at.push(Axis(loop.var, stop - start, False), start), lo, hi)
+
+    def _together(self, stmts: tuple[Stmt, ...], at: Lanes) -> None:
+        """How often the loops and conditions of one sequence run, in the same lanes."""
+        runs = [t for s in stmts if (t := self._times(s, at)) is not None]
+        if not runs:
+            return
+        shape = np.broadcast_shapes(*(np.shape(t) for t in runs), () if at.mask is None else at.mask.shape)
+        rows = np.stack([np.broadcast_to(t, shape).ravel() for t in runs], axis=1)
+        if at.mask is not None:
+            rows = rows[np.broadcast_to(at.mask, shape).ravel()]
+        self.found.update((id(stmts[0]), row) for row in set(map(tuple, rows.tolist())))
+
+    def _times(self, s: Stmt, at: Lanes) -> Any:
+        try:
+            if isinstance(s, For) and variables(s.lo) | variables(s.hi):
+                lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (s.lo, s.hi))
+                for k, (a, b) in enumerate(self._divisions(s)):
+                    self.remainders((id(s), k), *(self.evaluator.run(e, at.env, at.mask) for e in (a, b)), at.mask)
+                return np.clip(np.subtract(hi, lo), 0, MANY)
+            if isinstance(s, If):
+                return np.asarray(self.evaluator.run(s.pred, at.env, at.mask)).astype(int)
+        except EvaluationError:
+            return None
+        return None
+
+    def _divisions(self, s: For) -> list[tuple[Expr, Expr]]:
+        if id(s) not in self._bounds:
+            self._bounds[id(s)] = divisions(s)
+        return self._bounds[id(s)]
+
+    def _stage(self, stage: Stage, at: Lanes) -> None:
+        found = self._conditions.get(id(stage))
+        if found is None:
+            found = self._conditions[id(stage)] = _stage_conditions(stage)
+        self._decisions(id(stage), found, at)
+
+    def _decisions(self, key: Hashable, conditions: list[list[Expr]], at: Lanes) -> None:
+        for n, parts in enumerate(conditions):
+            if parts:
+                try:
+                    seen = [self._part(c, at) for c in parts]
+                except EvaluationError:
+                    continue
+                self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask)
+
+    def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any]:
+        """Whether it holds, and how far the sides of a comparison are apart."""
+        if isinstance(c, Op) and OPS[c.name].kind == "compare" and not is_float(c.args[0].dtype):
+            a, b = (self.evaluator.run(x, at.env, at.mask) for x in c.args)
+            distance = np.subtract(a, b, dtype=np.int64)
+            return COMPARED[c.name](distance, 0), distance
+        return self.evaluator.run(c, at.env, at.mask), None
+
+
+class _TileCases(Tiles, _Conditions):
+    """The cases of a TileProgram, whose tiles are not computed."""
+
+    def __init__(self, memory: Memory) -> None:
+        Tiles.__init__(self, memory, Evaluator(memory))
+        _Conditions.__init__(self)
+
+    def explore(self, program: Any, sizes: dict[str, Any]) -> None:
+        for kernel in program.kernels:
+            self._explore_kernel(kernel, sizes)
+
+    def _explore_kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
+        self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
+        self._preds = {id(s): list(_conditions(s)) for s in walk_stmts(kernel.body)}
+        self._bounds = {id(s): divisions(s) for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+        used = _control(kernel, self._preds)
+        extents = [int(self.evaluator.run(g.extent, env)) for g in kernel.grid]
+        self.found.update((kernel.name, g.var, min(n, MANY)) for g, n in zip(kernel.grid, extents, strict=True))
+        grid = [range(n) if g.var in used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
+        for point in itertools.product(*grid):
+            self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)})
+
+    def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
+        runs: list[int] = []
+        for s in body:
+            for n, pred in enumerate(self._preds[id(s)]):
+                seen = [self._tile_part(c, env) for c in pred]
+                self.parts((id(s), n), [t for t, _ in seen], [d for _, d in seen], None)
+            try:
+                if isinstance(s, Loop):
+                    lo, hi = (int(self.evaluator.run(e, env)) for e in (s.lo, s.hi))
+                    for k, (a, b) in enumerate(self._bounds[id(s)]):
+                        self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
+                    runs.append(min(max(0, hi - lo), MANY))
+                    for v in range(lo, hi):
+                        self._explore(s.body, env | {s.var: v})
+                elif isinstance(s, Branch):
+                    taken = bool(self.evaluator.run(s.pred, env))
+                    runs.append(int(taken))
+                    if taken:
+                        self._explore(s.body, env)
+            except EvaluationError:
+                continue
+        if runs:
+            self.found.add((id(body[0]), tuple(runs)))
+
+    def _tile_part(self, c: TExpr, env: dict[str, Any]) -> tuple[Any, Any]:
+        if isinstance(c, Map) and OPS[c.op].kind == "compare":
+            a, b = (np.asarray(self._aligned(x, c.dims, env)) for x in c.args)
+            distance = np.subtract(a, b, dtype=np.int64)
+            return COMPARED[c.op](distance, 0), distance
+        return np.asarray(self.value(c, env)), None
+
+
+def _conditions(s: TStmt) -> Iterator[list[TExpr]]:
+    """The masks and choices in a statement that are known without data, in parts of one rank."""
+    if isinstance(s, StoreTile) and s.mask is not None:
+        yield from _parts_of(s.mask)
+    for e in stmt_exprs(s):
+        for x in tile_walk(e):
+            if isinstance(x, LoadTile) and x.mask is not None:
+                yield from _parts_of(x.mask)
+            elif isinstance(x, Where):
+                yield from _parts_of(x.pred)
+
+
+def _parts_of(pred: TExpr) -> Iterator[list[TExpr]]:
+    parts = [c for c in _conjuncts(pred) if _without_data(c)]
+    if parts and len({c.dims for c in parts if c.dims}) <= 1:
+        yield parts
+    else:
+        yield from ([c] for c in parts)
+
+
+def _conjuncts(e: TExpr) -> list[TExpr]:
+    return [c for a in e.args for c in _conjuncts(a)] if isinstance(e, Map) and e.op == "and" else [e]
+
+
+def _without_data(e: TExpr) -> bool:
+    return not any(
+        isinstance(x, Local | LoadTile)
+        or (isinstance(x, TileScalar) and not _integral(x.expr))
+        or (isinstance(x, Map) and bool(x.args) and is_float(x.args[0].dtype))
+        for x in tile_walk(e)
+    )
+
+
+def _control(kernel: TileKernel, preds: dict[int, list[list[TExpr]]]) -> frozenset[str]:
+    """The variables that conditions and loop bounds depend on."""
+    scalars = [
+        x.expr for p in preds.values() for parts in p for c in parts for x in tile_walk(c) if isinstance(x, TileScalar)
+    ]
+    for s in walk_stmts(kernel.body):
+        scalars += [s.lo, s.hi] if isinstance(s, Loop) else [s.pred] if isinstance(s, Branch) else []
+    return frozenset[str]().union(*map(variables, scalars))

@@ -1,0 +1,164 @@
+"""The instances of an exact check: sizes that hold the cases of both programs, each with several sets of inputs.
+
+Sizes are chosen by `coverage`, so that few draws exercise every piece of a loop and the edges of every mask. Each is
+tried with plain random inputs first, then with -inf in one input or with ties and zeros, and again where a draw
+compares few elements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from neptune.ir.dtypes import is_float
+from neptune.verify.coverage import Cases
+from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
+from neptune.verify.evaluate import evaluate
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, volume
+
+ATTEMPTS = 48
+BUDGET = 1 << 18
+"""The work that one evaluation of an instance may take (elements, and what statements cost)."""
+EASES = 4
+"""How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
+CANDIDATES = 6
+"""How many sizes are drawn for each instance, of which those with the most cases are taken."""
+RARE = 0.3
+"""What a case counts that one earlier instance had; less than one."""
+STYLES = ("-inf", "ties")
+REPEATS, ENOUGH = 4, 48
+"""Sizes are tried with that many sets of inputs at most, with two at least; no more once so many elements agreed."""
+RETRIES = 2
+MakeModel: TypeAlias = Callable[[int], Model]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is checked, and how instances are made. Some sizes are about those in `near`."""
+
+    original: AnyProgram
+    transformed: AnyProgram
+    draws: int
+    seed: int
+    make: MakeInputs | None
+    tunables: Mapping[str, Sequence[int]] | None
+    budget: int = BUDGET
+    finite: frozenset[str] = frozenset()
+    near: tuple[int, ...] = ()
+
+    @cached_property
+    def cases(self) -> tuple[Cases, Cases]:
+        return Cases(self.original), Cases(self.transformed)
+
+    def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
+        """The cases of either program."""
+        return frozenset((k, case) for k, c in enumerate(self.cases) for case in c.at(sizes))
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Sizes and inputs on which the original makes sense, and its outputs there. `full` are the sizes with the float
+    scalars; `attempt` is how often inputs had to be drawn. `compared` counts the elements that the original defines."""
+
+    seed: int
+    model: Model
+    sizes: Sizes
+    inputs: Mapping[str, Any]
+    full: Mapping[str, Any]
+    expected: Mapping[str, Value]
+    attempt: int
+    compared: int
+
+
+Tried: TypeAlias = "tuple[Instance, Mapping[str, Value] | EvaluationError]"
+"""An instance, and the transformed program's outputs there, or how it fails."""
+
+
+def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
+    """All draws, each as what was tried at its sizes: plain inputs first.
+
+    Raises OutsideFragment where the model has no value for a result, TooLarge where no instance is small enough, and
+    EvaluationError where the original makes no sense on any.
+    """
+    seen: Counter[Hashable] = Counter()
+    for k in range(check.draws):
+        first = _first(check, make_model, check.seed * 1009 + k, seen)
+        seen.update(check.cases_at(first[0].sizes))
+        yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
+
+
+def _first(check: Check, make_model: MakeModel, seed: int, seen: Counter[Hashable]) -> Tried:
+    problem = TooLarge("no instance was small enough")
+    for ease in range(EASES):
+        try:
+            return _tried(check, _instance(check, make_model, seed, ease, seen))
+        except TooLarge as error:
+            problem = error
+    raise problem
+
+
+def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Iterator[Tried]:
+    """The sizes of an instance with other inputs, unless the programs differ already."""
+    (begun, got), compared = first, first[0].compared
+    for repeat in range(1, REPEATS):
+        if isinstance(got, EvaluationError) or (repeat > 1 and compared >= ENOUGH):
+            return
+        seed = begun.seed + 7919 * repeat
+        kinds = (style if repeat % 2 else "plain", begun.attempt)
+        found = next(_on(check, make_model(seed), begun.sizes, seed, *kinds), None)
+        if found is not None and found.compared:
+            compared += found.compared
+            yield _tried(check, found)
+
+
+def _tried(check: Check, found: Instance) -> Tried:
+    try:
+        return found, evaluate(check.transformed, found.inputs, found.full, found.model, check.budget)
+    except EvaluationError as error:
+        return found, error
+
+
+def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, seen: Counter[Hashable]) -> Instance:
+    """Sizes and plain inputs on which the original makes sense; both are drawn until they are found."""
+    problem: Exception = EvaluationError("no instance was drawn")
+    for attempt in range(ATTEMPTS):
+        sizes = _sizes(check, np.random.default_rng((seed, attempt)), ease, seen)
+        try:
+            return _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
+        except TooLarge:
+            raise
+        except (EvaluationError, OutsideFragment) as error:
+            problem = error
+    raise problem
+
+
+def _sizes(check: Check, rng: np.random.Generator, ease: int, seen: Counter[Hashable]) -> Sizes:
+    """Of a few sizes, those with the most cases that earlier instances had not, or had more rarely."""
+    programs = check.original, check.transformed
+    drawn = [draw_sizes(*programs, rng, check.tunables, ease, check.near) for _ in range(CANDIDATES)]
+    if any(volume(check.original, sizes) > check.budget for sizes in drawn):
+        raise TooLarge("its constant dimensions are too large to be evaluated exactly")
+    return max(drawn, key=lambda sizes: sum(RARE ** seen[case] for case in check.cases_at(sizes)))
+
+
+def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Iterator[Instance]:
+    """Instances with inputs of a style, as far as the original makes sense on them."""
+    for retry in range(RETRIES):
+        try:
+            yield _evaluated(check, model, sizes, seed + retry, style, attempt)
+        except (EvaluationError, OutsideFragment):
+            continue
+
+
+def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
+    rng = np.random.default_rng((seed, attempt, 1))
+    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
+    expected = evaluate(check.original, inputs, full, model, check.budget)
+    values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
+    compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)
+    return Instance(seed, model, sizes, inputs, full, expected, attempt, compared)

@@ -1,0 +1,92 @@
+"""Chains of reductions by the automatic choice: how they are fused, and that they compute what they say."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import neptune
+from bench import chains
+from bench.chain_attention import ATTENTION
+from bench.chain_programs import ROW_CHAINS, Chain
+from tests.goldens import check_golden
+
+CHAINS = (*ROW_CHAINS, *ATTENTION)
+"""Without the ten operators, which have tests of their own."""
+BY_NAME = {c.name: c for c in CHAINS}
+TWO_PASSES = {"softmax", "log_softmax", "layer_norm"}
+"""What is written for each element cannot be known before the row has been read."""
+APART = {"qk_norm_attention": ("k_unit",)}
+"""The keys are normalised once, not once for each tile of queries."""
+
+
+@cache
+def kernel(name: str) -> neptune.Kernel:
+    return chains.compiled(BY_NAME[name].build(chains.DEPTH))
+
+
+def test_names_are_those_of_the_programs() -> None:
+    assert len(BY_NAME) == len(CHAINS)
+    assert all(c.build(chains.DEPTH).name == c.name for c in CHAINS)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=str)
+def test_one_kernel_reads_every_input_once(chain: Chain) -> None:
+    facts = kernel(chain.name).facts
+    assert facts.temporaries == APART.get(chain.name, ())
+    assert len(facts.kernels) == 1 + len(facts.temporaries)
+    assert max(facts.traversals.values()) <= (2 if chain.name in TWO_PASSES else 1)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=str)
+def test_errors_are_within_the_limits(chain: Chain) -> None:
+    made = kernel(chain.name)
+    assert set(chains.outcome(made).checks.values()) == {"accepted"}
+    found = list(chains.samples(chain, chain.build(chains.DEPTH), {"llvm": made.for_target("llvm")}))
+    assert len(found) > 15
+    assert {s.family: s.of_limit for s in found if s.of_limit > 1} == {}
+    assert all(np.isfinite(s.unfused).all() for s in found)
+
+
+@pytest.mark.parametrize("name", ["rms_norm_linear", "linear_cross_entropy", "sigmoid_attention", "softmax_top_k"])
+def test_the_generated_triton_computes_the_same(name: str) -> None:
+    chain = BY_NAME[name]
+    kernels = {"interpret": kernel(name)}
+    wanted = {"random of columns", "x30 of columns"}
+    found = list(chains.samples(chain, chain.build(chains.DEPTH), kernels, 5, 37, wanted.__contains__))
+    assert len(found) == 2 and all(s.of_limit <= 1 for s in found)
+
+
+def test_a_lost_tile_is_seen() -> None:
+    """The limits are no formality: a kernel that forgets the last keys fails."""
+    chain = BY_NAME["sigmoid_attention"]
+    whole = kernel(chain.name).for_target("llvm")
+
+    def forgetful(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> None:
+        whole(q, k[:-5], v[:-5], out=out)
+
+    found = list(chains.samples(chain, chain.build(chains.DEPTH), {"llvm": forgetful}))
+    assert all(s.of_limit > 10 for s in found if s.family.startswith("random"))
+
+
+def test_what_was_done_with_each_chain() -> None:
+    """The table of `python -m bench.chains`, as text: it changes where the solver or a template learns something."""
+    lines = []
+    for chain in CHAINS:
+        o = chains.outcome(kernel(chain.name))
+        lines += [f"{chain.name}: {o.template}, {len(o.kernels)} kernels, {o.loops} loops", f"  passes {o.traversals}"]
+        lines += [f"  {stage} {how}" for stage, how in o.repairs.items()]
+        lines += [f"  not by {name}: {why}" for name, why in o.refused.items()]
+    check_golden("chains.txt", "\n".join(lines) + "\n")
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ["--chains", "logsumexp", "--targets", "llvm", "--json", str(tmp_path / "chains.json")]
+    assert chains.main([*args, "--resources", "cuda:90"]) == 0
+    out = capsys.readouterr().out
+    assert "flash_attention" in out and "1 chains, 0 refused, 0 above the limit" in out
+    assert '"registers"' in (tmp_path / "chains.json").read_text()

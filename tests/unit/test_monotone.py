@@ -1,0 +1,168 @@
+"""Targets that only order what they fold: which function waits, what is folded, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+
+from neptune.errors import FusionError
+from neptune.frontend import builder as te
+from neptune.frontend.builder import build, exp, log, tanh
+from neptune.fusion.monotone import fill, ordered
+from neptune.fusion.repair import solve
+from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles
+from neptune.ir.expr import Cast, Expr, Load, Op, Var, cast, maximum, minimum, op, select
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Program
+from tests.chains import check_same, matrix, per_row, tiled
+from tests.unit.test_repair import value
+
+ROW, COL = Var("i"), Var("j")
+S, V = (Load(n, (ROW, COL), "float32") for n in "sv")
+M, L, Q = (Load(n, (ROW,), "float32") for n in "mlq")
+MAX, SUM, ABS = (
+    Predecessor(M, "max", S),
+    Predecessor(L, "sum", op("exp", S)),
+    Predecessor(Q, "max", op("abs", S)),
+)
+ROLES = Roles((MAX, SUM, ABS), frozenset({"j"}))
+
+
+def ask(g: Expr, reducer: str = "max") -> Repair:
+    return solve(Query("o", reducer, "float32", g, (MAX, SUM, ABS), frozenset({"j"})))
+
+
+def _op(name: str) -> Callable[[Expr], Expr]:
+    return lambda e: op(name, e)
+
+
+RISING = [
+    (op("log", op("exp", S) + L), "s[i, j]", "log(exp(%t) + l[i])"),
+    (op("exp", S - M) / L, "s[i, j]", "exp(%t - m[i]) / l[i]"),
+    (op("exp", (S - M) + V), "s[i, j] + v[i, j]", "exp(%t - m[i])"),
+    (op("tanh", S * V * L), "s[i, j] * v[i, j]", "tanh(%t * l[i])"),
+    (op("sqrt", op("abs", S) * L), "abs(s[i, j])", "sqrt(%t * l[i])"),
+    (L / (op("exp", S) + L), "neg(s[i, j])", "l[i] / (exp(neg(%t)) + l[i])"),
+    (op("exp", M - S), "neg(s[i, j])", "exp(m[i] - neg(%t))"),
+    (maximum(S, M), "s[i, j]", "max(%t, m[i])"),
+    (minimum(S * L, M), "s[i, j]", "min(%t * l[i], m[i])"),
+    (op("floor", S / L), "s[i, j]", "floor(%t / l[i])"),
+    (cast(cast(op("exp", S - M), "float16"), "float32"), "s[i, j]", "cast(f32, cast(f16, exp(%t - m[i])))"),
+    (op("pow", op("exp", S), L), "s[i, j]", "pow(exp(%t), l[i])"),
+    (S * L + S, "s[i, j]", "%t * l[i] + %t"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("g", "psi", "f"), RISING)
+def test_what_is_folded_and_what_waits(g: Expr, psi: str, f: str) -> None:
+    found = ordered(g, ROLES, [])
+    assert found is not None and (print_expr(found.psi), print_expr(found.f)) == (psi, f)
+
+
+@pytest.mark.parametrize(("g", "strict"), [
+    (op("exp", S - M) / L, False),  # l is a sum of exponentials: positive
+    (op("log", op("exp", S) + L), True), (maximum(S, M), False), (op("floor", S - M), False), (S * Q, False),
+])  # fmt: skip
+def test_strictness(g: Expr, strict: bool) -> None:
+    found = ordered(g, ROLES, [])
+    assert found is not None and found.strict == (strict or g == RISING[1][0])
+
+
+@pytest.mark.parametrize(("g", "reason"), [
+    (S * M, "the sign of r is unknown"),
+    (op("log", op("exp", S) + M), "log rises or falls where its argument is positive, and its sign is unknown"),
+    (op("sin", S - M), "it is not known whether sin of it rises or falls"),
+    (M / (S - L), "what is divided by may change its sign"),
+    (op("tanh", S * M), "the order may turn round"),
+    (select(S > M, S, V), "which branch is taken depends on r"),
+    (op("tanh", S - M) * V, "tanh mixes r and c"),
+    (cast(cast(op("tanh", S - M), "int32"), "float32"), "is not known to keep the order"),
+])  # fmt: skip
+def test_what_is_not_known_is_refused(g: Expr, reason: str) -> None:
+    with pytest.raises(FusionError) as info:
+        ask(g)
+    assert reason in str(info.value)
+
+
+@pytest.mark.parametrize("case", range(len(RISING)))
+def test_f_rises_on_a_grid(case: int) -> None:
+    """The claim itself, by numbers: f(ψ) = g, and f never falls, for every r that can occur."""
+    g, psi, f = RISING[case][0], *(getattr(ordered(RISING[case][0], ROLES, []), k) for k in ("psi", "f"))
+    s = [-2.0, -0.5, 0.0, 0.7, 1.5, 3.0]
+    for v in (-1.0, 0.5):
+        rows = {"s": s, "v": [v] * len(s)}
+        accs = {"m": 3.0, "l": sum(map(math.exp, s)), "q": 3.0}
+        points = sorted((_value(psi, j, rows, accs), _value(g, j, rows, accs)) for j in range(len(s)))
+        assert all(a[1] <= b[1] + 1e-12 for a, b in itertools.pairwise(points))
+        for j in range(len(s)):
+            assert _value(fill(f, psi), j, rows, accs) == pytest.approx(_value(g, j, rows, accs))
+
+
+def _value(e: Expr, j: int, rows: dict[str, list[float]], accs: dict[str, float]) -> float:
+    match e:
+        case Op(("tanh" | "floor" | "max" | "min") as name, args, _):
+            parts = [_value(a, j, rows, accs) for a in args]
+            return {"tanh": math.tanh, "floor": math.floor, "max": max, "min": min}[name](*parts)
+        case Op(name, args, _):
+            fresh = dict(rows) | {f"#{k}": [_value(a, j, rows, accs)] * len(rows["s"]) for k, a in enumerate(args)}
+            return value(
+                Op(name, tuple(Load(f"#{k}", (), "float32") for k in range(len(args))), "float32"), j, fresh, accs
+            )
+        case Cast(a, _):
+            return _value(a, j, rows, accs)
+        case _:
+            return value(e, j, rows, accs)
+
+
+def test_nothing_is_rolled_and_the_winner_alone_is_computed() -> None:
+    r = ask(op("log", op("exp", S) + L))
+    assert (r.kind, r.deferred_op, r.factor, r.h) == ("none", "apply", None, "h = t")
+    assert [o.name for o in r.obligations] == ["split", "commute", "defined", "range"]
+    assert ask(op("exp", S - M) / L, "min").deferred_op == "apply"
+
+
+def test_an_explicit_start_says_nothing_about_the_sign() -> None:
+    start = Predecessor(Q, "sum", op("abs", S), start=cast(op("neg", Load("p", (), "float32")), "float32"))
+    problems: list[Problem] = []
+    assert ordered(S * Q, Roles((start,), frozenset({"j"})), problems) is None and problems
+    x = matrix("x")
+    m = per_row(lambda i, j: te.abs(x[i, j]), "m", lambda e, axis: te.sum(e, axis=axis, init=-5.0))
+    program = build(per_row(lambda i, j: x[i, j] * m[i], fold=te.max), name="p")
+    with pytest.raises(FusionError, match="the sign of r is unknown"):
+        tiled(program, "m")[0].rolling_update("t", tiled(program, "m")[2])
+
+
+# --- whole programs --------------------------------------------------------------------------------
+
+ODD = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8})
+
+
+def chain(g: Callable[[Expr, Expr], Expr], fold: Callable[..., te.Reduction] = te.max) -> Program:
+    x, w = matrix("x"), matrix("w")
+    m = per_row(lambda i, j: exp(x[i, j]), name="m")
+    return build([per_row(lambda i, j: g(x[i, j] + w[i, j], m[i]), fold=fold), m], name="p")
+
+
+@pytest.mark.parametrize("fold", [te.max, te.min])
+@pytest.mark.parametrize("g", [
+    lambda c, r: log(exp(c * 0.01) + r), lambda c, r: tanh(c - r) * r, lambda c, r: r / (exp(c * 0.01) + r),
+])  # fmt: skip
+def test_fused_programs(g: Callable[[Expr, Expr], Expr], fold: Callable[..., te.Reduction]) -> None:
+    program = chain(g, fold)
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("t", j0)
+    assert sch.decisions[-1].verdict == "deferred"
+    check_same(program, sch, *ODD, scales=(1, 10))
+    sch.partition(j0)
+    check_same(program, sch, *ODD, scales=(1, 10))
+
+
+def test_a_start_of_ones_own_is_kept() -> None:
+    program = chain(lambda c, r: tanh(c - r), lambda e, axis: te.max(e, axis=axis, init=-0.5))
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("t", j0)
+    assert "max(-0.5, tanh(t_acc[i0 * BLOCK_M + i1] - m[i0 * BLOCK_M + i1]))" in str(sch.program)
+    check_same(program, sch, *ODD)
