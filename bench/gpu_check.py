@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -239,13 +239,18 @@ def line(r: Result) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_check", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=("cuda", "hip", "interpret", "llvm"), help="by default the GPU here")
+    parser.add_argument("--operators", nargs="+", metavar="NAME", help="by default all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the environment and every error")
     parser.add_argument("--save", type=Path, metavar="DIR", help="compile and save the kernels, and run nothing")
     parser.add_argument("--saved", type=Path, metavar="DIR", help="check the kernels that --save has written there")
     options = parser.parse_args(argv)
     target = options.target or str(default_target())
+    plan = plan_for(target)
+    if options.operators:
+        plan = replace(plan, cases=tuple(c for c in plan.cases if c.operator in options.operators))
+        if not plan.cases:
+            parser.error(f"no such operator: {', '.join(options.operators)}")
     if options.save is not None:
-        plan = plan_for(target)
         for case in plan.cases:
             compiled(case, target, plan.params_of(case)).save(saved_at(options.save, case))
         print(f"{len(plan.cases)} kernels in {options.save}")
@@ -255,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(HEAD)
     found = []
-    for r in results(target, plan_for(target), options.saved):
+    for r in results(target, plan, options.saved):
         found.append(r)
         print(line(r), flush=True)
     failed = sum(not r.passes for r in found)
