@@ -187,7 +187,10 @@ def _add_exponentials(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
     (m, s), (x, y) = state, value
     top = Var("%0", m.dtype)
     parts = [op("exp", binary("sub", a, top)) for a in (m, x)]
-    lets = [(top, binary("max", binary("max", m, x), _number(DTYPES[m.dtype].lowest, m.dtype)[0])), *((Var(f"%{k}", m.dtype), e) for k, e in enumerate(parts, 1))]
+    lets = [
+        (top, binary("max", binary("max", m, x), _number(DTYPES[m.dtype].lowest, m.dtype)[0])),
+        *((Var(f"%{k}", m.dtype), e) for k, e in enumerate(parts, 1)),
+    ]
     scales = [cast(v, s.dtype) for v, _ in lets[1:]]
     total = binary("add", binary("mul", s, scales[0]), binary("mul", y, scales[1]))
     return Combined(tuple(lets), (top, total))
