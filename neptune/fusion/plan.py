@@ -113,6 +113,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
         count=count(d),
+        vector=True,
     )
     for e in others:
         if query.roles.reads(e):
@@ -173,8 +174,8 @@ def _predecessor(
             if mine not in env and state.axes[host][theirs] == where:
                 env[mine] = Var(axis)
     part = action.buffers.index(load.buffer)
-    # The best value of a choice moves like a maximum or minimum; nothing is known of its other parts.
-    best = {"gt": "max", "lt": "min"}.get(REDUCERS[action.reducer].best, "") if part == 0 else ""
+    # The first part of a tuple moves like a maximum or minimum; nothing is known of the others.
+    best = REDUCERS[action.reducer].leads if part == 0 else ""
     reducer = best or action.reducer
     complete = set(other.extents) <= set(env) and (best or len(action.values) == 1)
     for between in frontier(state, name, nest).between:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from neptune.errors import InternalError
 from neptune.ir.decompose import decompose
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import (
     OPS,
     Cast,
@@ -338,6 +338,15 @@ def _check_reducer(action: Update) -> Iterator[str]:
             yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
     if reducer.best and set(widths.values()) == {reducer.width}:
         yield from _check_choice(reducer, action)
+    if reducer.name == "lse" and set(widths.values()) == {reducer.width}:
+        yield from _check_exponentials(action)
+
+
+def _check_exponentials(action: Update) -> Iterator[str]:
+    """A sum of exponentials folds pairs of floats."""
+    dtypes = {v.dtype for v in action.values}
+    if len(dtypes) > 1 or not all(map(is_float, dtypes)):
+        yield f"reducer lse folds pairs of one float dtype, not {', '.join(sorted(dtypes))}"
 
 
 def _check_choice(reducer: Reducer, action: Update) -> Iterator[str]:

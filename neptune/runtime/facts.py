@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from neptune.ir.expr import Const, Expr, Var, binary, loads, variables
+from neptune.ir.expr import Const, Expr, Op, Var, binary, loads, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.tile.ir import (
@@ -190,7 +190,7 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
                 else:
                     total += inside
             case Loop():
-                if previous is not None and not (s.var == previous.var and s.lo == previous.hi):
+                if previous is not None and not (s.var == previous.var and _starts_behind(s.lo, previous.hi)):
                     total += max(pieces)
                     pieces = []
                 pieces.append(_count_loop(s, buffer, known))
@@ -198,6 +198,11 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
             case _:
                 pass
     return total + max(pieces, default=0)
+
+
+def _starts_behind(lo: Expr, end: Expr) -> bool:
+    """Whether `lo` is visibly at least `end`: pieces of one range, or ranges that leave out what came before."""
+    return lo == end or (isinstance(lo, Op) and lo.name == "max" and any(_starts_behind(a, end) for a in lo.args))
 
 
 def _count_loop(loop: Loop, buffer: str, known: _Kernel) -> int | float:

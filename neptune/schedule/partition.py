@@ -43,6 +43,7 @@ from neptune.ir.expr import (
     walk,
 )
 from neptune.ir.extremes import Extremes
+from neptune.ir.normal import one_mask
 from neptune.ir.printer import print_expr
 from neptune.ir.program import (
     ZERO,
@@ -224,6 +225,8 @@ def partition(state: State, ref: Loop) -> State:
     if state.loop(ref).kind != "serial":
         raise ScheduleError(request, f"`{ref.var}` is spread over the grid: only serial loops have pieces")
     state = replace(state, program=decompose(state.program))
+    loop = state.loop(ref)
+    state = state.with_body(replace_node(state.program.body, loop, map_exprs(loop, one_mask)))
     loop = state.loop(ref)
     path = state.loops(ref.stage)
     outer = path[: path.index(loop)]

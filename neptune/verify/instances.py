@@ -169,7 +169,8 @@ def draw_inputs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
 
-    With style "-inf" one input of floats that is not one of `finite` holds some of it, with "ties" they hold few different values, and zeros.
+    With style "-inf" one input of floats, none of `finite`, holds some of it, with "ties" they hold few different
+    values, and zeros.
     """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
