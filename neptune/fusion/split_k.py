@@ -251,12 +251,6 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     dtype = state.program.globals[d.action.buffers[0]].dtype
     query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
     repair = defined_when_empty(state, query, solve(query), d, s.request)
-    if repair.moments is not None:
-        raise FusionError(
-            s.request,
-            f"`{name}` is repaired by several accumulators about a running mean: parts of these are not combined yet",
-            hint="moments that are sums of powers, and what is made of them behind",
-        )
     waiting = {b: n for b, n in makers.items() if n in known and known[n].repair.deferred is not None}
     _check_local(s, name, repair, waiting)
     return Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair)
