@@ -172,7 +172,7 @@ def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
         if head is None or row is None:
             continue
         d = sch.definition(stage)
-        sizes |= group_sizes(d, head)
+        sizes.update(group_sizes(d, head))
         for factor in row_shared(d, row):
             if len(sizes) > 1 or reads_each(factor, head, sizes):
                 return None
