@@ -90,7 +90,11 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
     clean = [s for s in sets if not s.open and not _idle(s)]
     if not clean:
         return Range(lo, hi, None, None)
-    begins, ends = (tuple(dict.fromkeys(b.everywhere for b in _cuts(clean[0], upper=up))) for up in (False, True))
+    bounds = clean[0].bounds
+    if len(sets) == 1 and not everything:
+        # What bounds the visited range anyhow cuts nothing off it.
+        bounds = tuple(b for b in bounds if b not in clean[0].skipping or b.somewhere != b.everywhere)
+    begins, ends = (tuple(dict.fromkeys(b.everywhere for b in bounds if b.upper == up)) for up in (False, True))
     facts = tuple(dict.fromkeys(b.fact for b in clean[0].bounds))
     if len(clean) > 1 and all(s.side(upper=False) == clean[0].side(upper=False) for s in clean):
         ends = (reduce(maximum, [reduce(minimum, [b.everywhere for b in s.side(upper=True)], loop.hi) for s in clean]),)
@@ -99,11 +103,6 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
         begins = (reduce(minimum, [reduce(maximum, [b.everywhere for b in s.side(upper=False)]) for s in clean]),)
         facts = _common(clean)
     return Range(lo, hi, begins, ends, tuple(f for f in facts if f != TRUE))
-
-
-def _cuts(s: _Set, *, upper: bool) -> list[Bound]:
-    """The bounds of a clean range that are not those of the visited one anyhow."""
-    return [b for b in s.side(upper=upper) if b not in s.skipping or b.somewhere != b.everywhere]
 
 
 def _start(s: _Set, loop: For) -> Expr:
