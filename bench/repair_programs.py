@@ -143,7 +143,7 @@ def chain_of_five() -> Program:
     m, e, l = _softmax(x)  # noqa: E741
     mean = _row(lambda i, j: e[i, j] / l[i] * w[i, j], "mean")
     outputs = [
-        _row(lambda i, j: e[i, j] / l[i] * w[i, j] * mean[i], "twice"),
+        _row(lambda i, j: e[i, j] / l[i] * tanh(w[i, j]) * mean[i], "twice"),
         _row(lambda i, j: tanh(w[i, j] - mean[i]), "far", te.max),
         mean,
         compute((R,), lambda i: m[i] + log(l[i]), "lse"),
@@ -155,7 +155,13 @@ def chain_of_five() -> Program:
 def _chain_of_five(x: torch.Tensor, w: torch.Tensor) -> Outputs:
     p = torch.softmax(x, -1)
     mean = (p * w).sum(-1)
-    return [mean * mean, torch.tanh(w - mean[:, None]).amax(-1), mean, torch.logsumexp(x, -1), x.amax(-1)]
+    return [
+        mean * (p * torch.tanh(w)).sum(-1),
+        torch.tanh(w - mean[:, None]).amax(-1),
+        mean,
+        torch.logsumexp(x, -1),
+        x.amax(-1),
+    ]
 
 
 def from_infinity() -> Program:
@@ -173,6 +179,19 @@ def _from_infinity(x: torch.Tensor, w: torch.Tensor) -> Outputs:
     m, low = x.amax(-1), w.amin(-1)
     e = torch.exp(x - m[:, None])
     return [(torch.softmax(x, -1) * w).sum(-1), e.sum(-1), m, torch.exp(low[:, None] - w).sum(-1)]
+
+
+def pairs() -> Program:
+    """Maximum and sum of exponentials as one reduction of pairs, and a mean under the softmax that follows it."""
+    x, w, j = _matrix("x"), _matrix("w"), reduce_axis((0, N), "j")
+    m, l = compute((R,), lambda i: te.max_sumexp(x[i, j], axis=j), "s")  # noqa: E741
+    lse = compute((R,), lambda i: m[i] + log(l[i]), "lse")
+    mean = _row(lambda i, j: exp(x[i, j] - (m[i] + log(l[i]))) * w[i, j], "mean")
+    return build([mean, lse], inputs=[x, w], name="pairs")
+
+
+def _pairs(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    return [(torch.softmax(x, -1) * w).sum(-1), torch.logsumexp(x, -1)]
 
 
 def greedy() -> Program:
@@ -219,6 +238,7 @@ PROGRAMS: dict[str, Chain] = {
     "softmax, top 1": Chain(partial(route, 1), partial(_route, 1)),
     "order": Chain(farthest, _farthest),
     "from -inf": Chain(from_infinity, _from_infinity),
+    "pairs": Chain(pairs, _pairs),
     "greedy": Chain(greedy, _greedy),
     "powers": Chain(powers, _powers, infinite=False),
     "Performers": Chain(performers, _performers, scales=(1.0, 3.0), infinite=False),

@@ -140,7 +140,33 @@ def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
         outside = {b.name for b in group if any(_reads_older(o, b.name) for o in others)}
         wanted = frozenset(b.name for b in group if b.name in outside or b.name in outputs)
         body = _allocate(program, grid, body, group, wanted, _tile_names(program, group, wanted, others))
+        unread = {b.name: _read_under(program, others, b.name) for b in group if b.name in outside - outputs}
+        body = _stored_under(body, {f"{b}_store": preds for b, preds in unread.items() if preds})
     return wrap(grid, body)
+
+
+def _read_under(program: Program, nests: Sequence[Stmt], buffer: str) -> list[Expr]:
+    """The predicates on sizes that hold wherever other kernels read a buffer."""
+    sizes = {s.name for s in program.scalars}
+    found: list[list[Expr]] = []
+    for nest in nests:
+        for path, stage in paths(nest):
+            if any(x.buffer == buffer for v in values(stage.action) for x in loads(v)):
+                around = [c for x in path if isinstance(x, If) for c in conjuncts(x.pred)]
+                found.append([c for c in around if variables(c) <= sizes and not loads(c)])
+    return [c for c in found[0] if all(c in other for other in found)] if found else []
+
+
+def _stored_under(s: Stmt, preds: Mapping[str, list[Expr]]) -> Stmt:
+    """The statement with its write-backs (stages of these names) under what their readers are under."""
+    if not preds:
+        return s
+    inside = {x.name for x in stages(s)}
+    parts = sub_stmts(s)
+    mine = inside & preds.keys()
+    if mine == inside and len({tuple(preds[n]) for n in mine}) == 1:
+        return If(logical_and(*preds[min(mine)]), s)
+    return with_stmts(s, tuple(_stored_under(p, preds) for p in parts)) if mine else s
 
 
 def _check_scopes(temporaries: tuple[Buffer, ...], body: Stmt) -> None:

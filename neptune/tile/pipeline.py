@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from neptune.ir.program import Program
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tile.passes.accumulate import accumulate
+from neptune.tile.passes.branches import branches
 from neptune.tile.passes.copies import copies
 from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
@@ -33,6 +34,7 @@ PASSES = (
     Pass("reciprocal", reciprocal, "any time after translation"),
     Pass("copies", copies, "after exp2 has made copies, before loads are named"),
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
+    Pass("branches", branches, "before hoist, which moves statements between them"),
     Pass("hoist", hoist, "last: it moves the loads that name_loads named"),
 )
 LOG = logging.getLogger("neptune.tile")

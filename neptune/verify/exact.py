@@ -91,7 +91,7 @@ def _ordered_expr(e: Expr) -> bool:
 
 def _orders(action: Update) -> bool:
     """Whether a reducer looks at the order of what it folds."""
-    return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].best)
+    return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].leads)
 
 
 def depends_on_order(program: AnyProgram) -> bool:

@@ -45,7 +45,7 @@ from neptune.verify.parallel import statement_exprs
 
 LARGE = 8
 """Extents and edges up to this one are small."""
-FIRST_EDGE = 2
+FIRST_EDGE = 3
 NOWHERE = int(DTYPES["int32"].highest)
 """What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
@@ -172,11 +172,13 @@ def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], found: Parts)
             found.see(_parts(fact, "fixed"))
         for t in stmt_exprs(s):
             found.see(_tile_parts(t, "fixed"))
-        accesses = [s] if isinstance(s, StoreTile) else []
-        for n in (n for t in stmt_exprs(s) for n in tile_walk(t)):
-            if isinstance(n, Scalar):
-                _see_groups(n.expr, ranges, buffers, found)
-        for a in (*accesses, *(n for t in stmt_exprs(s) for n in tile_walk(t) if isinstance(n, LoadTile))):
+        accesses: list[StoreTile | LoadTile] = [s] if isinstance(s, StoreTile) else []
+        for node in (x for t in stmt_exprs(s) for x in tile_walk(t)):
+            if isinstance(node, Scalar):
+                _see_groups(node.expr, ranges, buffers, found)
+            elif isinstance(node, LoadTile):
+                accesses.append(node)
+        for a in accesses:
             for d, i in zip(buffers[a.buffer].shape, a.index, strict=True):
                 scalars = [n.expr for n in tile_walk(i) if isinstance(n, Scalar)]
                 _see_dimension(d, scalars, found)

@@ -42,7 +42,9 @@ def test_the_paper(g: Expr, shown: str, h: str) -> None:
 
 
 @pytest.mark.parametrize(("g", "reducer", "h"), [
-    (S - M, "sum", "h = r - r' + t"), (S * L, "prod", "h = r'*t/r"), (op("log", exp(S) + L), "sum", "h = log(-r + r' + exp(t))"),
+    (S - M, "sum", "h = r - r' + t"),
+    (S * L, "prod", "h = r'*t/r"),
+    (op("log", exp(S) + L), "sum", "h = log(-r + r' + exp(t))"),
 ])  # fmt: skip
 def test_what_does_not_commute(g: Expr, reducer: str, h: str) -> None:
     found = ask(g, reducer)

@@ -15,12 +15,12 @@ def test_the_papers_examples_and_their_proofs(capsys: pytest.CaptureFixture[str]
         "g = 0.5*exp(c1 - r1 - c2)/r2",
         "Theorem 4.3: h = r2*t*exp(r1 - r1')/r2'",
         "deferred: mul 1.0 / l[i], applied once behind the loop",
-        "Theorem 4.3: h = t**(r/r')",
+        "Theorem 4.3: h = t**(r/r')",  # r = 1/Σ|x|
         "proved update: h(g(r, c), r, r') = g(r', c)",
         "proved commute: h(x + y, r, r') = h(x, r, r') + h(y, r, r')",
     ):
         assert line in text
-    assert "not proved" not in text and "== refused" not in text
+    assert "eq. 4: not proved" not in text and "eq. 5: not proved" not in text and "== refused" not in text
 
 
 def test_the_fused_programs_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
