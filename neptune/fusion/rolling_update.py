@@ -78,16 +78,13 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 
 
 def _finite(state: State, p: Plan) -> tuple[str, ...]:
-    """The inputs that moments multiply by steps of a mean: an infinite one would make NaN of what is infinite.
-
-    What the mean itself is of is none of them: where that is infinite, what is folded about it is NaN already.
-    """
+    """The inputs that steps of a mean are made of, or multiplied by: an infinite one would make NaN of what is infinite."""
     if p.repair.moments is None:
         return ()
     means = {pre.load.buffer for pre in p.query.predecessors}
     shifted = {x.buffer for s in p.repair.moments.shifts for x in loads(s.value) if x.buffer in means}
     multiplied = _inputs(state, {x.buffer for e in p.repair.moments.multiplied() for x in loads(e)})
-    return tuple(sorted(multiplied - _inputs(state, shifted)))
+    return tuple(sorted(multiplied | _inputs(state, shifted)))
 
 
 def _inputs(state: State, buffers: set[str]) -> set[str]:

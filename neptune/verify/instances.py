@@ -118,7 +118,7 @@ def draw_sizes(
             break
         largest -= 1
     coarse = _coarseness(original) << ease if ease else 1
-    if near:
+    if near and scalars:
         coarse = max(coarse, _move(scalars, structural, sizes, rng, near))
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:

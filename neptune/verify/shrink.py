@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune.ir.dtypes import is_int
+from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Op, ceildiv, children, rewrite, variables, walk
 from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, map_exprs, sub_stmts, with_stmts, writes
 from neptune.ir.program import walk as walk_stmt
@@ -46,6 +46,8 @@ from neptune.verify.parallel import statement_exprs
 LARGE = 8
 """Extents and edges up to this one are small."""
 FIRST_EDGE = 3
+NOWHERE = int(DTYPES["int32"].highest)
+"""What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
 Part = tuple[str, int]
 """(what part a constant plays: "whole", "side", "edge", "group" or "fixed"; the constant)."""
@@ -232,7 +234,7 @@ def _choices(constants: set[int]) -> dict[int, int]:
 
 def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int]:
     """Edges by family: those that are close to each other move together."""
-    large = sorted(c for c in p["edge"] | p["side"] if c > LARGE and c not in sizes)
+    large = sorted(c for c in p["edge"] | p["side"] if LARGE < c < NOWHERE and c not in sizes)
     families: list[list[int]] = []
     for c in large:
         if families and c - families[-1][-1] <= LARGE:
