@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,8 @@ CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, ROWS, COLS, TILE = 16, 19, 53, 16
 OFFLINE = ("cuda:80", "cuda:90", "hip:gfx942")
 NO_REPAIR = ("template", "partition", "compute_at", "lowering")
+HOW = re.compile(r"h\d* = |deferred: ")
+"""The details of a decision that say what the repair is."""
 EXACT = Errors(0.0, 0.0)
 
 
@@ -77,7 +80,7 @@ def outcome(kernel: neptune.Kernel) -> Outcome:
         if d["kind"] == "template" and d["verdict"] == "does not apply":
             refused[d["subject"]] = " ".join(x.strip() for x in d["reason"].splitlines()[:2])
         elif d["kind"] not in NO_REPAIR and d["verdict"] != "fused":
-            how = [x for x in d["details"] if x.startswith(("h = ", "deferred: "))]
+            how = [x for x in d["details"] if HOW.match(x)]
             repairs[d["subject"]] = f"{d['verdict']}: {'; '.join(how)}"
     return Outcome(
         e["template"],
@@ -196,13 +199,14 @@ def measure(chain: Chain, targets: Sequence[str], offline: Sequence[str] = (), d
     row |= {"outcome": asdict(outcome(kernel)), "samples": [asdict(s) for s in found]}
     row["of limit"] = max((s.of_limit for s in found), default=0.0)
     if offline:
-        row["resources"] = {t: _resources(chain.build(depth), t) for t in offline}
+        deep = neptune.compile(chain.build(depth), target="interpret")
+        row["resources"] = {t: _resources(deep, t) for t in offline}
     return row
 
 
-def _resources(program: neptune.Program, target: str) -> Any:
+def _resources(kernel: neptune.Kernel, target: str) -> Any:
     try:
-        return [asdict(r) for r in neptune.compile(program, target=target).resources()]
+        return [asdict(r) for r in kernel.resources(target)]
     except NeptuneError as error:
         return str(error).splitlines()[0]
 

@@ -15,7 +15,11 @@ from neptune.ir.program import ZERO, For, Program
 def folded(program: Program, loops: Sequence[For], loop: For, axis: Expr, extent: Expr) -> tuple[Expr, Expr] | None:
     """The elements of `axis`, an expression over `loops`, before and after an iteration of `loop`, or None."""
     parts = linear(poly(axis), loop.var)
-    below = [f.var for f in reversed(loops) if f.var in variables(axis) - {loop.var}]
+    inside = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
+    below = [f.var for f in reversed(inside) if f.var in variables(axis)]
+    around = {f.var for f in loops} - {f.var for f in inside} - {loop.var}
+    if variables(axis) & around:
+        return None
     if parts is None or loop.lo != ZERO or any(loop.var in variables(e) for f in loops for e in (f.lo, f.hi)):
         return None
     stride, rest = parts

@@ -71,14 +71,14 @@ def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[St
     """The reduction itself; with something deferred, into an accumulator of its own."""
     fused = replace(action, values=(value, *action.values[1:]))
     if p.repair.deferred is not None:
-        names, dtype = list(action.buffers), _accumulated(p)
+        names, dtype = list(action.buffers), accumulated(p)
         for k in range(_valued(action)):
             accumulator = fresh_name(names_in_use(state.program), f"{names[k]}_acc")
             state = state.with_temporary(Buffer(accumulator, state.program.globals[names[k]].shape, dtype))
             names[k] = accumulator
         fused = replace(fused, buffers=tuple(names))
         if p.repair.deferred_op == "apply":
-            fused = _from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
+            fused = from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
     d = replace(state.definitions[p.target], action=fused)
     return place_in(state, p.target, d, p.ref, p.request), fused
 
@@ -193,7 +193,7 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     assert isinstance(original.action, Update)
     accumulators = writes(state.definitions[p.target].action)
     values = [
-        _applied(p, Load(accumulators[k], original.action.index, _accumulated(p)), phi, original, k)
+        applied(p, Load(accumulators[k], original.action.index, accumulated(p)), phi, original, k)
         for k in range(_valued(original.action))
     ]
     return epilogue(state, p, values, original)
@@ -228,7 +228,7 @@ def _only(env: Mapping[str, Expr], names: Mapping[str, Expr]) -> dict[str, Expr]
     return {a: e for a, e in env.items() if a in names}
 
 
-def _accumulated(p: Plan) -> str:
+def accumulated(p: Plan) -> str:
     """The dtype of the accumulator: one that an f is applied to holds ψ as it is."""
     dtypes = (p.query.dtype, p.repair.body.dtype) if p.repair.deferred_op == "apply" else (p.query.dtype,)
     return max(dtypes, key=lambda d: DTYPES[d].bits)
@@ -241,7 +241,7 @@ def nothing(reducer: str, dtype: str) -> Const:
     return Const(-math.inf if reducer == "max" or REDUCERS[reducer].best == "gt" else math.inf, dtype)
 
 
-def _from_nothing(action: Update, dtype: str) -> Update:
+def from_nothing(action: Update, dtype: str) -> Update:
     """The fold with its values in `dtype`, from what comes behind every element."""
     assert action.init is not None
     k, start = _valued(action), nothing(action.reducer, dtype)
@@ -263,7 +263,7 @@ def _chosen(p: Plan, acc: Load, f: Expr, original: Definition, k: int) -> Expr:
     return select(p.some, value, start)
 
 
-def _applied(p: Plan, acc: Load, phi: Expr, original: Definition, k: int) -> Expr:
+def applied(p: Plan, acc: Load, phi: Expr, original: Definition, k: int) -> Expr:
     """acc · φ or acc + φ; 1/x is applied as a division. A max or min of nothing stays the identity."""
     if p.repair.deferred_op == "apply":
         return _chosen(p, acc, phi, original, k)

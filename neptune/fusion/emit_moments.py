@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain, count
 
 from neptune.errors import FusionError
@@ -61,7 +62,7 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
     state = replace(state, program=replace(state.program, owes=owes))
     if _deferred(found, p):
         env: dict[str, Expr] = {moment(k, p.query.dtype).name: x for k, x in at.items()}
-        env[ALL.name] = original.extents[original.reduced[0]]
+        env[ALL.name] = counts[ALL.name]
         whole = rewrite(_total(found, p.query.dtype), table.get)
         state = epilogue(state, p, [substitute(whole, env)], original)
     return state
@@ -187,11 +188,11 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     nest = nest_of(state, p.ref)
     changing = {f.var for s in p.frontier.predecessors for f in changing_loops(state, s, nest)}
     changing |= {f.var for f in reduction_loops(state.path(p.target)[1], loops) if f in nest.outer}
-    found = None
-    extent = d.extents[d.reduced[0]]
-    plain = not loads(extent) and not variables(extent) & d.extents.keys()
-    if changing == {loop.var} and len(d.reduced) == 1 and plain:
-        found = folded(state.program, loops, loop, state.axes[p.target][d.reduced[0]], extent)
+    found, every = None, p.query.count
+    (axis, *more) = sorted(d.reduced, key=lambda a: loop.var not in variables(state.axes[p.target][a]))
+    plain = every is not None and not loads(every) and not variables(every) & d.extents.keys()
+    if changing == {loop.var} and plain and not any(loop.var in variables(state.axes[p.target][a]) for a in more):
+        found = folded(state.program, loops, loop, state.axes[p.target][axis], d.extents[axis])
     if found is None:
         raise FusionError(
             p.request,
@@ -199,7 +200,10 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
             "a tile at a time",
             hint="one reduction loop, cut once by split, and fuse into its outer part",
         )
-    return {FOLDED.name: found[0], COUNT.name: found[1], ALL.name: extent}
+    # All of the other axes is inside an iteration.
+    before, now = (reduce(lambda x, a: binary("mul", x, d.extents[a]), more, n) for n in found)
+    assert every is not None
+    return {FOLDED.name: before, COUNT.name: now, ALL.name: every}
 
 
 def _index(d: Definition, shift: Shift) -> tuple[Var, ...]:

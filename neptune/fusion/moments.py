@@ -53,7 +53,7 @@ class Found:
 
 def find_moments(query: Query, problems: list[Problem]) -> Found | None:
     """The moments of a sum; None where it has none, with the reasons added to `problems`."""
-    if query.reducer != "sum" or query.count is None or len(query.varying) != 1:
+    if query.reducer != "sum" or query.count is None:
         return None
     shifts, odd = find_shifts(query.value, query.roles, query.count)
     problems += odd
@@ -111,8 +111,9 @@ def _split(e: Expr, query: Query) -> Splitter | tuple[tuple[Expr, ...], Expr, li
     if split.rolls:
         reason = "it would have to be repaired by a factor and by a shift at once"
         splitter.problems.append(Problem("moments", e, reason))
-    if query.dtype == "float16":
-        splitter.problems.append(Problem("moments", e, "moments of float16 overflow", "accumulate in float32"))
+    if DTYPES[query.dtype].bits < 32:
+        reason = f"{query.dtype} is too narrow for sums that are moved in every step"
+        splitter.problems.append(Problem("moments", e, reason, "accumulate in float32"))
     return splitter if splitter.problems else (split.phis, split.psi, splitter.casts)
 
 

@@ -112,7 +112,8 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
-        count=_count(d),
+        count=count(d),
+        vector=True,
     )
     for e in others:
         if query.roles.reads(e):
@@ -287,15 +288,19 @@ def _check_rolled(state: State, p: Plan) -> None:
 
 
 def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
+    repair = defined_when_empty(state, p.query, p.repair, d, p.request)
+    return p if repair is p.repair else replace(p, repair=repair)
+
+
+def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
     """Where the loop may be empty the result is the identity, though φ, say 1/0, may be undefined there."""
-    phi = p.repair.deferred
-    if phi is None or p.query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
-        return p
-    guarded = guard(phi, p.query.roles)
+    phi = repair.deferred
+    if phi is None or query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
+        return repair
+    guarded = guard(phi, query.roles)
     if guarded is None:
-        wrong = f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
-        raise FusionError(p.request, wrong)
-    return replace(p, repair=replace(p.repair, deferred=guarded))
+        raise FusionError(asked, f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty")
+    return replace(repair, deferred=guarded)
 
 
 def _some(state: State, p: Plan, d: Definition) -> Expr:
@@ -312,7 +317,7 @@ def _some(state: State, p: Plan, d: Definition) -> Expr:
     return logical_and(*(binary("gt", e, 0) for e in lengths))
 
 
-def _count(d: Definition) -> Expr | None:
+def count(d: Definition) -> Expr | None:
     """How many elements a reduction folds into one."""
     lengths = [d.extents[a] for a in d.reduced]
     if any(variables(e) & set(d.reduced) for e in lengths):

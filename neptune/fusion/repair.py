@@ -112,7 +112,7 @@ def solve(query: Query) -> Repair:
     found = _find(query, problems)
     if found is None:
         tried: list[Problem] = []
-        vector = find_moments(query, tried)
+        vector = find_moments(query, tried) if query.vector else None
         if vector is None:
             raise _refusal(query, symbols, [*tried, *problems])
         return _about_means(query, symbols, vector)

@@ -60,7 +60,8 @@ class Query:
 
     `reducer` is the target's ⊕, `dtype` its accumulator's dtype, `value` its contribution g with the map
     stages between inlined, `varying` the names of the target's reduction loop variables, `count` how many
-    elements it folds (None where that is known inside the loop only).
+    elements it folds (None where that is known inside the loop only), `vector` whether the asker can take a repair
+    of several accumulators at once.
     """
 
     stage: str
@@ -70,6 +71,7 @@ class Query:
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
     count: Expr | None = None
+    vector: bool = False
 
     @property
     def roles(self) -> Roles:

@@ -26,6 +26,7 @@ from neptune.fusion.emit import emit
 from neptune.fusion.emit_moments import emit_moments
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
+from neptune.fusion.roles import Repair
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import loads
 from neptune.ir.printer import print_expr
@@ -77,16 +78,13 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 
 
 def _finite(state: State, p: Plan) -> tuple[str, ...]:
-    """The inputs that moments multiply by steps of a mean: an infinite one would make NaN of what is infinite.
-
-    What the mean itself is of is none of them: where that is infinite, what is folded about it is NaN already.
-    """
+    """The inputs that steps of a mean are made of, or multiplied by: an infinite one would make NaN of what is infinite."""
     if p.repair.moments is None:
         return ()
     means = {pre.load.buffer for pre in p.query.predecessors}
     shifted = {x.buffer for s in p.repair.moments.shifts for x in loads(s.value) if x.buffer in means}
     multiplied = _inputs(state, {x.buffer for e in p.repair.moments.multiplied() for x in loads(e)})
-    return tuple(sorted(multiplied - _inputs(state, shifted)))
+    return tuple(sorted(multiplied | _inputs(state, shifted)))
 
 
 def _inputs(state: State, buffers: set[str]) -> set[str]:
@@ -103,20 +101,25 @@ def _inputs(state: State, buffers: set[str]) -> set[str]:
 
 def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     r = p.repair
-    details = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
+    rolled = r.factor is not None or r.moments is not None
+    verdict = "rolled" if rolled else "deferred" if r.deferred is not None else "fused"
+    names = " and ".join(p.frontier.predecessors)
+    reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
+    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite)
+
+
+def details(r: Repair, finite: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """g, h, what waits, every proof, and what is assumed (inputs `finite` to be finite), for explain()."""
+    lines = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
     if r.deferred is not None:
         what = (
             f"f(t) = {print_expr(shown(r.deferred))}"
             if r.deferred_op == "apply"
             else f"{r.deferred_op} {print_expr(r.deferred)}"
         )
-        details.append(f"deferred: {what}, applied once behind the loop")
-    details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
-    details += [f"cast kept: {c}" for c in r.casts]
+        lines.append(f"deferred: {what}, applied once behind the loop")
+    lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
+    lines += [f"cast kept: {c}" for c in r.casts]
     assumed = [*r.assumptions, *([f"{', '.join(finite)}: finite numbers"] if finite else [])]
-    details += [f"assumed, not proved: {a}" for a in assumed]
-    rolled = r.factor is not None or r.moments is not None
-    verdict = "rolled" if rolled else "deferred" if r.deferred is not None else "fused"
-    names = " and ".join(p.frontier.predecessors)
-    reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", tuple(details), finite)
+    lines += [f"assumed, not proved: {a}" for a in assumed]
+    return tuple(lines)

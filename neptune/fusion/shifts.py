@@ -23,7 +23,6 @@ from neptune.ir.expr import (
     Load,
     Op,
     Select,
-    Var,
     binary,
     cast,
     logical_and,
@@ -248,4 +247,4 @@ def is_number(e: Expr, extent: Expr) -> bool:
         return is_number(e.arg, extent)
     if isinstance(extent, Const):
         return isinstance(e, Const) and float(e.value) == float(extent.value)
-    return e == extent if isinstance(e, Var) else False
+    return e == extent

@@ -9,8 +9,10 @@ it is under a `not`, and so does whatever else is not made of comparisons of int
 
 from __future__ import annotations
 
+from math import inf
+
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import FALSE, TRUE, Expr, Op, op
+from neptune.ir.expr import FALSE, TRUE, Const, Expr, Op, Select, op, rewrite, select, walk
 
 LIMIT = 16
 """A predicate of more disjuncts is not taken apart."""
@@ -38,6 +40,30 @@ def negation(e: Expr) -> Expr:
             return op(_OPPOSITE[name], a, b)
         case _:
             return op("not", e)
+
+
+def one_mask(e: Expr) -> Expr:
+    """The expression with each mask as one select whose other branch is -inf.
+
+    select(j > i, -inf, x)                          →   select(j <= i, x, -inf)
+    select(j < n, select(j <= i, x, -inf), -inf)    →   select(j < n and j <= i, x, -inf)
+
+    What would become a `not` stays.
+    """
+
+    def fn(x: Expr) -> Expr | None:
+        if not isinstance(x, Select):
+            return None
+        pred, then, other = (one_mask(part) for part in (x.pred, x.then, x.other))
+        low = Const(-inf, x.dtype)
+        opposite = negation(pred)
+        if then == low != other and not any(isinstance(p, Op) and p.name == "not" for p in walk(opposite)):
+            pred, then, other = opposite, other, then
+        while other == low and isinstance(then, Select) and then.other == low:
+            pred, then = op("and", pred, then.pred), then.then
+        return select(pred, then, other)
+
+    return rewrite(e, fn)
 
 
 def disjuncts(e: Expr) -> tuple[tuple[Expr, ...], ...] | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from neptune.ir.expr import Const, Expr, Var, binary, loads, variables
+from neptune.ir.expr import Const, Expr, Op, Var, binary, loads, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.tile.ir import (
@@ -29,6 +29,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    is_rest,
     stmt_exprs,
     tile_walk,
     walk_stmts,
@@ -184,12 +185,12 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
             case Branch(_, inner):
                 # A branch that ends a loop's range reads what no iteration of the loop has read.
                 inside = _count(inner, buffer, known)
-                if previous is not None and _continues(s, previous):
+                if is_rest(previous, s):
                     pieces.append(inside)
                 else:
                     total += inside
             case Loop():
-                if previous is not None and not (s.var == previous.var and s.lo == previous.hi):
+                if previous is not None and not (s.var == previous.var and _starts_behind(s.lo, previous.hi)):
                     total += max(pieces)
                     pieces = []
                 pieces.append(_count_loop(s, buffer, known))
@@ -199,10 +200,9 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
     return total + max(pieces, default=0)
 
 
-def _continues(branch: Branch, loop: Loop) -> bool:
-    """Whether a branch is the last, partial iteration of a loop: `if hi < end`."""
-    pred = branch.pred
-    return getattr(pred, "name", None) == "lt" and getattr(pred, "args", (None,))[0] == loop.hi
+def _starts_behind(lo: Expr, end: Expr) -> bool:
+    """Whether `lo` is visibly at least `end`: pieces of one range, or ranges that leave out what came before."""
+    return lo == end or (isinstance(lo, Op) and lo.name == "max" and any(_starts_behind(a, end) for a in lo.args))
 
 
 def _count_loop(loop: Loop, buffer: str, known: _Kernel) -> int | float:

@@ -17,7 +17,7 @@ A masked piece of at most one iteration becomes an `if`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
 
@@ -26,6 +26,7 @@ from neptune.ir.absorb import NEG_INF, conjunct_false, unchanged
 from neptune.ir.affine import Scope, always, scope_of
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
+    TRUE,
     Const,
     Expr,
     Op,
@@ -43,6 +44,7 @@ from neptune.ir.expr import (
     walk,
 )
 from neptune.ir.extremes import Extremes
+from neptune.ir.normal import one_mask
 from neptune.ir.printer import print_expr
 from neptune.ir.program import (
     ZERO,
@@ -62,7 +64,8 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.schedule.data_bounds import DataBounds
+from neptune.schedule.data_bounds import DataBounds, kept_in
+from neptune.schedule.scan import bounded, possible, scan
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 from neptune.schedule.visited import Range, ranges, usable
@@ -191,24 +194,43 @@ def _finite(state: State) -> frozenset[str]:
     )
 
 
-def _solved(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> list[Solved]:
+@dataclass(frozen=True)
+class _Found:
+    """What bounds a loop: predicates that were solved for it, and a condition of data by which it can be scanned."""
+
+    solved: tuple[Solved, ...]
+    condition: Expr
+    scanned: tuple[Expr, ...] = ()
+
+
+def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> _Found:
     """The predicates under `loop` that bound it, in the order in which they stand."""
     body = stages(loop.body)
     masks = dict.fromkeys(pred for s in body for pred in _masks(s))
     skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
     tails = {c for s in body for c in conjuncts(s.when) if loop.var in variables(c)} - skipped
     found: dict[Expr, list[Solved | None]] = {}
+    conditions: dict[Expr, list[Expr]] = {}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
         scope = scope_of(state.program, (*outer, loop, *inner))
-        extremes = Extremes(scope, affine_guards(stage.when, loop.var), data.within(inner, stage.when))
+        guards = affine_guards(stage.when, loop.var)
+        extremes, scanning = (
+            Extremes(scope, guards, data.within(inner, stage.when, scanning=scanning)) for scanning in (False, True)
+        )
         names = [f.var for f in reversed(inner)]
         # Every stage that has a predicate must see the same tiles.
         for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
             if pred in tails or pred in skipped:
                 found.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
+            if pred in skipped:
+                conditions.setdefault(pred, []).append(possible(pred, names, scanning))
     kept = [first for (first, *others) in found.values() if first is not None and all(s == first for s in others)]
-    return usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
+    kept = usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
+    solved = {s.pred for s in kept}
+    left = {p: c for p, (c, *others) in conditions.items() if p not in solved and all(c == o for o in others)}
+    left = {p: c for p, c in left.items() if c != TRUE and data.known(c)}
+    return _Found(tuple(kept), logical_and(*left.values()), tuple(left))
 
 
 def _selected(stage: Stage) -> list[Expr]:
@@ -225,23 +247,40 @@ def partition(state: State, ref: Loop) -> State:
         raise ScheduleError(request, f"`{ref.var}` is spread over the grid: only serial loops have pieces")
     state = replace(state, program=decompose(state.program))
     loop = state.loop(ref)
+    state = state.with_body(replace_node(state.program.body, loop, map_exprs(loop, one_mask)))
+    loop = state.loop(ref)
     path = state.loops(ref.stage)
     outer = path[: path.index(loop)]
     carried = _carried(state, loop)
     data = DataBounds(state.program, outer, loop)
-    solved = _solved(state, loop, outer, carried, data)
-    if not solved:
+    found = _found(state, loop, outer, carried, data)
+    if not found.solved and not found.scanned:
         raise ScheduleError(
             request,
             f"no predicate under `{loop.var}` bounds it",
             hint="leave the loop whole: it has nothing to cut",
         )
-    return _cut(state, loop, outer, solved, carried, data)
+    return _cut(state, loop, outer, found, carried, data)
 
 
 def _one_tile(end: Expr, hi: Expr) -> bool:
     """True for the end of the whole tiles in a tiled range: at most one tile is left."""
     return isinstance(end, Op) and end.name == "floordiv" and hi == ceildiv(*end.args)
+
+
+def _last_tile(r: Range) -> tuple[Expr, Expr] | None:
+    """The tile of a range that alone is not whole, where there is such, and the end of those before it.
+
+    A part [z*T, min(z*T + T, cdiv(n, B))) of the tiles of n elements need not reach the one at n // B.
+    """
+    if r.begins or r.ends is None or len(r.ends) != 1:
+        return None
+    (last,) = r.ends
+    if r.lo == ZERO or not isinstance(last, Op) or last.name != "floordiv":
+        return (last, last) if r.lo == ZERO and _one_tile(last, r.hi) else None
+    ends = r.hi.args if isinstance(r.hi, Op) and r.hi.name == "min" else (r.hi,)
+    others = [e for e in ends if e != ceildiv(*last.args)]
+    return None if len(others) == len(ends) else (last, reduce(minimum, [last, *others]))
 
 
 def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
@@ -262,31 +301,44 @@ def _iteration(loop: For, at: Expr) -> Stmt:
 
 
 def _cut(
-    state: State, loop: For, outer: tuple[For, ...], solved: list[Solved], carried: frozenset[str], data: DataBounds
+    state: State, loop: For, outer: tuple[For, ...], bounds: _Found, carried: frozenset[str], data: DataBounds
 ) -> State:
+    solved = list(bounds.solved)
     whole = _attach(loop, [s.pred for s in solved if not s.skips], carried, _finite(state))
     found = ranges(solved, loop)
     dropped = frozenset(s.pred for s in solved)
+    ends: tuple[str, ...] = ()
+    before: list[Stmt] = []
+    if bounds.scanned:
+        ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
+        before.append(scan(loop, found[0].lo, found[-1].hi, bounds.condition, ends, data))
+        found = ranges(usable([*solved, bounded(ends)]), loop)
     pieces: list[Stmt] = []
     verdict: list[str] = []
     for r in found:
         if r.begins is None or r.ends is None:
             pieces.append(replace(whole, lo=r.lo, hi=r.hi))
             continue
-        begin, end = _clean_range(loop, r, scope_of(state.program, outer))
+        last = _last_tile(r) if len(found) == 1 else None
+        begin, end = (r.lo, last[1]) if last else _clean_range(loop, r, scope_of(state.program, outer))
         clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *r.facts))
         clean_scope = scope_of(state.program, (*outer, clean_loop))
         clean = replace(clean_loop, body=_drop(loop.body, loop.var, dropped, clean_scope, ()))
         if r.begins:
             pieces.append(replace(whole, lo=r.lo, hi=begin))
         pieces.append(clean)
-        if len(found) == len(r.ends) == 1 and not r.begins and r.lo == ZERO and _one_tile(r.ends[0], r.hi):
-            pieces.append(If(binary("lt", end, r.hi), _iteration(whole, end)))
+        if last is not None:
+            here = binary("lt", last[0], r.hi)
+            here = here if r.lo == ZERO else logical_and(binary("le", r.lo, last[0]), here)
+            pieces.append(If(here, _iteration(whole, last[0])))
         elif r.ends:
             pieces.append(replace(whole, lo=end, hi=r.hi))
         verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")
     used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
     texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
     summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
+    texts += tuple(f"{print_expr(p)}: mask, scanned for the first and the last tile" for p in bounds.scanned)
     note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)
-    return state.with_body(replace_node(state.program.body, loop, data.around(seq(*pieces), used))).note(note)
+    body = data.of_rows(seq(*before, *pieces), [*used, bounds.condition])
+    body = kept_in(dict.fromkeys(ends, "int32"), body)
+    return state.with_body(replace_node(state.program.body, loop, body)).note(note)

@@ -54,11 +54,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class Definition:
-    """A stage as written: axes with their extents (outermost first), the action over them, and its guard."""
+    """A stage as written: axes with their extents (outermost first), the action over them, and its guard.
+
+    `ranges` holds the axes of which only a part [lo, hi) is run over, one that an axis before it chooses
+    (`neptune.fusion.split_k`); all others run from 0 to their extent.
+    """
 
     axes: tuple[tuple[str, Expr], ...]
     action: Store | Update
     when: Expr | None = None
+    ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
 
     @property
     def extents(self) -> dict[str, Expr]:
@@ -71,6 +76,10 @@ class Definition:
             return ()
         spatial = {x.name for i in self.action.index for x in walk(i) if isinstance(x, Var)}
         return tuple(name for name, _ in self.axes if name not in spatial)
+
+    def range_of(self, axis: str) -> tuple[Expr, Expr]:
+        """Where an axis starts and ends."""
+        return self.ranges.get(axis) or (ZERO, self.extents[axis])
 
     def reads(self) -> list[Load]:
         """Every load of the value expressions, the init and the guard, indices included."""

@@ -18,7 +18,7 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
     i0, j0, i1, j1 = sch.tile([i, j], [block_m, block_n])
-    # Where the chain reduces over several axes, the others go outside.
+    # Of what a reduction over the columns folds besides, the loops go outside; a product in front keeps its own.
     further = [f for f in sch.loops(first) if f.var in sch.definition(first).reduced]
     if further and first in parts.all_reductions:
         sch.reorder(*further, j0, i1, j1)

@@ -60,7 +60,7 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
 def fold_exponentials(work: StageTranslator, action: Update, dims: tuple[str, ...], guards: list[Expr]) -> list[TStmt]:
     """A sum of exponentials on tiles: the maximum of the tile, what the others are beside it, and the state.
 
-        top = max(reduce(m, max), lowest);  total = reduce(l * exp(m - top), sum)
+    top = max(reduce(m, max), lowest);  total = reduce(l * exp(m - top), sum)
     """
     code = _Code(work)
     nothing = REDUCERS[action.reducer].identity(*(v.dtype for v in action.values))

@@ -90,7 +90,7 @@ class StageTranslator:
         return tuple(f.var for f in self.loops)
 
     def scope(self, facts: Iterable[Expr] = ()) -> Scope:
-        padded = tuple(replace(f, hi=self.context.extent(f)) for f in self.loops)
+        padded = tuple(_padded(f, self.context.extent(f)) for f in self.loops)
         base = scope_of(self.context.program, (*self.context.outer, *padded))
         more = [p for f in (*self.given, *facts) for p in as_nonnegative(f, base) or []]
         return Scope(base.ranges, base.at_least, (*base.facts, *more))
@@ -387,6 +387,11 @@ class StageTranslator:
         if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
             return None
         return self.masked(self.expr(e, ()), needed, Scalar(Const(0.0, e.dtype)))
+
+
+def _padded(f: For, extent: Expr) -> For:
+    """The loop over a whole tile axis; its facts hold in its own iterations, not in those that pad it."""
+    return f if extent == f.hi else replace(f, hi=extent, facts=())
 
 
 def _widened(e: Expr) -> Expr:

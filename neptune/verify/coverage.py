@@ -136,7 +136,7 @@ class _Conditions:
                 self.found.update((key, k, edge) for edge in EDGE if np.any(others & (distance == edge)))
 
     def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
-        """Record on which side of the edge of a tile a bound lies: a is a multiple of b, or one short of it, or neither."""
+        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither."""
         left = np.mod(a, np.maximum(b, 1))
         sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
         self.found.update(
@@ -197,7 +197,8 @@ class _LoopCases(Loops, _Conditions):
             if isinstance(s, For) and variables(s.lo) | variables(s.hi):
                 lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (s.lo, s.hi))
                 for k, (a, b) in enumerate(self._divisions(s)):
-                    self.remainders((id(s), k), *(self.evaluator.run(e, at.env, at.mask) for e in (a, b)), at.mask)
+                    top, bottom = (self.evaluator.run(e, at.env, at.mask) for e in (a, b))
+                    self.remainders((id(s), k), top, bottom, at.mask)
                 return np.clip(np.subtract(hi, lo), 0, MANY)
             if isinstance(s, If):
                 return np.asarray(self.evaluator.run(s.pred, at.env, at.mask)).astype(int)

@@ -94,10 +94,12 @@ def draw_sizes(
     tunables: Mapping[str, Sequence[int]] | None = None,
     ease: int = 0,
     near: Sequence[int] = (),
+    once: bool = False,
 ) -> Sizes:
     """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
     With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
+    Numbers that a launch chooses are 1 with `once` and anything else without, for kernels tell these apart.
     """
     alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
@@ -107,6 +109,8 @@ def draw_sizes(
         sizes: Sizes = {}
         for s in scalars.values():
             allowed = _allowed(s, largest if s.name in structural else REPEATS)
+            if s.upto is not None:
+                allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
             # Longer ones hold more cases: of two, the larger.
             sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2)))
@@ -114,7 +118,7 @@ def draw_sizes(
             break
         largest -= 1
     coarse = _coarseness(original) << ease if ease else 1
-    if near:
+    if near and scalars:
         coarse = max(coarse, _move(scalars, structural, sizes, rng, near))
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
@@ -165,7 +169,8 @@ def draw_inputs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
 
-    With style "-inf" one input of floats that is not one of `finite` holds some of it, with "ties" they hold few different values, and zeros.
+    With style "-inf" one input of floats, none of `finite`, holds some of it, with "ties" they hold few different
+    values, and zeros.
     """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune.ir.dtypes import is_int
+from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Op, ceildiv, children, rewrite, variables, walk
 from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, map_exprs, sub_stmts, with_stmts, writes
 from neptune.ir.program import walk as walk_stmt
@@ -45,7 +45,9 @@ from neptune.verify.parallel import statement_exprs
 
 LARGE = 8
 """Extents and edges up to this one are small."""
-FIRST_EDGE = 2
+FIRST_EDGE = 3
+NOWHERE = int(DTYPES["int32"].highest)
+"""What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
 Part = tuple[str, int]
 """(what part a constant plays: "whole", "side", "edge", "group" or "fixed"; the constant)."""
@@ -170,11 +172,13 @@ def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], found: Parts)
             found.see(_parts(fact, "fixed"))
         for t in stmt_exprs(s):
             found.see(_tile_parts(t, "fixed"))
-        accesses = [s] if isinstance(s, StoreTile) else []
-        for n in (n for t in stmt_exprs(s) for n in tile_walk(t)):
-            if isinstance(n, Scalar):
-                _see_groups(n.expr, ranges, buffers, found)
-        for a in (*accesses, *(n for t in stmt_exprs(s) for n in tile_walk(t) if isinstance(n, LoadTile))):
+        accesses: list[StoreTile | LoadTile] = [s] if isinstance(s, StoreTile) else []
+        for node in (x for t in stmt_exprs(s) for x in tile_walk(t)):
+            if isinstance(node, Scalar):
+                _see_groups(node.expr, ranges, buffers, found)
+            elif isinstance(node, LoadTile):
+                accesses.append(node)
+        for a in accesses:
             for d, i in zip(buffers[a.buffer].shape, a.index, strict=True):
                 scalars = [n.expr for n in tile_walk(i) if isinstance(n, Scalar)]
                 _see_dimension(d, scalars, found)
@@ -230,7 +234,7 @@ def _choices(constants: set[int]) -> dict[int, int]:
 
 def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int]:
     """Edges by family: those that are close to each other move together."""
-    large = sorted(c for c in p["edge"] | p["side"] if c > LARGE and c not in sizes)
+    large = sorted(c for c in p["edge"] | p["side"] if LARGE < c < NOWHERE and c not in sizes)
     families: list[list[int]] = []
     for c in large:
         if families and c - families[-1][-1] <= LARGE:

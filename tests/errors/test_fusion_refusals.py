@@ -73,7 +73,7 @@ def test_sums(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
         (exp(S - M) * op("abs", C), "min", "turns the identity of min into 0"),
         (S * M, "prod", "a product follows r through logarithms, and this is not known to be positive"),
         (S * M, "argmax", "the sign of this factor is unknown"),
-        (cast(S - M, "float16") * cast(C, "float16"), "max", "moments"),
+        (cast(S - M, "float16") * cast(C, "float16"), "max", "r is added to what is folded"),
     ],
 )
 def test_other_reducers(g: Expr, reducer: str, reason: str) -> None:

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tvm import te
 
 import neptune
 from bench.masks import BATCH, Case, cases
 from neptune.codegen.triton import generate
 from neptune.frontend.builder import build, compute, placeholder, select, var
-from neptune.ir.expr import Var
+from neptune.ir.expr import Expr, Var
+from neptune.ir.printer import print_expr
+from neptune.ir.program import For, walk
 from neptune.ops import masks
 from neptune.ops.attention import attention
+from neptune.runtime.facts import read_facts
 from neptune.templates.flash_attention import flash_attention
 from neptune.verify.evaluate import evaluate
 from tests.goldens import check_golden
@@ -36,8 +40,7 @@ INTERPRETED = (
 )
 SIMILAR = ("window 1", "window 16", "window 1000", "prefix or window", "chunked 48", "lengths", "document")
 RUNS = [("llvm", n) for n in CASES if n not in SIMILAR] + [("interpret", n) for n in INTERPRETED]
-UNSKIPPED = ("document", "document and causal")
-"""Masks under which tiles are visited of which no element is seen."""
+NEG_INF = float("-inf")
 HIGH, LOW = 2**31 - 1, -(2**31)
 
 
@@ -61,18 +64,19 @@ def expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, see: torch.Tenso
 
 
 def check(target: str, case: Case, s_q: int, s_kv: int, data: Mapping[str, Any], scalars: Mapping[str, int]) -> None:
+    device = "cuda" if target == "cuda" else "cpu"
     run = kernel(target, case.name)
     torch.manual_seed(s_q * s_kv)
     q, k, v = (torch.randn(BATCH, HEADS, n, DEPTH) for n in (s_q, s_kv, s_kv))
     o, lse = expected(q, k, v, see := seen(case, s_q, s_kv, data))
-    if s_q <= BLOCK and case.name not in UNSKIPPED:
+    if s_q <= BLOCK:
         # What no query of the one tile sees, in tiles of keys that none sees any of, is never read.
         for b in range(BATCH):
             for start in range(0, s_kv, BLOCK):
                 if not see[b, 0, :, start : start + BLOCK].any():
                     k[b, :, start : start + BLOCK] = v[b, :, start : start + BLOCK] = float("nan")
-    tensors = [torch.tensor(np.ascontiguousarray(data[n])).to(torch.int32) for n in run.inputs[3:] if n in data]
-    got_o, got_lse = run(q, k, v, *tensors, *scalars.values())
+    tensors = [torch.tensor(np.ascontiguousarray(data[n])).to(device, torch.int32) for n in run.inputs[3:] if n in data]
+    got_o, got_lse = (t.cpu() for t in run(*(t.to(device) for t in (q, k, v)), *tensors, *scalars.values()))
     torch.testing.assert_close(got_o.double(), o, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got_lse.double(), lse, rtol=1e-4, atol=1e-5)
     assert (got_o[~see.expand(-1, HEADS, -1, -1).any(-1)] == 0).all()
@@ -173,3 +177,52 @@ def test_offline(name: str, target: str) -> None:
     run = neptune.compile(program, "flash_attention", target="llvm", params={"BLOCK_M": 64, "BLOCK_N": 64})
     (resources,) = run.resources(target)
     assert resources.matrix and not resources.spill_bytes
+
+
+# --- other spellings -----------------------------------------------------------------------------
+
+
+def key_loops(program: neptune.Program) -> list[tuple[str, str]]:
+    return [(print_expr(s.lo), print_expr(s.hi)) for s in walk(program.body) if isinstance(s, For) and s.var == "j0"]
+
+
+def test_masks_turned_round_and_one_inside_another() -> None:
+    """masked_fill(j > position, -inf), and a mask around a mask, are cut like the conjunction."""
+
+    def turned(b: Expr, h: Expr, i: Expr, j: Expr, s: Expr) -> Expr:
+        return select(masks.position(i) - j >= 20, NEG_INF, select(j > masks.position(i), NEG_INF, s))
+
+    plain = attention(heads=1, depth=16, mask=masks.window(20))
+    other = attention(heads=1, depth=16, score=turned)
+    assert key_loops(scheduled(other, flash_attention)) == key_loops(scheduled(plain, flash_attention))
+    assert len(key_loops(scheduled(plain, flash_attention))) == 3
+
+
+def test_tensor_expressions() -> None:
+    """`te.any` and `te.all` are masks like any other."""
+    m, n = te.var("m"), te.var("n")
+    x = te.placeholder((m, n), name="x")
+    j = te.reduce_axis((0, n), "j")
+    k = te.reduce_axis((0, n), "k")
+    see = te.compute(
+        (m, n),
+        lambda i, j: te.if_then_else(te.any(j < 4, te.all(j <= i, i - j < 30)), x[i, j], te.const(NEG_INF, "float32")),
+        "see",
+    )
+    top = te.compute((m,), lambda i: te.max(see[i, j], axis=j), "top")
+    total = te.compute((m,), lambda i: te.sum(te.exp(see[i, k] - top[i]), axis=k), "total")
+    run = neptune.compile([top, total], "flash_attention", target="llvm", params={"BLOCK_M": 16, "BLOCK_N": 16})
+    assert run.ir("fused").count("for j0 in") == 4
+    data = torch.randn(100, 100)
+    at = torch.arange(100)
+    visible = (at < 4) | ((at <= at[:, None]) & (at[:, None] - at < 30))
+    scores = data.masked_fill(~visible, NEG_INF).double()
+    got_top, got_total = run(data)
+    torch.testing.assert_close(got_top.double(), scores.amax(1))
+    wanted = (scores - scores.amax(1, keepdim=True)).exp().sum(1)
+    torch.testing.assert_close(got_total.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_ranges_apart_are_one_pass() -> None:
+    program = attention(heads=1, depth=16, mask=CASES["sink or window"].mask)
+    assert read_facts(lowered(scheduled(program, flash_attention))).traversals == {"q": 1, "k": 1, "v": 1}

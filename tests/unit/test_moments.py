@@ -27,14 +27,15 @@ from tests.moment_examples import COLUMNS, EXAMPLES, Example, count, linear, row
 ROW, COL = Var("i"), Var("j")
 X, W, H = Load("x", (ROW, COL), "float32"), Load("w", (ROW, COL), "float32"), Load("h", (ROW, COL), "float16")
 S, Q = Load("s", (ROW,), "float32"), Load("q", (ROW,), "float32")
-N = cast(Var("n"), "float32")
+LENGTH = Var("n")
+N = cast(LENGTH, "float32")
 MEAN = S / N
 SUM = Predecessor(S, "sum", X)
 SIZES = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8}, {"r": 2, "n": 3})
 
 
-def ask(g: Expr, *preds: Predecessor, count: Expr = Var("n"), dtype: str = "float32") -> Repair:
-    return solve(Query("o", "sum", dtype, g, preds or (SUM,), frozenset({"j"}), count))
+def ask(g: Expr, *preds: Predecessor, count: Expr = LENGTH, dtype: str = "float32") -> Repair:
+    return solve(Query("o", "sum", dtype, g, preds or (SUM,), frozenset({"j"}), count, vector=True))
 
 
 def fused(example: Example, into: Program | None = None) -> tuple[Program, Schedule]:
@@ -84,7 +85,7 @@ def test_what_waits_is_taken_out_first() -> None:
 
 
 def test_means_and_what_follows_them() -> None:
-    def running(g: Expr, *preds: Predecessor, count: Expr = Var("n")) -> str:
+    def running(g: Expr, *preds: Predecessor, count: Expr = LENGTH) -> str:
         r = ask(g, *preds, count=count)
         assert r.moments is not None
         return print_expr(r.moments.shifts[0].running)
@@ -130,8 +131,14 @@ def test_refused(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
     assert len(message.splitlines()) <= 20
 
 
+def test_who_does_not_ask_for_a_vector_gets_none() -> None:
+    """Whatever else works with repairs of one accumulator would drop the others."""
+    with pytest.raises(FusionError, match="r is added to what is folded"):
+        solve(Query("o", "sum", "float32", (X - MEAN) * (X - MEAN), (SUM,), frozenset({"j"}), LENGTH))
+
+
 def test_a_float16_accumulator_is_refused() -> None:
-    with pytest.raises(FusionError, match="moments of float16 overflow"):
+    with pytest.raises(FusionError, match="float16 is too narrow"):
         ask((H - cast(MEAN, "float16")) * H, dtype="float16")
 
 
@@ -191,6 +198,26 @@ def test_masks(rows: bool) -> None:
     check_same(program, sch, *sizes)
 
 
+def several(symbolic: bool) -> Program:
+    """Variance over two axes: of 3 columns each, or of as many as rows."""
+    c = var("c") if symbolic else Const(3, "int32")
+    x = te.placeholder((var("r"), var("n"), c), "float32", "x")
+    a, b, a2, b2 = (te.reduce_axis((0, e), k) for e, k in ((var("n"), "a"), (c, "b"), (var("n"), "a2"), (c, "b2")))
+    sx = te.compute((var("r"),), lambda i: te.sum(x[i, a, b], axis=[a, b]), "sx")
+    m = row(lambda i: sx[i] / (var("n") * c).astype("float32"), "m")
+    q = te.compute((var("r"),), lambda i: te.sum((x[i, a2, b2] - m[i]) * (x[i, a2, b2] - m[i]), axis=[a2, b2]), "q")
+    return build(q, inputs=[x], name="several")
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+def test_several_axes(symbolic: bool) -> None:
+    program = several(symbolic)
+    sch, _, j0 = tiled(program, "sx")
+    sch.rolling_update("q", j0)
+    assert f"cast(f32, min(a0 * BLOCK_N + BLOCK_N, n) * {'c' if symbolic else '3'})" in str(sch.program)
+    check_same(program, sch, *({**s, "c": 5} for s in SIZES))
+
+
 def test_a_mean_that_is_rounded() -> None:
     """The mean in float16, on the way too: what is folded is about what is subtracted."""
     x = te.placeholder((var("r"), var("n")), "float16", "x")
@@ -211,7 +238,7 @@ def test_a_mean_that_is_rounded() -> None:
 # --- numbers ---------------------------------------------------------------------------------------
 
 
-KINDS: dict[str, Callable[[torch.Tensor], None]] = {
+KINDS: dict[str, Callable[[torch.Tensor], object]] = {
     "plain": lambda x: None,
     "first element": lambda x: x[:, 0].fill_(1e8),
     "first tile": lambda x: x[:, :64].mul_(1e3),
@@ -237,7 +264,8 @@ def draw(example: Example, kind: str, r: int, n: int) -> list[torch.Tensor]:
     return [known[name]() for name in example.inputs]
 
 
-def error(got: torch.Tensor, reference: torch.Tensor) -> float:
+def error(got: torch.Tensor | tuple[torch.Tensor, ...], reference: torch.Tensor) -> float:
+    assert isinstance(got, torch.Tensor)
     return float((got.double() - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
@@ -248,8 +276,7 @@ def test_kernels(name: str) -> None:
     kernel = neptune.compile(example.make(), target="interpret")
     assert len(kernel.facts.kernels) == 1 and not kernel.facts.temporaries
     assert kernel.facts.traversals["x"] == (2 if name == "layer_norm" else 1)
-    assert "T' of" in kernel.explain() or "proved update" in kernel.explain()
-    scale = {"constant": 1.0}
+    assert "h0 = t0" in kernel.explain() and "assumed, not proved" in kernel.explain()
     for kind in KINDS:
         for r, n in ((3, 300), (2, 1)):
             given = draw(example, kind, r, n)
@@ -258,11 +285,13 @@ def test_kernels(name: str) -> None:
             kernel(*given, out=out)
             # Of rows without variance only rounding errors are left to divide.
             if kind == "constant" or n == 1:
-                size = float(torch.stack([t.abs().max() for t in given]).max()) * scale.get(kind, 1.0)
+                size = float(torch.stack([t.abs().max() for t in given]).max())
                 assert torch.isfinite(out).all() and (out.abs() <= size**3 * n * 1e-3 + want.abs()).all(), (kind, n)
                 continue
             two = error(example.two_pass(*given), want)
-            assert error(out, want) <= max(10 * two, 3e-6), (kind, n, error(out, want), two)
+            # A third power of what one element is far from the others has an error of its own.
+            least = 1e-5 if name == "skewness" else 1e-6
+            assert error(out, want) <= max(10 * two, least), (kind, n, error(out, want), two)
 
 
 @pytest.mark.parametrize("name", ["variance", "skewness", "layer_norm_linear", "inertia"])
@@ -293,12 +322,14 @@ def test_a_standard_deviation_is_never_nan() -> None:
     torch.manual_seed(0)
     for scale in (1.0, 1e3, 1e9):
         x = torch.randn(64, 1).mul(scale).expand(64, 333).contiguous()
-        assert torch.isfinite(kernel(x)).all()
+        out = kernel(x)
+        assert isinstance(out, torch.Tensor) and torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_compiles(target: str) -> None:
-    kernel = neptune.compile(EXAMPLES["layer_norm_linear"].make(), target="interpret")
+    tiles = {"BLOCK_M": 32, "BLOCK_N": 32}
+    kernel = neptune.compile(EXAMPLES["layer_norm_linear"].make(), target="interpret", params=tiles)
     (found,) = kernel.resources(target)
     assert not found.spill_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -9,8 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neptune.ir.expr import FALSE, TRUE, Const, Expr, Op, Var, eq, logical_and, logical_or, ne, op
-from neptune.ir.normal import LIMIT, disjuncts, negation
+from neptune.ir.expr import (
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Op,
+    Select,
+    Var,
+    conjuncts,
+    eq,
+    logical_and,
+    logical_or,
+    ne,
+    op,
+    select,
+)
+from neptune.ir.normal import LIMIT, disjuncts, negation, one_mask
 from neptune.ir.printer import print_expr
 from neptune.verify.expressions import Evaluator
 from neptune.verify.floats import Float64
@@ -72,6 +88,26 @@ def test_constants_and_double_negation(e: Expr, wanted: Expr) -> None:
 def test_equality_is_two_comparisons() -> None:
     assert disjuncts(eq(A, B)) == ((A <= B, A >= B),)
     assert disjuncts(ne(A, B)) == ((A < B,), (A > B,))
+
+
+def test_one_mask() -> None:
+    x, low = Var("x", "float32"), Const(-math.inf, "float32")
+    wanted = select(A <= B, x, low)
+    assert one_mask(select(A > B, low, x)) == wanted
+    assert one_mask(select(op("not", A <= B), low, x)) == wanted
+    assert one_mask(select(B < 3, select(A > B, low, x), low)) == select(logical_and(B < 3, A <= B), x, low)
+    nested = one_mask(select(B < 3, select(A < B, select(A < 1, x, low), low), low))
+    assert isinstance(nested, Select) and conjuncts(nested.pred) == [B < 3, A < B, A < 1] and nested.then == x
+    inside = op("exp", select(A > B, low, x))
+    assert one_mask(inside) == op("exp", wanted)
+    for same in (
+        select(A < B, low, low),
+        select(A < B, x, x),
+        select(A < B, x, Const(0.0, "float32")),
+        select(x < 1, low, x),
+        x,
+    ):
+        assert one_mask(same) == same
 
 
 def test_too_many_alternatives() -> None:

@@ -217,6 +217,31 @@ def read_too_early():
     roll(build([u, per_row(lambda i, j: x[i, j], "m", te.max)], name="p"))
 
 
+def _centred() -> Program:
+    """Σ (x - mean)²."""
+    x, n = matrix("x"), var("n").astype("float32")
+    s = per_row(lambda i, j: x[i, j], "s")
+    return build(per_row(lambda i, j: (x[i, j] - s[i] / n) * (x[i, j] - s[i] / n)), name="centred")
+
+
+@case(FusionError)
+def elements_not_in_order():
+    sch = Schedule(_centred())
+    _, j1 = sch.split(sch.loops("s")[1], 4)
+    sch.rolling_update("t", j1)
+
+
+@case(FusionError)
+def moments_not_proved(monkeypatch):
+    def unproved(*_: object) -> None:
+        raise Unproved(ObligationRecord("update", "h0(ψ(c, ρ)) = ψ0(c, ρ + δ)", "SymPy: the sides differ"))
+
+    # As below: nothing is known that gets there.
+    monkeypatch.setattr(repair, "prove_moments", unproved)
+    repair.solve.cache_clear()
+    roll(_centred(), into="s")
+
+
 @case(FusionError)
 def not_proved(monkeypatch):
     def unproved(*_: object) -> None:

@@ -170,9 +170,10 @@ def a_choice_of_negative_indices():
 @case(TargetError)
 def a_range_that_the_kernel_computes():
     text = (
-        "program p\n  in w: i32[m]\n  in x: f32[n]\n  out y: f32[m]\n  temp c: i32[m]\n"
-        "  scalar m: i32 lo 1\n  scalar n: i32 lo 1\nbody:\n"
-        "  for i in [0, m) grid.x:\n    c: c[i] = w[i]\n    for j in [0, c[i]):\n      y: y[i] += x[j] init 0.0"
+        "program p\n  in w: i32[m, 4]\n  in x: f32[n]\n  out y: f32[m, 4]\n  temp c: i32[m, 4]\n"
+        "  scalar m: i32 lo 1\n  scalar n: i32 lo 1\nbody:\n  for g in [0, m) grid.x:\n"
+        "    for i in [0, 4):\n      c: c[g, i] = w[g, i]\n"
+        "    for i in [0, 4):\n      for j in [0, c[g, i]):\n        y: y[g, i] += x[j] init 0.0"
     )
     neptune.compile(parse_program(text), nothing, target="llvm")
 
