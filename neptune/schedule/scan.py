@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neptune.ir.affine import as_nonnegative
-from neptune.ir.expr import TRUE, Expr, Load, Var, binary, loads, logical_and, logical_or, select
+from neptune.ir.expr import TRUE, Expr, Load, Var, binary, loads, logical_and, logical_or, maximum, select
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
 from neptune.ir.program import ZERO, For, Stage, Stmt, Store, Update, seq
@@ -49,7 +49,8 @@ def _comparison(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr:
 
 def bounded(names: Sequence[str]) -> Solved:
     """The range from the first to the last iteration that a scan has found, as what `partition` cuts by."""
-    first, last = (Load(n, (), "int32") for n in names)
+    # At least 0 it is anyhow; said like this, it can be seen.
+    first, last = maximum(ZERO, Load(names[0], (), "int32")), Load(names[1], (), "int32")
     bounds = (Bound(False, first, first), Bound(True, last, last))
     return Solved(TRUE, (Alternative(bounds),), True)
 

@@ -158,7 +158,13 @@ def test_the_predicate(name: str) -> None:
 
 # --- what is generated ---------------------------------------------------------------------------
 
-GOLDEN = {"window": "window 1000", "chunked": "chunked and causal", "lengths": "lengths", "segments": "segments"}
+GOLDEN = {
+    "window": "window 1000",
+    "chunked": "chunked and causal",
+    "lengths": "lengths",
+    "segments": "segments",
+    "document": "document and causal",
+}
 
 
 @pytest.mark.parametrize("short", list(GOLDEN))
@@ -169,7 +175,8 @@ def test_golden(short: str) -> None:
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 @pytest.mark.parametrize(
-    "name", ["window 1000", "chunked and causal", "lengths and causal", "segments", "sink or window"]
+    "name",
+    ["window 1000", "chunked and causal", "lengths and causal", "segments", "sink or window", "document and causal"],
 )
 def test_offline(name: str, target: str) -> None:
     """Compiled for GPUs that are not here: the matrix unit is used and nothing is spilled."""
