@@ -9,6 +9,7 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.references import Outputs, Reference, attention, figure1, softmax
@@ -88,8 +89,18 @@ class Case:
         return {b.name: tuple(evaluate_size(d, sizes) for d in b.shape) for b in self.program.inputs}
 
     def rounded(self, arrays: Tensors) -> list[torch.Tensor]:
-        """Arrays by name as inputs in the order of a call."""
-        return [torch.from_numpy(arrays[b.name]).to(getattr(torch, b.dtype)) for b in self.program.inputs]
+        """Arrays by name as inputs in the order of a call; slopes are those of ALiBi, whatever is given for them."""
+        given = arrays | {n: alibi_slopes(x.shape[0]) for n, x in arrays.items() if n == "slopes"}
+        return [torch.from_numpy(given[b.name]).to(getattr(torch, b.dtype)) for b in self.program.inputs]
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """2^(-8/heads), 2^(-16/heads), …: larger ones leave weights that float32 cannot hold.
+
+    >>> alibi_slopes(2)
+    array([0.0625    , 0.00390625])
+    """
+    return np.asarray(2.0 ** (-8.0 * np.arange(1, heads + 1) / heads))
 
 
 def attention_cases(dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32"), **options: Any) -> list[Case]:

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from neptune import Program
+from neptune import FusionError, Program, Schedule
 from neptune.frontend import builder as te
 from neptune.frontend.builder import (
     Tensor,
@@ -77,7 +77,7 @@ def route(k: int) -> Program:
 
 def _route(k: int, x: torch.Tensor) -> Outputs:
     # The order before rounding: far from the maximum probabilities underflow to equal ones.
-    at = x.sort(-1, descending=True, stable=True).indices[:, :k]
+    at = x.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     return [*torch.softmax(x, -1).gather(-1, at).unbind(-1), *at.unbind(-1)]
 
 
@@ -143,7 +143,7 @@ def chain_of_five() -> Program:
     m, e, l = _softmax(x)  # noqa: E741
     mean = _row(lambda i, j: e[i, j] / l[i] * w[i, j], "mean")
     outputs = [
-        _row(lambda i, j: e[i, j] / l[i] * w[i, j] * mean[i], "twice"),
+        _row(lambda i, j: e[i, j] / l[i] * tanh(w[i, j]) * mean[i], "twice"),
         _row(lambda i, j: tanh(w[i, j] - mean[i]), "far", te.max),
         mean,
         compute((R,), lambda i: m[i] + log(l[i]), "lse"),
@@ -155,7 +155,55 @@ def chain_of_five() -> Program:
 def _chain_of_five(x: torch.Tensor, w: torch.Tensor) -> Outputs:
     p = torch.softmax(x, -1)
     mean = (p * w).sum(-1)
-    return [mean * mean, torch.tanh(w - mean[:, None]).amax(-1), mean, torch.logsumexp(x, -1), x.amax(-1)]
+    return [
+        mean * (p * torch.tanh(w)).sum(-1),
+        torch.tanh(w - mean[:, None]).amax(-1),
+        mean,
+        torch.logsumexp(x, -1),
+        x.amax(-1),
+    ]
+
+
+def from_infinity() -> Program:
+    """A softmax whose maximum starts from -inf, as it is often written by hand, and a minimum from inf."""
+    x, w = _matrix("x"), _matrix("w")
+    m = _row(lambda i, j: x[i, j], "m", partial(te.max, init=float("-inf")))
+    e = compute((R, N), lambda i, j: exp(x[i, j] - m[i]), "e")
+    l = _row(lambda i, j: e[i, j], "l")  # noqa: E741
+    low = _row(lambda i, j: w[i, j], "low", partial(te.min, init=float("inf")))
+    outputs = [_row(lambda i, j: e[i, j] / l[i] * w[i, j], "o"), l, m, _row(lambda i, j: exp(low[i] - w[i, j]), "u")]
+    return build(outputs, inputs=[x, w], name="from_infinity")
+
+
+def _from_infinity(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    m, low = x.amax(-1), w.amin(-1)
+    e = torch.exp(x - m[:, None])
+    return [(torch.softmax(x, -1) * w).sum(-1), e.sum(-1), m, torch.exp(low[:, None] - w).sum(-1)]
+
+
+def pairs() -> Program:
+    """Maximum and sum of exponentials as one reduction of pairs, and a mean under the softmax that follows it."""
+    x, w, j = _matrix("x"), _matrix("w"), reduce_axis((0, N), "j")
+    m, l = compute((R,), lambda i: te.max_sumexp(x[i, j], axis=j), "s")  # noqa: E741
+    lse = compute((R,), lambda i: m[i] + log(l[i]), "lse")
+    mean = _row(lambda i, j: exp(x[i, j] - (m[i] + log(l[i]))) * w[i, j], "mean")
+    return build([mean, lse], inputs=[x, w], name="pairs")
+
+
+def _pairs(x: torch.Tensor, w: torch.Tensor) -> Outputs:
+    return [(torch.softmax(x, -1) * w).sum(-1), torch.logsumexp(x, -1)]
+
+
+def greedy() -> Program:
+    """The most probable token and its probability: what an argmax found is the maximum of a softmax."""
+    x, j = _matrix("x"), reduce_axis((0, N), "j")
+    m, at = compute((R,), lambda i: te.argmax(x[i, j], axis=j), "best")
+    l = _row(lambda i, j: exp(x[i, j] - m[i]), "l")  # noqa: E741
+    return build([compute((R,), lambda i: 1.0 / l[i], "p"), at], inputs=[x], name="greedy")
+
+
+def _greedy(x: torch.Tensor) -> Outputs:
+    return [torch.softmax(x, -1).amax(-1), x.argmax(-1)]
 
 
 # --- several axes ----------------------------------------------------------------------------------
@@ -189,8 +237,66 @@ PROGRAMS: dict[str, Chain] = {
     "softmax, top 3": Chain(partial(route, 3), partial(_route, 3)),
     "softmax, top 1": Chain(partial(route, 1), partial(_route, 1)),
     "order": Chain(farthest, _farthest),
+    "from -inf": Chain(from_infinity, _from_infinity),
+    "pairs": Chain(pairs, _pairs),
+    "greedy": Chain(greedy, _greedy),
     "powers": Chain(powers, _powers, infinite=False),
     "Performers": Chain(performers, _performers, scales=(1.0, 3.0), infinite=False),
     "chain of five": Chain(chain_of_five, _chain_of_five, infinite=False),
     "two axes": Chain(two_axes, _two_axes, scales=(1.0, 30.0), infinite=False),
 }
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def _over(g: Callable[[Expr, Expr], Expr], of: str = "max", fold: Callable[..., te.Reduction] = te.sum) -> Program:
+    """t = fold over j of g(x, m), m being the maximum, the sum or the largest absolute value of x."""
+    x = _matrix("x")
+    folds: dict[str, Callable[..., te.Reduction]] = {
+        "max": te.max,
+        "sum": te.sum,
+        "abs": lambda e, axis: te.max(te.abs(e), axis=axis),
+    }
+    m = _row(lambda i, j: x[i, j], "m", folds[of])
+    return build(_row(lambda i, j: g(x[i, j], m[i]), "t", fold), inputs=[x], name="p")
+
+
+REFUSED: dict[str, tuple[Callable[[], Program], str]] = {
+    "Σ|c - mean|": (lambda: _over(lambda c, r: te.abs(c - r / N.astype("float32")), "sum"), "abs of a sum"),
+    "Σ sin(r c)": (lambda: _over(lambda c, r: te.sin(c * r)), "sin mixes r and c"),
+    "Σ tanh(c - r)": (lambda: _over(lambda c, r: tanh(c - r)), "tanh mixes r and c"),
+    "max r c, sign unknown": (lambda: _over(lambda c, r: c * r, fold=te.max), "the sign of r is unknown"),
+    "max log(e^c + r), sign unknown": (
+        lambda: _over(lambda c, r: log(exp(c) + r), fold=te.max),
+        "log rises or falls where its argument is positive",
+    ),
+    "Π c^r, sign unknown": (lambda: _over(lambda c, r: pow(c, r), fold=te.prod), "not known to be positive"),
+    "quantise to int8 under a running scale": (
+        lambda: _over(lambda c, r: te.round(c / r * 127.0).astype("int8").astype("float32"), "abs"),
+        "rounds in absolute steps",
+    ),
+    "Σ int(exp(c - r))": (
+        lambda: _over(lambda c, r: (exp(c - r) * 127.0).astype("int32").astype("float32")),
+        "rounds in absolute steps",
+    ),
+    "max exp(c - r) sin c": (
+        lambda: _over(lambda c, r: exp(c - r) * te.sin(c), fold=te.max),
+        "turns the identity of max into 0",
+    ),
+    "Σ exp(c - r), r a sum": (lambda: _over(lambda c, r: exp(c - r), "sum"), "may overflow at an intermediate value"),
+}
+"""Name → a program whose `t` has no repair in the loop of `m`, and what the reason says."""
+
+
+def refusal(name: str) -> str:
+    """The message of a refusal; the schedule must be, as a text, what it was before."""
+    sch = Schedule(REFUSED[name][0]())
+    before = str(sch.program), str(sch.trace), sch.decisions
+    try:
+        sch.rolling_update("t", sch.loops("m")[1])
+    except FusionError as error:
+        if before != (str(sch.program), str(sch.trace), sch.decisions):
+            raise AssertionError(f"{name}: a refused request changed the schedule") from error
+        return str(error)
+    raise AssertionError(f"{name}: not refused")

@@ -49,6 +49,14 @@ def normalised() -> Program:
     return build(compute((ROWS,), lambda i: sum(e[i, k], axis=k), "l"), name="normalised")
 
 
+def grouped() -> Program:
+    """Scores of 8 query heads, of which every 4 share a key head."""
+    q, k = placeholder((8, M, 16), name="q"), placeholder((2, N, 16), name="k")
+    d = reduce_axis((0, 16), "d")
+    s = compute((8, M, N), lambda h, i, j: sum(q[h, i, d] * k[h // 4, j, d], axis=d), "s")
+    return build(compute((8, M, N), lambda h, i, j: s[h, i, j] * 0.25, "score"), name="grouped")
+
+
 # --- the examples ----------------------------------------------------------------------------------
 
 Call = Callable[[Schedule], object]
@@ -72,6 +80,15 @@ def _tiled(sch: Schedule) -> None:
     sch.tile([i, j], [sch.param("BM", [64, 128]), sch.param("BN", [64])])
 
 
+def _split(sch: Schedule) -> None:
+    part = sch.split_k(sch.loop("m", "j"), "NUM_SPLITS")
+    sch.bind(sch.loops("m_split")[:2], ["grid.y", "grid.x"])
+    for stage in sch.stages:
+        if stage in ("e", "l_split"):
+            sch.fuse_at(stage, sch.loop("m_split", "i"))
+    assert part.var == "part"
+
+
 EXAMPLES: dict[str, Example] = {
     "param": Example(product, lambda s: s.param("BM", [64, 128]), lambda s: s.param("BM", [48])),
     "split": Example(
@@ -86,6 +103,11 @@ EXAMPLES: dict[str, Example] = {
         product,
         lambda s: s.fuse(s.loop("c", "i"), s.loop("c", "j")),
         lambda s: s.fuse(s.loop("c", "j"), s.loop("c", "p")),
+    ),
+    "pack": Example(
+        grouped,
+        lambda s: s.pack(s.loop("s", "h"), s.loop("s", "i")),
+        lambda s: s.pack(s.loop("s", "j"), s.loop("s", "i")),
     ),
     "reorder": Example(
         product,
@@ -119,6 +141,17 @@ EXAMPLES: dict[str, Example] = {
         normalised,
         lambda s: s.rolling_update("l", s.loop("m", "j")),
         lambda s: s.rolling_update("e", s.loop("m", "j")),
+    ),
+    "split_k": Example(
+        normalised,
+        lambda s: s.split_k(s.loop("m", "j"), "NUM_SPLITS"),
+        lambda s: s.split_k(s.loop("m", "i"), "NUM_SPLITS"),
+    ),
+    "write_directly": Example(
+        normalised,
+        lambda s: s.write_directly(s.loop("m_split", "part")),
+        lambda s: s.write_directly(s.loop("m_split", "i")),
+        _split,
     ),
     "privatize": Example(
         normalised,

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Update, stages
+from neptune.runtime.chosen import Chosen
 from neptune.runtime.facts import read_facts
+from neptune.runtime.modules import parameters
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Template
@@ -22,6 +24,8 @@ from neptune.tile.pipeline import lower
 
 AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
 """Templates that an unspecified one is chosen from, in order of preference."""
+SPLITS = "flash_decoding"
+"""The template for few rows, preferred where typical sizes ask for it."""
 Function: TypeAlias = Callable[[Any], None]
 """A Template, or a plain function over a Schedule."""
 AnyTemplate: TypeAlias = "Template | Function | str | None"
@@ -86,10 +90,20 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
     return (Decision("fuel", sch.spent.asked, "not performed, nor anything behind it", sch.spent.wrong),)
 
 
-def automatic(program: Program, fuel: int | None = None) -> tuple[str, Schedule, tuple[Decision, ...]]:
+def automatic(
+    program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
+) -> tuple[str, Schedule, tuple[Decision, ...]]:
     """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest;
-    with the reasons why the others were not taken. `fuel` as in `apply`."""
+    with the reasons why the others were not taken. `fuel` as in `apply`.
+
+    Where typical sizes say that the rows alone leave most of a GPU idle, the one that also splits what they fold.
+    """
     passed: list[Decision] = []
+    if typical and SPLITS in shipped_templates():
+        sch, decision, spent_there = _split(program, fuel, typical)
+        if sch is not None:
+            return SPLITS, sch, (decision, *spent_there)
+        passed.append(decision)
     spent: dict[str, tuple[Decision, ...]] = {}
     found: list[tuple[int, int, int, str, Schedule]] = []
     for rank, name in enumerate(n for n in AUTOMATIC if n in shipped_templates()):
@@ -120,6 +134,28 @@ def automatic(program: Program, fuel: int | None = None) -> tuple[str, Schedule,
     for d in decisions:
         LOG.info("template %s: %s: %s", d.subject, d.verdict, d.reason)
     return name, sch, decisions
+
+
+def _split(
+    program: Program, fuel: int | None, typical: Mapping[str, int]
+) -> tuple[Schedule | None, Decision, tuple[Decision, ...]]:
+    """The template that folds an axis in parts, where launches with typical sizes would choose more than one."""
+    sch = Schedule(program)
+    try:
+        spent = apply(shipped_template(SPLITS), sch, fuel)
+        check_settled(sch.program)
+        tiles = lower(sch.program)
+    except NeptuneError as error:
+        return None, Decision("template", SPLITS, "does not apply", str(error)), ()
+    sizes = {**{t.name: t.candidates[0] for t in tiles.tunables if t.candidates}, **typical}
+    try:
+        chosen = Chosen(parameters(tiles), [k.grid for k in read_facts(tiles).kernels], {}, {}).typical(sizes)
+    except KeyError as missing:
+        return None, Decision("template", SPLITS, "not taken", f"no typical size was given for {missing}"), ()
+    text = ", ".join(f"{n}={v}" for n, v in chosen.items())
+    if not chosen or max(chosen.values()) == 1:
+        return None, Decision("template", SPLITS, "not taken", f"rows alone fill a GPU: {text}"), ()
+    return sch, Decision("template", SPLITS, "chosen", f"rows alone leave a GPU idle: {text}"), spent
 
 
 def check_settled(program: Program) -> None:

@@ -35,7 +35,7 @@ from neptune.tile.verify import verify_tiles
 from neptune.verify.domains import EvaluationError
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
-REPAIRS = frozenset({"rolling_update", "split_k_update", "privatize"})
+REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 LOG = logging.getLogger("neptune.compiler")
 
 
@@ -48,6 +48,7 @@ class Work:
     inputs: Sequence[Any] | None
     name: str | None
     settings: config.Config
+    typical: Mapping[str, int] = field(default_factory=dict)
     loops: Program = field(init=False)
     schedule: Schedule = field(init=False)
     fused: Program = field(init=False)
@@ -93,7 +94,7 @@ def _verify(w: Work) -> None:
 
 def _schedule(w: Work) -> None:
     if w.template is None:
-        w.used, w.schedule, w.choice = automatic(w.loops, w.settings.fuel)
+        w.used, w.schedule, w.choice = automatic(w.loops, w.settings.fuel, w.typical)
         w.trail += schedule_forms(w.schedule)
     else:
         w.used, template = named(w.template)
@@ -209,7 +210,7 @@ def compile(
     asked = cache.Request(work.loops, template, str(chosen), given, typical, largest, settings)
 
     def make() -> Build:
-        work = Work(asked.loops, template, None, None, settings)
+        work = Work(asked.loops, template, None, None, settings, typical)
         try:
             for step in PIPELINE:
                 _run(step, work)
@@ -316,7 +317,8 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
     if not w.settings.draws:
         return None
     try:
-        report = check_exact(w.loops, made, draws=w.settings.draws)
+        finite = frozenset(name for d in w.schedule.decisions for name in d.finite)
+        report = check_exact(w.loops, made, draws=w.settings.draws, finite=finite)
     except EvaluationError as error:
         # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
         report = unchecked(str(error))

@@ -10,6 +10,7 @@ from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
+from neptune.runtime.chosen import LARGEST
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import Dot, TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
 
@@ -30,12 +31,18 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
     products = [(dict(k.axes), n) for k in program.kernels for n in _dots(k)]
     values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
     summed = {e.name for axes, n in products if isinstance(e := axes[n.a.dims[1]], Var)}
+    chosen = {s.name for s in program.scalars if s.upto is not None}
     for name, value in given.items():
         asked = f"compile `{program.name}` with {name}={value!r}"
+        if name in chosen:
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+                raise ScheduleError(asked, "this is no number of parts", legal=(f"1 to {LARGEST}",))
+            values[name] = value
+            continue
         if name not in values:
             covered = any(t.name == name for t in program.tunables)
             wrong = "it follows from a size and is chosen at each call" if covered else "there is no such parameter"
-            raise ScheduleError(asked, wrong, legal=tuple(values))
+            raise ScheduleError(asked, wrong, legal=(*values, *sorted(chosen)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ScheduleError(asked, "it must be a positive integer", legal=("1", "2", "4"))
         if name != "num_stages" and value & (value - 1):

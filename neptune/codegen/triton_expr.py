@@ -63,6 +63,8 @@ def nonnegative(e: Expr, known: Callable[[str], bool]) -> bool:
             return nonnegative(a, known) and nonnegative(b, known)
         case Op("max", args, _):
             return any(nonnegative(a, known) for a in args)
+        case Op("floordiv") if (parts := ceiling(e)) is not None:
+            return all(nonnegative(a, known) for a in parts)
         case Op("add" | "mul" | "min" | "floordiv", args, _):
             return all(nonnegative(a, known) for a in args)
         case Op("mod", (_, b), _):

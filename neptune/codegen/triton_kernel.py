@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
 from neptune.codegen.triton_index import place
-from neptune.codegen.triton_notes import Piece, accumulators, is_rest, pieces
+from neptune.codegen.triton_notes import Piece, accumulators, pieces
 from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
@@ -28,6 +28,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    is_rest,
     reread,
     stmt_exprs,
     tile_walk,

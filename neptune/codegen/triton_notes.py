@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neptune.ir.expr import Op
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import (
     Assign,
-    Branch,
     Dot,
     LoadTile,
     Local,
@@ -93,12 +91,6 @@ def pieces(body: tuple[TStmt, ...]) -> dict[int, Piece]:
         run = [*run, s] if run and (run[-1].var, run[-1].hi) == (s.var, s.lo) else [s]
         found |= {k - len(run) + 1 + at: p for at, p in enumerate(_names(run))}
     return found
-
-
-def is_rest(before: TStmt | None, s: Branch) -> bool:
-    """True where a branch does what the loop before it left over: `if j0_end < …` behind `for j0 in range(j0_end)`."""
-    pred = s.pred
-    return isinstance(before, Loop) and isinstance(pred, Op) and pred.name == "lt" and pred.args[0] == before.hi
 
 
 def _names(run: list[Loop]) -> list[Piece]:

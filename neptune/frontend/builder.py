@@ -30,7 +30,7 @@ from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import assemble, functions
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
-from neptune.frontend.choices import checked_axes, choice, top_row
+from neptune.frontend.choices import checked_axes, choice, exponentials, top_row
 from neptune.frontend.functions import (
     CAST_HINT,
     EQ_HINT,
@@ -104,6 +104,7 @@ __all__ = [
     "log2",
     "logical_not",
     "max",
+    "max_sumexp",
     "max_value",
     "maximum",
     "min",
@@ -337,6 +338,15 @@ def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None =
 def argmin(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
     """The smallest value over `axis` and where it first stands; see `argmax`. NaN counts as the smallest."""
     return choice("argmin", as_value(expr), axis, None if where is None else checked_predicate(where))
+
+
+@public
+def max_sumexp(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+    """The maximum m over `axis` and Σ exp(expr - m), what softmax and log-sum-exp need: `<name>_max`, `<name>_sum`.
+
+    m + log(sum) is the log-sum-exp; of nothing but -inf it is that of the lowest number and 0.
+    """
+    return exponentials(as_value(expr), axis, None if where is None else checked_predicate(where))
 
 
 @public

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, TupleReduction
-from neptune.ir.expr import Expr, binary, select
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Const, Expr, binary, select
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import MAX_K, REDUCERS
@@ -60,6 +61,17 @@ def choice(reducer: str, value: Expr, axis: object, where: Expr | None) -> Tuple
     parts = tuple(f"{word}{n}" for word in ("value", "index") for n in numbers)
     values = (value, *nothing[1:k], index, *nothing[k + 1 :])
     return TupleReduction(reducer, values, axes, nothing, parts)
+
+
+def exponentials(value: Expr, axis: object, where: Expr | None) -> TupleReduction:
+    """The maximum m of a value and Σ exp(value - m), in one stage; `where` leaves elements out."""
+    asked = f"max_sumexp of `{print_expr(value)}`"
+    axes = checked_axes("max_sumexp", axis)
+    if not is_float(value.dtype):
+        raise ExpressionError(asked, f"it takes a float, not {value.dtype}", hint="cast first")
+    one, nothing = Const(1.0, value.dtype), REDUCERS["lse"].identity(value.dtype, value.dtype)
+    parts = (value, one) if where is None else (select(where, value, nothing[0]), select(where, one, nothing[1]))
+    return TupleReduction("lse", parts, axes, nothing, ("max", "sum"))
 
 
 def top_row(k: object) -> str:

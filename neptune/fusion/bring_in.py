@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
+from neptune.fusion.infinite import bounded
 from neptune.fusion.plan import Plan, place_in
 from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles
@@ -50,7 +51,7 @@ class Chain:
                 known[x.buffer] = substitute(factor, dict(zip(axes, x.index, strict=True)))
         sizes: dict[Expr, float] = {x: self.sizes[x.buffer] for x in loads(whole) if x.buffer in self.sizes}
         phi, psi, size = defer(whole, roles, known, sizes)
-        return phi, rewrite(psi, self._inside), size
+        return phi, bounded(rewrite(psi, self._inside), dict(self.plan.infinite)), size
 
     def _inside(self, x: Expr) -> Expr | None:
         if isinstance(x, Load) and x.buffer in self.alias:

@@ -71,14 +71,14 @@ def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[St
     """The reduction itself; with something deferred, into an accumulator of its own."""
     fused = replace(action, values=(value, *action.values[1:]))
     if p.repair.deferred is not None:
-        names, dtype = list(action.buffers), _accumulated(p)
+        names, dtype = list(action.buffers), accumulated(p)
         for k in range(_valued(action)):
             accumulator = fresh_name(names_in_use(state.program), f"{names[k]}_acc")
             state = state.with_temporary(Buffer(accumulator, state.program.globals[names[k]].shape, dtype))
             names[k] = accumulator
         fused = replace(fused, buffers=tuple(names))
         if p.repair.deferred_op == "apply":
-            fused = _from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
+            fused = from_nothing(replace(fused, reducer=p.repair.fold or fused.reducer), dtype)
     d = replace(state.definitions[p.target], action=fused)
     return place_in(state, p.target, d, p.ref, p.request), fused
 
@@ -100,7 +100,7 @@ def _insert_repair(state: State, p: Plan, factor: Expr, fused: Update) -> State:
     value = op("mul", old, cast(scale, p.query.dtype))
     repair = Stage(repair_name(p.target), Store(old.buffer, fused.index, value))
     state = replace(state, copies={**state.copies, ("repair", p.target): repair.name})
-    return _beside(state, p, p.target, p.target, repair)
+    return beside(state, p, p.target, p.target, repair)
 
 
 def _keep_previous(state: State, p: Plan, buffer: str) -> tuple[State, str]:
@@ -115,7 +115,7 @@ def _keep_previous(state: State, p: Plan, buffer: str) -> tuple[State, str]:
     index = state.definitions[stage].action.index
     # Its own repair changes the predecessor too: what counts is the value that the last fold has seen.
     first = next(s.name for s in stages(state.loop(p.ref)) if buffer in writes(s.action))
-    state = _beside(state, p, stage, first, Stage(name, Store(name, index, Load(buffer, index, declared.dtype))))
+    state = beside(state, p, stage, first, Stage(name, Store(name, index, Load(buffer, index, declared.dtype))))
     return replace(state, copies={**state.copies, (kind, name): name}), name
 
 
@@ -134,7 +134,7 @@ def _factor(state: State, p: Plan, factor: Expr) -> tuple[State, Load]:
             return state, Load(name, index, factor.dtype)
     name = fresh_name(names_in_use(state.program), f"{p.rolled[0].load.buffer}_rescale")
     state = state.with_temporary(Buffer(name, tuple(extents[a] for a in axes), factor.dtype))
-    state = _beside(state, p, p.target, p.target, Stage(name, Store(name, index, factor)))
+    state = beside(state, p, p.target, p.target, Stage(name, Store(name, index, factor)))
     return replace(state, copies={**state.copies, ("factor", name): name}), Load(name, index, factor.dtype)
 
 
@@ -143,10 +143,19 @@ def _computes(state: State, stage: str, value: Expr) -> bool:
     return isinstance(action, Store) and action.value == value
 
 
-def _beside(state: State, p: Plan, like: str, before: str, stage: Stage) -> State:
+def beside(
+    state: State,
+    p: Plan,
+    like: str,
+    before: str,
+    stage: Stage,
+    counts: Mapping[str, Expr] | None = None,
+    also: frozenset[str] = frozenset(),
+) -> State:
     """Insert a stage, written over the axes of `like`, into the loop in front of the nest of stage `before`.
 
-    It gets the inner loops of `like` that its index uses, and the parts of the guard about these.
+    It gets the inner loops of `like` that its index uses, and the parts of the guard about these. `counts` stand
+    for other names in it; `also` is as in `nested`.
     """
     loop = state.loop(p.ref)
     path, node = state.path(before)
@@ -155,14 +164,17 @@ def _beside(state: State, p: Plan, like: str, before: str, stage: Stage) -> Stat
     anchor = inside[1] if isinstance(inside[0], Seq) else inside[0]
     loops = state.loops(like)
     inner = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
-    action = map_action(stage.action, lambda e: substitute(e, state.axes[like]))
-    nest = _nest(state, Stage(stage.name, action, state.path(like)[1].when), inner)
+    action = map_action(stage.action, lambda e: substitute(e, {**state.axes[like], **(counts or {})}))
+    nest = nested(state, Stage(stage.name, action, state.path(like)[1].when), inner, also)
     return state.with_body(insert_before(state.program.body, anchor, nest))
 
 
-def _nest(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
-    """Those of `loops` that the stage's index uses around it, and of its guard what is about the index."""
-    used = frozenset[str]().union(*(variables(i) for i in stage.action.index))
+def nested(state: State, stage: Stage, loops: tuple[For, ...], also: frozenset[str] = frozenset()) -> Stmt:
+    """Those of `loops` that the stage's index uses around it, and of its guard what is about the index.
+
+    `also`: what else counts as used, the loops that it reduces over.
+    """
+    used = also.union(*(variables(i) for i in stage.action.index))
     sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
     # What says when the fold runs must not stop a repair, nor the copy of the value before it.
     guards = [c for c in conjuncts(stage.when) if variables(c) <= used | sizes]
@@ -177,7 +189,18 @@ def _nest(state: State, stage: Stage, loops: tuple[For, ...]) -> Stmt:
 
 
 def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> State:
-    """X = acc · φ(r), once, behind the outermost loop the target reduces over."""
+    """X = acc · φ(r)."""
+    assert isinstance(original.action, Update)
+    accumulators = writes(state.definitions[p.target].action)
+    values = [
+        applied(p, Load(accumulators[k], original.action.index, accumulated(p)), phi, original, k)
+        for k in range(_valued(original.action))
+    ]
+    return epilogue(state, p, values, original)
+
+
+def epilogue(state: State, p: Plan, values: list[Expr], original: Definition) -> State:
+    """X = these values, once, behind the outermost loop the target reduces over."""
     assert isinstance(original.action, Update)
     node = state.path(p.target)[1]
     loops = state.loops(p.target)
@@ -186,13 +209,11 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     axes = tuple((a, n) for a, n in original.axes if a not in original.reduced)
     env = _only(state.axes[p.target], dict(axes))
     inside = loops[next(k for k, f in enumerate(loops) if f is anchor) + 1 :]
-    accumulators = writes(state.definitions[p.target].action)
-    for k in reversed(range(_valued(original.action))):
-        acc = Load(accumulators[k], index, _accumulated(p))
-        definition = Definition(axes, Store(original.action.buffers[k], index, _applied(p, acc, phi, original, k)))
+    for k, value in reversed(list(enumerate(values))):
+        definition = Definition(axes, Store(original.action.buffers[k], index, value))
         name = fresh_name(names_in_use(state.program), f"{p.target}_final{k or ''}")
         action = map_action(definition.action, lambda e: substitute(e, env))
-        nest = _nest(state, Stage(name, action, node.when), inside)
+        nest = nested(state, Stage(name, action, node.when), inside)
         state = state.with_body(insert_after(state.program.body, anchor, nest)).define(name, definition, env)
     return state
 
@@ -207,7 +228,7 @@ def _only(env: Mapping[str, Expr], names: Mapping[str, Expr]) -> dict[str, Expr]
     return {a: e for a, e in env.items() if a in names}
 
 
-def _accumulated(p: Plan) -> str:
+def accumulated(p: Plan) -> str:
     """The dtype of the accumulator: one that an f is applied to holds ψ as it is."""
     dtypes = (p.query.dtype, p.repair.body.dtype) if p.repair.deferred_op == "apply" else (p.query.dtype,)
     return max(dtypes, key=lambda d: DTYPES[d].bits)
@@ -220,7 +241,7 @@ def nothing(reducer: str, dtype: str) -> Const:
     return Const(-math.inf if reducer == "max" or REDUCERS[reducer].best == "gt" else math.inf, dtype)
 
 
-def _from_nothing(action: Update, dtype: str) -> Update:
+def from_nothing(action: Update, dtype: str) -> Update:
     """The fold with its values in `dtype`, from what comes behind every element."""
     assert action.init is not None
     k, start = _valued(action), nothing(action.reducer, dtype)
@@ -242,7 +263,7 @@ def _chosen(p: Plan, acc: Load, f: Expr, original: Definition, k: int) -> Expr:
     return select(p.some, value, start)
 
 
-def _applied(p: Plan, acc: Load, phi: Expr, original: Definition, k: int) -> Expr:
+def applied(p: Plan, acc: Load, phi: Expr, original: Definition, k: int) -> Expr:
     """acc · φ or acc + φ; 1/x is applied as a division. A max or min of nothing stays the identity."""
     if p.repair.deferred_op == "apply":
         return _chosen(p, acc, phi, original, k)

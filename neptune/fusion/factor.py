@@ -40,7 +40,7 @@ from neptune.ir.printer import print_expr
 # The direction an accumulator moves makes exp of a term with this sign shrink.
 SHRINKS = {"max": "-", "min": "+"}
 
-_MOMENTS = "r is added to what is folded: that needs a count and moments, which are not supported yet"
+_MOMENTS = "r is added to what is folded: no factor of it depends on r alone"
 
 
 def product(parts: tuple[Expr, ...], dtype: str) -> Expr:

@@ -168,4 +168,4 @@ def _rolled_commutes(reducer: str, f: Expr, signs: tuple[tuple[str, str | None],
 def _defined(roles: Roles, rolls: tuple[Term, ...]) -> ObligationRecord:
     starts = dict.fromkeys(p.load.buffer for t in rolls if (p := roles.predecessor(t.load)) is not None)
     statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
-    return ObligationRecord("defined", statement, "r is read inside exp only, and starts from a finite identity")
+    return ObligationRecord("defined", statement, "r is read inside exp only, and as a finite number")

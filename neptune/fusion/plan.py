@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
+from neptune.fusion.infinite import bounded, record, starts_infinite, with_previous
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
 from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, substitute, variables
@@ -40,7 +41,7 @@ from neptune.schedule.state import Definition, Loop, State, names_in_use
 @dataclass(frozen=True)
 class Plan:
     """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer. `some`: where the
-    target folds anything at all."""
+    target folds anything at all. `infinite`: rolled maxima and minima that start from an infinity, by buffer."""
 
     target: str
     ref: Loop
@@ -50,6 +51,7 @@ class Plan:
     query: Query
     repair: Repair
     some: Expr = TRUE
+    infinite: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def request(self) -> str:
@@ -110,7 +112,8 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         value=g,
         predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
         varying=frozenset(d.reduced),
-        count=_count(d),
+        count=count(d),
+        vector=True,
     )
     for e in others:
         if query.roles.reads(e):
@@ -118,6 +121,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
     result = replace(result, some=_some(state, result, d))
     _check_starts(state, result, d.action)
+    result = _finite(state, result)
     _check_rolled(state, result)
     return _defined_when_empty(state, result, d)
 
@@ -170,8 +174,8 @@ def _predecessor(
             if mine not in env and state.axes[host][theirs] == where:
                 env[mine] = Var(axis)
     part = action.buffers.index(load.buffer)
-    # The best value of a choice moves like a maximum or minimum; nothing is known of its other parts.
-    best = {"gt": "max", "lt": "min"}.get(REDUCERS[action.reducer].best, "") if part == 0 else ""
+    # The first part of a tuple moves like a maximum or minimum; nothing is known of the others.
+    best = REDUCERS[action.reducer].leads if part == 0 else ""
     reducer = best or action.reducer
     complete = set(other.extents) <= set(env) and (best or len(action.values) == 1)
     for between in frontier(state, name, nest).between:
@@ -212,7 +216,7 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
 
 def _check_starts(state: State, p: Plan, action: Update) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
-    if p.repair.factor is None and p.repair.deferred is None:
+    if p.repair.kind == "none" and p.repair.deferred is None:
         return
     # What waits as a function is folded into whatever the target starts from.
     choice = bool(REDUCERS[action.reducer].best)
@@ -229,14 +233,38 @@ def _check_starts(state: State, p: Plan, action: Update) -> None:
     for pre in p.rolled:
         of = state.definitions[p.stages[pre.load.buffer]].action
         assert isinstance(of, Update)
-        if of.init is None or not all(isinstance(v, Const) and math.isfinite(v.value) for v in of.init):
-            start = "what another stage wrote" if of.init is None else print_expr(of.init[0])
+        init = _init(p, of, pre)
+        if init is not None and starts_infinite(pre.reducer, init):
+            continue
+        if not (isinstance(init, Const) and math.isfinite(init.value)):
+            start = "what another stage wrote" if init is None else print_expr(init)
             raise FusionError(
                 p.request,
                 f"`{pre.load.buffer}` starts from {start}: the difference of two such values is "
                 "undefined,\nas long as nothing else was folded in",
                 hint=f"leave out the init: {of.reducer} starts from the finite extreme",
             )
+
+
+def _init(p: Plan, of: Update, pre: Predecessor) -> Expr | None:
+    """What the accumulator that the target reads starts from."""
+    return None if of.init is None else of.init[of.buffers.index(pre.load.buffer)]
+
+
+def _finite(state: State, p: Plan) -> Plan:
+    """The repair with what starts from an infinity read as a finite number."""
+    found: dict[str, str] = {}
+    for pre in p.rolled:
+        of = state.definitions[p.stages[pre.load.buffer]].action
+        init = _init(p, of, pre) if isinstance(of, Update) else None
+        if init is not None and starts_infinite(pre.reducer, init):
+            found[pre.load.buffer] = pre.reducer
+    if not found or p.repair.factor is None:
+        return p
+    r, obligations = p.repair, (*p.repair.obligations, record(found))
+    factor = bounded(p.repair.factor, with_previous(found))
+    repair = replace(r, factor=factor, body=bounded(r.body, found), obligations=obligations)
+    return replace(p, repair=repair, infinite=found)
 
 
 def _check_rolled(state: State, p: Plan) -> None:
@@ -260,15 +288,19 @@ def _check_rolled(state: State, p: Plan) -> None:
 
 
 def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
+    repair = defined_when_empty(state, p.query, p.repair, d, p.request)
+    return p if repair is p.repair else replace(p, repair=repair)
+
+
+def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
     """Where the loop may be empty the result is the identity, though φ, say 1/0, may be undefined there."""
-    phi = p.repair.deferred
-    if phi is None or p.query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
-        return p
-    guarded = guard(phi, p.query.roles)
+    phi = repair.deferred
+    if phi is None or query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
+        return repair
+    guarded = guard(phi, query.roles)
     if guarded is None:
-        wrong = f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
-        raise FusionError(p.request, wrong)
-    return replace(p, repair=replace(p.repair, deferred=guarded))
+        raise FusionError(asked, f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty")
+    return replace(repair, deferred=guarded)
 
 
 def _some(state: State, p: Plan, d: Definition) -> Expr:
@@ -285,7 +317,7 @@ def _some(state: State, p: Plan, d: Definition) -> Expr:
     return logical_and(*(binary("gt", e, 0) for e in lengths))
 
 
-def _count(d: Definition) -> Expr | None:
+def count(d: Definition) -> Expr | None:
     """How many elements a reduction folds into one."""
     lengths = [d.extents[a] for a in d.reduced]
     if any(variables(e) & set(d.reduced) for e in lengths):

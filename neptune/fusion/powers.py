@@ -17,7 +17,7 @@ from neptune.fusion.monotone import hole
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import Problem, Query, Roles
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, binary, cast, op
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, binary, cast, op, select
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,20 @@ class Exponential:
     exponent: Expr | None
     shift: Expr | None
 
-    def at(self, total: Expr, count: Expr) -> Expr:
-        """The product of `count` elements whose logarithms add up to `total`."""
-        e = total if self.exponent is None else binary("mul", cast(self.exponent, total.dtype), total)
+    def at(self, total: Expr, count: Expr, *, guarded: bool = False) -> Expr:
+        """The product of `count` elements whose logarithms add up to `total`; `guarded`: c ** 0 is 1 for every c."""
+        e = total
+        if self.exponent is not None:
+            by = cast(self.exponent, total.dtype)
+            e = binary("mul", by, total)
+            e = select(binary("ne", by, 0), e, 0) if guarded and not isinstance(by, Const) else e
         if self.shift is not None:
             e = binary("add", e, binary("mul", cast(count, e.dtype), cast(self.shift, e.dtype)))
         return op("exp", e)
 
     def f(self, count: Expr) -> Expr:
         """What waits, over the hole."""
-        return self.at(hole(self.body.dtype), count)
+        return self.at(hole(self.body.dtype), count, guarded=True)
 
 
 def exponential(query: Query, problems: list[Problem]) -> Exponential | None:

@@ -313,6 +313,11 @@ def _sympy(e: Expr, signs: Mapping[str, str | None], build: Mapping[str, Callabl
             raise TypeError(f"{type(e).__name__} is no expression over symbols")
 
 
+def as_sympy(e: Expr, signs: tuple[tuple[str, str | None], ...]) -> Any:
+    """`e`, an expression over symbols, in SymPy."""
+    return _sympy(e, dict(signs), _builders())
+
+
 def _is_zero(e: Any) -> str | None:
     """How e = 0 was shown, or None."""
     import sympy as sp

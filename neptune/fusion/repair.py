@@ -1,8 +1,10 @@
 """Find a repair and prove it, before anything is moved (design §6; paper §4.2, Theorem 4.2, Appendix C).
 
 In order: 0. *defer* every factor of g that depends on r and p alone, to be applied once after the loop;
-1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r').  Anything else is
-refused with the reason.  For `l[i] += exp(s[i, j] - m[i])`::
+1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r'); 2. *moments*: sums about
+means that still change (`fusion.moments`).  Anything else is refused with the reason.
+
+For `l[i] += exp(s[i, j] - m[i])`::
 
     g = exp(c - r)          h = t*exp(r - r')          factor  exp(m_prev[i] - m[i])
 
@@ -18,14 +20,19 @@ Obligations, each of which is proved or the fusion is refused:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
 from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
+from neptune.fusion.inverse import inverse
+from neptune.fusion.moments import Found as FoundMoments
+from neptune.fusion.moments import describe_moments, find_moments
 from neptune.fusion.monotone import choice, masked
 from neptune.fusion.obligations import Candidate, over_steps, prove
 from neptune.fusion.powers import exponential
 from neptune.fusion.prove import Unproved, magnitude, not_negative, sign
+from neptune.fusion.prove_moments import find_rests, prove_moments
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
 from neptune.fusion.scales import scale_degree
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
@@ -104,7 +111,11 @@ def solve(query: Query) -> Repair:
         raise _refusal(query, symbols, problems)
     found = _find(query, problems)
     if found is None:
-        raise _refusal(query, symbols, problems)
+        tried: list[Problem] = []
+        vector = find_moments(query, tried) if query.vector else None
+        if vector is None:
+            raise _refusal(query, symbols, [*tried, *problems])
+        return _about_means(query, symbols, vector)
     factor = _factor(found.rolls, query.dtype)
     for e in (found.deferred, factor):
         if e is not None and query.roles.varies(e):
@@ -129,6 +140,32 @@ def solve(query: Query) -> Repair:
         casts=found.casts,
         assumptions=_assumptions(query, found),
         fold=None if found.power is None else "sum",
+    )
+
+
+def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
+    """The repair of a vector of accumulators."""
+    on_the_way = tuple((name, sign(e, query.roles)) for e, name in symbols.names if not name.startswith("r"))
+    try:
+        obligations = prove_moments(query, found.moments, symbols.apply, on_the_way)
+        rests, records = find_rests(query, found.moments, symbols.apply, on_the_way)
+    except Unproved as e:
+        wrong = f"{e.record.statement} was not proved ({e.record.how})"
+        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
+    return Repair(
+        stage=query.stage,
+        kind="moments",
+        deferred=None,
+        deferred_op="mul",
+        body=found.moments.parts[0].value,
+        factor=None,
+        g=f"g = {pretty(symbols.apply(query.value))}",
+        h=describe_moments(found.moments, symbols.apply),
+        symbols=symbols.text(),
+        obligations=(*obligations, *records),
+        casts=found.casts,
+        assumptions=found.assumptions,
+        moments=replace(found.moments, rests=rests),
     )
 
 
@@ -253,6 +290,8 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
     lines += [f"    … and {len(listed) - 8} more"] if len(listed) > 8 else []
     for p in list(dict.fromkeys(problems))[:3]:
         lines.append(f"{p.strategy}: `{_short(pretty(symbols.apply(p.part)))}`: {p.reason}")
+    if not any(p.strategy == "roles" for p in problems) and (line := _no_inverse(query)) is not None:
+        lines.append(line)
     hints = [p.hint for p in problems if p.hint is not None]
     changing = " and ".join(f"`{p.load.buffer}`" for p in reads) or "its predecessors"
     return FusionError(
@@ -262,6 +301,14 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
         hint=hints[0] if hints else None,
         where=f"{query.stage}: {query.reducer} of {_short(print_expr(query.value), 100)}",
     )
+
+
+def _no_inverse(query: Query) -> str | None:
+    """What Theorem 4.3 would give, where that is no repair."""
+    found = inverse(query)
+    if found is None or found.commute is not None:
+        return None
+    return f"inverse: `{found.h}`: not shown to commute with {query.reducer}"
 
 
 def _reads_line(query: Query, reads: list[Predecessor]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from neptune.ir.expr import Expr, Load, variables, walk
+from neptune.ir.expr import Expr, Load, Var, variables, walk
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Query:
 
     `reducer` is the target's ⊕, `dtype` its accumulator's dtype, `value` its contribution g with the map
     stages between inlined, `varying` the names of the target's reduction loop variables, `count` how many
-    elements it folds (None where that is known inside the loop only).
+    elements it folds (None where that is known inside the loop only), `vector` whether the asker can take a repair
+    of several accumulators at once.
     """
 
     stage: str
@@ -70,6 +71,7 @@ class Query:
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
     count: Expr | None = None
+    vector: bool = False
 
     @property
     def roles(self) -> Roles:
@@ -121,14 +123,89 @@ class ObligationRecord:
 
 
 @dataclass(frozen=True)
-class Repair:
-    """A solved and proved repair of one accumulator (Definition 4.1 for a 1×1 rescaling).
+class Shift:
+    """What is subtracted from what varies, a mean: ρ.
 
-    `kind` is "none" (nothing is rolled) or "rescale", where h(t, r, r') = t * `factor` is applied to the
-    accumulator before each fold; `factor` reads `previous(load)` as r and `load` as r'.  `body` is what is
-    folded instead of g.  `deferred` (or None) is applied once after the loop: X = acc * deferred or
-    acc + deferred by `deferred_op`, "mul" or "add", and by "apply" X = f(acc), f = `deferred` being an
-    expression over `monotone.HOLE`; `fold` is then the reducer of what is folded, if not the target's own ⊕.
+    `load` stands for it in `Moments`; `value` is what it is at the end, `running` on the way, over the values
+    that the predecessors then have, `COUNT` and `load`, which is ρ before this step.  `helpers` are sums that it
+    reads besides, with what they fold.
+    """
+
+    load: Load
+    value: Expr
+    running: Expr
+    helpers: tuple[tuple[Load, Expr], ...] = ()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One accumulator, T = Σ `value`; `repaired` is T with another ρ, or None where it reads none.
+
+    `repaired` is over `moment(k)`, the accumulators, `step(k)`, ρ' - ρ, and `FOLDED`. `counted`: the value is
+    the same for every element, so that T is a multiple of their number and needs no accumulator.
+    """
+
+    value: Expr
+    repaired: Expr | None
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Accumulator `part` is 0 at the end if the mean `shift` is exact: it is off by part / `divisor`."""
+
+    shift: int
+    part: int
+    divisor: Expr
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A vector of accumulators about running means, which are repaired together.
+
+    `total` is what comes of them; before that `rests` move them once more, by what rounding left the means off,
+    and the first of them is at `least` 0 where its value never is negative.
+    """
+
+    shifts: tuple[Shift, ...]
+    parts: tuple[Moment, ...]
+    total: Expr
+    rests: tuple[Rest, ...] = ()
+    least: bool = False
+
+    def multiplied(self) -> list[Expr]:
+        """What is folded into the accumulators that others are repaired with."""
+        read = frozenset[str]().union(*(variables(m.repaired) for m in self.parts if m.repaired is not None))
+        return [m.value for k, m in enumerate(self.parts) if moment(k, m.value.dtype).name in read and k > 0]
+
+
+COUNT = Var("%count")
+"""How many elements have been folded at the end of this step."""
+FOLDED = Var("%folded")
+"""How many elements have been folded before this step."""
+ALL = Var("%all")
+"""How many elements there are."""
+
+
+def moment(k: int, dtype: str) -> Var:
+    """The accumulator of `Moments.parts[k]`."""
+    return Var(f"%t{k}", dtype)
+
+
+def step(k: int, dtype: str) -> Var:
+    """ρ' - ρ of `Moments.shifts[k]`."""
+    return Var(f"%d{k}", dtype)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A solved and proved repair of one accumulator (Definition 4.1), or of a vector of them.
+
+    `kind` is "none" (nothing is rolled), "moments", of which `moments` says all, or "rescale", where
+    h(t, r, r') = t * `factor` is applied to the accumulator before each fold; `factor` reads `previous(load)` as r
+    and `load` as r'.  `body` is what is folded instead of g.  `deferred` (or None) is applied once after the loop:
+    X = acc * deferred or acc + deferred by `deferred_op`, "mul" or "add", and by "apply" X = f(acc), f = `deferred`
+    being an expression over `monotone.HOLE`; `fold` is then the reducer of what is folded, if not the target's own ⊕.
     `g` and `h` are text over `symbols`; `casts` names
     the float casts that the proof passed through and the code keeps; `assumptions` say what is not proved.
     """
@@ -146,6 +223,7 @@ class Repair:
     casts: tuple[str, ...] = field(default=())
     assumptions: tuple[str, ...] = field(default=())
     fold: str | None = None
+    moments: Moments | None = None
 
 
 def previous(load: Load) -> Load:

@@ -23,8 +23,12 @@ from dataclasses import replace
 from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
+from neptune.fusion.emit_moments import emit_moments
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
+from neptune.fusion.roles import Repair
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import loads
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
 from neptune.schedule.state import Decision, Loop, State
@@ -34,8 +38,13 @@ def rolling_update(state: State, target: str, ref: Loop) -> State:
     """Fuse `target` under `ref` with a proved repair; raises FusionError with its reason otherwise."""
     state.path(target)
     p = plan(state, target, ref)
-    state, value = bring_in(state, p)
-    state = settle(sweep(emit(state, p, value), p))
+    finite = _finite(state, p)
+    if p.repair.moments is not None:
+        state = emit_moments(state, p, p.repair.moments)
+    else:
+        state, value = bring_in(state, p)
+        state = emit(state, p, value)
+    state = settle(sweep(state, p))
     left = [o for o in state.program.owes if o.stage == target]
     if left:
         raise FusionError(
@@ -43,7 +52,7 @@ def rolling_update(state: State, target: str, ref: Loop) -> State:
             f"it reads what a reduction of its own inside `{left[0].loop}` makes of `{left[0].on}`: no repair reaches "
             "through that",
         )
-    return state.note(_decision(p))
+    return state.note(_decision(p, finite))
 
 
 def settle(state: State) -> State:
@@ -68,20 +77,49 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
     return bool(readers) and loop is not None and inside and not open_ones.intersection(readers)
 
 
-def _decision(p: Plan) -> Decision:
+def _finite(state: State, p: Plan) -> tuple[str, ...]:
+    """The inputs that steps of a mean are made of, or multiplied by: an infinite one would make NaN of what is infinite."""
+    if p.repair.moments is None:
+        return ()
+    means = {pre.load.buffer for pre in p.query.predecessors}
+    shifted = {x.buffer for s in p.repair.moments.shifts for x in loads(s.value) if x.buffer in means}
+    multiplied = _inputs(state, {x.buffer for e in p.repair.moments.multiplied() for x in loads(e)})
+    return tuple(sorted(multiplied | _inputs(state, shifted)))
+
+
+def _inputs(state: State, buffers: set[str]) -> set[str]:
+    """The inputs of floats that these are computed from."""
+    floats = {b.name for b in state.program.inputs if is_float(b.dtype)}
+    seen, todo = set[str](), list(buffers)
+    for buffer in todo:
+        writer = state.writer(buffer)
+        if buffer not in seen and writer is not None:
+            todo += [x.buffer for x in state.definitions[writer].reads()]
+        seen.add(buffer)
+    return seen & floats
+
+
+def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     r = p.repair
-    details = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
+    rolled = r.factor is not None or r.moments is not None
+    verdict = "rolled" if rolled else "deferred" if r.deferred is not None else "fused"
+    names = " and ".join(p.frontier.predecessors)
+    reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
+    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite)
+
+
+def details(r: Repair, finite: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """g, h, what waits, every proof, and what is assumed (inputs `finite` to be finite), for explain()."""
+    lines = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
     if r.deferred is not None:
         what = (
             f"f(t) = {print_expr(shown(r.deferred))}"
             if r.deferred_op == "apply"
             else f"{r.deferred_op} {print_expr(r.deferred)}"
         )
-        details.append(f"deferred: {what}, applied once behind the loop")
-    details += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
-    details += [f"cast kept: {c}" for c in r.casts]
-    details += [f"assumed, not proved: {a}" for a in r.assumptions]
-    verdict = "rolled" if r.factor is not None else "deferred" if r.deferred is not None else "fused"
-    names = " and ".join(p.frontier.predecessors)
-    reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", tuple(details))
+        lines.append(f"deferred: {what}, applied once behind the loop")
+    lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
+    lines += [f"cast kept: {c}" for c in r.casts]
+    assumed = [*r.assumptions, *([f"{', '.join(finite)}: finite numbers"] if finite else [])]
+    lines += [f"assumed, not proved: {a}" for a in assumed]
+    return tuple(lines)

@@ -9,7 +9,7 @@ from neptune.errors import NeptuneError, RecordError
 from neptune.fusion.privatize import privatize
 from neptune.ir.program import Program
 from neptune.schedule.checked import is_primitive, primitive
-from neptune.schedule.schedule import ScheduleBase
+from neptune.schedule.schedule import Factor, ScheduleBase, as_factor
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step
 
@@ -28,6 +28,33 @@ class Schedule(ScheduleBase):
         from neptune.fusion.rolling_update import rolling_update
 
         self._commit(rolling_update(self._state, stage, loop), "rolling_update", stage, loop)
+
+    @primitive
+    def split_k(self, loop: Loop, parts: str | int, multiple_of: Factor = 1) -> Loop:
+        """Fold a reduction's axis, with everything that is computed for it per element, in independent parts, and
+        combine these with proved repairs (paper §4.3).
+
+        `for i: for j in [0, n): l: l[i] += …` → `for z: for i: for j in [z*C, min(z*C + C, n)): l_split: l_split[z, i]
+        += …` and `for i: for z: l: l[i] += l_split[z, i] * exp(m_split[z, i] - m[i])`. Comes before anything else;
+        returns the loop over the parts. `parts` is a number, or the name of a parameter that each call chooses; a part
+        holds a multiple of `multiple_of` elements (C). Raises FusionError, with the reason, where no repair is proved.
+        """
+        from neptune.fusion.split_k import split_k
+
+        state, over = split_k(self._state, loop, parts, as_factor(multiple_of))
+        self._commit(state, "split_k", loop, parts, multiple_of)
+        return over
+
+    @primitive
+    def write_directly(self, loop: Loop) -> None:
+        """Let the kernel that folds the parts of `split_k` write the results itself where there is one part.
+
+        `loop` is the loop over the parts, bound to the grid. The test is made on the device; the kernels that combine
+        parts have nothing to do then. Raises FusionError where a result needs more than the part's own.
+        """
+        from neptune.fusion.direct import write_directly
+
+        self._commit(write_directly(self._state, loop), "write_directly", loop)
 
     @primitive
     def privatize(self, stage: str, loop: Loop) -> None:

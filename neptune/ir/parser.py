@@ -288,13 +288,13 @@ class _Line:
         return buffer
 
     def scalar(self) -> Scalar:
+        """The line without `upto`, whose sizes may be declared further down."""
         name = self.name()
         self.expect(":")
         dtype = self.dtype()
         lo = self.integer() if self.accept("lo") else None
         hi = self.integer() if self.accept("hi") else None
         divisor = self.integer() if self.accept("divisor") else 1
-        self.end()
         return Scalar(name, dtype, lo, hi, divisor)
 
     def tunable(self) -> Tunable:
@@ -303,8 +303,9 @@ class _Line:
         self.expect("in", "{")
         return Tunable(name, self.list_of(self.integer, "}"))
 
-    def covers(self, env: Env) -> Expr | None:
-        size = self.expr(env) if self.accept("covers") else None
+    def size(self, word: str, env: Env) -> Expr | None:
+        """The size behind a word, where that stands at the end of the line."""
+        size = self.expr(env) if self.accept(word) else None
         self.end()
         return size
 
@@ -377,10 +378,13 @@ class _ProgramReader:
         line.expect("body", ":")
         line.end()
         # Buffers are printed before the sizes in their shapes, so those are read first.
-        scalars = tuple(x.scalar() for x in groups["scalar"])
+        numbers = [x.scalar() for x in groups["scalar"]]
         plain = [x.tunable() for x in groups["tunable"]]
-        env = Env(parameter_names(scalars, plain))
-        tunables = tuple(replace(t, covers=x.covers(env)) for t, x in zip(plain, groups["tunable"], strict=True))
+        env = Env(parameter_names(numbers, plain))
+        scalars = tuple(replace(s, upto=x.size("upto", env)) for s, x in zip(numbers, groups["scalar"], strict=True))
+        tunables = tuple(
+            replace(t, covers=x.size("covers", env)) for t, x in zip(plain, groups["tunable"], strict=True)
+        )
         buffers = {word: tuple(x.buffer(env) for x in groups[word]) for word in ("in", "out", "temp")}
         owes = tuple(x.owe() for x in groups["owes"])
         env = Env(env.variables, {b.name: b.dtype for group in buffers.values() for b in group})

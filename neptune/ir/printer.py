@@ -132,7 +132,8 @@ def print_program(program: Program) -> str:
         text = f"  scalar {s.name}: {DTYPES[s.dtype].short}"
         text += "" if s.lo is None else f" lo {s.lo}"
         text += "" if s.hi is None else f" hi {s.hi}"
-        lines.append(text + ("" if s.divisor == 1 else f" divisor {s.divisor}"))
+        text += "" if s.divisor == 1 else f" divisor {s.divisor}"
+        lines.append(text + ("" if s.upto is None else f" upto {print_expr(s.upto)}"))
     for t in program.tunables:
         text = f"  tunable {t.name} in {{{', '.join(map(str, t.candidates))}}}"
         lines.append(text + ("" if t.covers is None else f" covers {print_expr(t.covers)}"))

@@ -44,13 +44,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A scalar argument or symbolic size with inclusive bounds and a known divisor."""
+    """A scalar argument or symbolic size with inclusive bounds and a known divisor.
+
+    Where `upto` is given it is no argument: each launch chooses it, sensibly at most that (any value ≥ `lo` is right).
+    """
 
     name: str
     dtype: str = "int32"
     lo: int | None = None
     hi: int | None = None
     divisor: int = 1
+    upto: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

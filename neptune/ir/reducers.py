@@ -10,6 +10,8 @@ Being a choice by a total order they are associative and commutative, whatever t
 identity is the last of all pairs, (-inf, the highest index): any element wins against it, also one of -inf, and
 what a row of fewer than k elements lacks reads so.  An element's own index must be below the highest integer.
 The parts of `top<k>` are its k values, best first, then their k indices.
+
+`lse` folds pairs (m, l) that stand for l·e^m, a sum of exponentials that keeps its range: of an element x, (x, 1).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from math import inf
 from typing import TypeAlias
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, Var, binary, eq, logical_and, logical_or, ne, select
+from neptune.ir.expr import Const, Expr, Var, binary, cast, eq, logical_and, logical_or, ne, op, select
 
 MAX_K = 8
 Pair: TypeAlias = tuple[Expr, Expr]
@@ -42,7 +44,8 @@ class Reducer:
     """One row. `monotone` says which way the state can only move as values are folded in: +1 up, -1 down.
 
     `op` is the operator that folds one value into another, `word` what the result is called; a reducer of pairs has
-    none, but `best`, the comparison by which it chooses ("gt" or "lt").
+    none, but `best`, the comparison by which it chooses ("gt" or "lt"). `leads`: the reducer that its first part by
+    itself folds with, where there are several.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Reducer:
     op: str = ""
     word: str = ""
     best: str = ""
+    leads: str = ""
 
 
 def _number(value: float, dtype: str) -> tuple[Const]:
@@ -166,7 +170,26 @@ def _merge(best: str, k: int) -> Callable[[Sequence[Expr], Sequence[Expr]], Comb
 
 
 def _choice(name: str, best: str, k: int) -> Reducer:
-    return Reducer(name, f"{name}=", 2 * k, _identity(best, k), _merge(best, k), idempotent=k == 1, best=best)
+    leads = {"gt": "max", "lt": "min"}[best]
+    merge = _merge(best, k)
+    return Reducer(name, f"{name}=", 2 * k, _identity(best, k), merge, idempotent=k == 1, best=best, leads=leads)
+
+
+# --- sums of exponentials -----------------------------------------------------------------------
+
+
+def _no_exponentials(top: str, total: str) -> tuple[Const, ...]:
+    return (*_number(DTYPES[top].lowest, top), *_number(0, total))
+
+
+def _add_exponentials(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
+    """(m, l) ⊕ (m', l') = (M, l·exp(m - M) + l'·exp(m' - M)) with M = max(m, m', lowest): two of -inf make 0."""
+    (m, s), (x, y) = state, value
+    top, left, right = (Var(f"%{k}", m.dtype) for k in range(3))
+    highest = binary("max", binary("max", m, x), _number(DTYPES[m.dtype].lowest, m.dtype)[0])
+    lets = ((top, highest), *((v, op("exp", binary("sub", a, top))) for v, a in ((left, m), (right, x))))
+    total = binary("add", binary("mul", s, cast(left, s.dtype)), binary("mul", y, cast(right, s.dtype)))
+    return Combined(lets, (top, total))
 
 
 def top_k(k: int) -> Reducer:
@@ -182,6 +205,7 @@ _ROWS = (
     _choice("argmax", "gt", 1),
     _choice("argmin", "lt", 1),
     *(_choice(f"top{k}", "gt", k) for k in range(1, MAX_K + 1)),
+    Reducer("lse", "lse=", 2, _no_exponentials, _add_exponentials, leads="max"),
 )
 REDUCERS = {row.name: row for row in _ROWS}
 BY_SYMBOL = {row.symbol: row for row in _ROWS}

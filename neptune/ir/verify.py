@@ -15,8 +15,23 @@ from dataclasses import dataclass, field, replace
 
 from neptune.errors import InternalError
 from neptune.ir.decompose import decompose
-from neptune.ir.dtypes import DTYPES, is_int
-from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, children, loads, op, variables
+from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.expr import (
+    OPS,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    children,
+    conjuncts,
+    eq,
+    loads,
+    op,
+    variables,
+)
 from neptune.ir.parser import LITERALS, NAME, parameter_names
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
@@ -37,7 +52,7 @@ from neptune.ir.program import (
 )
 from neptune.ir.reducers import REDUCERS, Reducer
 
-HELPERS = re.compile(r".*_(init|repair)\d*")
+HELPERS = re.compile(r".*_(init|repair|direct)(_?\d+)?")
 """One writer: beside its one defining stage, a buffer may be written by stages of these names."""
 SCOPES = ("global", "tile")
 SHOWN = 20
@@ -199,7 +214,8 @@ def _check_buffer(b: Buffer, names: Mapping[str, str], buffers: Mapping[str, Buf
 
 @dataclass(frozen=True)
 class _Scope:
-    """What a statement can see. `grid`: the grid loops around it; `outside`: how many of them are around an alloc."""
+    """What a statement can see. `grid`: the grid loops around it that have more than one iteration here; `extents`:
+    how many; `outside`: how many of those loops are around an alloc."""
 
     names: Mapping[str, str]
     buffers: Mapping[str, Buffer]
@@ -207,6 +223,14 @@ class _Scope:
     grid: tuple[str, ...] = ()
     serial: bool = False
     outside: Mapping[str, int] = field(default_factory=dict)
+    extents: Mapping[str, Expr] = field(default_factory=dict)
+
+    def under(self, pred: Expr) -> _Scope:
+        """The scope where a predicate holds: `if NUM_SPLITS == 1:` is inside one iteration of that loop."""
+        parts = conjuncts(pred)
+        once = {v for v, n in self.extents.items() if eq(n, 1) in parts}
+        # A loop keeps its place: buffers count those around them.
+        return replace(self, grid=tuple("" if v in once else v for v in self.grid))
 
 
 def _body(program: Program) -> Iterator[str]:
@@ -226,7 +250,7 @@ def _check_stmt(s: Stmt, scope: _Scope) -> Iterator[str]:
         case If(pred, body):
             yield from check_predicate("condition", pred)
             yield from check_expr(pred, scope.names, scope.buffers)
-            yield from _check_stmt(body, scope)
+            yield from _check_stmt(body, scope.under(pred))
         case Alloc(buffer, body):
             if buffer.name in scope.buffers:
                 yield f"alloc {buffer.name} shadows a buffer of that name"
@@ -257,7 +281,9 @@ def _check_for(s: For, scope: _Scope) -> Iterator[str]:
     for fact in s.facts:
         yield from check_predicate(f"fact of loop {s.var},", fact)
         yield from check_expr(fact, names, scope.buffers)
-    yield from _check_stmt(s.body, replace(scope, names=names, grid=around, serial=scope.serial or not grid))
+    extents = {**scope.extents, s.var: s.hi} if grid else scope.extents
+    inside = replace(scope, names=names, grid=around, serial=scope.serial or not grid, extents=extents)
+    yield from _check_stmt(s.body, inside)
 
 
 def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
@@ -281,7 +307,7 @@ def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
         if buffer not in scope.outside and buffer in scope.buffers and scope.buffers[buffer].scope == "tile":
             continue
         for var in scope.grid[scope.outside.get(buffer, 0) :]:
-            if var not in used:
+            if var and var not in used:
                 yield f"{buffer} is written by every iteration of grid loop {var}, which its index does not use"
     for buffer, parts in _typed_values(action):
         if buffer in scope.buffers:
@@ -312,6 +338,15 @@ def _check_reducer(action: Update) -> Iterator[str]:
             yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
     if reducer.best and set(widths.values()) == {reducer.width}:
         yield from _check_choice(reducer, action)
+    if reducer.name == "lse" and set(widths.values()) == {reducer.width}:
+        yield from _check_exponentials(action)
+
+
+def _check_exponentials(action: Update) -> Iterator[str]:
+    """A sum of exponentials folds pairs of floats."""
+    dtypes = {v.dtype for v in action.values}
+    if len(dtypes) > 1 or not all(map(is_float, dtypes)):
+        yield f"reducer lse folds pairs of one float dtype, not {', '.join(sorted(dtypes))}"
 
 
 def _check_choice(reducer: Reducer, action: Update) -> Iterator[str]:

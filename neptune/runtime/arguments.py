@@ -234,6 +234,20 @@ class Signature:
         raise ShapeError(f"call of kernel `{self.program.name}`", wrong, legal=legal, hint=hint, where=str(self))
 
 
+def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -> dict[str, int | float]:
+    """Every size of a call by name; ShapeError for one that is missing, unknown or no size."""
+    names = [s.name for s in program.scalars if not is_float(s.dtype)]
+    for name, value in given.items():
+        if name not in names:
+            raise ShapeError(asked, f"it has no size `{name}`", legal=names)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ShapeError(asked, f"{name}={value!r} is no size", legal=("a positive integer",))
+    missing = [n for n in names if n not in given]
+    if missing:
+        raise ShapeError(asked, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+    return {n: int(v) for n, v in given.items()}
+
+
 def _layout(t: Any) -> Any:
     """What the checks look at; of what is no dense tensor, something that has never passed."""
     if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested:

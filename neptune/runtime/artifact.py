@@ -62,6 +62,11 @@ class Artifact:
         return dict(self.explanation["params"])
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        """The numbers that each launch chooses."""
+        return tuple(self.explanation["chosen"])
+
+    @property
     def bounds(self) -> dict[str, int]:
         return dict(self.explanation["bounds"])
 
@@ -195,7 +200,7 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
     made = Artifact(manifest["kernel"], programs, "\n".join(manifest["declarations"]) + "\n", modules)
     # Whatever a kernel reads off it later is there.
-    _ = made.name, made.target, made.template, made.params, made.bounds, made.shapes, made.facts
+    _ = made.name, made.target, made.template, made.params, made.chosen, made.bounds, made.shapes, made.facts
     return made
 
 

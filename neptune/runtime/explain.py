@@ -23,7 +23,8 @@ PROVED = "proved "
 HEADINGS = {
     "template": "template",
     "rolling_update": "reductions",
-    "split_k_update": "reductions",
+    "split_k": "reductions folded in parts",
+    "write_directly": "reductions folded in parts",
     "privatize": "reductions",
     "partition": "loops cut by their masks",
 }
@@ -43,6 +44,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
+        "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
         "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],
         "kernels": [

@@ -29,6 +29,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    is_rest,
     stmt_exprs,
     tile_walk,
     walk_stmts,
@@ -184,7 +185,7 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
             case Branch(_, inner):
                 # A branch that ends a loop's range reads what no iteration of the loop has read.
                 inside = _count(inner, buffer, known)
-                if previous is not None and _continues(s, previous):
+                if is_rest(previous, s):
                     pieces.append(inside)
                 else:
                     total += inside
@@ -197,12 +198,6 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
             case _:
                 pass
     return total + max(pieces, default=0)
-
-
-def _continues(branch: Branch, loop: Loop) -> bool:
-    """Whether a branch is the last, partial iteration of a loop: `if hi < end`."""
-    pred = branch.pred
-    return getattr(pred, "name", None) == "lt" and getattr(pred, "args", (None,))[0] == loop.hi
 
 
 def _starts_behind(lo: Expr, end: Expr) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
@@ -18,14 +18,18 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
-from neptune.runtime.arguments import Signature
+from neptune.runtime.arguments import Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
+from neptune.runtime.chosen import Chosen
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.facts import Facts
 from neptune.runtime.launch import Launch, Target, free_scalars, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
-from neptune.runtime.plans import Plans, Specialisation
+from neptune.runtime.plans import NOTHING, Plans, Special, Specialisation
 from neptune.runtime.products import check_products, products
+from neptune.runtime.workspace import Place, deal, places
+from neptune.runtime.workspace import check as check_workspace
+from neptune.runtime.workspace import size as bytes_of
 from neptune.versions import versions
 
 if TYPE_CHECKING:
@@ -50,6 +54,9 @@ class Kernel:
         o = kernel(q, k, v)                     # q, k, v: float16 [batch, heads, length, 128]
         kernel(q, k, v, out=o)
 
+    `workspace=` is memory for temporaries that the caller owns (see `workspace`), `params=` gives the numbers that
+    launches choose, such as {"NUM_SPLITS": 8}: nothing is compiled anew for them.
+
     Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
     """
 
@@ -64,22 +71,64 @@ class Kernel:
         self._signature = Signature(self._loops, self._target.device, artifact.bounds)
         self._plans = Plans(len(self._loops.inputs), [is_float(s.dtype) for s in self._signature.free])
         self._compiled: dict[Target, list[Compiled]] = {}
-        self._modules = Modules(artifact.modules, artifact.declarations, artifact.params)
+        tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen}
+        self._modules = Modules(artifact.modules, artifact.declarations, tiles)
 
     @public
-    def __call__(self, *args: Any, out: Any = None) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        done = self._plans.replay(args, out)
+    def __call__(
+        self, *args: Any, out: Any = None, workspace: Any = None, params: Mapping[str, int] | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        special = NOTHING if workspace is None and params is None else Special(workspace, params)
+        done = self._plans.replay(args, out, special)
         if done is not None:
             return done
         call = self._signature.bind(args, out)
         if is_empty(self._loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self._loops, call.inputs, call.outputs, call.scalars)
         else:
-            check_products(self.program, self._products, call.scalars)
-            plan = self._launch(call.inputs, call.outputs, call.scalars)
+            device = call.outputs[0].device
+            scalars = {**call.scalars, **self._chosen.numbers(self._sizes(call.scalars), device, params)}
+            check_products(self.program, self._products, scalars)
+            own: dict[str, torch.Tensor] = {}
+            if workspace is not None:
+                found = self._places(scalars)
+                others = (*call.inputs, *call.outputs)
+                check_workspace(workspace, bytes_of(found), device, others, f"call of kernel `{self.name}`")
+                own = dict(zip((p.name for p in found), deal(workspace, found), strict=True))
+            plan = self._launch(call.inputs, call.outputs, scalars, own)
             if plan is not None:
-                self._plans.learn(args, out, plan)
+                self._plans.learn(args, out, plan, special)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    @public
+    def workspace(self, **sizes: int) -> int:
+        """The bytes that a call with these sizes needs for temporaries: what `workspace=` of a call must hold.
+
+        Sizes that are not named are those of `bounds`. With bounds for the sizes that decide the number of parts, calls
+        up to them need no more than the call at them; without, a smaller call may choose more parts. On a GPU, for the
+        present one. Raises ShapeError where a size is missing, or no size.
+
+            kernel = neptune.compile(prefill_global(), "flash_decoding", bounds={"s_kv": 65536})
+            memory = torch.empty(kernel.workspace(batch=8, heads=32, s_q=1), dtype=torch.uint8, device="cuda")
+            kernel(q, k, v, workspace=memory)
+        """
+        full = checked_call_sizes(self._loops, {**self._artifact.bounds, **sizes}, f"workspace of kernel `{self.name}`")
+        device = torch.device(self._target.device)
+        return bytes_of(self._places({**full, **self._chosen.numbers(self._sizes(full), device)}))
+
+    def _sizes(self, scalars: Mapping[str, int | float]) -> dict[str, int | float]:
+        """The sizes of a call and the tiles that it uses."""
+        return {**scalars, **covers(self._modules.declared, scalars), **self._modules.params}
+
+    def _places(self, scalars: Mapping[str, int | float]) -> tuple[Place, ...]:
+        return places(self._modules.declared.temporaries, self._sizes(scalars))
+
+    @cached_property
+    def _chosen(self) -> Chosen:
+        artifact = self._artifact
+        given = {n: v for n, v in artifact.params.items() if n in artifact.chosen}
+        grids = [k["grid"] for k in artifact.explanation["kernels"]]
+        return Chosen(self._modules.declared, grids, artifact.bounds, given)
 
     def __repr__(self) -> str:
         return f"<neptune.Kernel {self._signature} for {self.target}>"

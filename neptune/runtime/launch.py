@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
@@ -23,8 +24,11 @@ LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
 Params: TypeAlias = Mapping[str, int]
 Scalars: TypeAlias = Mapping[str, "int | float"]
-Launch: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], Scalars], "Plan | None"]
-"""(inputs, outputs, every scalar by name) → the outputs are written; on a GPU, how to do it again."""
+Temporaries: TypeAlias = Mapping[str, torch.Tensor]
+Launch: TypeAlias = Callable[..., "Plan | None"]
+"""(inputs, outputs, every scalar by name, temporaries in a caller's memory) → the outputs are written; on a GPU, how to
+do it again. The other targets have temporaries of their own."""
+NONE: Temporaries = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,9 @@ def _on_llvm(fused: Program, params: Params) -> Launch:
     LOG.info("`%s` compiled by LLVM, %.0f ms", fused.name, 1e3 * (time.perf_counter() - start))
     tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
+    def launch(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
+    ) -> Plan | None:
         kernel(inputs, outputs, scalars, tunables)
         return None
 
@@ -121,7 +127,9 @@ def _interpreted(fused: Program, modules: Modules) -> Launch:
 
     free = free_scalars(fused)
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
+    def launch(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
+    ) -> Plan | None:
         tensors = [*inputs, *outputs]
         source = modules.source(modules.form(tensors, scalars, "pointer"))
         run_interpreted(source, fused.name, tensors, [scalars[n] for n in free], modules.params)
@@ -149,7 +157,9 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     keywords = dict(modules.params)
     loaded: dict[Form, Callable[..., None]] = {}
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars) -> Plan | None:
+    def launch(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
+    ) -> Plan | None:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
         form = modules.form(tensors, scalars, present.loads)
@@ -161,10 +171,12 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         with torch.cuda.device(outputs[0].device):
             enter_thread()
             try:
-                run(*tensors, *numbers, **keywords)
+                run(*tensors, *numbers, **own, **keywords)
             except TritonError as error:
                 raise _not_compiled(f"run `{fused.name}` on {present} with {keywords}", error) from None
-            plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)])
+            # The first temporary lies at the start of the caller's memory.
+            memory = min((t.data_ptr() for t in own.values()), default=None)
+            plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
         if fresh:
             # Triton compiles in the first launch.
             LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))

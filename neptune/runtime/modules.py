@@ -64,11 +64,14 @@ def all_modules(tiles: TileProgram, header: str) -> dict[str, Addressing]:
     return {loads: addressing(tiles, header, loads) for loads in LOADS}
 
 
+def parameters(tiles: TileProgram) -> Program:
+    """The parameters of a TileProgram as a Program without a body."""
+    return Program(tiles.name, tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables, Seq(()))
+
+
 def declarations(tiles: TileProgram) -> str:
-    """The parameters of a TileProgram as the text of a Program without a body."""
-    return str(
-        Program(tiles.name, tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables, Seq(()))
-    )
+    """`parameters` as text."""
+    return str(parameters(tiles))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from neptune.runtime.workspace import view
+
 Key: TypeAlias = tuple[Any, ...]
 Hole: TypeAlias = "tuple[int, int, tuple[type, dict[str, Any]] | None]"
 PLAIN = (Tensor, Parameter)
@@ -47,6 +49,27 @@ class Block:
 
     def make(self) -> Tensor:
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What a call may ask for beside its arguments: memory for temporaries, and numbers that launches choose."""
+
+    workspace: Any = None
+    params: Any = None
+
+    def key(self) -> list[Any] | None:
+        """What a plan depends on of it; None where the long way has to look."""
+        if self.workspace is None and self.params is None:
+            return []
+        own = [] if self.workspace is None else key_of((self.workspace,))
+        asked = {} if self.params is None else self.params
+        if own is None or not isinstance(asked, dict) or any(type(v) is not int for v in asked.values()):
+            return None
+        return ["special", *own, *sorted(asked.items())]
+
+
+NOTHING = Special()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +114,8 @@ class Step:
 class Plan:
     """Launches to repeat. Arguments are numbered: inputs, outputs, floating-point scalars, temporaries.
 
-    `spans` are the bytes from the first to the last element of each input and output.
+    `spans` are the bytes from the first to the last element of each input and output, `offsets` where each temporary
+    lies in the caller's workspace, None where the plan allocates them.
     """
 
     steps: tuple[Step, ...]
@@ -101,8 +125,11 @@ class Plan:
     device: int
     driver: Any
     knobs: Any
+    offsets: tuple[int, ...] | None = None
 
-    def run(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]) -> bool:
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float], workspace: Any = None
+    ) -> bool:
         """Launch everything on the current stream; False, with nothing done, where a profiler wants to see launches."""
         knobs = self.knobs
         enter_thread()
@@ -111,15 +138,21 @@ class Plan:
             return False
         if self.driver.get_current_device() != self.device:
             with torch.cuda.device(self.device):
-                self._launch(inputs, outputs, scalars)
+                self._launch(inputs, outputs, scalars, workspace)
         else:
-            self._launch(inputs, outputs, scalars)
+            self._launch(inputs, outputs, scalars, workspace)
         return True
 
-    def _launch(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]) -> None:
+    def _launch(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float], workspace: Any
+    ) -> None:
         stream = self.driver.get_current_stream(self.device)
         given = [*inputs, *outputs, *scalars]
-        if self.temporaries:
+        if self.offsets is not None:
+            given += [
+                view(workspace, at, t.shape, t.dtype) for at, t in zip(self.offsets, self.temporaries, strict=True)
+            ]
+        elif self.temporaries:
             given += [t.make() for t in self.temporaries]
         for s in self.steps:
             values = list(s.values)
@@ -180,31 +213,39 @@ class Plans:
         self._compiled: dict[str, Specialisation] = {}
         self._lock = threading.Lock()
 
-    def replay(self, args: Sequence[Any], out: Any) -> Tensor | tuple[Tensor, ...] | None:
+    def replay(self, args: Sequence[Any], out: Any, special: Special = NOTHING) -> Tensor | tuple[Tensor, ...] | None:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""
         if not self._plans:  # a target without plans, or the first call
             return None
         given = _given(out)
         inputs = args[: self._count]
-        key = None if given is None else self._key(args, given)
+        key = None if given is None else self._key(args, given, special)
         plan = None if key is None else self._plans.get(key)
-        if given is None or plan is None or (given and not _apart((*inputs, *given), plan.spans, self._count)):
+        if given is None or plan is None:
+            return None
+        own = () if special.workspace is None else (special.workspace,)
+        if (given or own) and not self._separate(plan, (*inputs, *given), own):
             return None
         outputs = tuple(given) or tuple([b.make() for b in plan.outputs])
         floats = [s for s in args[self._count :] if type(s) is float]
-        if not plan.run(inputs, outputs, floats):
+        if not plan.run(inputs, outputs, floats, special.workspace):
             return None
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _separate(self, plan: Plan, tensors: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
+        """Whether nothing that is written lies on top of anything else."""
+        spans = (*plan.spans[: len(tensors)], *(t.numel() for t in own))
+        return _apart((*tensors, *own), spans, self._count)
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
         """What Triton has compiled for the calls so far, in order."""
         return tuple(self._compiled.values())
 
-    def learn(self, args: Sequence[Any], out: Any, plan: Plan) -> None:
+    def learn(self, args: Sequence[Any], out: Any, plan: Plan, special: Special = NOTHING) -> None:
         """Keep the plan of a call that the long way has carried out."""
         given = _given(out)
-        key = None if given is None else self._key(args, given)
+        key = None if given is None else self._key(args, given, special)
         with self._lock:
             for step in plan.steps:
                 if step.compiled.hash not in self._compiled:
@@ -214,13 +255,15 @@ class Plans:
                     self._plans.pop(next(iter(self._plans)))
                 self._plans[key] = plan
 
-    def _key(self, args: Sequence[Any], out: Sequence[Any]) -> Key | None:
+    def _key(self, args: Sequence[Any], out: Sequence[Any], special: Special) -> Key | None:
         """None where only the long way can tell."""
         if len(args) != self._count + len(self._types):
             return None
         key = key_of((*args[: self._count], *out))
-        if key is None:
+        extra = None if key is None else special.key()
+        if key is None or extra is None:
             return None
+        key += extra
         for s, kind in zip(args[self._count :], self._types, strict=True):
             if type(s) is not kind:
                 return None
@@ -285,11 +328,16 @@ def recording(launch: Callable[..., None], kind: type) -> tuple[Callable[..., No
 
 
 def make_plan(
-    recorded: Sequence[Recorded], inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float]
+    recorded: Sequence[Recorded],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    start: int | None = None,
 ) -> Plan | None:
     """The plan of a call's launches; None where a launch has an argument that this does not understand.
 
-    The scalars must be distinct objects: they are recognised by identity.
+    The scalars must be distinct objects: they are recognised by identity. `start` is the address of the caller's
+    workspace, where the temporaries lie in one.
     """
     from triton import knobs
     from triton.runtime.driver import driver
@@ -306,7 +354,8 @@ def make_plan(
     active = driver.active
     made = tuple(Block.like(t) for t in temporaries)
     spans = tuple(_span(t) for t in (*inputs, *outputs))
-    return Plan(tuple(steps), blocks, made, spans, active.get_current_device(), active, knobs.runtime)
+    offsets = None if start is None else tuple(t.data_ptr() - start for t in temporaries)
+    return Plan(tuple(steps), blocks, made, spans, active.get_current_device(), active, knobs.runtime, offsets)
 
 
 def _step(r: Recorded, known: Sequence[Any], temporaries: list[Tensor]) -> Step | None:

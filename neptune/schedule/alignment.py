@@ -54,7 +54,9 @@ def _touches(d: Definition) -> list[tuple[str, Index]]:
 
 def meetings(d: Definition, other: Definition, results: Collection[str], through_inputs: bool) -> Iterator[Axis]:
     """(axis of `d`, axis of `other`) that index one dimension of a buffer: of `results`, what `other` writes
-    there; through inputs, any buffer but those."""
+    there; through inputs, any buffer but those. What chooses parts of axes in both under one name is one axis, too."""
+    if through_inputs:
+        yield from ((a, a) for a in _choosing(d) if a in _choosing(other))
     for buffer, index in _touches(d):
         if (buffer in results) == through_inputs:
             continue
@@ -66,12 +68,19 @@ def meetings(d: Definition, other: Definition, results: Collection[str], through
                 yield a.name, b.name
 
 
+def _choosing(d: Definition) -> list[str]:
+    """The axes that say which part of another one is run over."""
+    return [a for a in d.extents if any(a in variables(e) for ends in d.ranges.values() for e in ends)]
+
+
 def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: Mapping[str, Expr]) -> bool:
     """True if two axes are equally long, as expressions; `env`: axes of `d` → those of `other` they are."""
     if mine not in d.extents or theirs not in other.extents:
         return False
-    needed = variables(d.extents[mine]) & set(d.extents)
-    return needed <= set(env) and substitute(d.extents[mine], dict(env)) == other.extents[theirs]
+    bounds = (d.extents[mine], *d.range_of(mine))
+    needed = frozenset[str]().union(*map(variables, bounds)) & set(d.extents)
+    here = tuple(substitute(e, dict(env)) for e in bounds)
+    return needed <= set(env) and here == (other.extents[theirs], *other.range_of(theirs))
 
 
 class Axes:

@@ -18,8 +18,8 @@ from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, linear, poly, scope_of, split_by, with_remainders, within
 from neptune.ir.expr import Expr, Op, Var, binary, loads, rewrite, variables
 from neptune.ir.expr import walk as walk_expr
-from neptune.ir.printer import print_stage
-from neptune.ir.program import Alloc, For, If, Program, Stage, for_loops, paths, reduction_loops, walk, writes
+from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.program import ZERO, Alloc, For, If, Program, Stage, for_loops, paths, reduction_loops, walk, writes
 from neptune.schedule.state import Loop, State, reads, replace_node
 
 GRID = ("grid.x", "grid.y", "grid.z")
@@ -133,7 +133,7 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
                 request,
                 f"stage `{stage.name}` reduces over `{loop.var}`: its iterations are not independent",
                 where=print_stage(stage),
-                hint="bind a loop over rows, or use split_k_update to reduce in parallel",
+                hint="bind a loop over rows, or split_k to reduce in parallel",
             )
     written = {b for _, s in below for b in writes(s.action)}
     for buffer, found in _accesses(loop).items():
@@ -184,6 +184,12 @@ def bind(state: State, ref: Loop, axis: str) -> State:
     if serial:
         raise ScheduleError(
             request, f"loop `{serial[0]}` outside of it runs serially", hint=f"bind `{serial[0]}` first, or reorder"
+        )
+    if loop.lo != ZERO:
+        raise ScheduleError(
+            request,
+            f"`{loop.var}` runs over a part of an axis, from {print_expr(loop.lo)}: the grid starts at 0",
+            hint="bind the loop over the parts",
         )
     check_independent(loop, request, state.program)
     return state.with_body(replace_node(state.program.body, loop, replace(loop, kind=axis)))

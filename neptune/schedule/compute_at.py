@@ -223,7 +223,8 @@ def _place(
         from_lo = Var(var) if part is None or part.lo == ZERO else binary("add", part.lo, Var(var))
         env[axis] = from_lo if where is None else substitute(where, {wish: Var(var)})
         if part is None or (part.lo == ZERO and part.length == full):
-            loops.append(For(var, ZERO, full, _HOLE))
+            lo, hi = d.range_of(axis)
+            loops.append(For(var, substitute(lo, env), substitute(hi, env), _HOLE))
             continue
         loops.append(For(var, ZERO, part.length, _HOLE))
         guards += [binary("ge", env[axis], 0), binary("lt", env[axis], full)]

@@ -13,7 +13,16 @@ from neptune.errors import FusionError
 from neptune.schedule.state import Decision
 
 FUSIONS = frozenset(
-    {"fuse_at", "compute_at", "reverse_compute_at", "rolling_update", "split_k_update", "privatize", "inline"}
+    {
+        "fuse_at",
+        "compute_at",
+        "reverse_compute_at",
+        "rolling_update",
+        "split_k",
+        "write_directly",
+        "privatize",
+        "inline",
+    }
 )
 """Primitives that count: those that change what is computed where."""
 SCHEDULE, FUSION = logging.getLogger("neptune.schedule"), logging.getLogger("neptune.fusion")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import InternalError, ScheduleError
+from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
@@ -101,7 +101,7 @@ def _check_kinds(state: State, first: For, second: For, request: str) -> None:
             raise ScheduleError(request, f"loop `{f.var}` is bound to {f.kind}", hint="fuse before you bind")
         check_whole(state, f, request)
         if f.lo != ZERO:
-            raise InternalError(f"{request}: loop `{f.var}` starts at {print_expr(f.lo)}, and is no piece of one")
+            raise ScheduleError(request, f"`{f.var}` runs over a part of an axis, from {print_expr(f.lo)}")
     if first.var in variables(second.hi):
         raise ScheduleError(request, f"the range of `{second.var}` depends on `{first.var}`")
     for path, stage in paths(second.body):

@@ -25,7 +25,6 @@ from neptune.ir.affine import Poly, always, extreme, linear, number, poly, scope
 from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
-    ZERO,
     For,
     Owe,
     Stage,
@@ -55,7 +54,8 @@ def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dic
     for axis, extent in d.axes:
         if axis not in aligned:
             var = fresh_name(taken, axis)
-            loops.append(For(var, ZERO, substitute(extent, env), _HOLE))
+            lo, hi = d.range_of(axis)
+            loops.append(For(var, substitute(lo, env), substitute(hi, env), _HOLE))
             env[axis] = Var(var)
         else:
             run = _along(state, *aligned[axis], nest, taken)

@@ -77,7 +77,7 @@ def inline(state: State, name: str) -> State:
         return inline_loads(e, stores)
 
     definitions = {
-        n: Definition(d.axes, map_action(d.action, inlined), None if d.when is None else inlined(d.when))
+        n: replace(d, action=map_action(d.action, inlined), when=None if d.when is None else inlined(d.when))
         for n, d in state.definitions.items()
     }
 

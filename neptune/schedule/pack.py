@@ -146,13 +146,17 @@ def _check_stage(state: State, name: str, group: str, row: str, request: str) ->
 
 
 def _own_result(state: State, name: str) -> State:
-    """A stage whose result others read, and the caller wants: they read a buffer of its own, whose layout is free."""
-    wanted = [b for b in writes(state.definitions[name].action) if state.is_output(b)]
-    readers = list(dict.fromkeys(r for b in wanted for r in state.readers(b) if r != name))
-    if not readers:
+    """A stage whose result others read, and the caller wants: they read a buffer of its own, whose layout is free.
+
+    A reduction on tuples, and what is not written everywhere, has no such copy: that is read where it is.
+    """
+    d = state.definitions[name]
+    result, *others = writes(d.action)
+    readers = [r for r in state.readers(result) if r != name]
+    if not (state.is_output(result) and readers) or others or d.when is not None:
         return state
     state, _ = cache_write(state, name)
-    own = dict(zip(wanted, writes(state.definitions[name].action), strict=True))
+    own = dict(zip([result], writes(state.definitions[name].action), strict=True))
 
     def fix(e: Expr) -> Expr:
         return rewrite(e, renamed)
@@ -171,10 +175,10 @@ def _own_result(state: State, name: str) -> State:
     return state
 
 
-def group_sizes(d: Definition, group: str) -> set[Expr]:
+def group_sizes(d: Definition, group: str) -> tuple[Expr, ...]:
     """What the reads of a stage divide an axis by: 4 for `k[h // 4, j]`."""
     nodes = (x for load in d.reads() for i in load.index for x in walk(i) if isinstance(x, Op) and x.name == "floordiv")
-    return {x.args[1] for x in nodes if x.args[0] == Var(group)}
+    return tuple(dict.fromkeys(x.args[1] for x in nodes if x.args[0] == Var(group)))
 
 
 def row_shared(d: Definition, row: str) -> list[Expr]:
@@ -195,7 +199,11 @@ def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: s
     sizes = {s: n for n, (group, _) in members.items() for s in group_sizes(state.definitions[n], group)}
     if len(sizes) > 1:
         found = ", ".join(f"{print_expr(s)} in `{n}`" for s, n in sizes.items())
-        raise ScheduleError(request, f"the groups are of several sizes: {found}")
+        raise ScheduleError(
+            request,
+            f"the groups are of several sizes: {found}",
+            hint="write the heads as two axes, and pack the inner one",
+        )
     for name, (group, row) in members.items():
         d = state.definitions[name]
         own = next((x for x in row_shared(d, row) if reads_each(x, group, sizes)), None)
@@ -250,10 +258,10 @@ def _shared(state: State, packing: _Packing, request: str) -> dict[str, tuple[in
     found: dict[str, tuple[int, int]] = {}
     for name, (group, row) in packing.members.items():
         action = state.definitions[name].action
+        if any(map(state.is_output, writes(action))):
+            continue
         for b in writes(action):
             readers = state.readers(b)
-            if state.is_output(b):
-                continue
             outside = next((r for r in readers if r not in packing.members), None)
             if outside is not None:
                 raise ScheduleError(

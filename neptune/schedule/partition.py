@@ -268,6 +268,21 @@ def _one_tile(end: Expr, hi: Expr) -> bool:
     return isinstance(end, Op) and end.name == "floordiv" and hi == ceildiv(*end.args)
 
 
+def _last_tile(r: Range) -> tuple[Expr, Expr] | None:
+    """The tile of a range that alone is not whole, where there is such, and the end of those before it.
+
+    A part [z*T, min(z*T + T, cdiv(n, B))) of the tiles of n elements need not reach the one at n // B.
+    """
+    if r.begins or r.ends is None or len(r.ends) != 1:
+        return None
+    (last,) = r.ends
+    if r.lo == ZERO or not isinstance(last, Op) or last.name != "floordiv":
+        return (last, last) if r.lo == ZERO and _one_tile(last, r.hi) else None
+    ends = r.hi.args if isinstance(r.hi, Op) and r.hi.name == "min" else (r.hi,)
+    others = [e for e in ends if e != ceildiv(*last.args)]
+    return None if len(others) == len(ends) else (last, reduce(minimum, [last, *others]))
+
+
 def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     """[begin, end) where every predicate holds, with lo ≤ begin ≤ end ≤ hi wherever the range is not empty."""
     assert r.begins is not None and r.ends is not None
@@ -304,15 +319,18 @@ def _cut(
         if r.begins is None or r.ends is None:
             pieces.append(replace(whole, lo=r.lo, hi=r.hi))
             continue
-        begin, end = _clean_range(loop, r, scope_of(state.program, outer))
+        last = _last_tile(r) if len(found) == 1 else None
+        begin, end = (r.lo, last[1]) if last else _clean_range(loop, r, scope_of(state.program, outer))
         clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *r.facts))
         clean_scope = scope_of(state.program, (*outer, clean_loop))
         clean = replace(clean_loop, body=_drop(loop.body, loop.var, dropped, clean_scope, ()))
         if r.begins:
             pieces.append(replace(whole, lo=r.lo, hi=begin))
         pieces.append(clean)
-        if len(found) == len(r.ends) == 1 and not r.begins and r.lo == ZERO and _one_tile(r.ends[0], r.hi):
-            pieces.append(If(binary("lt", end, r.hi), _iteration(whole, end)))
+        if last is not None:
+            here = binary("lt", last[0], r.hi)
+            here = here if r.lo == ZERO else logical_and(binary("le", r.lo, last[0]), here)
+            pieces.append(If(here, _iteration(whole, last[0])))
         elif r.ends:
             pieces.append(replace(whole, lo=end, hi=r.hi))
         verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")

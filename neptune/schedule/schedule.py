@@ -165,7 +165,7 @@ class ScheduleBase:
         `for i in [0, m)` → `for i0 in [0, cdiv(m, F)): for i1 in [0, F)`, guarded by `i0*F + i1 < m`
         unless F divides m.
         """
-        state, outer, inner = split(self._state, loop, _factor(factor))
+        state, outer, inner = split(self._state, loop, as_factor(factor))
         self._commit(state, "split", loop, factor)
         return Loop(loop.stage, outer), Loop(loop.stage, inner)
 
@@ -327,7 +327,7 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
     return replace(state, program=replace(program, tunables=(*program.tunables, tunable)))
 
 
-def _factor(factor: Factor) -> Expr:
+def as_factor(factor: Factor) -> Expr:
     if isinstance(factor, Var):
         return factor
     if isinstance(factor, bool) or not isinstance(factor, int):

@@ -7,16 +7,34 @@
                                             s: y[i0*BLOCK_M + i1] = f(…)  when i0*BLOCK_M + i1 < m
 
 A factor that provably divides the range gives no guard. What was divided by the factor is the outer loop:
-x[i // F] becomes x[i0].
+x[i // F] becomes x[i0]. A loop over a part of an axis, [z*C, min(z*C + C, n)) with C a multiple of the factor
+(`neptune.fusion.split_k`), is cut into the very tiles of the whole axis::
+
+    for j in [z*(T*B), min(z*(T*B) + T*B, n)):    for j0 in [z*T, min(z*T + T, cdiv(n, B))):
+      s: …                                          for j1 in [0, B):  s: …  when j0*B + j1 < n
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
-from neptune.errors import InternalError, ScheduleError
-from neptune.ir.affine import scope_of
-from neptune.ir.expr import Const, Expr, Var, binary, cast, ceildiv, loads, select, substitute, variables
+from neptune.errors import ScheduleError
+from neptune.ir.affine import Poly, poly, scope_of, to_expr
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Op,
+    Var,
+    binary,
+    cast,
+    ceildiv,
+    loads,
+    minimum,
+    select,
+    substitute,
+    variables,
+)
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
 from neptune.ir.quotients import divided
@@ -37,8 +55,6 @@ def _divides(program: Program, factor: Expr, extent: Expr) -> bool:
 def _check(state: State, ref: Loop, request: str) -> For:
     loop = state.loop(ref)
     check_whole(state, loop, request)
-    if loop.lo != ZERO:
-        raise InternalError(f"{request}: the loop starts at {print_expr(loop.lo)}, and is no piece of one")
     if loop.kind != "serial":
         raise ScheduleError(request, f"loop `{loop.var}` is bound to {loop.kind}", hint="split before you bind")
     return loop
@@ -63,17 +79,53 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
     inner = fresh_name(used | {outer}, f"{loop.var}1")
     whole = binary("add", binary("mul", Var(outer), factor), Var(inner))
     env = {loop.var: whole}
-    nest = For(outer, ZERO, ceildiv(loop.hi, factor), For(inner, ZERO, factor, loop.body))
+    lo, hi, ends = _tiles(state.program, loop, factor, request)
+    nest = For(outer, lo, hi, For(inner, ZERO, factor, loop.body))
     scope = scope_of(state.program, (nest, *for_loops((nest.body,))))
     body = map_exprs(loop.body, lambda e: divided(substitute(e, env), scope))
-    if not _divides(state.program, factor, loop.hi):
-        tail = binary("lt", whole, loop.hi)
+    for end in ends:
+        tail = binary("lt", whole, end)
         body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
     nest = replace(nest, body=For(inner, ZERO, factor, body))
     names = {s.name for s in stages(loop.body)}
     owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
     program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
     return replace(state, program=program).substitute_axes(names, env), outer, inner
+
+
+def _tiles(program: Program, loop: For, factor: Expr, request: str) -> tuple[Expr, Expr, list[Expr]]:
+    """The range of the loop over tiles, and the ends that its last tile may run over."""
+    if loop.lo == ZERO:
+        return ZERO, ceildiv(loop.hi, factor), [] if _divides(program, factor, loop.hi) else [loop.hi]
+    lo = _quotient(loop.lo, factor)
+    if lo is None:
+        raise ScheduleError(
+            request,
+            f"`{loop.var}` starts at {print_expr(loop.lo)}, which is no multiple of {print_expr(factor)}",
+            hint="split by what the parts are a multiple of",
+        )
+    ends = loop.hi.args if isinstance(loop.hi, Op) and loop.hi.name == "min" else (loop.hi,)
+    tiles = [_quotient(end, factor) for end in ends]
+    over = [end for end, n in zip(ends, tiles, strict=True) if n is None and not _divides(program, factor, end)]
+    counts = [ceildiv(end, factor) if n is None else n for end, n in zip(ends, tiles, strict=True)]
+    return lo, reduce(minimum, counts), over
+
+
+def _quotient(e: Expr, factor: Expr) -> Expr | None:
+    """e / factor, where every term of e holds the factor as it stands."""
+    p = poly(e)
+    if isinstance(factor, Const):
+        n = int(factor.value)
+        return to_expr(Poly(tuple((m, c // n) for m, c in p.terms))) if all(c % n == 0 for _, c in p.terms) else None
+    # The factor as a whole: that it also decides what another part of the term is does not matter.
+    if not all(factor in atoms for atoms, _ in p.terms):
+        return None
+    return to_expr(Poly(tuple((_without(atoms, factor), c) for atoms, c in p.terms)))
+
+
+def _without(atoms: tuple[Expr, ...], one: Expr) -> tuple[Expr, ...]:
+    k = atoms.index(one)
+    return (*atoms[:k], *atoms[k + 1 :])
 
 
 def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
@@ -99,10 +151,10 @@ def cover(state: State, ref: Loop, name: str) -> State:
     """
     request = f"cover(`{ref.var}` of `{ref.stage}`, {name})"
     loop = _check(state, ref, request)
-    if not variables(loop.hi) <= {s.name for s in state.program.scalars} or loads(loop.hi):
+    if loop.lo != ZERO or not variables(loop.hi) <= {s.name for s in state.program.scalars} or loads(loop.hi):
         raise ScheduleError(
             request,
-            f"the extent {print_expr(loop.hi)} is not a size that is known before a launch",
+            f"[{print_expr(loop.lo)}, {print_expr(loop.hi)}) is not a size that is known before a launch",
             hint="cover the whole axis, before it is split",
         )
     body = add_guard(loop.body, binary("lt", Var(loop.var), loop.hi))

@@ -54,11 +54,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class Definition:
-    """A stage as written: axes with their extents (outermost first), the action over them, and its guard."""
+    """A stage as written: axes with their extents (outermost first), the action over them, and its guard.
+
+    `ranges` holds the axes of which only a part [lo, hi) is run over, one that an axis before it chooses
+    (`neptune.fusion.split_k`); all others run from 0 to their extent.
+    """
 
     axes: tuple[tuple[str, Expr], ...]
     action: Store | Update
     when: Expr | None = None
+    ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
 
     @property
     def extents(self) -> dict[str, Expr]:
@@ -72,6 +77,10 @@ class Definition:
         spatial = {x.name for i in self.action.index for x in walk(i) if isinstance(x, Var)}
         return tuple(name for name, _ in self.axes if name not in spatial)
 
+    def range_of(self, axis: str) -> tuple[Expr, Expr]:
+        """Where an axis starts and ends."""
+        return self.ranges.get(axis) or (ZERO, self.extents[axis])
+
     def reads(self) -> list[Load]:
         """Every load of the value expressions, the init and the guard, indices included."""
         guard = () if self.when is None else (self.when,)
@@ -80,13 +89,14 @@ class Definition:
 
 @dataclass(frozen=True)
 class Decision:
-    """One line of explain(): what was decided about `subject`, and why."""
+    """One line of explain(): what was decided about `subject`, and why. `finite`: inputs that are taken to be so."""
 
     kind: str
     subject: str
     verdict: str
     reason: str
     details: tuple[str, ...] = ()
+    finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Const, Expr, Var, variables
 from neptune.ir.program import Update
 from neptune.schedule.alignment import Axes, Axis
 from neptune.schedule.pack import group_sizes, reads_each, row_shared
@@ -39,10 +39,11 @@ class Chain:
     axes: Axes
 
 
-def chain(sch: ScheduleBase, template: str) -> Chain:
-    """The chain of a program; ScheduleError where it has none (`template` is named in the message)."""
+def chain(sch: ScheduleBase, template: str, over: Axis | None = None) -> Chain:
+    """The chain of a program, over one axis if that is given; ScheduleError where it has none (`template` is named
+    in the message)."""
     asked = f"template `{template}` on program `{sch.program.name}`"
-    found = _fused_axis(sch)
+    found = _fused_axis(sch, over)
     if found is None:
         raise ScheduleError(
             asked,
@@ -86,10 +87,10 @@ def _reduces(sch: ScheduleBase, axes: Axes, stage: str, fused: Axis) -> bool:
     return any(axes.same((stage, a), fused) for a in d.reduced)
 
 
-def _fused_axis(sch: ScheduleBase) -> tuple[Axes, Axis] | None:
-    """The axis that the chain is fused along: where one reduction over it reads another, else where several reduce
-    over it, else one that a reduction before runs over. Axes that meet at an input alone count as one where that
-    brings in more reductions."""
+def _fused_axis(sch: ScheduleBase, given: Axis | None = None) -> tuple[Axes, Axis] | None:
+    """The axis that the chain is fused along, if it is not `given`: where one reduction over it reads another, else
+    where several reduce over it, else one that a reduction before runs over. Axes that meet at an input alone count as
+    one where that brings in more reductions."""
     joined, apart = (Axes({s: sch.definition(s) for s in sch.stages}) for _ in range(2))
     joined.join_through_inputs()
     folds = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
@@ -98,11 +99,11 @@ def _fused_axis(sch: ScheduleBase) -> tuple[Axes, Axis] | None:
         for early in folds:
             later = reaches(sch, [early])
             # Of several axes the last: it is the one that lies densely in memory.
-            for a in reversed(sch.definition(early).reduced):
+            for a in (a for a in reversed(sch.definition(early).reduced) if given in (None, (early, a))):
                 shared = [s for s in folds if _reduces(sch, axes, s, (early, a))]
                 over = [s for s in folds if axes.of(s, (early, a)) is not None]
                 kind = 2 if any(s in later for s in shared) else 1 if len(over) > 1 else 0
-                if kind and (best is None or (kind, len(shared)) > best[0]):
+                if (kind or given) and (best is None or (kind, len(shared)) > best[0]):
                     best = (kind, len(shared)), axes, (early, a)
     return None if best is None else best[1:]
 
@@ -155,8 +156,10 @@ class Heads:
 def shared_heads(sch: ScheduleBase, parts: Chain) -> Heads | None:
     """The innermost axis, beside the rows, whose elements share the operand of every product that the rows share."""
     d = sch.definition(parts.first)
+    # Parts of an axis (`split_k`) read different elements of it.
+    parting = frozenset[str]().union(*(variables(e) for ends in d.ranges.values() for e in ends))
     for axis, _ in reversed(d.axes):
-        if axis in d.reduced or axis in (parts.row_axis, parts.fused_axis):
+        if axis in d.reduced or axis in (parts.row_axis, parts.fused_axis, *parting):
             continue
         found = _sharing(sch, parts, axis)
         if found is not None:
@@ -172,7 +175,7 @@ def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
         if head is None or row is None:
             continue
         d = sch.definition(stage)
-        sizes |= group_sizes(d, head)
+        sizes.update(group_sizes(d, head))
         for factor in row_shared(d, row):
             if len(sizes) > 1 or reads_each(factor, head, sizes):
                 return None
@@ -251,6 +254,16 @@ def _fused(sch: Schedule, stage: str, loop: Loop) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def rows_alone(sch: ScheduleBase, parts: Chain) -> bool:
+    """True where nothing but rows of inputs is folded: no product in front, no columns of results.
+
+    Memory is the limit there, and masks cost little; and Triton (3.6) cannot compile the sum of a row that a loop and
+    an `if` behind it add up (`loopResult.hasOneUse()` in OptimizeThreadLocality).
+    """
+    kept = {len(d.axes) - len(d.reduced) for d in map(sch.definition, parts.all_reductions)}
+    return parts.first in parts.all_reductions and len(kept) == 1
 
 
 def behind_the_chain(sch: Schedule, parts: Chain, tile: Loop) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
+from neptune.ir.program import Update
 from neptune.schedule.template import template
-from neptune.templates.roles import before_the_chain, behind_the_chain, chain, spread
+from neptune.templates.roles import before_the_chain, behind_the_chain, chain, reaches, spread
 
 
 @template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
@@ -15,8 +18,9 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)
     i0, j0, i1, j1 = sch.tile([i, j], [block_m, block_n])
+    # Of what a reduction over the columns folds besides, the loops go outside; a product in front keeps its own.
     further = [f for f in sch.loops(first) if f.var in sch.definition(first).reduced]
-    if further:
+    if further and first in parts.all_reductions:
         sch.reorder(*further, j0, i1, j1)
     spread(sch, first, i0)
     before_the_chain(sch, parts, i0, block_n)
@@ -30,7 +34,10 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     for stage in parts.elementwise[:-1]:
         if stage not in outputs:
             sch.inline(stage)
-    pieces = [j0]
+    # Triton (3.6) cannot compile a maximum of rows that a loop and an `if` behind it take, where nothing in the
+    # loop reads it (`loopResult.hasOneUse()` in OptimizeThreadLocality).
+    alone = [s for s in parts.reductions if _is_extreme(sch, s) and _unread(sch, s, parts.reductions)]
+    pieces = [] if alone else [j0]
     for stage in parts.elementwise:
         if stage in sch.stages:
             sch.fuse_at(stage, i0)
@@ -42,3 +49,13 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
             pieces.append(k0)
     for loop in pieces:
         sch.partition(loop)
+
+
+def _is_extreme(sch: Schedule, stage: str) -> bool:
+    action = sch.definition(stage).action
+    return isinstance(action, Update) and action.reducer in ("max", "min")
+
+
+def _unread(sch: Schedule, stage: str, reductions: Sequence[str]) -> bool:
+    """True where no other reduction of the loop depends on this one."""
+    return not reaches(sch, [stage]).intersection(reductions)

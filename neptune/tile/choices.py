@@ -1,4 +1,4 @@
-"""Translate reductions that choose pairs (argmax, argmin, the k largest) into tile statements.
+"""Translate reductions of tuples (argmax, argmin, the k largest, sums of exponentials) into tile statements.
 
     best_value[i1], best_index[i1] argmax= x[i1, j1], j1
 →
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 from neptune.errors import TargetError
 from neptune.ir.affine import linear, nonnegative, number, poly
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, Op, Select, Var, op, variables
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, op, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS, last_pair
 from neptune.schedule.state import names_in_use
 from neptune.tile.einops import align_to
-from neptune.tile.ir import Assign, Local, Map, Reduce, Scalar, TExpr, TStmt, Where
+from neptune.tile.ir import Assign, CastTile, Local, Map, Reduce, Scalar, TExpr, TStmt, Where
 
 if TYPE_CHECKING:
     from neptune.tile.stage import StageTranslator
@@ -55,6 +55,41 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     states = [Local(b, dims, v.dtype) for b, v in zip(action.buffers, action.values, strict=True)]
     results = _combined(code, action, parts, states, dims)
     return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
+
+
+def fold_exponentials(work: StageTranslator, action: Update, dims: tuple[str, ...], guards: list[Expr]) -> list[TStmt]:
+    """A sum of exponentials on tiles: the maximum of the tile, what the others are beside it, and the state.
+
+    top = max(reduce(m, max), lowest);  total = reduce(l * exp(m - top), sum)
+    """
+    code = _Code(work)
+    nothing = REDUCERS[action.reducer].identity(*(v.dtype for v in action.values))
+    reduced = tuple(a for a in work.axes if a not in dims)
+    pair = [work.masked(work.expr(v, ()), guards, Scalar(n)) for v, n in zip(action.values, nothing, strict=True)]
+    if reduced:
+        pair = _summed(code, pair, nothing[0], reduced)
+    states = [Local(b, dims, v.dtype) for b, v in zip(action.buffers, action.values, strict=True)]
+    results = _combined(code, action, pair, states, dims)
+    return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
+
+
+def _summed(code: _Code, pair: Sequence[TExpr], lowest: Const, reduced: tuple[str, ...]) -> list[TExpr]:
+    """The pair that stands for the whole tile; a tile of -inf alone sums to 0."""
+    work = code.work
+    used = {*pair[0].dims, *pair[1].dims, *reduced}
+    dims = tuple(a for a in work.axes if a in used)
+    m, held = (align_to(x, dims) for x in pair)
+    here = code.let("value", work.filled(m, dims))
+    top: TExpr = here
+    for axis in reduced:
+        top = Reduce("max", axis, top)
+    finite = code.let("top", Map("max", (top, Scalar(lowest)), top.dims, top.dtype))
+    beside = Map("exp", (Map("sub", (here, align_to(finite, dims)), dims, m.dtype),), dims, m.dtype)
+    alone = isinstance(held, Scalar) and held.expr == Const(1.0, held.dtype)
+    total: TExpr = beside if alone else Map("mul", (beside, held), dims, held.dtype)
+    for axis in reduced:
+        total = Reduce("sum", axis, total)
+    return [finite, code.let("total", total)]
 
 
 def combine_choice(work: StageTranslator, action: Update, states: Sequence[TExpr]) -> tuple[list[TStmt], list[TExpr]]:
@@ -160,6 +195,8 @@ def _tile(e: Expr, env: dict[str, TExpr], dims: tuple[str, ...]) -> TExpr:
         case Select(p, a, b):
             pred, then, other = (_tile(x, env, dims) for x in (p, a, b))
             return Where(pred, then, other, dims)
+        case Cast(a, dtype):
+            return CastTile(_tile(a, env, dims), dtype)
         case Op(name, args, dtype):
             return Map(name, tuple(_tile(a, env, dims) for a in args), dims, dtype)
         case _:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from neptune.ir.expr import Expr, loads
+from neptune.ir.expr import Expr, Op, conjuncts, loads
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 
@@ -357,6 +357,21 @@ def walk_stmts(body: tuple[TStmt, ...]) -> Iterator[TStmt]:
         yield s
         if isinstance(s, Loop | Branch):
             yield from walk_stmts(s.body)
+
+
+def is_rest(before: TStmt | None, s: Branch) -> bool:
+    """True where a branch does what the loop before it left over: `if end < …` behind `for j0 in range(end)`, and
+    `if begin <= end and end < …` behind `for j0 in range(begin, min(end, …))`."""
+    if not isinstance(before, Loop):
+        return False
+    rest = [c for c in conjuncts(s.pred) if c != Op("le", (before.lo, _left(c)), "bool")]
+    ends = {before.hi, *(before.hi.args if isinstance(before.hi, Op) and before.hi.name == "min" else ())}
+    return len(rest) == 1 and isinstance(rest[0], Op) and rest[0].name == "lt" and rest[0].args[0] in ends
+
+
+def _left(c: Expr) -> Expr:
+    """What `begin <= end` says of `end`."""
+    return c.args[-1] if isinstance(c, Op) else c
 
 
 def reread(body: tuple[TStmt, ...]) -> list[str]:

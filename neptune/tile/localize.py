@@ -137,10 +137,36 @@ def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
             continue
         if not all(_self_contained(nest, b.name) for b in group):
             continue  # another kernel has written it before this one reads it
-        outside = {b.name for b in group if any(True for o in others for _ in accesses(o, b.name))}
+        outside = {b.name for b in group if any(_reads_older(o, b.name) for o in others)}
         wanted = frozenset(b.name for b in group if b.name in outside or b.name in outputs)
-        body = _allocate(program, grid, body, group, wanted)
+        body = _allocate(program, grid, body, group, wanted, _tile_names(program, group, wanted, others))
+        unread = {b.name: _read_under(program, others, b.name) for b in group if b.name in outside - outputs}
+        body = _stored_under(body, {f"{b}_store": preds for b, preds in unread.items() if preds})
     return wrap(grid, body)
+
+
+def _read_under(program: Program, nests: Sequence[Stmt], buffer: str) -> list[Expr]:
+    """The predicates on sizes that hold wherever other kernels read a buffer."""
+    sizes = {s.name for s in program.scalars}
+    found: list[list[Expr]] = []
+    for nest in nests:
+        for path, stage in paths(nest):
+            if any(x.buffer == buffer for v in values(stage.action) for x in loads(v)):
+                around = [c for x in path if isinstance(x, If) for c in conjuncts(x.pred)]
+                found.append([c for c in around if variables(c) <= sizes and not loads(c)])
+    return [c for c in found[0] if all(c in other for other in found)] if found else []
+
+
+def _stored_under(s: Stmt, preds: Mapping[str, list[Expr]]) -> Stmt:
+    """The statement with its write-backs (stages of these names) under what their readers are under."""
+    if not preds:
+        return s
+    inside = {x.name for x in stages(s)}
+    parts = sub_stmts(s)
+    mine = inside & preds.keys()
+    if mine == inside and len({tuple(preds[n]) for n in mine}) == 1:
+        return If(logical_and(*preds[min(mine)]), s)
+    return with_stmts(s, tuple(_stored_under(p, preds) for p in parts)) if mine else s
 
 
 def _check_scopes(temporaries: tuple[Buffer, ...], body: Stmt) -> None:
@@ -182,6 +208,20 @@ def _self_contained(s: Stmt, buffer: str) -> bool:
     return bool(users) and all(_self_contained(p, buffer) for p in users)
 
 
+def _tile_names(
+    program: Program, group: tuple[Buffer, ...], wanted: frozenset[str], others: Sequence[Stmt]
+) -> dict[str, str]:
+    """Where another kernel or the caller uses a buffer of that name, the tile gets a name of its own."""
+    used = names_in_use(program)
+    taken = wanted | {b.name for b in group if any(True for o in others for _ in accesses(o, b.name))}
+    return {b.name: fresh_name(used, f"{b.name}_tile") if b.name in taken else b.name for b in group}
+
+
+def _reads_older(s: Stmt, buffer: str) -> bool:
+    """True if something under `s` reads what was written elsewhere."""
+    return next(accesses(s, buffer), None) is not None and not _self_contained(s, buffer)
+
+
 def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
     """The buffers; those that one reduction on tuples folds into share an index, and so must be placed as one."""
     found: dict[str, frozenset[str]] = {b.name: frozenset({b.name}) for b in buffers}
@@ -192,7 +232,12 @@ def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
 
 
 def _allocate(
-    program: Program, outer: tuple[For, ...], s: Stmt, group: tuple[Buffer, ...], wanted: frozenset[str]
+    program: Program,
+    outer: tuple[For, ...],
+    s: Stmt,
+    group: tuple[Buffer, ...],
+    wanted: frozenset[str],
+    renamed: Mapping[str, str],
 ) -> Stmt:
     """Put the allocations around the smallest statement that holds a whole life of the buffers."""
     parts = sub_stmts(s)
@@ -208,9 +253,9 @@ def _allocate(
         descend = descend and all(s.var in _used(a.index) for b in group for a in accesses(s, b.name))
     if descend:
         inner = (*outer, s) if isinstance(s, For) else outer
-        chosen = tuple(_allocate(program, inner, p, group, wanted) if p in users else p for p in parts)
+        chosen = tuple(_allocate(program, inner, p, group, wanted, renamed) if p in users else p for p in parts)
         return with_stmts(s, chosen)
-    return _shrink(program, outer, s, group, wanted)
+    return _shrink(program, outer, s, group, wanted, renamed)
 
 
 def _used(index: Index) -> frozenset[str]:
@@ -218,7 +263,12 @@ def _used(index: Index) -> frozenset[str]:
 
 
 def _shrink(
-    program: Program, outer: tuple[For, ...], s: Stmt, group: tuple[Buffer, ...], wanted: frozenset[str]
+    program: Program,
+    outer: tuple[For, ...],
+    s: Stmt,
+    group: tuple[Buffer, ...],
+    wanted: frozenset[str],
+    renamed: Mapping[str, str],
 ) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
     buffer = group[0]
@@ -237,9 +287,6 @@ def _shrink(
     inner = [[split_by(poly(i), names)[0] for i in a.index] for a in found]
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
     shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
-    # Where a kernel's results are wanted outside, the tile gets a name of its own.
-    used = names_in_use(program)
-    renamed = {b.name: fresh_name(used, f"{b.name}_tile") if b.name in wanted else b.name for b in group}
 
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)

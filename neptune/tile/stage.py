@@ -27,7 +27,7 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.choices import combine_choice, fold_choice
+from neptune.tile.choices import combine_choice, fold_choice, fold_exponentials
 from neptune.tile.context import Context
 from neptune.tile.einops import align_to
 from neptune.tile.ir import (
@@ -90,7 +90,7 @@ class StageTranslator:
         return tuple(f.var for f in self.loops)
 
     def scope(self, facts: Iterable[Expr] = ()) -> Scope:
-        padded = tuple(replace(f, hi=self.context.extent(f)) for f in self.loops)
+        padded = tuple(_padded(f, self.context.extent(f)) for f in self.loops)
         base = scope_of(self.context.program, (*self.context.outer, *padded))
         more = [p for f in (*self.given, *facts) for p in as_nonnegative(f, base) or []]
         return Scope(base.ranges, base.at_least, (*base.facts, *more))
@@ -151,8 +151,8 @@ class StageTranslator:
         outside = next((b for b in action.buffers if b not in self.context.local), None)
         if outside is not None and self.axes:
             raise _unsupported(self.stage, f"`{outside}` is reduced in global memory", _APART)
-        if REDUCERS[action.reducer].best:
-            return self.choice(action) if outside is None else self.choice_in_memory(action)
+        if REDUCERS[action.reducer].width > 1:
+            return self.pairs(action) if outside is None else self.choice_in_memory(action)
         (buffer,), (value,) = action.buffers, action.values
         if outside is not None:
             return self.update_memory(action)
@@ -191,14 +191,15 @@ class StageTranslator:
         self.context.stored.append(buffer)
         return StoreTile(buffer, tuple(self.expr(i, ()) for i in action.index), value, None, (), self.stage.name)
 
-    def choice(self, action: Update) -> list[TStmt]:
-        """A reduction that chooses pairs."""
+    def pairs(self, action: Update) -> list[TStmt]:
+        """A reduction of tuples: a choice, or a sum of exponentials."""
         for b in action.buffers:
             dims = self.target_dims(b, action.index)
         folds = frozenset(a for a in self.axes if a not in dims)
         folds |= self.context.reducing(action.buffers[0], action.index)
         kept = [g for b in action.buffers for g in self.keeping(b)]
-        stmts = fold_choice(self, action, dims, [g for g in self.guards if variables(g) & folds or g in kept])
+        fold = fold_choice if REDUCERS[action.reducer].best else fold_exponentials
+        stmts = fold(self, action, dims, [g for g in self.guards if variables(g) & folds or g in kept])
         for b in action.buffers:
             self.context.contents.update(b, action.reducer)
         return stmts
@@ -386,6 +387,11 @@ class StageTranslator:
         if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
             return None
         return self.masked(self.expr(e, ()), needed, Scalar(Const(0.0, e.dtype)))
+
+
+def _padded(f: For, extent: Expr) -> For:
+    """The loop over a whole tile axis; its facts hold in its own iterations, not in those that pad it."""
+    return f if extent == f.hi else replace(f, hi=extent, facts=())
 
 
 def _widened(e: Expr) -> Expr:

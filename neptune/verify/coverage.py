@@ -135,6 +135,20 @@ class _Conditions:
             if distance is not None:
                 self.found.update((key, k, edge) for edge in EDGE if np.any(others & (distance == edge)))
 
+    def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
+        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither."""
+        left = np.mod(a, np.maximum(b, 1))
+        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
+        self.found.update(
+            (key, side) for side, holds in sides.items() if np.any(holds if mask is None else holds & mask)
+        )
+
+
+def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
+    """Numerators and divisors in the bounds of a loop."""
+    found = [x.args for e in (s.lo, s.hi) for x in walk_expr(e) if isinstance(x, Op) and x.name == "floordiv"]
+    return list(dict.fromkeys((a, b) for a, b in found))
+
 
 class _LoopCases(Loops, _Conditions):
     """The cases of a Program: its statements run without their stores."""
@@ -143,6 +157,7 @@ class _LoopCases(Loops, _Conditions):
         Loops.__init__(self, memory, Evaluator(memory))
         _Conditions.__init__(self)
         self._conditions: dict[int, list[list[Expr]]] = {}
+        self._bounds: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def explore(self, program: Any, sizes: dict[str, Any]) -> None:
         self.run(program.body, Lanes(sizes))
@@ -181,12 +196,20 @@ class _LoopCases(Loops, _Conditions):
         try:
             if isinstance(s, For) and variables(s.lo) | variables(s.hi):
                 lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (s.lo, s.hi))
+                for k, (a, b) in enumerate(self._divisions(s)):
+                    top, bottom = (self.evaluator.run(e, at.env, at.mask) for e in (a, b))
+                    self.remainders((id(s), k), top, bottom, at.mask)
                 return np.clip(np.subtract(hi, lo), 0, MANY)
             if isinstance(s, If):
                 return np.asarray(self.evaluator.run(s.pred, at.env, at.mask)).astype(int)
         except EvaluationError:
             return None
         return None
+
+    def _divisions(self, s: For) -> list[tuple[Expr, Expr]]:
+        if id(s) not in self._bounds:
+            self._bounds[id(s)] = divisions(s)
+        return self._bounds[id(s)]
 
     def _stage(self, stage: Stage, at: Lanes) -> None:
         found = self._conditions.get(id(stage))
@@ -226,6 +249,7 @@ class _TileCases(Tiles, _Conditions):
     def _explore_kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         self._preds = {id(s): list(_conditions(s)) for s in walk_stmts(kernel.body)}
+        self._bounds = {id(s): divisions(s) for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
         used = _control(kernel, self._preds)
         extents = [int(self.evaluator.run(g.extent, env)) for g in kernel.grid]
         self.found.update((kernel.name, g.var, min(n, MANY)) for g, n in zip(kernel.grid, extents, strict=True))
@@ -242,6 +266,8 @@ class _TileCases(Tiles, _Conditions):
             try:
                 if isinstance(s, Loop):
                     lo, hi = (int(self.evaluator.run(e, env)) for e in (s.lo, s.hi))
+                    for k, (a, b) in enumerate(self._bounds[id(s)]):
+                        self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
                     runs.append(min(max(0, hi - lo), MANY))
                     for v in range(lo, hi):
                         self._explore(s.body, env | {s.var: v})

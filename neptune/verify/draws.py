@@ -26,8 +26,10 @@ BUDGET = 1 << 18
 """The work that one evaluation of an instance may take (elements, and what statements cost)."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
-CANDIDATES = 6
-"""How many sizes are drawn for each instance, of which those with the most cases are taken."""
+POOL, FRESH = 12, 6
+"""How many sizes are drawn at first, and for each instance: those with the most cases are taken."""
+LONGER = 2
+"""How many times as many draws there may be while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
@@ -39,7 +41,7 @@ MakeModel: TypeAlias = Callable[[int], Model]
 
 @dataclass(frozen=True)
 class Check:
-    """What is checked, and how instances are made."""
+    """What is checked, and how instances are made. Some sizes are about those in `near`."""
 
     original: AnyProgram
     transformed: AnyProgram
@@ -48,6 +50,8 @@ class Check:
     make: MakeInputs | None
     tunables: Mapping[str, Sequence[int]] | None
     budget: int = BUDGET
+    finite: frozenset[str] = frozenset()
+    near: tuple[int, ...] = ()
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
@@ -83,18 +87,45 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
     Raises OutsideFragment where the model has no value for a result, TooLarge where no instance is small enough, and
     EvaluationError where the original makes no sense on any.
     """
-    seen: Counter[Hashable] = Counter()
-    for k in range(check.draws):
-        first = _first(check, make_model, check.seed * 1009 + k, seen)
-        seen.update(check.cases_at(first[0].sizes))
+    pool = Pool(check)
+    for k in range(LONGER * check.draws):
+        if k >= check.draws and not pool.unseen():
+            return
+        first = _first(check, make_model, check.seed * 1009 + k, pool)
+        pool.seen.update(check.cases_at(first[0].sizes))
         yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
 
 
-def _first(check: Check, make_model: MakeModel, seed: int, seen: Counter[Hashable]) -> Tried:
+class Pool:
+    """Sizes that were drawn and not yet used, by how much they were eased."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        self.seen: Counter[Hashable] = Counter()
+        self._sizes: dict[int, list[Sizes]] = {}
+
+    def take(self, rng: np.random.Generator, ease: int) -> Sizes:
+        """The sizes with the most cases that earlier instances had not, or had more rarely."""
+        sizes, programs = self._sizes.setdefault(ease, []), (self.check.original, self.check.transformed)
+        for _ in range(FRESH if sizes else POOL):
+            drawn = draw_sizes(*programs, rng, self.check.tunables, ease, self.check.near, len(sizes) % 2 == 1)
+            if volume(self.check.original, drawn) > self.check.budget:
+                raise TooLarge("its constant dimensions are too large to be evaluated exactly")
+            sizes.append(drawn)
+        best = max(sizes, key=lambda x: sum(RARE ** self.seen[case] for case in self.check.cases_at(x)))
+        sizes[:] = [x for x in sizes if x != best]
+        return best
+
+    def unseen(self) -> bool:
+        """Whether sizes at hand hold cases that no instance had."""
+        return any(self.check.cases_at(x) - self.seen.keys() for x in self._sizes.get(0, ()))
+
+
+def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
     problem = TooLarge("no instance was small enough")
     for ease in range(EASES):
         try:
-            return _tried(check, _instance(check, make_model, seed, ease, seen))
+            return _tried(check, _instance(check, make_model, seed, ease, pool))
         except TooLarge as error:
             problem = error
     raise problem
@@ -109,9 +140,14 @@ def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Ite
         seed = begun.seed + 7919 * repeat
         kinds = (style if repeat % 2 else "plain", begun.attempt)
         found = next(_on(check, make_model(seed), begun.sizes, seed, *kinds), None)
-        if found is not None and found.compared:
-            compared += found.compared
-            yield _tried(check, found)
+        if found is None or not found.compared:
+            continue
+        try:
+            tried = _tried(check, found)
+        except OutsideFragment:  # the model has no value here: plain inputs have been compared
+            continue
+        compared += found.compared
+        yield tried
 
 
 def _tried(check: Check, found: Instance) -> Tried:
@@ -121,11 +157,11 @@ def _tried(check: Check, found: Instance) -> Tried:
         return found, error
 
 
-def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, seen: Counter[Hashable]) -> Instance:
+def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance:
     """Sizes and plain inputs on which the original makes sense; both are drawn until they are found."""
     problem: Exception = EvaluationError("no instance was drawn")
     for attempt in range(ATTEMPTS):
-        sizes = _sizes(check, np.random.default_rng((seed, attempt)), ease, seen)
+        sizes = pool.take(np.random.default_rng((seed, attempt)), ease)
         try:
             return _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
         except TooLarge:
@@ -133,14 +169,6 @@ def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, seen: C
         except (EvaluationError, OutsideFragment) as error:
             problem = error
     raise problem
-
-
-def _sizes(check: Check, rng: np.random.Generator, ease: int, seen: Counter[Hashable]) -> Sizes:
-    """Of a few sizes, those with the most cases that earlier instances had not, or had more rarely."""
-    drawn = [draw_sizes(check.original, check.transformed, rng, check.tunables, ease) for _ in range(CANDIDATES)]
-    if any(volume(check.original, sizes) > check.budget for sizes in drawn):
-        raise TooLarge("its constant dimensions are too large to be evaluated exactly")
-    return max(drawn, key=lambda sizes: sum(RARE ** seen[case] for case in check.cases_at(sizes)))
 
 
 def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Iterator[Instance]:
@@ -154,7 +182,7 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
-    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style)
+    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
     expected = evaluate(check.original, inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)

@@ -27,7 +27,7 @@ from neptune.verify.field import FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.rationals import OrderedRationals
-from neptune.verify.shrink import shrink
+from neptune.verify.shrink import edges_of, shrink
 
 CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
@@ -91,7 +91,7 @@ def _ordered_expr(e: Expr) -> bool:
 
 def _orders(action: Update) -> bool:
     """Whether a reducer looks at the order of what it folds."""
-    return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].best)
+    return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].leads)
 
 
 def depends_on_order(program: AnyProgram) -> bool:
@@ -232,24 +232,30 @@ def check_exact(
     seed: int = 0,
     inputs: MakeInputs | None = None,
     tunables: Mapping[str, Sequence[int]] | None = None,
+    finite: frozenset[str] = frozenset(),
 ) -> ExactReport:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
-    names to the values to draw from instead of 1, 2, 4. A mismatch is reported, not raised;
-    EvaluationError is raised only where the original itself cannot be run. Constant dimensions are made
-    small where that is safe; a rejection is confirmed on the programs as they are.
+    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not
+    raised; EvaluationError is raised only where the original itself cannot be run. Large constants are made small
+    where that is safe; a rejection is confirmed on the programs as they are.
     """
-    small_original, small = shrink(original, transformed)
-    check = Check(original, transformed, draws, seed, inputs, tunables)
-    if small is transformed:
-        return _decide(check)
-    shrunk = replace(check, original=small_original, transformed=small)
-    try:
-        report = _decide(shrunk)
-    except EvaluationError:
-        return _decide(check)
-    if not report.accepted:
-        # An accusation is confirmed as thoroughly as it was made: on instances that are not made easier.
-        return _decide(replace(check, budget=CONFIRM) if report.verdict == "rejected" else check)
-    return replace(report, notes=(*report.notes, "large constant dimensions were made small"))
+    forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
+    forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
+    check = Check(original, transformed, draws, seed, inputs, tunables, finite=finite)
+    accused: ExactReport | None = None
+    for more, form in enumerate(forms, 1 - len(forms)):
+        try:
+            report = _decide(replace(check, original=form[0], transformed=form[1]))
+        except EvaluationError:
+            if more == 0 and accused is None:
+                raise
+            continue
+        if report.accepted:
+            return replace(report, notes=(*report.notes, "large constants were made small")) if more else report
+        if report.verdict == "rejected":
+            # An accusation is confirmed as thoroughly as it was made, and stands unless it is refuted.
+            accused = report
+            check = replace(check, budget=CONFIRM, near=edges_of(original, transformed))
+    return accused or report

@@ -93,10 +93,13 @@ def draw_sizes(
     rng: np.random.Generator,
     tunables: Mapping[str, Sequence[int]] | None = None,
     ease: int = 0,
+    near: Sequence[int] = (),
+    once: bool = False,
 ) -> Sizes:
     """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
-    With `ease` 1, 2, … sizes are smaller and tiles larger.
+    With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
+    Numbers that a launch chooses are 1 with `once` and anything else without, for kernels tell these apart.
     """
     alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
@@ -106,6 +109,8 @@ def draw_sizes(
         sizes: Sizes = {}
         for s in scalars.values():
             allowed = _allowed(s, largest if s.name in structural else REPEATS)
+            if s.upto is not None:
+                allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
             # Longer ones hold more cases: of two, the larger.
             sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2)))
@@ -113,12 +118,30 @@ def draw_sizes(
             break
         largest -= 1
     coarse = _coarseness(original) << ease if ease else 1
+    if near and scalars:
+        coarse = max(coarse, _move(scalars, structural, sizes, rng, near))
     for t in (*original.tunables, *transformed.tunables):
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
         elif t.name not in sizes:
             sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, [n * coarse for n in TILES]))))
     return sizes
+
+
+def _move(
+    scalars: Mapping[str, Scalar],
+    structural: frozenset[str],
+    sizes: Sizes,
+    rng: np.random.Generator,
+    near: Sequence[int],
+) -> int:
+    """Put one size next to an edge; returns how much larger tiles should be there."""
+    edge = int(rng.choice(near))
+    name = str(rng.choice(sorted(scalars.keys() & structural) or sorted(scalars)))
+    wanted = edge + int(rng.integers(-2, LARGEST))
+    if wanted in _allowed(scalars[name], wanted):
+        sizes[name] = wanted
+    return 1 << max(0, (edge // LARGEST).bit_length() - 1)
 
 
 def _coarseness(program: AnyProgram) -> int:
@@ -142,15 +165,18 @@ def draw_inputs(
     attempt: int,
     make: MakeInputs | None = None,
     style: str = "plain",
+    finite: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
 
-    With style "-inf" one input of floats holds some of it, with "ties" they hold few different values, and zeros.
+    With style "-inf" one input of floats, none of `finite`, holds some of it, with "ties" they hold few different
+    values, and zeros.
     """
     given = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
     floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in given]
-    masked = str(rng.choice(floats)) if style == "-inf" and floats else ""
+    some = [n for n in floats if n not in finite]
+    masked = str(rng.choice(some)) if style == "-inf" and some else ""
     for b in program.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
         if b.name in given:

@@ -139,6 +139,7 @@ class Memory:
         elif _shape_of(at) != shape:
             where = tuple(np.broadcast_to(i, shape) for i in at)
         for target, part in zip(targets, parts, strict=True):
-            target[where] = part
+            # An array of rank 0 would itself become an element of one that holds objects.
+            target[where] = np.asarray(part)[()] if np.ndim(part) == 0 else part
         if cell.defined is not None:
             cell.defined[where] = True

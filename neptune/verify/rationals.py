@@ -313,8 +313,10 @@ class OrderedRationals(Elementwise):
             return _inverse(_tidy(Fraction(a) ** -b)) if b < 0 else _tidy(a**b)
         if a != a or b != b:
             return math.nan
-        # A root is no rational number, and a number in its place would not be a homomorphism.
-        return OUTSIDE if not isinstance(a, float) and not isinstance(b, float) else 1 + self._hash("pow", a, b) % 3
+        if a == _INF and not isinstance(b, float) and b != 0:
+            return _INF if b > 0 else 0
+        # A root is no rational number, and a number in its place would not be a homomorphism; nor has 1 ** inf one.
+        return OUTSIDE
 
 
 def _bits(x: int | Fraction) -> int:

@@ -41,7 +41,8 @@ def points() -> Iterator[dict[str, int]]:
 
 
 POINTS = list(points())
-atoms = st.sampled_from([I0, I1, B, N, I0 * B, I1 * B, maximum(ZERO, I0 - 1), minimum(I1, N), (I0 + 3) // 2, I1 % 2])
+QUOTIENTS = [(I0 + 3) // 2, (I0 - 2) // 2, (I0 * B + I1) // B, (I0 + I1) // B, I1 % 2, (I0 - 2) % 3, (I0 * B + I1) % B]
+atoms = st.sampled_from([I0, I1, B, N, I0 * B, I1 * B, maximum(ZERO, I0 - 1), minimum(I1, N), *QUOTIENTS])
 
 
 @st.composite
@@ -126,6 +127,17 @@ def test_what_the_schedule_needs_is_proved() -> None:
     assert not always(I0 * B + I1 < N, SCOPE)
     assert within(poly(I1), ["i1"], poly(B), SCOPE)
     assert not within(poly(I1 + 1), ["i1"], poly(B), SCOPE)
+
+
+def test_quotients_are_multiplied_out_and_remainders_are_bounded() -> None:
+    row, scope = I0 * B + I1, Scope(SCOPE.ranges, SCOPE.at_least, tuple(as_nonnegative(I0 * B + I1 < N * 4) or ()))
+    assert always(row // 4 < N, scope) and not always(row // 4 < N, SCOPE)
+    assert always(row // 4 >= 0, SCOPE) and never(row // 4 < 0, SCOPE)
+    assert always(row % B < B, SCOPE) and always(row % 4 + I1 * 4 < B * 4, SCOPE) and not always(row % 4 < 3, SCOPE)
+    # 3*q <= r // 4 is 12*q <= r: only where the divisor is known to be positive.
+    assert as_nonnegative(I0 * 3 <= I1 // 4, SCOPE) == [poly(I1 - I0 * 12)]
+    assert as_nonnegative(I1 // 4 <= I0, SCOPE) == [poly(I0 * 4 + 3 - I1)]
+    assert as_nonnegative(I0 <= I1 // N, SCOPE) == as_nonnegative(I0 <= I1 // N)
 
 
 def test_what_is_not_affine_is_not_decided() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from neptune.frontend.builder import Tensor, build, compute, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ops.attention import prefill_global
 from neptune.ops.softmax import softmax
 from neptune.schedule.alignment import Axes, align, fused_loops, nest_of
 from neptune.schedule.state import Loop, State
-from tests.schedule_examples import gram, maps, matmul, row_sums
+from tests.schedule_examples import check_same, gram, maps, matmul, row_sums
 
 
 def axes_of(sch: Schedule) -> Axes:
@@ -64,3 +65,25 @@ def test_a_fused_loop_below_the_nest_is_not_copied() -> None:
     sch.fuse(i1, j1)
     state = state_of(sch)
     assert align(state, state.definitions["d"], nest_of(state, i0)) == {}
+
+
+def test_what_meets_nothing_of_a_nest_goes_by_what_follows() -> None:
+    """Two products without a common operand are rows and columns of what adds them."""
+    m, n = var("m"), var("n")
+    p = reduce_axis((0, 8), "p")
+
+    def product(name: str) -> Tensor:
+        a, b = placeholder((m, 8), name=f"{name}a"), placeholder((n, 8), name=f"{name}b")
+        return compute((m, n), lambda i, j: sum(a[i, p] * b[j, p], axis=p), name)
+
+    s, t = product("s"), product("t")
+    before = build(compute((m, n), lambda i, j: s[i, j] + t[i, j], "u"))
+    sch = Schedule(before)
+    state = state_of(sch)
+    found = align(state, state.definitions["t"], nest_of(state, Loop("s", "j")))
+    assert found == {"i": ("s", "i"), "j": ("s", "j")}
+    i0, j0, *_ = sch.tile(sch.loops("s")[:2], [4, 2])
+    sch.fuse_at("t", j0)
+    sch.fuse_at("u", j0)
+    assert [x.var for x in sch.loops("t")][:2] == [x.var for x in (i0, j0)]
+    check_same(before, sch.program)

@@ -84,3 +84,36 @@ def test_independent(body: str) -> None:
 def test_dependent(body: str, reason: str) -> None:
     with pytest.raises(ScheduleError, match=reason):
         check_independent(loop(body), "bind")
+
+
+PACKED = """\
+program p
+  in x: f32[n]
+  out y: f32[12, n]
+  scalar n: i32 lo 1
+  tunable B in {4}
+body:
+  for h in [0, 3):
+    for r0 in [0, (n * 4 + (B - 1)) // B):
+      for r1 in [0, B):
+        a: y[ROW] = x[(r0 * B + r1) // 4] when r0 * B + r1 < n * 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "independent"),
+    [
+        ("h * 4 + (r0 * B + r1) % 4, (r0 * B + r1) // 4", ["h", "r0"]),
+        # Rows of two groups meet, and so do those of one.
+        ("h * 3 + (r0 * B + r1) % 4, (r0 * B + r1) // 4", ["r0"]),
+        ("h * 4 + (r0 * B + r1) % 4, (r0 * B + r1) // 5", ["h"]),
+        ("h * 4 + (r0 * B + r1) % 4, (r0 * B + r1 + 1) // 4", ["h"]),
+        ("h * 4 + (r0 * B) % 4, (r0 * B) // 4", ["h", "r0"]),
+        ("r1 % 4 + (r0 * B + r1) % 4, (r0 * B + r1) // 4", []),
+    ],
+)
+def test_rows_given_by_a_quotient_and_a_remainder(row: str, independent: list[str]) -> None:
+    program = parse_program(PACKED.replace("ROW", row))
+    h = program.body
+    assert isinstance(h, For) and isinstance(h.body, For)
+    assert [f.var for f in (h, h.body) if is_independent(f, program)] == independent

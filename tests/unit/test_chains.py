@@ -11,12 +11,14 @@ import torch
 
 import neptune
 from bench import chains
-from bench.chain_programs import Chain
-from bench.chains import CHAINS
+from bench.chain_attention import ATTENTION
+from bench.chain_programs import ROW_CHAINS, Chain
 from tests.goldens import check_golden
 
+CHAINS = (*ROW_CHAINS, *ATTENTION)
+"""Without the ten operators, which have tests of their own."""
 BY_NAME = {c.name: c for c in CHAINS}
-TWO_PASSES = {"softmax", "log_softmax"}
+TWO_PASSES = {"softmax", "log_softmax", "layer_norm"}
 """What is written for each element cannot be known before the row has been read."""
 APART = {"qk_norm_attention": ("k_unit",)}
 """The keys are normalised once, not once for each tile of queries."""
@@ -37,8 +39,7 @@ def test_one_kernel_reads_every_input_once(chain: Chain) -> None:
     facts = kernel(chain.name).facts
     assert facts.temporaries == APART.get(chain.name, ())
     assert len(facts.kernels) == 1 + len(facts.temporaries)
-    if chain.name not in TWO_PASSES:
-        assert set(facts.traversals.values()) == {1}
+    assert max(facts.traversals.values()) <= (2 if chain.name in TWO_PASSES else 1)
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
@@ -58,6 +59,12 @@ def test_the_generated_triton_computes_the_same(name: str) -> None:
     wanted = {"random of columns", "x30 of columns"}
     found = list(chains.samples(chain, chain.build(chains.DEPTH), kernels, 5, 37, wanted.__contains__))
     assert len(found) == 2 and all(s.of_limit <= 1 for s in found)
+
+
+@pytest.mark.parametrize("name", ["weighted_mean", "variance"])
+def test_sums_of_rows_compile_for_gpus(name: str) -> None:
+    """Triton cannot compile a row's sum that a loop and an `if` behind it add up: there is none."""
+    assert [r.spill_bytes for r in kernel(name).resources("cuda:80")] == [0]
 
 
 def test_a_lost_tile_is_seen() -> None:

@@ -8,16 +8,20 @@ from collections.abc import Callable
 
 import pytest
 
+from bench import repair_programs
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, log, tanh
 from neptune.fusion.monotone import fill, ordered
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles
-from neptune.ir.expr import Cast, Expr, Load, Op, Var, cast, maximum, minimum, op, select
+from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, cast, maximum, minimum, op, select
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.verify.exact import check_exact
 from tests.chains import check_same, matrix, per_row, tiled
+from tests.mutants import Rewrite, change, rename
 from tests.unit.test_repair import value
 
 ROW, COL = Var("i"), Var("j")
@@ -166,3 +170,50 @@ def test_a_start_of_ones_own_is_kept() -> None:
     sch.rolling_update("t", j0)
     assert "max(-0.5, tanh(t_acc[i0 * BLOCK_M + i1] - m[i0 * BLOCK_M + i1]))" in str(sch.program)
     check_same(program, sch, *ODD)
+
+
+# --- mutants -----------------------------------------------------------------------------------------
+
+
+def routed(k: int) -> tuple[Program, Schedule]:
+    program = repair_programs.route(k)
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("l", j0)
+    sch.rolling_update("best", j0)
+    return program, sch
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_softmax_and_top_k_in_one_pass(k: int) -> None:
+    program, sch = routed(k)
+    check_same(program, sch, *({"r": r, "n": n} for r, n in ((5, 11), (1, k), (4, 8))))
+    assert check_exact(program, sch.program).accepted
+    assert any("are told apart" in d for d in sch.decisions[-1].details)
+
+
+MISTAKES: list[tuple[str, Rewrite]] = [
+    ("best", lambda e: e * -1.0 if isinstance(e, Load) and e.buffer == "x" else None),
+    ("best", lambda e: Const(5, "int32") if e == Const(2**31 - 1, "int32") else None),
+    ("best_final", rename("exp", "neg")),
+    ("best_final", rename("sub", "add")),
+    ("best_final", lambda e: Load("m", e.index, e.dtype) if isinstance(e, Load) and e.buffer == "l" else None),
+]
+
+
+@pytest.mark.parametrize("mistake", range(len(MISTAKES)))
+def test_mistakes_in_a_choice_are_noticed(mistake: int) -> None:
+    program, sch = routed(2)
+    assert check_exact(program, change(sch.program, *MISTAKES[mistake])).verdict == "rejected"
+
+
+@pytest.mark.parametrize(("stage", "fn"), [
+    ("t_final", rename("tanh", "neg")), ("t_final", rename("sub", "add")), ("t_final", rename("max", "min")),
+    ("t", lambda e: Const(0.0, "float32") if e == Const(-math.inf, "float32") else None),
+    ("t", lambda e: op("neg", e) if isinstance(e, Load) and e.buffer == "x" else None),
+])  # fmt: skip
+def test_mistakes_in_a_maximum_are_noticed(stage: str, fn: Rewrite) -> None:
+    program = chain(lambda c, r: tanh(c - r) * 2.0)
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("t", j0)
+    assert check_exact(program, sch.program).accepted
+    assert check_exact(program, change(sch.program, stage, fn)).verdict == "rejected"

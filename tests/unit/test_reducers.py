@@ -7,13 +7,14 @@ import operator
 from functools import partial, reduce
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op, Select, Var, variables
-from neptune.ir.reducers import BY_SYMBOL, MAX_K, REDUCERS, Reducer, top_k
+from neptune.ir.reducers import BY_OP, BY_SYMBOL, MAX_K, REDUCERS, Reducer, top_k
 
 SCALARS = {name: row for name, row in REDUCERS.items() if row.width == 1}
 CHOICES = {name: row for name, row in REDUCERS.items() if row.best}
@@ -32,7 +33,7 @@ def fold(row: Reducer, x: int, y: int) -> int:
 def test_rows_are_keyed_by_name_and_symbol(row: Reducer) -> None:
     assert REDUCERS[row.name] is row and BY_SYMBOL[row.symbol] is row
     assert row.symbol.endswith("=") and row.symbol not in ("=", "==", "<=", ">=", "!=")
-    assert row.width == 1 or row.best
+    assert row.width == 1 or row.leads in BY_OP
 
 
 @rows
@@ -167,3 +168,61 @@ def test_parts_may_be_written_one_after_the_other(row: Reducer) -> None:
 def test_rows_of_the_k_largest() -> None:
     assert [top_k(k).width for k in range(1, MAX_K + 1)] == list(range(2, 2 * MAX_K + 1, 2))
     assert top_k(2).identity("int8", "int8", "int64", "int64")[1:3] == (Const(-128, "int8"), Const(2**63 - 1, "int64"))
+
+
+# --- sums of exponentials ---------------------------------------------------------------------------
+
+
+def exponentials(values: list[float], order: list[int], tile: int) -> tuple[float, float]:
+    """The pair of `values`, folded tile by tile in some order with the reducer's own code."""
+
+    def merge(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+        names = [Var(n, "float64") for n in ("a", "b", "x", "y")]
+        combined = REDUCERS["lse"].combine(names[:2], names[2:])
+        env: dict[str, np.float64] = {n.name: np.float64(v) for n, v in zip(names, (*a, *b), strict=True)}
+        for let, e in combined.lets:
+            env[let.name] = run(e, env)
+        m, s = (run(e, env) for e in combined.result)
+        return float(m), float(s)
+
+    def run(e: Expr, env: dict[str, np.float64]) -> np.float64:
+        match e:
+            case Var(name, _):
+                return env[name]
+            case Const(value, _):
+                return np.float64(value)
+            case Op(name, args, _):
+                parts = [run(a, env) for a in args]
+                table = {"max": np.maximum, "add": np.add, "sub": np.subtract, "mul": np.multiply, "exp": np.exp}
+                return np.float64(table[name](*parts))
+            case _:
+                raise AssertionError(e)
+
+    start, none = REDUCERS["lse"].identity("float64", "float64"), (float("nan"), float("nan"))
+    total = none
+    for k in range(0, len(order), tile):
+        part = (float(start[0].value), float(start[1].value))
+        for at in order[k : k + tile]:
+            part = merge(part, (values[at], 1.0))
+        total = part if total is none else merge(total, part)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.one_of(st.floats(-700, 700), st.just(-math.inf)), min_size=1, max_size=9),
+    tile=st.integers(1, 4),
+    rotate=st.integers(0, 8),
+)
+def test_any_order_of_tiles_gives_the_log_sum_exp(values: list[float], tile: int, rotate: int) -> None:
+    order = [(k + rotate) % len(values) for k in range(len(values))]
+    m, total = exponentials(values, order, tile)
+    if all(v == -math.inf for v in values):
+        assert total == 0 and math.isfinite(m)
+    else:
+        assert m == max(values) and total == pytest.approx(sum(math.exp(v - m) for v in values), rel=1e-12)
+
+
+def test_two_of_minus_infinity_make_nothing() -> None:
+    values = [-math.inf, -math.inf]
+    assert exponentials(values, [0, 1], 1)[1] == 0

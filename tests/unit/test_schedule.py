@@ -13,7 +13,7 @@ from neptune.errors import NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Var
-from neptune.ir.program import Program
+from neptune.ir.program import Program, Tunable
 from neptune.ir.verify import verify
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
@@ -215,5 +215,15 @@ def test_a_param_is_declared_once() -> None:
     sch = Schedule(matmul())
     assert sch.param("BM", [2, 4]) == sch.param("BM", [2, 4])
     assert len(sch.trace) == 1
+    with pytest.raises(ScheduleError, match="`BM` is declared, without 8"), Frozen(sch):
+        sch.param("BM", [4, 8])
+
+
+def test_the_candidates_of_a_param_are_narrowed() -> None:
+    program, sch = matmul(), Schedule(matmul())
+    sch.split(sch.loop("c", "i"), sch.param("BM", [8, 4, 2]))
+    assert sch.param("BM", [2, 4]) == Var("BM") and sch.program.tunables == (Tunable("BM", (2, 4)),)
+    check_round_trips(sch, program)
+    sch.cover(sch.loop("c", "j"), "BN")
     with pytest.raises(ScheduleError, match="taken"), Frozen(sch):
-        sch.param("BM", [8])
+        sch.param("BN", [8])

@@ -119,3 +119,15 @@ def test_reduction_over_a_split_axis_of_one_element() -> None:
     sch = Schedule(p)
     sch.split(sch.loops("y")[0], 4)
     check_same(p, sch.program)
+
+
+def test_what_was_divided_by_the_factor_is_the_outer_loop() -> None:
+    x = placeholder((2, var("n")), name="x")
+    t = compute((8, var("n")), lambda h, i: x[h // 4, i] + 1.0, "t")
+    program = build(compute((8, var("n")), lambda h, i: t[h, i] * x[h // 4, i], "y"))
+    sch = Schedule(program)
+    _, h1 = sch.split(sch.loop("t", "h"), 4)
+    sch.fuse_at("y", h1)
+    text = str(sch.program)
+    assert "x[h0, i] + 1.0" in text and "* x[h0, i]" in text and "//" not in text
+    check_same(program, sch.program)

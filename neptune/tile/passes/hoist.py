@@ -46,7 +46,7 @@ def name_loads(kernel: TileKernel) -> TileKernel:
             parts = tile_children(e)
             fresh = tuple(named(p) for p in parts)
             e = e if all(a is b for a, b in zip(parts, fresh, strict=True)) else tile_rebuild(e, fresh)
-            return known.get(e) or declare(e) if isinstance(e, LoadTile) and e.dims else e
+            return known.get(e) or declare(e) if isinstance(e, LoadTile) else e
 
         def declare(load: LoadTile) -> Local:
             shape = (load.dims, load.dtype)

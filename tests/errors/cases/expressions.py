@@ -93,6 +93,11 @@ def _chosen(fold: Callable[..., object], dtype: str = "float32") -> tuple[nt.Ten
 
 
 @case(ExpressionError)
+def max_sumexp_of_integers():
+    _chosen(nt.max_sumexp, "int32")
+
+
+@case(ExpressionError)
 def argmax_of_bools():
     _chosen(nt.argmax, "bool")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
-from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, tanh, var
+from neptune.frontend.builder import build, compute, exp, log, placeholder, pow, reduce_axis, select, sin, tanh, var
 from neptune.fusion import repair
 from neptune.fusion.prove import Unproved
 from neptune.fusion.roles import ObligationRecord
@@ -37,6 +37,53 @@ case(FusionError, "unknown_sign")(_no_repair(lambda c, r: c * r, te.max))
 case(FusionError, "exp_of_a_sum")(_no_repair(lambda c, r: exp(c - r), of="sum"))
 case(FusionError, "not_bounded")(_no_repair(lambda c, r: exp(c * 2.0 - r)))
 case(FusionError, "product")(_no_repair(lambda c, r: c * r, te.prod))
+case(FusionError, "mean_absolute_deviation")(_no_repair(lambda c, r: te.abs(c - r / n_of()), of="sum"))
+case(FusionError, "sine")(_no_repair(lambda c, r: sin(c * r)))
+case(FusionError, "not_absorbed")(_no_repair(lambda c, r: exp(c - r) * sin(c), te.max))
+case(FusionError, "domain_of_log")(_no_repair(lambda c, r: log(exp(c) + r), te.max))
+case(FusionError, "power_of_unknown_sign")(_no_repair(lambda c, r: pow(c, r), te.prod))
+case(FusionError, "masked_product")(_no_repair(lambda c, r: select(c < 0.0, 1.0, exp(c) * exp(r)), te.prod))
+case(FusionError, "two_powers")(_no_repair(lambda c, r: pow(exp(c), r) * exp(c), te.prod))
+
+
+def n_of() -> Expr:
+    """The length of the rows, as a float."""
+    return var("n").astype("float32")
+
+
+def choose(value: Callable[[Expr, Expr], Expr], where: Callable[[Expr, Expr], Expr] | None = None) -> Program:
+    """best[i] = argmax over j of value(x[i, j], m[i]), m being the max of x."""
+    x, j = matrix("x"), reduce_axis((0, var("n")), "j")
+    m = per_row(lambda i, k: x[i, k], "m", te.max)
+
+    def pick(i: Expr) -> te.Reduction:
+        return te.argmax(value(x[i, j], m[i]), axis=j, where=None if where is None else where(x[i, j], m[i]))
+
+    return build(list(compute((var("r"),), pick, "best")), name="p")
+
+
+@case(FusionError)
+def choice_that_may_make_equal():
+    roll(choose(lambda c, r: te.maximum(c, r)), "best")
+
+
+@case(FusionError)
+def choice_of_several_values():
+    roll(choose(lambda c, r: exp(c - r) * sin(c)), "best")
+
+
+@case(FusionError)
+def choice_under_a_condition_that_changes():
+    roll(choose(lambda c, r: c, lambda c, r: c < r), "best")
+
+
+@case(FusionError)
+def whether_there_is_an_element():
+    lines = ["program p", "  in x: f32[r, n, n]", "  out t: f32[r]", "  temp m: f32[r]", "  scalar r: i32 lo 1"]
+    nest = "  for i in [0, r):\n    for j in [0, n):\n      for k in [0, j):\n"
+    body = nest + "        m: m[i] += exp(x[i, j, k]) init 0.0\n"
+    body += nest + "        t: t[i] max= tanh(x[i, j, k] - m[i]) init -3.4028234663852886e+38\n"
+    roll(parse_program("\n".join([*lines, "  scalar n: i32 lo 0", "body:", body])), loop=2)
 
 
 @case(FusionError)
@@ -74,7 +121,7 @@ def starts_elsewhere():
 @case(FusionError)
 def predecessor_starts_at_infinity():
     x = matrix("x")
-    m = per_row(lambda i, j: x[i, j], "m", lambda e, axis: te.max(e, axis=axis, init=float("-inf")))
+    m = per_row(lambda i, j: x[i, j], "m", lambda e, axis: te.max(e, axis=axis, init=float("inf")))
     roll(build(per_row(lambda i, j: exp(x[i, j] - m[i])), name="p"))
 
 
@@ -168,6 +215,31 @@ def read_too_early():
     t = per_row(lambda i, j: x[i, j])
     u = compute((var("r"),), lambda i: t[i] * 2.0, "u")
     roll(build([u, per_row(lambda i, j: x[i, j], "m", te.max)], name="p"))
+
+
+def _centred() -> Program:
+    """Σ (x - mean)²."""
+    x, n = matrix("x"), var("n").astype("float32")
+    s = per_row(lambda i, j: x[i, j], "s")
+    return build(per_row(lambda i, j: (x[i, j] - s[i] / n) * (x[i, j] - s[i] / n)), name="centred")
+
+
+@case(FusionError)
+def elements_not_in_order():
+    sch = Schedule(_centred())
+    _, j1 = sch.split(sch.loops("s")[1], 4)
+    sch.rolling_update("t", j1)
+
+
+@case(FusionError)
+def moments_not_proved(monkeypatch):
+    def unproved(*_: object) -> None:
+        raise Unproved(ObligationRecord("update", "h0(ψ(c, ρ)) = ψ0(c, ρ + δ)", "SymPy: the sides differ"))
+
+    # As below: nothing is known that gets there.
+    monkeypatch.setattr(repair, "prove_moments", unproved)
+    repair.solve.cache_clear()
+    roll(_centred(), into="s")
 
 
 @case(FusionError)

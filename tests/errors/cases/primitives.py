@@ -8,6 +8,7 @@ import neptune
 from neptune.errors import FusionError, ScheduleError
 from neptune.frontend.builder import argmax, build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
+from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
@@ -93,6 +94,103 @@ def fuse_at_a_fused_loop():
 @case(ScheduleError)
 def fuse_at_before_its_init_is_there():
     Schedule(started()).fuse_at("z", Loop("t", "j"))
+
+
+# --- pack ----------------------------------------------------------------------------------------
+
+
+def grouped() -> Schedule:
+    """Scores of 8 query heads of which every 4 share a key head, doubled."""
+    q, k = placeholder((8, M, 4), name="q"), placeholder((2, N, 4), name="k")
+    d = reduce_axis((0, 4), "d")
+    s = compute((8, M, N), lambda h, i, j: sum(q[h, i, d] * k[h // 4, j, d], axis=d), "s")
+    return Schedule(build(compute((8, M, N), lambda h, i, j: s[h, i, j] * 2.0, "y")))
+
+
+@case(ScheduleError)
+def pack_loops_of_two_stages():
+    sch = grouped()
+    sch.pack(sch.loop("s", "h"), sch.loop("y", "i"))
+
+
+@case(ScheduleError)
+def pack_a_loop_with_itself():
+    sch = grouped()
+    sch.pack(sch.loop("s", "i"), sch.loop("s", "i"))
+
+
+@case(ScheduleError)
+def pack_a_tile():
+    sch = grouped()
+    i0, _ = sch.split(sch.loop("s", "i"), 16)
+    sch.pack(sch.loop("s", "h"), i0)
+
+
+@case(ScheduleError)
+def pack_what_is_fused():
+    sch = grouped()
+    sch.fuse_at("y", sch.loop("s", "j"))
+    sch.pack(sch.loop("s", "h"), sch.loop("s", "i"))
+
+
+@case(ScheduleError)
+def pack_a_reduction_loop():
+    sch = grouped()
+    sch.pack(sch.loop("s", "h"), sch.loop("s", "d"))
+
+
+@case(ScheduleError)
+def pack_a_triangle():
+    sch = Schedule(program("  for i in [0, n):\n    for j in [0, i + 1):\n      y: y[i + j] = x[j]"))
+    i, j = sch.loops("y")
+    sch.pack(i, j)
+
+
+@case(ScheduleError)
+def pack_what_lies_along_a_diagonal():
+    text = "program p\n  in x: f32[2, 3]\n  out y: f32[2, 3]\n  temp t: f32[2, 3, 4]\nbody:\n"
+    text += "  for h in [0, 2):\n    for i in [0, 3):\n      t: t[h, i, h + i] = x[h, i]\n"
+    text += "  for h in [0, 2):\n    for i in [0, 3):\n      y: y[h, i] = t[h, i, h + i]\n"
+    sch = Schedule(parse_program(text))
+    sch.pack(sch.loop("t", "h"), sch.loop("t", "i"))
+
+
+@case(ScheduleError)
+def widen_a_tunable():
+    sch = grouped()
+    sch.param("BLOCK", [16, 32])
+    sch.param("BLOCK", [64])
+
+
+@case(ScheduleError)
+def pack_rows_with_keys_of_their_own():
+    sch = grouped()
+    sch.pack(sch.loop("s", "j"), sch.loop("s", "i"))
+
+
+@case(ScheduleError)
+def pack_groups_of_two_sizes():
+    q, k = placeholder((8, M, 4), name="q"), placeholder((4, N, 4), name="k")
+    d = reduce_axis((0, 4), "d")
+    s = compute((8, M, N), lambda h, i, j: sum(q[h, i, d] * (k[h // 4, j, d] + k[h // 2, j, d]), axis=d), "s")
+    sch = Schedule(build(s))
+    sch.pack(sch.loop("s", "h"), sch.loop("s", "i"))
+
+
+@case(ScheduleError)
+def pack_what_others_read_by_rows_alone():
+    x = placeholder((8, M), name="x")
+    t = compute((8, M), lambda h, i: exp(x[h, i]), "t")
+    sch = Schedule(build(compute((M,), lambda i: t[0, i] + 1.0, "y")))
+    sch.pack(sch.loop("t", "h"), sch.loop("t", "i"))
+
+
+@case(ScheduleError)
+def pack_a_result_in_reverse():
+    x = placeholder((8, M), name="x")
+    t = compute((8, M), lambda h, i: x[h, i] * 2.0, "t")
+    sch = Schedule(build(compute((8, M), lambda h, i: t[h, i] + t[7 - h, i], "y")))
+    sch.pack(sch.loop("t", "h"), sch.loop("t", "i"))
 
 
 # --- compute_at ----------------------------------------------------------------------------------

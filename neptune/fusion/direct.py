@@ -1,0 +1,173 @@
+"""write_directly: where an axis is folded in one part, what folds that writes the results itself.
+
+`write_directly(z)` behind `split_k`, for softmax's row sums, before → after::
+
+    for z grid.y: for i0 grid.x:                for z grid.y: for i0 grid.x:
+      … m_split[z, i], l_split[z, i]              … m_split[z, i], l_split[z, i]
+    for i grid.x:                                 if NUM_SPLITS == 1:
+      for z: m: m[i] max= m_split[z, i]             lse_direct: lse[i] = m_split[z, i] + log(l_split[z, i])
+      for z: l: l[i] += …                       for i grid.x:
+      lse: lse[i] = m[i] + log(l[i])              if NUM_SPLITS != 1: …
+
+A global fold over one part is what that part has folded: its factor h(t, r, r) = t is one of the repair's proofs. So
+what follows the folds is computed from the part's own results. The number of parts is tested on the device: one kernel
+and one captured graph serve every number. What the others would have read is then not written either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from neptune.errors import FusionError, ScheduleError
+from neptune.fusion.split_k import PART_OF
+from neptune.ir.expr import Expr, Load, Var, eq, ne, rewrite, substitute
+from neptune.ir.program import For, If, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
+from neptune.schedule.fuse_at import fuse_definition
+from neptune.schedule.inline import inliner
+from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The loop over the parts in the kernel that folds them, and the local stage of each global fold's buffer."""
+
+    request: str
+    loop: For
+    nest: Stmt
+    host: str
+    local: Mapping[str, str]
+
+    @property
+    def one(self) -> Expr:
+        return eq(self.loop.hi, 1)
+
+
+def write_directly(state: State, ref: Loop) -> State:
+    """Let the kernel that folds the parts write the results where there is one part (see the module's text)."""
+    p = _parts(state, ref)
+    outputs = [b.name for b in state.program.outputs if _follows(state, p, b.name)]
+    before = _inner(state, p).body
+    for name in outputs:
+        d = _definition(state, p, name)
+        # In the expression's order: an output may be computed from others.
+        stage = fresh_name(names_in_use(state.program), f"{name}_direct")
+        inner = _inner(state, p)
+        made = fuse_definition(state, stage, d, Loop(p.host, inner.var), p.request)
+        # Definitions are the user's: there the result has one stage, the other one.
+        state = replace(state, program=made.program)
+    inner = _inner(state, p)
+    count = len(before.stmts) if isinstance(before, Seq) else 1
+    assert isinstance(inner.body, Seq)
+    old, new = inner.body.stmts[:count], inner.body.stmts[count:]
+    body = replace_node(state.program.body, inner, replace(inner, body=seq(*old, If(p.one, seq(*new)))))
+    state = state.with_body(_skipped(state, p, body))
+    what = f"{', '.join(outputs)} where {p.loop.var} has one iteration"
+    return state.note(Decision("write_directly", p.host, "writes results", what))
+
+
+def _parts(state: State, ref: Loop) -> _Parts:
+    request = f"write_directly(`{ref.var}` of `{ref.stage}`)"
+    loop = state.loop(ref)
+    local = {
+        b: writes(state.definitions[part].action)[0]
+        for (kind, fold), part in state.copies.items()
+        if kind == PART_OF and fold in state.definitions and part in state.definitions
+        for b in writes(state.definitions[fold].action)
+    }
+    chosen = {s.name for s in state.program.scalars if s.upto is not None}
+    host = next((s for (kind, _), s in state.copies.items() if kind == PART_OF), None)
+    if (
+        host is None
+        or not any(f is loop for f in state.loops(host))
+        or not isinstance(loop.hi, Var)
+        or loop.hi.name not in chosen
+    ):
+        wrong = f"`{ref.var}` is no loop over parts whose number a launch chooses"
+        raise ScheduleError(request, wrong, hint='split_k(loop, "NUM_SPLITS"), and bind the loop that it returns')
+    nest = next(n for n in _nests(state.program.body) if any(f is loop for f in _loops(n)))
+    return _Parts(request, loop, nest, host, local)
+
+
+def _nests(body: Stmt) -> tuple[Stmt, ...]:
+    return body.stmts if isinstance(body, Seq) else (body,)
+
+
+def _loops(s: Stmt) -> list[For]:
+    return [f for path, _ in paths(s) for f in for_loops(path)]
+
+
+def _inner(state: State, p: _Parts) -> For:
+    """The innermost grid loop around the local folds."""
+    loops = state.loops(p.host)
+    grid = [f for f in loops if f.kind != "serial"]
+    if not grid or p.loop.var not in {f.var for f in grid}:
+        raise ScheduleError(p.request, f"`{p.loop.var}` is not spread over the grid", hint="bind it first")
+    return grid[-1]
+
+
+def _follows(state: State, p: _Parts, buffer: str) -> bool:
+    """Whether a buffer is computed from what the parts folded together."""
+    writer = state.writer(buffer)
+    if buffer in p.local:
+        return True
+    return writer is not None and any(
+        x.buffer != buffer and _follows(state, p, x.buffer) for x in state.definitions[writer].reads()
+    )
+
+
+def _definition(state: State, p: _Parts, buffer: str) -> Definition:
+    """The stage that computes an output from the results of the one part."""
+    writer = state.writer(buffer)
+    assert writer is not None
+    d = state.definitions[writer]
+    index = d.action.index
+    whole = Load(buffer, index, state.program.globals[buffer].dtype)
+    value = d.action.value if isinstance(d.action, Store) else whole
+    axes = tuple((a, n) for a, n in d.axes if a not in d.reduced)
+    part = (p.loop.var, p.loop.hi)
+    return Definition((part, *axes), Store(buffer, index, _of_part(state, p, value)), d.when, d.ranges)
+
+
+def _of_part(state: State, p: _Parts, e: Expr) -> Expr:
+    """An expression over results of the whole, over those of the part."""
+
+    def fix(x: Expr) -> Expr | None:
+        if not isinstance(x, Load) or not _follows(state, p, x.buffer):
+            return None
+        index = tuple(_of_part(state, p, i) for i in x.index)
+        if x.buffer in p.local:
+            return Load(p.local[x.buffer], (Var(p.loop.var), *index), x.dtype)
+        writer = state.writer(x.buffer)
+        assert writer is not None
+        d = state.definitions[writer]
+        if isinstance(d.action, Update) or d.when is not None:
+            wrong = f"`{writer}` folds what the parts have folded together: its result is not there yet"
+            raise FusionError(p.request, wrong, hint="leave the combination to its own kernel")
+        store = inliner(writer, d)[x.buffer]
+        env = {v.name: i for v, i in zip(store.index, index, strict=True) if isinstance(v, Var)}
+        return _of_part(state, p, substitute(store.value, env))
+
+    return rewrite(e, fix)
+
+
+def _skipped(state: State, p: _Parts, body: Stmt) -> Stmt:
+    """The kernels that only combine parts, with nothing to do where there is one."""
+    fresh: list[Stmt] = []
+    for nest in _nests(body):
+        names = {s.name for s in stages(nest)}
+        mine = any(f.var == p.loop.var and f.kind != "serial" for f in _loops(nest))
+        combines = not mine and all(
+            any(b in p.local or _follows(state, p, b) or b not in state.program.globals for b in writes(s.action))
+            or state.definitions.get(s.name) is None
+            for s in stages(nest)
+        )
+        fresh.append(_under(nest, ne(p.loop.hi, 1)) if combines and names else nest)
+    return seq(*fresh)
+
+
+def _under(nest: Stmt, pred: Expr) -> Stmt:
+    """A kernel all of whose programs test `pred` first."""
+    if isinstance(nest, For) and nest.kind != "serial":
+        return replace(nest, body=_under(nest.body, pred))
+    return If(pred, nest)

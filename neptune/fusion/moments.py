@@ -1,0 +1,263 @@
+"""Sums about a mean that is not known yet: a repair of a vector of accumulators (design §6, "moments").
+
+A target Σ φ(r)·ψ(c, ρ), with ψ a polynomial in means ρ of what is folded, keeps one accumulator for each of
+its Taylor coefficients in ρ.  Moving ρ by δ then moves all of them exactly, whatever ρ was::
+
+    Σ (x - ρ)²     T0 = Σ (x - ρ)²   T1 = Σ (x - ρ)   n        T0' = T0 + δ·(-2·T1 + δ·n),  T1' = T1 - δ·n
+    Σ (x - ρ)·w    T0 = Σ (x - ρ)·w  T1 = Σ w                  T0' = T0 - δ·T1
+
+ρ is the mean of what has been folded so far, made anew for every tile, so that nothing large is ever taken from
+something large (Chan): an outlier in the first tile is forgotten as ρ moves away from it.  Obligations: the
+vector's update law and composition, component by component, linearity, and that the last ρ is the expression's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from neptune.fusion.factor import Splitter, product
+from neptune.fusion.prove import sign
+from neptune.fusion.roles import (
+    ALL,
+    FOLDED,
+    Moment,
+    Moments,
+    Problem,
+    Query,
+    Shift,
+    moment,
+    step,
+)
+from neptune.fusion.scales import scale_degree
+from neptune.fusion.shifts import find_shifts
+from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, taylor
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, op, rewrite, substitute, walk
+from neptune.ir.printer import print_expr
+
+MOST = 16
+"""The largest number of accumulators."""
+Over = Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The moments, not proved yet; `casts` and `assumptions` as in Repair."""
+
+    moments: Moments
+    casts: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def find_moments(query: Query, problems: list[Problem]) -> Found | None:
+    """The moments of a sum; None where it has none, with the reasons added to `problems`."""
+    if query.reducer != "sum" or query.count is None:
+        return None
+    shifts, odd = find_shifts(query.value, query.roles, query.count)
+    problems += odd
+    if odd or not shifts:
+        return None
+    found: list[Problem] = []
+    terms, casts = _terms(_shifted(query.value, shifts), query, found)
+    vector = None if terms is None else _vector(query, shifts, terms, casts, found)
+    means: dict[Expr, Expr] = {s.load: s.value for s in shifts}
+    problems += [replace(p, part=rewrite(p.part, means.get)) for p in found]
+    return vector
+
+
+def _shifted(e: Expr, shifts: tuple[Shift, ...]) -> Expr:
+    loads: dict[Expr, Expr] = {s.value: s.load for s in shifts}
+    return rewrite(e, loads.get)
+
+
+# --- terms ---------------------------------------------------------------------------------------
+
+Terms = dict[tuple[Expr, ...], Expr]
+
+
+def _terms(e: Expr, query: Query, problems: list[Problem]) -> tuple[Terms | None, tuple[str, ...]]:
+    """Σ Π φ · ψ: the ψ by their φ; each φ depends on r alone and waits, ψ reads no r but through ρ."""
+    whole = _split(e, query)
+    if isinstance(whole, Splitter):
+        parts = [_split(x, query) for x in _summands(e, query)]
+        bad = [x for x in parts if isinstance(x, Splitter)]
+        if bad:
+            problems += bad[0].problems
+            return None, ()
+        found = [x for x in parts if not isinstance(x, Splitter)]
+    else:
+        found = [whole]
+    terms: Terms = {}
+    for phis, psi, _ in found:
+        terms[phis] = psi if phis not in terms else binary("add", terms[phis], psi)
+    casts = tuple(dict.fromkeys(c for _, _, casts in found for c in casts))
+    for phis, psi in terms.items():
+        if phis and scale_degree(product(phis, query.dtype), query.roles) > 1:
+            reason = "without this scale the sum overflows where the expression does not"
+            problems.append(Problem("defer", product(phis, query.dtype), reason))
+        narrow = _narrow(psi, query)
+        if narrow is not None:
+            reason = f"it is rounded to {narrow.dtype} while the mean in it is not the final one"
+            problems.append(Problem("moments", narrow, reason, "subtract and multiply in float32"))
+    return (None if problems else terms), casts
+
+
+def _split(e: Expr, query: Query) -> Splitter | tuple[tuple[Expr, ...], Expr, list[str]]:
+    """Φs and ψ of one product, or the splitter with the reasons why it is none."""
+    splitter = Splitter(query.roles)
+    split = splitter.split(e)
+    if split.rolls:
+        reason = "it would have to be repaired by a factor and by a shift at once"
+        splitter.problems.append(Problem("moments", e, reason))
+    if DTYPES[query.dtype].bits < 32:
+        reason = f"{query.dtype} is too narrow for sums that are moved in every step"
+        splitter.problems.append(Problem("moments", e, reason, "accumulate in float32"))
+    return splitter if splitter.problems else (split.phis, split.psi, splitter.casts)
+
+
+def _summands(e: Expr, query: Query) -> list[Expr]:
+    """The terms of a sum whose sides read r, through products and quotients: x·rstd·w + b·w."""
+    if not query.roles.reads(e):
+        return [e]
+    match e:
+        case Op("add" | "sub", (a, b), _):
+            right = _summands(b, query)
+            return [*_summands(a, query), *(right if e.name == "add" else [op("neg", x) for x in right])]
+        case Op("neg", (a,), _):
+            return [op("neg", x) for x in _summands(a, query)]
+        case Op("mul", (a, b), _):
+            left, right = _summands(a, query), _summands(b, query)
+            if len(left) > 1 and len(right) > 1:
+                return [e]
+            return [binary("mul", x, y) for x in left for y in right]
+        case Op("div", (a, b), _):
+            return [binary("div", x, b) for x in _summands(a, query)]
+        case Cast(a, dtype) if DTYPES[dtype].bits >= 32 and DTYPES[a.dtype].kind == "float":
+            return [cast(x, dtype) for x in _summands(a, query)]
+        case _:
+            return [e]
+
+
+def _narrow(e: Expr, query: Query) -> Expr | None:
+    """A part that varies, reads ρ, and is rounded to less than float32: the repair does not see these roundings."""
+    for x in walk(e):
+        floats = DTYPES[x.dtype].kind == "float" and DTYPES[x.dtype].bits < 32
+        if floats and query.roles.varies(x) and _about(x):
+            return x
+    return None
+
+
+# --- the vector ----------------------------------------------------------------------------------
+
+
+def _vector(
+    query: Query, shifts: tuple[Shift, ...], terms: Terms, casts: tuple[str, ...], problems: list[Problem]
+) -> Found | None:
+    loads = tuple(s.load for s in shifts)
+    by_term: list[tuple[tuple[Expr, ...], tuple[Coefficient, ...]]] = []
+    for phis, psi in terms.items():
+        try:
+            by_term.append((phis, taylor(psi, loads)))
+        except NotPolynomial as e:
+            name = e.part.name if isinstance(e.part, Op) else "it"
+            problems.append(Problem("moments", e.part, f"{name} is no polynomial in r of a low degree"))
+            return None
+    # What another is repaired with comes behind it, and so is of a lower degree.
+    every = {c.value: len(taylor(c.value, loads)) for _, coefficients in by_term for c in coefficients}
+    order = sorted(every, key=lambda e: -every[e])
+    if len(order) > MOST:
+        problems.append(Problem("moments", query.value, f"it takes {len(order)} accumulators, more than {MOST}"))
+        return None
+    numbers = {e: k for k, e in enumerate(order)}
+    repaired: dict[Expr, Expr | None] = {}
+    for _, coefficients in by_term:
+        for c in coefficients:
+            repaired[c.value] = _repaired(c, coefficients, numbers, query)
+    parts = tuple(Moment(e, repaired[e], counted=_counted(e, query)) for e in order)
+    total: Expr | None = None
+    for phis, coefficients in by_term:
+        value = coefficients[0].value
+        summed: Expr = moment(numbers[value], query.dtype)
+        if _counted(value, query):
+            summed = binary("mul", cast(value, query.dtype), cast(ALL, query.dtype))
+        term = product((summed, *phis), query.dtype)
+        total = term if total is None else binary("add", total, term)
+    assert total is not None
+    # A sum of squares is not negative, also where rounding makes it so: sqrt of it must not be NaN.
+    least = len(by_term) == 1 and not by_term[0][0] and _never_negative(order[0], query)
+    return Found(Moments(shifts, parts, total, least=least), casts, _assumptions(query, shifts))
+
+
+def _repaired(
+    c: Coefficient, coefficients: tuple[Coefficient, ...], numbers: Mapping[Expr, int], query: Query
+) -> Expr | None:
+    """T' = Σ (α over β) · c_α / c_β · δ^(α - β) · T_α, by Horner's rule; None where ρ is not in it."""
+    terms: list[tuple[Fraction, tuple[int, ...], Expr]] = []
+    for other in coefficients:
+        if c.orders in below(other.orders):
+            factor = binomial(other.orders, c.orders) * other.number / c.number
+            powers = tuple(a - b for a, b in zip(other.orders, c.orders, strict=True))
+            summed: Expr = moment(numbers[other.value], query.dtype)
+            if _counted(other.value, query):
+                summed = _product(cast(other.value, query.dtype), cast(FOLDED, query.dtype))
+            terms.append((factor, powers, summed))
+    return None if len(terms) == 1 else _horner(terms, 0, query.dtype)
+
+
+def _never_negative(e: Expr, query: Query) -> bool:
+    """True for w·d·d with w >= 0."""
+    rest: list[Expr] = []
+    for x in _factors(e):
+        if x in rest:
+            rest.remove(x)
+        else:
+            rest.append(x)
+    return all(sign(x, query.roles) in ("+", "0+") for x in rest)
+
+
+def _factors(e: Expr) -> list[Expr]:
+    return [x for a in e.args for x in _factors(a)] if isinstance(e, Op) and e.name == "mul" else [e]
+
+
+def _counted(e: Expr, query: Query) -> bool:
+    return not query.roles.varies(e) and not _about(e)
+
+
+def _about(e: Expr) -> bool:
+    """True where a ρ is in it."""
+    return any(isinstance(x, Load) and x.buffer.startswith("%") for x in walk(e))
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    return b if a == Const(1.0, a.dtype) else binary("mul", a, b)
+
+
+def _horner(terms: list[tuple[Fraction, tuple[int, ...], Expr]], k: int, dtype: str) -> Expr:
+    """With δ outside of each bracket no power of it is ever formed: it may be as large as the data."""
+    if len(terms) == 1 and not any(terms[0][1][k:]):
+        number, _, summed = terms[0]
+        return summed if number == 1 else binary("mul", summed, Const(float(number), dtype))
+    low = [t for t in terms if not t[1][k]]
+    high = [(c, (*p[:k], p[k] - 1, *p[k + 1 :]), t) for c, p, t in terms if p[k]]
+    if not high:
+        return _horner(low, k + 1, dtype)
+    down = bool(low) and len(high) == 1 and high[0][0] < 0
+    moved = binary("mul", step(k, dtype), _horner([(-high[0][0], *high[0][1:])] if down else high, k, dtype))
+    return binary("sub" if down else "add", _horner(low, k + 1, dtype), moved) if low else moved
+
+
+def _assumptions(query: Query, shifts: tuple[Shift, ...]) -> tuple[str, ...]:
+    means = ", ".join(print_expr(s.value) for s in shifts)
+    return (f"what is folded about {means} of a part of the elements stays in the range of {query.dtype}",)
+
+
+def describe_moments(found: Moments, over: Over) -> str:
+    """The repairs as explain() shows them: h0 = t0 + δ*(t1*-2.0 + δ*n)."""
+    many = len(found.shifts) > 1
+    env: dict[str, Expr] = {f"%t{k}": Var(f"t{k}", "float32") for k in range(len(found.parts))}
+    env |= {f"%d{k}": Var(f"δ{k + 1}" if many else "δ", "float32") for k in range(len(found.shifts))}
+    env[FOLDED.name] = Var("folded", "float32")
+    repairs = [(k, m.repaired) for k, m in enumerate(found.parts) if m.repaired is not None]
+    return ", ".join(f"h{k} = {print_expr(substitute(over(e), env)).replace(' * ', '*')}" for k, e in repairs)

@@ -1,0 +1,460 @@
+"""split_k: fold an axis in parts that run independently, and combine the parts with proved repairs.
+
+Paper §4.3 and Algorithm 2.  `split_k(j, S, B)` of softmax's sums before → after, with C = B·⌈⌈n/B⌉/S⌉::
+
+    for i: for j: m: m[i] max= x[i, j]      for z in [0, S): for i: for j in [z*C, min(z*C + C, n)):
+    for i: for j: p: p[i, j] =                m_split: m_split[z, i] max= x[i, j]
+                     exp(x[i, j] - m[i])    for z: for i: for j …: p: p[z, i, j] = exp(x[i, j] - m_split[z, i])
+    for i: for j: l: l[i] += p[i, j]        for z: for i: for j …: l_split: l_split[z, i] += p[z, i, j]
+                                            for i: for z: m: m[i] max= m_split[z, i]
+                                            for i: for z: l: l[i] += l_split[z, i] * exp(m_split[z, i] - m[i])
+
+It works on definitions, before anything else is scheduled. Whatever runs over the axis runs over a part of it for each
+z; each reduction over it is a *local* one for each z, and a *global* one over z that repairs, on the right of ⊕, what
+was folded with the local predecessors. All results are ordinary stages again: the local chain is fused by rolling
+updates as the unsplit one would be, over the same tiles with the same masks, and the global one is a chain over z.
+
+The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
+h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
+folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from neptune.errors import FusionError, ScheduleError
+from neptune.fusion.emit import accumulated, applied, from_nothing
+from neptune.fusion.frontier import Frontier
+from neptune.fusion.plan import Plan, count, defined_when_empty
+from neptune.fusion.repair import solve
+from neptune.fusion.roles import Predecessor, Query, Repair, previous
+from neptune.fusion.rolling_update import details
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Var,
+    binary,
+    cast,
+    ceildiv,
+    loads,
+    minimum,
+    op,
+    rewrite,
+    substitute,
+    variables,
+)
+from neptune.ir.names import fits
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Buffer, For, Scalar, Stage, Stmt, Store, Update, seq, writes
+from neptune.ir.reducers import REDUCERS
+from neptune.schedule.alignment import Axes
+from neptune.schedule.inline import inline_loads, inliner
+from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use
+
+PART_OF = "parts of"
+"""The kind of entry in `State.copies` that names the local stage of a global fold."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is split: the axis of each stage that runs over it, the parts, and where each begins and ends."""
+
+    request: str
+    axis: Mapping[str, str]
+    part: Var
+    parts: Expr
+    length: Expr
+    extent: Expr
+
+    @property
+    def range(self) -> tuple[Expr, Expr]:
+        begin = binary("mul", self.part, self.length)
+        return begin, minimum(binary("add", begin, self.length), self.extent)
+
+    def over_part(self, name: str, d: Definition, action: Store | Update) -> Definition:
+        """The definition of a stage for one part; the axis keeps its name and its elements."""
+        return replace(
+            d,
+            axes=((self.part.name, self.parts), *d.axes),
+            action=action,
+            ranges={**d.ranges, self.axis[name]: self.range},
+        )
+
+
+def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[State, Loop]:
+    """Split the axis of a reduction, with what is computed for it, into `parts` of a multiple of `step`.
+
+    Also the loop over the parts around the local stage of the reduction. Raises FusionError where no repair is proved.
+    """
+    request = f"split_k(`{ref.var}` of `{ref.stage}`, {parts})"
+    _check_untouched(state, request)
+    s = _split(state, ref, _parts(parts, request), step, request)
+    state = _declared(state, s, step)
+    reductions = [n for n in s.axis if s.axis[n] in state.definitions[n].reduced]
+    _check_rows(state, s, reductions)
+    plans: dict[str, Plan] = {}
+    for name in reductions:
+        plans[name] = _plan(state, s, name, reductions, plans)
+    fresh = _Rewriter(state, s, plans).state()
+    notes = [_decision(s, n, plans[n].repair) for n in reductions]
+    local = fresh.copies[PART_OF, ref.stage]
+    return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
+
+
+# --- what is split -------------------------------------------------------------------------------
+
+
+def _check_untouched(state: State, request: str) -> None:
+    """Definitions are rewritten: nothing may have been scheduled by the old ones."""
+    for name, d in state.definitions.items():
+        loops = state.loops(name)
+        same = tuple((f.var, f.hi) for f in loops) == d.axes and all(f.kind == "serial" for f in loops)
+        if not same or state.program.owes:
+            raise ScheduleError(request, f"`{name}` has been scheduled already", hint="split_k before anything else")
+
+
+def _parts(parts: str | int, request: str) -> Expr:
+    if isinstance(parts, str):
+        return Var(parts)
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+        raise ScheduleError(request, "this is no number of parts", legal=("a positive number", '"NUM_SPLITS"'))
+    return Const(parts, "int32")
+
+
+def _declared(state: State, s: Split, step: Expr) -> State:
+    """The state with the number of parts as a scalar, where each call chooses that: no more than there are steps."""
+    if not isinstance(s.parts, Var):
+        return state
+    axes = {a for d in state.definitions.values() for a in d.extents}
+    if not fits(s.parts.name) or s.parts.name in names_in_use(state.program) | axes:
+        raise ScheduleError(s.request, f"`{s.parts.name}` is taken, is no plain identifier, or generated code uses it")
+    scalar = Scalar(s.parts.name, lo=1, upto=ceildiv(s.extent, step))
+    return replace(state, program=replace(state.program, scalars=(*state.program.scalars, scalar)))
+
+
+def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Split:
+    d = state.definition(ref.stage)
+    state.loop(ref)
+    if ref.var not in d.reduced:
+        raise ScheduleError(request, f"`{ref.stage}` does not reduce over `{ref.var}`", legal=list(d.reduced))
+    axis = _axis(state, ref, request)
+    extent = d.extents[ref.var]
+    if variables(extent) & set(d.extents):
+        wrong = f"the length of `{ref.var}`, {print_expr(extent)}, is another one in each row"
+        raise FusionError(request, wrong, hint="an axis as long as a size")
+    axis = _feeding(state, axis)
+    for name in axis:
+        _check_stage(state, name, axis, request)
+    length = binary("mul", ceildiv(ceildiv(extent, step), parts), step)
+    taken = names_in_use(state.program) | {a for x in state.definitions.values() for a in x.extents}
+    return Split(request, axis, Var(fresh_name(taken, "part")), parts, length, extent)
+
+
+def _axis(state: State, ref: Loop, request: str) -> dict[str, str]:
+    """The axis of each stage that is the axis of `ref`; through a common input where nothing else joins reductions."""
+    axes = Axes(state.definitions)
+
+    def found() -> dict[str, list[str]]:
+        same = {
+            n: [a for a in d.extents if axes.same((n, a), (ref.stage, ref.var))] for n, d in state.definitions.items()
+        }
+        return {n: a for n, a in same.items() if a}
+
+    if sum(bool(set(a) & set(state.definitions[n].reduced)) for n, a in found().items()) < 2:
+        axes.join_through_inputs()
+    twice = next((n for n, a in found().items() if len(a) > 1), None)
+    if twice is not None:
+        both = " and ".join(f"`{a}`" for a in found()[twice])
+        raise FusionError(request, f"`{twice}` runs over the axis twice, by {both}")
+    return {n: a for n, (a,) in found().items()}
+
+
+def _feeding(state: State, axis: Mapping[str, str]) -> dict[str, str]:
+    """The reductions over the axis, and what is computed per element for them; what is behind stays whole."""
+    found = {n for n, a in axis.items() if a in state.definitions[n].reduced}
+    for name in reversed(list(axis)):
+        readers = {r for b in writes(state.definitions[name].action) for r in state.readers(b)}
+        if readers & found:
+            found.add(name)
+    return {n: a for n, a in axis.items() if n in found}
+
+
+def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str) -> None:
+    d = state.definitions[name]
+    along = axis[name]
+    if d.when is not None:
+        raise FusionError(request, f"stage `{name}` is guarded", hint="say it by a select in its expression")
+    if isinstance(d.action, Update) and along in d.reduced:
+        if len(d.action.buffers) != 1:
+            raise FusionError(
+                request,
+                f"`{name}` is a reduction on tuples ({d.action.reducer}), for which there is no repair yet",
+                legal=("an axis that it does not run over",),
+            )
+        identity = REDUCERS[d.action.reducer].identity(state.program.globals[d.action.buffers[0]].dtype)
+        if d.action.init != identity:
+            raise FusionError(
+                request,
+                f"`{name}` does not start from the identity of {d.action.reducer}: each part would start from that",
+                hint="start from the identity, and take the start in afterwards",
+            )
+    else:
+        if Var(along) not in d.action.index or sum(along in variables(i) for i in d.action.index) != 1:
+            raise FusionError(request, f"`{name}` does not write `{along}` as one dimension")
+        at = d.action.index.index(Var(along))
+        mine = writes(d.action)
+        for reader in (r for r in axis if r != name):
+            for x in state.definitions[reader].reads():
+                if x.buffer in mine and x.index[at] != Var(axis[reader]):
+                    raise FusionError(
+                        request,
+                        f"`{reader}` reads `{x.buffer}` at {print_expr(x.index[at])}, which another part may compute",
+                        hint=f'sch.inline("{name}") first',
+                    )
+
+
+def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
+    """Between the reductions nothing may stand that has no local form, or that no repair reaches through."""
+    for name in s.axis:
+        d = state.definitions[name]
+        if isinstance(d.action, Update) and name not in reductions and _depends(state, name, reductions):
+            wrong = f"`{name}` folds, for each element, what reads a reduction over the axis: no repair reaches through"
+            raise FusionError(s.request, wrong)
+        for x in state.definitions[name].reads():
+            writer = state.writer(x.buffer)
+            if writer is not None and writer not in s.axis and _depends(state, writer, reductions):
+                wrong = f"`{name}` reads `{writer}`, which makes something per row of what is split"
+                raise FusionError(s.request, wrong, hint=f'sch.inline("{writer}") first')
+
+
+# --- the repair of each reduction ------------------------------------------------------------------
+
+
+def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mapping[str, Plan]) -> Plan:
+    """What the global fold applies, as solved and proved for a rolling update over the axis."""
+    d = state.definitions[name]
+    assert isinstance(d.action, Update)
+    stores: dict[str, Store] = {}
+    for other in s.axis:
+        if isinstance(state.definitions[other].action, Store) and _depends(state, other, reductions):
+            stores |= inliner(other, state.definitions[other])
+    g = inline_loads(d.action.values[0], stores)
+    makers = {b: n for n in reductions for b in writes(state.definitions[n].action)}
+    early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
+    # What is repaired may be smaller in the whole than in a part, whatever it folds.
+    found = tuple(
+        _predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.factor is not None) for x, n in early.items()
+    )
+    dtype = state.program.globals[d.action.buffers[0]].dtype
+    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
+    repair = defined_when_empty(state, query, solve(query), d, s.request)
+    if repair.moments is not None:
+        raise FusionError(
+            s.request,
+            f"`{name}` is repaired by several accumulators about a running mean: parts of these are not combined yet",
+            hint="moments that are sums of powers, and what is made of them behind",
+        )
+    waiting = {b: n for b, n in makers.items() if n in known and known[n].repair.deferred is not None}
+    _check_local(s, name, repair, waiting)
+    return Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair)
+
+
+def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -> None:
+    """What a part reads of another reduction is there when the part is done: nothing of it waits for the whole."""
+    read = [repair.body] if repair.factor is None else [repair.body, repair.factor]
+    for x in (x for e in read for x in loads(e) if x.buffer in late):
+        raise FusionError(
+            s.request, f"`{name}` needs `{late[x.buffer]}` of each part, part of which is deferred to the whole"
+        )
+
+
+def _predecessor(
+    state: State, s: Split, name: str, load: Load, axis: str, stores: Mapping[str, Store], repaired: bool
+) -> Predecessor:
+    d = state.definitions[name]
+    assert isinstance(d.action, Update)
+    env: dict[str, Expr] = {v.name: i for v, i in zip(d.action.index, load.index, strict=True) if isinstance(v, Var)}
+    env[s.axis[name]] = Var(axis)
+    known = set(d.extents) <= set(env)
+    value = inline_loads(substitute(d.action.values[0], env), dict(stores)) if known else None
+    return Predecessor(load, d.action.reducer, value, repaired)
+
+
+def _depends(state: State, name: str, on: list[str]) -> bool:
+    """Whether a stage reads, directly or through others, a result of one of these reductions."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        for x in state.definitions[todo.pop()].reads():
+            writer = state.writer(x.buffer)
+            if writer in on:
+                return True
+            if writer is not None and writer not in seen:
+                seen.add(writer)
+                todo.append(writer)
+    return False
+
+
+def _decision(s: Split, name: str, r: Repair) -> Decision:
+    verdict = "repaired on the right" if r.factor is not None else "combined"
+    what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
+    return Decision("split_k", name, verdict, what, details(r))
+
+
+# --- writing it ------------------------------------------------------------------------------------
+
+
+class _Rewriter:
+    """The program with local and global stages in place of those over the axis."""
+
+    def __init__(self, original: State, s: Split, plans: Mapping[str, Plan]) -> None:
+        self.original, self.s, self.plans = original, s, plans
+        self.declared = original.program.globals
+        self.temporaries = {b.name: b for b in original.program.temporaries}
+        self.taken = names_in_use(original.program) | {s.part.name}
+        # The local result of each reduction, by the buffer of the global one, and its stage by the global stage.
+        self.local = {b: self.fresh(f"{b}_split") for n in plans for b in writes(original.definitions[n].action)}
+        self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in plans}
+        # What is computed per element has a form for the parts beside the one that others read.
+        self.element: dict[str, str] = {}
+        for name in (n for n in s.axis if n not in plans):
+            shared = self._read_outside(name)
+            for b in writes(original.definitions[name].action):
+                self.element[b] = self.fresh(f"{b}_split") if shared else b
+            self.stages[name] = self.element[writes(original.definitions[name].action)[0]] if shared else name
+
+    def _read_outside(self, name: str) -> bool:
+        buffers = writes(self.original.definitions[name].action)
+        return any(self.original.is_output(b) or set(self.original.readers(b)) - set(self.s.axis) for b in buffers)
+
+    def fresh(self, wish: str) -> str:
+        name = fresh_name(self.taken, wish)
+        self.taken.add(name)
+        return name
+
+    def state(self) -> State:
+        """Local stages where they were, then the global folds, then what reads their results."""
+        definitions = self.original.definitions
+        late = [n for n in definitions if n not in self.plans and _depends(self.original, n, list(self.plans))]
+        found: dict[str, Definition] = {}
+        for name, d in definitions.items():
+            if name in self.plans:
+                found[self.stages[name]] = self.folded(name, d)
+            elif name in self.s.axis:
+                found[self.stages[name]] = self.per_element(name, d)
+                found |= {name: d} if self.stages[name] != name and name not in late else {}
+            elif name not in late:
+                found[name] = d
+        for name in self.plans:
+            found |= self.whole(name, definitions[name])
+        found |= {n: definitions[n] for n in late if n not in self.s.axis or self.stages[n] != n}
+        found = _alive(found, {b.name for b in self.original.program.outputs})
+        used = {b for d in found.values() for b in writes(d.action)}
+        program = replace(
+            self.original.program,
+            body=seq(*(_nest(n, d) for n, d in found.items())),
+            temporaries=tuple(b for n, b in self.temporaries.items() if n in used),
+        )
+        copies = {(PART_OF, n): self.stages[n] for n in self.plans}
+        axes = {n: {a: Var(a) for a in d.extents} for n, d in found.items()}
+        return State(program, found, axes, copies=copies)
+
+    # --- over the parts ---
+
+    def part_of(self, buffer: str, name: str, dtype: str | None = None) -> None:
+        """Declare a buffer with a place for each part."""
+        b = self.declared[buffer]
+        shape = (self.s.parts, *b.shape)
+        self.temporaries[name] = Buffer(name, shape, dtype or b.dtype)
+
+    def per_element(self, name: str, d: Definition) -> Definition:
+        """A stage with a result for each element of the axis."""
+        for b in writes(d.action):
+            self.part_of(b, self.element[b])
+        index = (self.s.part, *d.action.index)
+        if isinstance(d.action, Store):
+            return self.s.over_part(name, d, Store(self.element[d.action.buffer], index, self.value(d.action.value)))
+        buffers = tuple(self.element[b] for b in d.action.buffers)
+        values = tuple(map(self.value, d.action.values))
+        init = None if d.action.init is None else tuple(map(self.value, d.action.init))
+        return self.s.over_part(name, d, replace(d.action, buffers=buffers, index=index, values=values, init=init))
+
+    def fold(self, name: str) -> tuple[Update, str]:
+        """What is folded of a reduction, without what is applied to the whole at the end, and in which dtype."""
+        p, action = self.plans[name], self.original.definitions[name].action
+        assert isinstance(action, Update)
+        if p.repair.deferred is None:
+            return action, p.query.dtype
+        action, dtype = replace(action, values=(p.repair.body,)), accumulated(p)
+        if p.repair.deferred_op == "apply":
+            action = from_nothing(replace(action, reducer=p.repair.fold or action.reducer), dtype)
+        return action, dtype
+
+    def folded(self, name: str, d: Definition) -> Definition:
+        """The local fold of a reduction."""
+        action, dtype = self.fold(name)
+        local = self.local[action.buffers[0]]
+        self.part_of(action.buffers[0], local, dtype)
+        index = (self.s.part, *action.index)
+        action = replace(action, buffers=(local,), index=index, values=(self.value(action.values[0]),))
+        return self.s.over_part(name, d, action)
+
+    def value(self, e: Expr) -> Expr:
+        """An expression for one part: its local results, and what is per element, in place of the whole."""
+
+        def fix(x: Expr) -> Expr | None:
+            if not isinstance(x, Load) or x.buffer not in {*self.local, *self.element}:
+                return None
+            index = (self.s.part, *(rewrite(i, fix) for i in x.index))
+            return Load((self.local | self.element)[x.buffer], index, x.dtype)
+
+        return rewrite(e, fix)
+
+    # --- over the whole ---
+
+    def whole(self, name: str, d: Definition) -> dict[str, Definition]:
+        """The global fold of a reduction, and behind it what was deferred."""
+        p = self.plans[name]
+        action, dtype = self.fold(name)
+        (buffer,) = action.buffers
+        value: Expr = Load(self.local[buffer], (self.s.part, *action.index), dtype)
+        if p.repair.factor is not None:
+            value = op("mul", value, cast(rewrite(p.repair.factor, self._of_part), dtype))
+        spatial = tuple((a, n) for a, n in d.axes if a not in d.reduced)
+        over = (*spatial, (self.s.part.name, self.s.parts))
+        if p.repair.deferred is None:
+            return {name: Definition(over, replace(action, values=(value,)))}
+        acc = self.fresh(f"{buffer}_acc")
+        self.temporaries[acc] = Buffer(acc, self.declared[buffer].shape, dtype)
+        fold = replace(action, buffers=(acc,), values=(value,))
+        whole = applied(p, Load(acc, action.index, dtype), p.repair.deferred, d, 0)
+        final = Definition(spatial, Store(buffer, action.index, whole))
+        return {name: Definition(over, fold), self.fresh(f"{name}_final"): final}
+
+    def _of_part(self, x: Expr) -> Expr | None:
+        """In a repair, what was the previous value is that of the part."""
+        names = {previous(Load(b, (), "float32")).buffer: local for b, local in self.local.items()}
+        if isinstance(x, Load) and x.buffer in names:
+            return Load(names[x.buffer], (self.s.part, *x.index), x.dtype)
+        return None
+
+
+def _alive(found: dict[str, Definition], outputs: Iterable[str]) -> dict[str, Definition]:
+    """Without stages that nothing reads: maps that were inlined into what is folded."""
+    while True:
+        read = {x.buffer for d in found.values() for x in d.reads()} | set(outputs)
+        alive = {n: d for n, d in found.items() if read.intersection(writes(d.action))}
+        if len(alive) == len(found):
+            return found
+        found = alive
+
+
+def _nest(name: str, d: Definition) -> Stmt:
+    """A stage in loops over its axes."""
+    body: Stmt = Stage(name, d.action, d.when)
+    for a, _ in reversed(d.axes):
+        body = For(a, *d.range_of(a), body)
+    return body

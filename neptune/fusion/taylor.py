@@ -1,0 +1,135 @@
+"""Polynomials in ρ about another ρ: the Taylor coefficients of an expression, as expressions.
+
+    (x - ρ)²        1: (x - ρ)²      δ: -2 · (x - ρ)      δ²: 1 · 1
+    (x - ρ) · w     1: (x - ρ) · w   δ: -1 · w
+
+so that (x - (ρ + δ))² = (x - ρ)² - 2·(x - ρ)·δ + δ².  The structure of the expression is kept: what was
+subtracted before it is squared still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import comb, prod
+
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, op, select, walk
+
+Terms = list[tuple[Fraction, Expr]]
+Orders = tuple[int, ...]
+HIGHEST = 6
+"""The highest degree that is taken apart."""
+
+
+class NotPolynomial(Exception):
+    """`part` is no polynomial in ρ."""
+
+    def __init__(self, part: Expr) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """`number` · `value`, that of Π δ^orders."""
+
+    orders: Orders
+    number: Fraction
+    value: Expr
+
+
+def taylor(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...]:
+    """All coefficients but zeros, that of order 0, `e` itself, first. Raises NotPolynomial."""
+    found: dict[Orders, Terms] = {(0,) * len(shifts): [(Fraction(1), e)]}
+    todo = list(found)
+    for orders in todo:
+        for k, shift in enumerate(shifts):
+            higher = (*orders[:k], orders[k] + 1, *orders[k + 1 :])
+            if higher in found:
+                continue
+            terms = [(c * d / higher[k], x) for c, term in found[orders] for d, x in _derivative(term, shift)]
+            if terms := _collected(terms):
+                if sum(higher) > HIGHEST:
+                    raise NotPolynomial(e)
+                found[higher] = terms
+                todo.append(higher)
+    return tuple(_coefficient(orders, terms) for orders, terms in found.items())
+
+
+def binomial(of: Orders, at: Orders) -> int:
+    """Π C(of_k, at_k): 0 where some at_k is larger."""
+    return prod(comb(a, b) for a, b in zip(of, at, strict=True))
+
+
+def below(orders: Orders) -> list[Orders]:
+    """All orders up to these, in every variable."""
+    return list(product(*(range(k + 1) for k in orders)))
+
+
+def _coefficient(orders: Orders, terms: Terms) -> Coefficient:
+    number, value = terms[0]
+    for c, x in terms[1:]:
+        ratio = c / number
+        value = binary("add" if ratio > 0 else "sub", value, _scaled(x, abs(ratio)))
+    return Coefficient(orders, number, value)
+
+
+def _scaled(e: Expr, by: Fraction) -> Expr:
+    return e if by == 1 else binary("mul", e, Const(float(by), e.dtype))
+
+
+def _collected(terms: Terms) -> Terms:
+    total: dict[Expr, Fraction] = {}
+    for c, x in terms:
+        total[x] = total.get(x, Fraction(0)) + c
+    return [(c, x) for x, c in total.items() if c]
+
+
+def _derivative(e: Expr, by: Load) -> Terms:
+    """∂e/∂ρ as terms; factors 1 are left out."""
+    if not any(x == by for x in walk(e)):
+        return []
+    match e:
+        case Load():
+            return [(Fraction(1), Const(1.0, e.dtype))]
+        case Op("add", (a, b), _):
+            return [*_derivative(a, by), *_derivative(b, by)]
+        case Op("sub", (a, b), _):
+            return [*_derivative(a, by), *_negative(_derivative(b, by))]
+        case Op("neg", (a,), _):
+            return _negative(_derivative(a, by))
+        case Op("mul", (a, b), _):
+            left = [(c, _times(x, b)) for c, x in _derivative(a, by)]
+            return _collected([*left, *((c, _times(a, x)) for c, x in _derivative(b, by))])
+        case Op("div", (a, b), _) if not any(x == by for x in walk(b)):
+            return [(c, binary("div", x, b)) for c, x in _derivative(a, by)]
+        case Op("pow", (a, Const(value, _)), _) if value >= 1 and float(value).is_integer():
+            n = int(value)
+            power: Expr = a if n == 2 else op("pow", a, Const(float(n - 1), a.dtype))
+            return [(c * n, x if n == 1 else _times(power, x)) for c, x in _derivative(a, by)]
+        case Cast(a, dtype):
+            return [(c, _one(dtype) if _is_one(x) else cast(x, dtype)) for c, x in _derivative(a, by)]
+        case Select(p, a, b) if not any(x == by for x in walk(p)):
+            zero = Const(0.0, e.dtype)
+            left = [(c, select(p, x, zero)) for c, x in _derivative(a, by)]
+            return [*left, *((c, select(p, zero, x)) for c, x in _derivative(b, by))]
+        case _:
+            raise NotPolynomial(e)
+
+
+def _negative(terms: Terms) -> Terms:
+    return [(-c, x) for c, x in terms]
+
+
+def _one(dtype: str) -> Const:
+    return Const(1.0, dtype)
+
+
+def _is_one(e: Expr) -> bool:
+    return e == _one(e.dtype)
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    return b if _is_one(a) else a if _is_one(b) else binary("mul", a, b)

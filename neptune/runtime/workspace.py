@@ -1,0 +1,81 @@
+"""The memory of a kernel's temporaries: how much it takes, and how a caller's own is dealt out.
+
+A kernel allocates its temporaries at each call, by torch's allocator, so that calls on several streams never share
+them, and a captured CUDA graph has its own. A caller who wants to own that memory gives `workspace=`: it is used as it
+is, whatever it holds, and must not be in use by another call at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from neptune.codegen.llvm import evaluate_size
+from neptune.errors import ShapeError
+from neptune.ir.program import Buffer
+from neptune.runtime.overlap import overlap
+
+ALIGNMENT = 256
+"""Of each temporary, as torch's allocator aligns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a temporary lies: bytes from the start, shape and dtype."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def places(temporaries: Sequence[Buffer], sizes: Mapping[str, int | float]) -> tuple[Place, ...]:
+    """One temporary behind the other."""
+    found: list[Place] = []
+    at = 0
+    for b in temporaries:
+        place = Place(b.name, at, tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype))
+        found.append(place)
+        at += -(-place.bytes // ALIGNMENT) * ALIGNMENT
+    return tuple(found)
+
+
+def size(found: Sequence[Place]) -> int:
+    """The bytes that temporaries take together."""
+    return found[-1].offset + found[-1].bytes if found else 0
+
+
+def deal(workspace: torch.Tensor, found: Sequence[Place]) -> list[torch.Tensor]:
+    """The temporaries in a caller's memory."""
+    return [view(workspace, p.offset, p.shape, p.dtype) for p in found]
+
+
+def view(workspace: torch.Tensor, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A dense tensor in a workspace, `offset` bytes from its start."""
+    count = prod(shape) * dtype.itemsize
+    return workspace[offset : offset + count].view(dtype).view(tuple(shape))
+
+
+def check(workspace: object, needed: int, device: torch.device, others: Sequence[torch.Tensor], asked: str) -> None:
+    """Raise ShapeError for what cannot hold so many bytes on that device, apart from the tensors of the call."""
+    legal = (f"a contiguous torch.uint8 tensor of {needed} bytes or more on {device}",)
+    if not isinstance(workspace, torch.Tensor):
+        raise ShapeError(asked, f"workspace= is {type(workspace).__name__}", legal=legal)
+    if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
+        given = f"{workspace.dtype} of shape {list(workspace.shape)} and strides {list(workspace.stride())}"
+        raise ShapeError(asked, f"workspace= is {given}", legal=legal)
+    if workspace.device != device:
+        raise ShapeError(asked, f"workspace= is on {workspace.device}", legal=legal)
+    if workspace.numel() < needed:
+        raise ShapeError(asked, f"workspace= has {workspace.numel()} bytes", legal=legal, hint="kernel.workspace(…)")
+    if workspace.data_ptr() % 16:
+        raise ShapeError(asked, "workspace= does not lie on 16 bytes", legal=legal, hint="torch.empty(n, dtype=…)")
+    if any(overlap(workspace, t) for t in others):
+        raise ShapeError(asked, "workspace= overlaps an argument or a result in memory", legal=legal)

@@ -1,0 +1,107 @@
+"""flash_decoding: the fused axis in parts that run side by side, and a kernel that combines these (paper §4.3).
+
+For few rows and a long axis, where rows alone leave a GPU idle. Works for any chain of reductions over one axis; each
+part is what flash_attention makes of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from neptune.errors import FusionError, ScheduleError
+from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.state import Loop
+from neptune.schedule.template import template
+from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, spread
+
+NAME = "flash_decoding"
+
+
+@template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 128, 32, 16], choices={"packed": [None, True, False]})
+def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | None) -> None:
+    """Split the axis, fuse each part by rolling updates, roll over the parts, and write what is elementwise behind.
+
+    `packed`: whether the heads that share keys become rows; None where there are few rows.
+    """
+    if packed is not False:
+        pack_rows(sch, NAME, always=packed is True)
+    whole = chain(sch, NAME)
+    first = whole.all_reductions[0]
+    axis = whole.axes.of(first, (whole.first, whole.fused_axis)) or ""
+    part = sch.split_k(sch.loop_of(first, axis), "NUM_SPLITS", block_n)
+    j0 = _parts(sch, chain(sch, NAME, over=(part.stage, axis)), block_m, block_n)
+    _combine(sch, whole, part)
+    _elementwise(sch, whole, block_m, block_n)
+    # A result that more than this must be computed for stays with the kernel that combines the parts.
+    with suppress(FusionError, ScheduleError):
+        sch.write_directly(part)
+    sch.partition(j0)
+
+
+def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
+    """The kernel that folds the parts; returns the loop over the tiles of one."""
+    first = local.first
+    heads = group_loop(sch, local)
+    i, j = sch.loop_of(first, local.row_axis), sch.loop_of(first, local.fused_axis)
+    i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
+    spread(sch, first, i0, first=heads)
+    before_the_chain(sch, local, i0, block_n)
+    for stage in local.maps_before:
+        sch.fuse_at(stage, j0)
+    for stage in local.reductions:
+        sch.rolling_update(stage, j0)
+    return j0
+
+
+def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
+    """Combine the parts, a row a program: in one kernel what repairs or shared results join, with the maps behind."""
+    rows: list[Loop] = []
+    for stage in whole.all_reductions:
+        if rows and _joins(sch.rolling_update, stage, sch.loop(rows[-1].stage, part.var)):
+            continue
+        # Of what it keeps, the axes that the first reduction has are rows; others are the columns of a tile.
+        kept = [f for f in sch.loops(stage) if f.var != part.var]
+        rows.append(kept[len(_kept(sch, whole.all_reductions[0])) - 1])
+        spread(sch, stage, rows[-1])
+    combined = {*whole.all_reductions}
+    for stage in [s for s in sch.stages if s not in whole.elementwise and combined & set(_before(sch, s))]:
+        if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
+            spread(sch, stage, sch.loops(stage)[len(_kept(sch, whole.all_reductions[0])) - 1])
+
+
+def _kept(sch: Schedule, stage: str) -> list[str]:
+    d = sch.definition(stage)
+    return [a for a, _ in d.axes if a not in d.reduced]
+
+
+def _before(sch: Schedule, stage: str) -> set[str]:
+    """Every stage that this one depends on."""
+    found: set[str] = set()
+    todo = [stage]
+    while todo:
+        fresh = set(sch.producers(todo.pop())) - found
+        found |= fresh
+        todo += fresh
+    return found
+
+
+def _joins(primitive: Callable[[str, Loop], None], stage: str, loop: Loop) -> bool:
+    try:
+        primitive(stage, loop)
+    except (FusionError, ScheduleError):
+        return False
+    return True
+
+
+def _elementwise(sch: Schedule, whole: Chain, block_m: Var, block_n: Var) -> None:
+    """A kernel for each result that runs over the whole axis again."""
+    outputs = {b.name for b in sch.program.outputs}
+    for stage in (s for s in whole.elementwise if s not in outputs):
+        sch.inline(stage)
+    for stage in (s for s in whole.elementwise if s in outputs):
+        fused, row = (whole.first, whole.fused_axis), (whole.first, whole.row_axis)
+        axes = [whole.axes.of(stage, a) for a in (row, fused)]
+        i0, j0, *_ = sch.tile([sch.loop_of(stage, a or "") for a in axes], [block_m, block_n])
+        spread(sch, stage, i0, j0)

@@ -1,0 +1,87 @@
+"""Defects put into the compiler, each of which the fuzzer must find: what is patched, and by what.
+
+A row breaks one thing that soundness rests on: a rule of the solver, a check of the plan, what is emitted, how a loop
+is cut, how a tile is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from neptune.fusion import emit, factor, plan, repair
+from neptune.ir.expr import Op, rewrite
+from neptune.schedule import partition
+from neptune.tile.stage import StageTranslator
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`make` turns what is at `name` in `where` into its broken form. `first`: a seed not far from where it shows."""
+
+    where: Any
+    name: str
+    make: Callable[[Any], Any]
+    first: int = 0
+
+
+def _deferring(solve: Any) -> Any:
+    """Whatever was to be rolled is left out: as if everything could wait."""
+    return lambda query: replace(solve(query), factor=None, kind="none")
+
+
+def _upside_down(solve: Any) -> Any:
+    """exp(r' - r) becomes exp(r - r'), behind the prover's back."""
+
+    def turned(e: Any) -> Any:
+        return Op("sub", e.args[::-1], e.dtype) if isinstance(e, Op) and e.name == "sub" else None
+
+    def broken(query: Any) -> Any:
+        found = solve(query)
+        return found if found.factor is None else replace(found, factor=rewrite(found.factor, turned))
+
+    return broken
+
+
+def _one_too_many(clean_range: Any) -> Any:
+    """The clean piece runs one tile too far."""
+
+    def broken(*args: Any) -> Any:
+        begin, end = clean_range(*args)
+        return [begin, end + 1]
+
+    return broken
+
+
+def _first(emitted: Any) -> Any:
+    """An insertion that inserts nothing."""
+    return lambda state, *_: state
+
+
+BUGS: Mapping[str, Bug] = {
+    "the solver always defers": Bug(plan, "solve", _deferring, 3010),
+    "the factor is upside down": Bug(plan, "solve", _upside_down, 3010),
+    "the rescale is dropped": Bug(emit, "_insert_repair", _first, 3010),
+    "what was deferred is never applied": Bug(emit, "_insert_epilogue", _first, 3005),
+    "what an accumulator starts from is not checked": Bug(plan, "_check_starts", lambda _: lambda *args: None, 3000),
+    "every factor is thought positive": Bug(repair, "not_negative", lambda _: lambda *args: True, 3095),
+    "a choice on r is thought to split": Bug(factor.Splitter, "involved", lambda _: lambda self, e: False, 3000),
+    "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3080),
+    "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3000),
+    "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3025),
+    "what is folded is not masked": Bug(
+        StageTranslator, "guarded", lambda _: lambda self, value, guards, reducer: self.expr(value, ()), 3005
+    ),
+}
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """With the defect in place."""
+    repair.solve.cache_clear()
+    with mock.patch.object(bug.where, bug.name, bug.make(getattr(bug.where, bug.name))):
+        yield
+    repair.solve.cache_clear()
