@@ -135,7 +135,9 @@ def test_decoding() -> None:
     lengths = torch.tensor([50, 33], dtype=torch.int32)
     j = torch.arange(50)
     see = ((j > 29) & (j < lengths[:, None]))[:, None, None]
-    torch.testing.assert_close(run(q, k, v, lengths).double(), expected(q, k, v, see)[0], rtol=1e-4, atol=1e-5)
+    o = run(q, k, v, lengths)
+    assert isinstance(o, torch.Tensor)
+    torch.testing.assert_close(o.double(), expected(q, k, v, see)[0], rtol=1e-4, atol=1e-5)
 
 
 # --- what each mask says -------------------------------------------------------------------------
