@@ -70,6 +70,28 @@ def test_a_tensor_that_is_shorter_than_the_rows_is_read_within_its_bounds() -> N
     values_agree(program, made, {"start": lambda rng, m, n: rng.integers(0, n + 1, 2)})
 
 
+def test_sizes_of_64_bits() -> None:
+    """A scan counts iterations in 32 bits, as loops do, whatever its bounds are."""
+    m, n = var("m", "int64"), var("n", "int64")
+    x = placeholder((m, n), name="x")
+    doc, keys = placeholder((m,), "int64", "doc"), placeholder((n,), "int64", "keys")
+    j = reduce_axis((0, n), "j")
+    t = compute((m, n), lambda i, j: select(eq(doc[i], keys[j]), x[i, j], NEG_INF), "t")
+    program = build(compute((m,), lambda i: max(t[i, j], axis=j), "y"))
+    sch = Schedule(program)
+    i, jj = sch.loops("t")
+    _, j0, _, _ = sch.tile([i, jj], [2, 2])
+    sch.fuse_at("y", j0)
+    sch.partition(j0)
+    verify(sch.program)
+    edge = 2**63 - 1
+    numbers = {
+        "doc": lambda rng, m, n: rng.choice([-edge, 0, edge], m),
+        "keys": lambda rng, m, n: rng.choice([0, edge], n),
+    }
+    values_agree(program, sch.program, numbers)
+
+
 def test_scan() -> None:
     doc, keys = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
     program, made = cut(lambda i, j: eq(doc[i], keys[j]))
