@@ -146,6 +146,8 @@ class _Judge:
         self.doc, self.effort, self.verdict = case["program"], effort, verdict
         self.rng = random.Random(case["data"])
         self.program, self.sch = driver.program, _settled(driver)
+        # What a repair takes for granted, as explain() says, and the compiler checks under.
+        self.finite = frozenset(name for d in self.sch.decisions for name in d.finite)
 
     def fail(self, kind: str, message: str) -> None:
         self.verdict.failures.append(Failure(kind, message))
@@ -168,7 +170,8 @@ class _Judge:
         runs = [(self.doc, "mild"), (resized(self.doc, second), self.rng.choice(modes))]
         native = compile_llvm(fused) if self.effort.llvm else None
         for doc, mode in runs:
-            run = Run(doc, arrays_of(doc, self.rng.randrange(1 << 30), mode), self.program, mode)
+            arrays = arrays_of(doc, self.rng.randrange(1 << 30), mode, self.finite)
+            run = Run(doc, arrays, self.program, mode)
             params = self.params(fused, run.sizes)
             run.check_oracles(self)
             for name, form in forms.items():
@@ -208,7 +211,7 @@ class _Judge:
 
     def exact(self, name: str, form: Program | TileProgram) -> None:
         try:
-            report = check_exact(self.program, form, draws=self.effort.draws)
+            report = check_exact(self.program, form, draws=self.effort.draws, finite=self.finite)
         except EvaluationError as error:
             self.verdict.exact[name] = f"undecided: {error}"[:60]
             return
