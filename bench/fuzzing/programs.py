@@ -174,6 +174,12 @@ def chooses(doc: Doc) -> bool:
     return any(s.get("fold") in CHOICES for s in doc["stages"])
 
 
+def truncates(doc: Doc) -> bool:
+    """Whether something is cast to an integer: of what is none that says nothing."""
+    nodes = [n for s in doc["stages"] for e in stage_exprs(s) for n in walk(e)]
+    return any(_is(n, "cast") and not n[1].startswith("float") for n in nodes)
+
+
 # --- torch -----------------------------------------------------------------------------------------
 
 _TORCH: Mapping[str, Any] = {
