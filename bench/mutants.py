@@ -119,7 +119,7 @@ def instances(name: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict
     forms = CASES[name].forms()
     original, rng = forms.original, np.random.default_rng(0)
     structural = structural_sizes(original) | structural_sizes(forms.fused) | structural_sizes(forms.tiles)
-    found = []
+    found: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     while len(found) < INSTANCES:
         style = STYLES[len(found) % len(STYLES)]
         sizes: dict[str, Any] = {}

@@ -164,9 +164,10 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
     match s:
         case Loop():
             yield from _loop(s)
-            for name, put in (("lo", lambda e: replace(s, lo=e)), ("hi", lambda e: replace(s, hi=e))):
-                for c in expr_changes(getattr(s, name), Scope(loops)):
-                    yield Change("wrong piece bound", f"loop {s.var}: {c.where}", (put(c.made),))
+            for c in expr_changes(s.lo, Scope(loops)):
+                yield Change("wrong piece bound", f"loop {s.var}: {c.where}", (replace(s, lo=c.made),))
+            for c in expr_changes(s.hi, Scope(loops)):
+                yield Change("wrong piece bound", f"loop {s.var}: {c.where}", (replace(s, hi=c.made),))
         case Branch():
             yield Change("dropped tile", "branch", ())
             yield Change("mask dropped", "branch", s.body)

@@ -80,6 +80,15 @@ def _tiled(sch: Schedule) -> None:
     sch.tile([i, j], [sch.param("BM", [64, 128]), sch.param("BN", [64])])
 
 
+def _split(sch: Schedule) -> None:
+    part = sch.split_k(sch.loop("m", "j"), "NUM_SPLITS")
+    sch.bind(sch.loops("m_split")[:2], ["grid.y", "grid.x"])
+    for stage in sch.stages:
+        if stage in ("e", "l_split"):
+            sch.fuse_at(stage, sch.loop("m_split", "i"))
+    assert part.var == "part"
+
+
 EXAMPLES: dict[str, Example] = {
     "param": Example(product, lambda s: s.param("BM", [64, 128]), lambda s: s.param("BM", [48])),
     "split": Example(
@@ -132,6 +141,17 @@ EXAMPLES: dict[str, Example] = {
         normalised,
         lambda s: s.rolling_update("l", s.loop("m", "j")),
         lambda s: s.rolling_update("e", s.loop("m", "j")),
+    ),
+    "split_k": Example(
+        normalised,
+        lambda s: s.split_k(s.loop("m", "j"), "NUM_SPLITS"),
+        lambda s: s.split_k(s.loop("m", "i"), "NUM_SPLITS"),
+    ),
+    "write_directly": Example(
+        normalised,
+        lambda s: s.write_directly(s.loop("m_split", "part")),
+        lambda s: s.write_directly(s.loop("m_split", "i")),
+        _split,
     ),
     "privatize": Example(
         normalised,

@@ -48,7 +48,7 @@ def compile_llvm(program: Program, *, fast: bool = False) -> LLVMKernel:
             f"compile {program.name} for llvm",
             "it owes repairs, so it does not compute what the expression says",
             where="\n".join(f"owes {o.stage} <- {o.on} @ {o.loop}" for o in program.owes),
-            hint="rolling_update, split_k_update or privatize on the stage",
+            hint="rolling_update, split_k or privatize on the stage",
         )
     return LLVMKernel(program, fast)
 

@@ -185,15 +185,11 @@ def _no_exponentials(top: str, total: str) -> tuple[Const, ...]:
 def _add_exponentials(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
     """(m, l) ⊕ (m', l') = (M, l·exp(m - M) + l'·exp(m' - M)) with M = max(m, m', lowest): two of -inf make 0."""
     (m, s), (x, y) = state, value
-    top = Var("%0", m.dtype)
-    parts = [op("exp", binary("sub", a, top)) for a in (m, x)]
-    lets = [
-        (top, binary("max", binary("max", m, x), _number(DTYPES[m.dtype].lowest, m.dtype)[0])),
-        *((Var(f"%{k}", m.dtype), e) for k, e in enumerate(parts, 1)),
-    ]
-    scales = [cast(v, s.dtype) for v, _ in lets[1:]]
-    total = binary("add", binary("mul", s, scales[0]), binary("mul", y, scales[1]))
-    return Combined(tuple(lets), (top, total))
+    top, left, right = (Var(f"%{k}", m.dtype) for k in range(3))
+    highest = binary("max", binary("max", m, x), _number(DTYPES[m.dtype].lowest, m.dtype)[0])
+    lets = ((top, highest), *((v, op("exp", binary("sub", a, top))) for v, a in ((left, m), (right, x))))
+    total = binary("add", binary("mul", s, cast(left, s.dtype)), binary("mul", y, cast(right, s.dtype)))
+    return Combined(lets, (top, total))
 
 
 def top_k(k: int) -> Reducer:

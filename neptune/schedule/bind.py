@@ -133,7 +133,7 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
                 request,
                 f"stage `{stage.name}` reduces over `{loop.var}`: its iterations are not independent",
                 where=print_stage(stage),
-                hint="bind a loop over rows, or use split_k_update to reduce in parallel",
+                hint="bind a loop over rows, or split_k to reduce in parallel",
             )
     written = {b for _, s in below for b in writes(s.action)}
     for buffer, found in _accesses(loop).items():

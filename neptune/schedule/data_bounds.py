@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
@@ -33,33 +33,41 @@ class Extreme:
 
 @dataclass
 class DataBounds:
-    """The extremes that the bounds of one loop ask for, each once; read as `name[]`."""
+    """The extremes that the bounds of one loop ask for, each once; read as `name[]`.
+
+    `names`: of rows, outside of the loop; `keys`: of what an iteration of a scan (`neptune.schedule.scan`) reads.
+    """
 
     program: Program
     outer: tuple[For, ...]
     loop: For
     names: dict[Extreme, str] = field(default_factory=dict)
+    keys: dict[Extreme, str] = field(default_factory=dict)
 
-    def within(self, inner: Sequence[For], when: Expr | None) -> OverData:
+    def within(self, inner: Sequence[For], when: Expr | None, *, scanning: bool = False) -> OverData:
         """Answers for a stage under the loops `inner`, guarded by `when`."""
         inputs = {b.name for b in self.program.inputs}
         moving = {self.loop.var, *(f.var for f in inner)}
 
         def over_data(load: Load, name: str, largest: bool) -> Expr | None:
             over = next(f for f in inner if f.var == name)
-            bounds = variables(over.lo) | variables(over.hi)
-            if (variables(load) | bounds) & moving != {name} or any(x.buffer not in inputs for x in loads(load)):
+            own = (variables(load) | variables(over.lo) | variables(over.hi)) & moving
+            table = self.names if own == {name} else self.keys if scanning and own == {name, self.loop.var} else None
+            if table is None or any(x.buffer not in inputs for x in loads(load)):
                 return None
-            guards = [c for c in conjuncts(when) if variables(c) & moving <= {name} and not loads(c)]
+            guards = [c for c in conjuncts(when) if variables(c) & moving <= own and not loads(c)]
             guards += self.unproved(load, inner, guards)
             # The body of the loop does not matter.
             key = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
-            if key not in self.names:
-                taken = names_in_use(self.program) | set(self.names.values())
-                self.names[key] = fresh_name(taken, f"{load.buffer}_{key.reducer}")
-            return Load(self.names[key], (), load.dtype)
+            if key not in table:
+                table[key] = self.fresh(f"{load.buffer}_{key.reducer}")
+            return Load(table[key], (), load.dtype)
 
         return over_data
+
+    def fresh(self, wish: str) -> str:
+        """A name that nothing has."""
+        return fresh_name(names_in_use(self.program) | {*self.names.values(), *self.keys.values()}, wish)
 
     def unproved(self, load: Load, inner: Sequence[For], guards: Sequence[Expr]) -> list[Expr]:
         """What keeps `load` in its buffers where `guards` do not. What lies outside, no mask that is true has read."""
@@ -76,17 +84,31 @@ class DataBounds:
 
     def known(self, e: Expr) -> bool:
         """True for a bound that reads inputs and these extremes only, nothing that the kernel itself computes."""
-        given = {b.name for b in self.program.inputs} | set(self.names.values())
+        given = {b.name for b in self.program.inputs} | {*self.names.values(), *self.keys.values()}
         return all(x.buffer in given for x in loads(e))
 
-    def around(self, pieces: Stmt, used: Sequence[Expr]) -> Stmt:
-        """`pieces`, whose bounds are `used`, behind the stages that compute what these read."""
-        read = {x.buffer for e in used for x in loads(e)}
-        wanted = [(x, name) for x, name in self.names.items() if name in read]
-        result = seq(*(s for x, name in wanted for s in _stages(x, name)), pieces)
-        for x, name in reversed(wanted):
-            result = Alloc(Buffer(name, (), x.load.dtype, "tile"), result)
-        return result
+    def of_rows(self, body: Stmt, used: Sequence[Expr]) -> Stmt:
+        """`body`, in which the expressions `used` stand, behind the stages that compute what these read of rows."""
+        return _behind(self.names, body, used)
+
+    def of_keys(self, body: Stmt, used: Sequence[Expr]) -> Stmt:
+        """The same for what they read of the keys of one iteration."""
+        return _behind(self.keys, body, used)
+
+
+def _behind(table: Mapping[Extreme, str], body: Stmt, used: Sequence[Expr]) -> Stmt:
+    read = {x.buffer for e in used for x in loads(e)}
+    wanted = [(x, name) for x, name in table.items() if name in read]
+    return kept_in(
+        {name: x.load.dtype for x, name in wanted}, seq(*(s for x, name in wanted for s in _stages(x, name)), body)
+    )
+
+
+def kept_in(scalars: Mapping[str, str], body: Stmt) -> Stmt:
+    """`body` with these scalars (name → dtype) allocated on chip."""
+    for name, dtype in reversed(scalars.items()):
+        body = Alloc(Buffer(name, (), dtype, "tile"), body)
+    return body
 
 
 def _stages(x: Extreme, name: str) -> tuple[Stmt, Stmt]:

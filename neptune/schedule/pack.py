@@ -175,10 +175,10 @@ def _own_result(state: State, name: str) -> State:
     return state
 
 
-def group_sizes(d: Definition, group: str) -> set[Expr]:
+def group_sizes(d: Definition, group: str) -> tuple[Expr, ...]:
     """What the reads of a stage divide an axis by: 4 for `k[h // 4, j]`."""
     nodes = (x for load in d.reads() for i in load.index for x in walk(i) if isinstance(x, Op) and x.name == "floordiv")
-    return {x.args[1] for x in nodes if x.args[0] == Var(group)}
+    return tuple(dict.fromkeys(x.args[1] for x in nodes if x.args[0] == Var(group)))
 
 
 def row_shared(d: Definition, row: str) -> list[Expr]:

@@ -17,7 +17,7 @@ A masked piece of at most one iteration becomes an `if`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
 
@@ -26,6 +26,7 @@ from neptune.ir.absorb import NEG_INF, conjunct_false, unchanged
 from neptune.ir.affine import Scope, always, scope_of
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
+    TRUE,
     Const,
     Expr,
     Op,
@@ -63,7 +64,8 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.schedule.data_bounds import DataBounds
+from neptune.schedule.data_bounds import DataBounds, kept_in
+from neptune.schedule.scan import bounded, possible, scan
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 from neptune.schedule.visited import Range, ranges, usable
@@ -192,24 +194,43 @@ def _finite(state: State) -> frozenset[str]:
     )
 
 
-def _solved(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> list[Solved]:
+@dataclass(frozen=True)
+class _Found:
+    """What bounds a loop: predicates that were solved for it, and a condition of data by which it can be scanned."""
+
+    solved: tuple[Solved, ...]
+    condition: Expr
+    scanned: tuple[Expr, ...] = ()
+
+
+def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> _Found:
     """The predicates under `loop` that bound it, in the order in which they stand."""
     body = stages(loop.body)
     masks = dict.fromkeys(pred for s in body for pred in _masks(s))
     skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
     tails = {c for s in body for c in conjuncts(s.when) if loop.var in variables(c)} - skipped
     found: dict[Expr, list[Solved | None]] = {}
+    conditions: dict[Expr, list[Expr]] = {}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
         scope = scope_of(state.program, (*outer, loop, *inner))
-        extremes = Extremes(scope, affine_guards(stage.when, loop.var), data.within(inner, stage.when))
+        guards = affine_guards(stage.when, loop.var)
+        extremes, scanning = (
+            Extremes(scope, guards, data.within(inner, stage.when, scanning=scanning)) for scanning in (False, True)
+        )
         names = [f.var for f in reversed(inner)]
         # Every stage that has a predicate must see the same tiles.
         for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
             if pred in tails or pred in skipped:
                 found.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
+            if pred in skipped:
+                conditions.setdefault(pred, []).append(possible(pred, names, scanning))
     kept = [first for (first, *others) in found.values() if first is not None and all(s == first for s in others)]
-    return usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
+    kept = usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
+    solved = {s.pred for s in kept}
+    left = {p: c for p, (c, *others) in conditions.items() if p not in solved and all(c == o for o in others)}
+    left = {p: c for p, c in left.items() if c != TRUE and data.known(c)}
+    return _Found(tuple(kept), logical_and(*left.values()), tuple(left))
 
 
 def _selected(stage: Stage) -> list[Expr]:
@@ -232,14 +253,14 @@ def partition(state: State, ref: Loop) -> State:
     outer = path[: path.index(loop)]
     carried = _carried(state, loop)
     data = DataBounds(state.program, outer, loop)
-    solved = _solved(state, loop, outer, carried, data)
-    if not solved:
+    found = _found(state, loop, outer, carried, data)
+    if not found.solved and not found.scanned:
         raise ScheduleError(
             request,
             f"no predicate under `{loop.var}` bounds it",
             hint="leave the loop whole: it has nothing to cut",
         )
-    return _cut(state, loop, outer, solved, carried, data)
+    return _cut(state, loop, outer, found, carried, data)
 
 
 def _one_tile(end: Expr, hi: Expr) -> bool:
@@ -280,11 +301,18 @@ def _iteration(loop: For, at: Expr) -> Stmt:
 
 
 def _cut(
-    state: State, loop: For, outer: tuple[For, ...], solved: list[Solved], carried: frozenset[str], data: DataBounds
+    state: State, loop: For, outer: tuple[For, ...], bounds: _Found, carried: frozenset[str], data: DataBounds
 ) -> State:
+    solved = list(bounds.solved)
     whole = _attach(loop, [s.pred for s in solved if not s.skips], carried, _finite(state))
     found = ranges(solved, loop)
     dropped = frozenset(s.pred for s in solved)
+    ends: tuple[str, ...] = ()
+    before: list[Stmt] = []
+    if bounds.scanned:
+        ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
+        before.append(scan(loop, found[0].lo, found[-1].hi, bounds.condition, ends, data))
+        found = ranges(usable([*solved, bounded(ends)]), loop)
     pieces: list[Stmt] = []
     verdict: list[str] = []
     for r in found:
@@ -309,5 +337,8 @@ def _cut(
     used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
     texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
     summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
+    texts += tuple(f"{print_expr(p)}: mask, scanned for the first and the last tile" for p in bounds.scanned)
     note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)
-    return state.with_body(replace_node(state.program.body, loop, data.around(seq(*pieces), used))).note(note)
+    body = data.of_rows(seq(*before, *pieces), [*used, bounds.condition])
+    body = kept_in(dict.fromkeys(ends, "int32"), body)
+    return state.with_body(replace_node(state.program.body, loop, body)).note(note)

@@ -152,7 +152,7 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
 
 def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
     """What does not depend on the variable holds on all of its iterations or on none."""
-    some, every = (select(binary("ge", _exact(p, scope), 0), end, ZERO) for p in (most, least))
+    some, every = (select(holds(p, scope), end, ZERO) for p in (most, least))
     return Bound(True, some, every)
 
 
@@ -176,13 +176,19 @@ def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
 
 def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
-    top = _exact(numerator, scope)
+    top = exact(numerator, scope)
     top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
     found = binary("floordiv", top, to_expr(divisor))
     return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
 
 
-def _exact(p: Poly, scope: Scope) -> Expr:
+def holds(p: Poly, scope: Scope) -> Expr:
+    """p ≥ 0 whatever its atoms hold; a comparison of two of them where it is no more than that."""
+    compares = sorted(c for _, c in p.terms) == [-1, 1] and all(len(m) == 1 for m, _ in p.terms)
+    return at_least_zero(p) if compares else binary("ge", exact(p, scope), 0)
+
+
+def exact(p: Poly, scope: Scope) -> Expr:
     """`p` in a dtype that it cannot leave, whatever a scalar argument or a tensor holds.
 
     The mask may compare without computing: j < length is true of all j where the length is 2**31 - 1, and must not

@@ -90,7 +90,11 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
     clean = [s for s in sets if not s.open and not _idle(s)]
     if not clean:
         return Range(lo, hi, None, None)
-    begins, ends = (tuple(dict.fromkeys(b.everywhere for b in clean[0].side(upper=up))) for up in (False, True))
+    bounds = clean[0].bounds
+    if len(sets) == 1 and not everything:
+        # What bounds the visited range anyhow cuts nothing off it.
+        bounds = tuple(b for b in bounds if b not in clean[0].skipping or b.somewhere != b.everywhere)
+    begins, ends = (tuple(dict.fromkeys(b.everywhere for b in bounds if b.upper == up)) for up in (False, True))
     facts = tuple(dict.fromkeys(b.fact for b in clean[0].bounds))
     if len(clean) > 1 and all(s.side(upper=False) == clean[0].side(upper=False) for s in clean):
         ends = (reduce(maximum, [reduce(minimum, [b.everywhere for b in s.side(upper=True)], loop.hi) for s in clean]),)

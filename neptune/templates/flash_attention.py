@@ -11,7 +11,16 @@ from __future__ import annotations
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Const, Var
 from neptune.schedule.template import template
-from neptune.templates.roles import FEW_ROWS, before_the_chain, behind_the_chain, chain, group_loop, pack_rows, spread
+from neptune.templates.roles import (
+    FEW_ROWS,
+    before_the_chain,
+    behind_the_chain,
+    chain,
+    group_loop,
+    pack_rows,
+    rows_alone,
+    spread,
+)
 
 
 @template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[64, 128, 32, 16], choices={"packed": [None, True, False]})
@@ -39,5 +48,7 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
+    alone = rows_alone(sch, parts)
     behind_the_chain(sch, parts, i0)
-    sch.partition(j0)
+    if not alone:
+        sch.partition(j0)

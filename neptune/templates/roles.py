@@ -175,7 +175,7 @@ def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
         if head is None or row is None:
             continue
         d = sch.definition(stage)
-        sizes |= group_sizes(d, head)
+        sizes.update(group_sizes(d, head))
         for factor in row_shared(d, row):
             if len(sizes) > 1 or reads_each(factor, head, sizes):
                 return None
@@ -254,6 +254,16 @@ def _fused(sch: Schedule, stage: str, loop: Loop) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def rows_alone(sch: ScheduleBase, parts: Chain) -> bool:
+    """True where nothing but rows of inputs is folded: no product in front, no columns of results.
+
+    Memory is the limit there, and masks cost little; and Triton (3.6) cannot compile the sum of a row that a loop and
+    an `if` behind it add up (`loopResult.hasOneUse()` in OptimizeThreadLocality).
+    """
+    kept = {len(d.axes) - len(d.reduced) for d in map(sch.definition, parts.all_reductions)}
+    return parts.first in parts.all_reductions and len(kept) == 1
 
 
 def behind_the_chain(sch: Schedule, parts: Chain, tile: Loop) -> None:

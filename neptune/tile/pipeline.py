@@ -14,6 +14,7 @@ from neptune.tile.passes.branches import branches
 from neptune.tile.passes.copies import copies
 from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
+from neptune.tile.passes.narrow import narrow
 from neptune.tile.passes.reciprocal import reciprocal
 from neptune.tile.relax import check_tile_sizes, translate_relaxed
 from neptune.tile.translate import translate
@@ -32,6 +33,7 @@ PASSES = (
     Pass("accumulate", accumulate, "first: later passes look at whole updates, not at their halves"),
     Pass("exp2", exp2, "before copies: it turns scaled scores into plain copies"),
     Pass("reciprocal", reciprocal, "any time after translation"),
+    Pass("narrow", narrow, "after accumulate: an accumulator has its start and its updates only"),
     Pass("copies", copies, "after exp2 has made copies, before loads are named"),
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
     Pass("branches", branches, "before hoist, which moves statements between them"),

@@ -140,9 +140,14 @@ def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Ite
         seed = begun.seed + 7919 * repeat
         kinds = (style if repeat % 2 else "plain", begun.attempt)
         found = next(_on(check, make_model(seed), begun.sizes, seed, *kinds), None)
-        if found is not None and found.compared:
-            compared += found.compared
-            yield _tried(check, found)
+        if found is None or not found.compared:
+            continue
+        try:
+            tried = _tried(check, found)
+        except OutsideFragment:  # the model has no value here: plain inputs have been compared
+            continue
+        compared += found.compared
+        yield tried
 
 
 def _tried(check: Check, found: Instance) -> Tried:

@@ -126,7 +126,9 @@ class Loops:
     def _loop(self, loop: For, at: Lanes) -> None:
         lo = self.evaluator.run(loop.lo, at.env, at.mask)
         hi = self.evaluator.run(loop.hi, at.env, at.mask)
-        start, stop = _extreme(lo, at.mask, np.min), _extreme(hi, at.mask, np.max)
+        # Where a lane's own range is empty, its bounds say nothing.
+        mask = both(at.mask, np.less(lo, hi))
+        start, stop = _extreme(lo, mask, np.min), _extreme(hi, mask, np.max)
         if stop <= start:
             return
         kind = self._kinds.get(id(loop))

@@ -61,6 +61,12 @@ def test_the_generated_triton_computes_the_same(name: str) -> None:
     assert len(found) == 2 and all(s.of_limit <= 1 for s in found)
 
 
+@pytest.mark.parametrize("name", ["weighted_mean", "variance"])
+def test_sums_of_rows_compile_for_gpus(name: str) -> None:
+    """Triton cannot compile a row's sum that a loop and an `if` behind it add up: there is none."""
+    assert [r.spill_bytes for r in kernel(name).resources("cuda:80")] == [0]
+
+
 def test_a_lost_tile_is_seen() -> None:
     """The limits are no formality: a kernel that forgets the last keys fails."""
     chain = BY_NAME["sigmoid_attention"]

@@ -149,7 +149,7 @@ def test_open_obligations_are_listed_with_what_to_do():
 def test_exact_checks_are_recorded():
     checks = compiled().build.checks
     assert set(checks) == {"fused program", "tile program"}
-    assert all(c.accepted and c.draws == 4 for c in checks.values())
+    assert all(c.accepted and c.draws >= 4 for c in checks.values())
 
 
 def test_more_checks_are_made_on_request_and_none_without(monkeypatch):

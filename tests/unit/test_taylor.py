@@ -9,7 +9,7 @@ import sympy as sp
 
 from neptune.fusion.prove import _builders, _sympy
 from neptune.fusion.taylor import NotPolynomial, below, binomial, taylor
-from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, op, rewrite, select, variables
+from neptune.ir.expr import Cast, Const, Expr, Load, Var, binary, cast, op, rewrite, select, variables
 from neptune.ir.printer import print_expr
 
 X, Y, W = (Var(n, "float32") for n in "xyw")
@@ -48,7 +48,7 @@ def test_against_sympy(e: Expr, orders: int) -> None:
 
 
 def _uncast(e: Expr) -> Expr | None:
-    return rewrite(e.arg, _uncast) if type(e).__name__ == "Cast" else None
+    return rewrite(e.arg, _uncast) if isinstance(e, Cast) else None
 
 
 def test_forms_are_kept() -> None:

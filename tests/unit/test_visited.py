@@ -94,6 +94,15 @@ def test_what_a_range_has_visited_the_next_leaves_out(window: tuple[int, int]) -
     assert tiles == sorted({*range(5), *range(*window)})
 
 
+def test_a_bound_that_is_exact_cuts_nothing_off_its_own_range() -> None:
+    scanned = Solved(FALSE, (Alternative((lower(3, 3), upper(8, 8))),), True)
+    (alone,) = ranges([scanned], LOOP)
+    assert (alone.begins, alone.ends) == ((), ()) and clean_of(alone) == set(range(3, 8))
+    both = Solved(FALSE, (Alternative((upper(5, 5),)), Alternative((upper(8, 6),), open=True)), True)
+    (hull,) = ranges([both], LOOP)
+    assert value(hull.hi) == 8 and clean_of(hull) == set(range(5))
+
+
 def test_too_many_alternatives_leave_a_predicate_alone() -> None:
     def of(count: int) -> Solved:
         return Solved(

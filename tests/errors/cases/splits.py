@@ -101,6 +101,16 @@ def split_what_waits_for_the_whole():
     sch.split_k(sch.loops("c")[-1], 4)
 
 
+@case(FusionError)
+def split_moments_about_a_mean():
+    x = matrix("x")
+    s = per_row(lambda i, j: x[i, j], "s")
+    mean = N.astype("float32")
+    square = per_row(lambda i, j: (x[i, j] - s[i] / mean) * (x[i, j] - s[i] / mean), "square")
+    sch = Schedule(build(square, name="variance"))
+    sch.split_k(sch.loops("s")[-1], 4)
+
+
 # --- loops over parts of an axis ---------------------------------------------------------------------
 
 

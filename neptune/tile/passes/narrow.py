@@ -1,0 +1,97 @@
+"""narrow: an accumulator that is the same along an axis keeps one element of it.
+
+b = full(0, (m, k)); for …: b = b + rows[None, :]; o = o - s[:, None] * b
+    →  b = full(0, (1, k)); for …: b = b + rows[None, :]; o = o - s[:, None] * b
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    CastTile,
+    Full,
+    Local,
+    Loop,
+    Map,
+    TExpr,
+    TileKernel,
+    TStmt,
+    Where,
+    map_stmt,
+    stmt_exprs,
+    tile_children,
+    tile_rewrite,
+    walk_stmts,
+)
+from neptune.tile.passes.util import Block, reads
+
+
+def narrow(kernel: TileKernel) -> TileKernel:
+    """Narrow every local whose values do not vary along an axis, where all that reads it spreads it out again."""
+    body = kernel.body
+    found = {s.name: s.value.dims for s in walk_stmts(body) if isinstance(s, Assign) and s.name in reads(s)}
+    for name, dims in found.items():
+        for k in range(len(dims)) if len(dims) > 1 else ():
+            body = _narrowed(body, name, k)
+    return replace(kernel, body=body)
+
+
+def _narrowed(body: Block, name: str, k: int) -> Block:
+    """The body with dimension `k` of a local of length one, or as it is."""
+    mine = [s for s in walk_stmts(body) if isinstance(s, Assign) and s.name == name]
+    others = [e for s in walk_stmts(body) if s not in mine for e in stmt_exprs(s)]
+    if any(_one(s.value, name, k) is None for s in mine) or not all(_spread(e, name, k) for e in others):
+        return body
+
+    def shorter(e: TExpr) -> TExpr | None:
+        return replace(e, dims=_unit(e.dims, k)) if isinstance(e, Local) and e.name == name else None
+
+    def visit(s: TStmt) -> TStmt:
+        if isinstance(s, Loop | Branch):
+            return replace(s, body=tuple(map(visit, s.body)))
+        value = _one(s.value, name, k) if isinstance(s, Assign) and s.name == name else None
+        return map_stmt(s, lambda e: tile_rewrite(e, shorter)) if value is None else replace(s, value=value)
+
+    return tuple(map(visit, body))
+
+
+def _unit(dims: tuple[str, ...], k: int) -> tuple[str, ...]:
+    return (*dims[:k], "1", *dims[k + 1 :])
+
+
+def _one(e: TExpr, name: str, k: int) -> TExpr | None:
+    """A value of the local with dimension `k` of length one; None where it may vary along it."""
+    if not e.dims or e.dims[k] == "1":
+        return e
+    match e:
+        case Full():
+            return replace(e, dims=_unit(e.dims, k))
+        case Local() if e.name == name:
+            return replace(e, dims=_unit(e.dims, k))
+        case Map() | Where():
+            parts = [_one(x, name, k) for x in tile_children(e)]
+            if any(x is None for x in parts):
+                return None
+            known = [x for x in parts if x is not None]
+            if isinstance(e, Where):
+                return replace(e, pred=known[0], then=known[1], other=known[2], dims=_unit(e.dims, k))
+            return replace(e, args=tuple(known), dims=_unit(e.dims, k))
+        case CastTile():
+            inner = _one(e.arg, name, k)
+            return None if inner is None else replace(e, arg=inner)
+        case _:
+            return None
+
+
+def _spread(e: TExpr, name: str, k: int) -> bool:
+    """True if wherever the local is read something beside it has all elements of dimension `k`."""
+    parts = tile_children(e)
+    mine = [x for x in parts if isinstance(x, Local) and x.name == name]
+    if mine:
+        long = [x for x in parts if x.dims and x not in mine and x.dims[k] == mine[0].dims[k]]
+        if not isinstance(e, Map) or not long:
+            return False
+    return not (isinstance(e, Local) and e.name == name) and all(_spread(x, name, k) for x in parts if x not in mine)
