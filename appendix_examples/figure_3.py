@@ -1,6 +1,6 @@
 """Figure 3: Figure 1 under split-k: parts of a row are folded side by side, and repaired when they are combined.
 
-    python -m appendix_examples.figure_3
+python -m appendix_examples.figure_3
 """
 
 from __future__ import annotations

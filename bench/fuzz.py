@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import re
+import resource
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ UNSOUND_EVERY = 5
 """Of so many programs one is a request that must be refused."""
 LIMIT = 120
 """Seconds that a program may take."""
+MEMORY = 8 << 30
+"""Bytes that it may take on top of what the process has: one that asks for more fails as a MemoryError."""
 
 
 @dataclass
@@ -99,7 +102,7 @@ def _judged(seed: int, effort: Effort) -> tuple[Case, Verdict]:
 
 
 class _limited:
-    """Raises TooLong in what runs longer; seconds."""
+    """Raises TooLong in what runs longer, and MemoryError in what asks for more than `MEMORY`."""
 
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
@@ -110,9 +113,14 @@ class _limited:
 
         self.before = signal.signal(signal.SIGALRM, stop)
         signal.alarm(self.seconds)
+        self.memory = resource.getrlimit(resource.RLIMIT_AS)
+        if (statm := Path("/proc/self/statm")).exists():
+            now = int(statm.read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, self.memory[1]))
 
     def __exit__(self, *_: object) -> None:
         signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, self.memory)
         signal.signal(signal.SIGALRM, self.before)
 
 

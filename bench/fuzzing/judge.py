@@ -18,7 +18,19 @@ import numpy as np
 import torch
 
 from bench.fuzzing import schedules
-from bench.fuzzing.programs import MODES, SCALARS, Arrays, Doc, arrays_of, by_torch, chooses, dtypes, resized, spec_of
+from bench.fuzzing.programs import (
+    MODES,
+    SCALARS,
+    Arrays,
+    Doc,
+    arrays_of,
+    by_torch,
+    chooses,
+    dtypes,
+    resized,
+    spec_of,
+    truncates,
+)
 from bench.variety import by_tvm
 from bench.variety_words import Reference, said
 from neptune.choose import check_settled
@@ -146,6 +158,8 @@ class _Judge:
         self.doc, self.effort, self.verdict = case["program"], effort, verdict
         self.rng = random.Random(case["data"])
         self.program, self.sch = driver.program, _settled(driver)
+        # What a repair takes for granted, as explain() says, and the compiler checks under.
+        self.finite = frozenset(name for d in self.sch.decisions for name in d.finite)
 
     def fail(self, kind: str, message: str) -> None:
         self.verdict.failures.append(Failure(kind, message))
@@ -163,12 +177,13 @@ class _Judge:
             self.exact(name, form)
         second = {n: self.rng.choice(LENGTHS) for n in self.doc["sizes"]}
         second |= {n: min(second[n], 4) for n in ("b", "d", "e") if n in second}
-        # Where nothing is left to choose from, positions are anybody's guess.
-        modes = [m for m in MODES if m != "infinite" or not chooses(self.doc)]
+        # What is chosen by rounded values, or from nothing at all, is anybody's guess.
+        modes = ("mild", "zeros") if chooses(self.doc) or truncates(self.doc) else MODES
         runs = [(self.doc, "mild"), (resized(self.doc, second), self.rng.choice(modes))]
         native = compile_llvm(fused) if self.effort.llvm else None
         for doc, mode in runs:
-            run = Run(doc, arrays_of(doc, self.rng.randrange(1 << 30), mode), self.program, mode)
+            arrays = arrays_of(doc, self.rng.randrange(1 << 30), mode, self.finite)
+            run = Run(doc, arrays, self.program, mode)
             params = self.params(fused, run.sizes)
             run.check_oracles(self)
             for name, form in forms.items():
@@ -195,8 +210,8 @@ class _Judge:
         return tiles
 
     def params(self, form: Program | TileProgram, sizes: Mapping[str, Any]) -> dict[str, int]:
-        """Tile sizes by chance; what covers a size follows from it."""
-        env: dict[str, int] = {}
+        """Tile sizes by chance, as whatever a schedule adds; what covers a size follows from it."""
+        env: dict[str, int] = {s.name: self.rng.choice((1, 2, 3)) for s in form.scalars if s.name not in sizes}
         for t in form.tunables:
             if t.covers is not None:
                 env[t.name] = 1 << max(0, evaluate_size(t.covers, sizes) - 1).bit_length()
@@ -208,7 +223,7 @@ class _Judge:
 
     def exact(self, name: str, form: Program | TileProgram) -> None:
         try:
-            report = check_exact(self.program, form, draws=self.effort.draws)
+            report = check_exact(self.program, form, draws=self.effort.draws, finite=self.finite)
         except EvaluationError as error:
             self.verdict.exact[name] = f"undecided: {error}"[:60]
             return
@@ -245,7 +260,8 @@ class _Judge:
     def interpreted(self, tiles: TileProgram, run: Run) -> None:
         params = self.params(tiles, run.sizes)
         free = {t.name: params[t.name] for t in tiles.tunables if t.covers is None}
-        extra = [run.sizes[s.name] for s in self.program.scalars if s.name not in self.program.shape_scalars]
+        given = {**run.sizes, **params}
+        extra = [given[s.name] for s in tiles.scalars if s.name not in self.program.shape_scalars]
         source = generate(tiles)
         self.float32("interpret", run, lambda t, o: run_interpreted(source, tiles.name, [*t, *o], extra, free))
 
@@ -259,7 +275,8 @@ class _Judge:
 
 
 def _native(kernel: LLVMKernel, sizes: Any, params: Any, inputs: Any, outputs: Any) -> None:
-    kernel(inputs, outputs, sizes, params)
+    tunables = {t.name: params[t.name] for t in kernel.program.tunables}
+    kernel(inputs, outputs, {**sizes, **{n: v for n, v in params.items() if n not in tunables}}, tunables)
 
 
 def tensor_of(array: Any, dtype: str) -> torch.Tensor:

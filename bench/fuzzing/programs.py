@@ -174,6 +174,12 @@ def chooses(doc: Doc) -> bool:
     return any(s.get("fold") in CHOICES for s in doc["stages"])
 
 
+def truncates(doc: Doc) -> bool:
+    """Whether something is cast to an integer: of what is none that says nothing."""
+    nodes = [n for s in doc["stages"] for e in stage_exprs(s) for n in walk(e)]
+    return any(_is(n, "cast") and not n[1].startswith("float") for n in nodes)
+
+
 # --- torch -----------------------------------------------------------------------------------------
 
 _TORCH: Mapping[str, Any] = {
@@ -270,11 +276,11 @@ def _as(dtype: str, wanted: torch.dtype) -> torch.dtype:
 MODES = ("mild", "normal", "large", "zeros", "infinite")
 
 
-def arrays_of(doc: Doc, seed: int, mode: str) -> Arrays:
+def arrays_of(doc: Doc, seed: int, mode: str, finite: frozenset[str] = frozenset()) -> Arrays:
     """Inputs (float64 values that their dtypes hold, or integers) at the program's sizes.
 
     "mild" are small multiples of 1/4, for which sums are exact; "large" ones overflow what is not bounded; "zeros" has
-    a half of them 0 (whole rows and tiles too), "infinite" some -inf.
+    a half of them 0 (whole rows and tiles too), "infinite" some -inf, but not in inputs that are `finite`.
     """
     rng = np.random.default_rng(seed)
     sizes = {n: v for n, (v, _) in doc["sizes"].items()}
@@ -291,7 +297,7 @@ def arrays_of(doc: Doc, seed: int, mode: str) -> Arrays:
             "normal": np.clip(np.asarray(rng.standard_normal(shape)), -2, 2),
             "large": np.asarray(rng.standard_normal(shape)) * 40,
             "zeros": np.where(rng.random(shape[:1] + (1,) * (len(shape) - 1)) < 0.5, 0.0, mild),
-            "infinite": np.where(rng.random(shape) < 0.4, -math.inf, mild),
+            "infinite": np.where((rng.random(shape) < 0.4) & (t["name"] not in finite), -math.inf, mild),
         }[mode]
         as_stored = torch.from_numpy(np.array(values)).to(getattr(torch, t["dtype"]))
         made[t["name"]] = as_stored.to(torch.float64).numpy()

@@ -149,11 +149,14 @@ def _factor(driver: Driver, rng: random.Random, name: str) -> int | Var:
 
 
 def _chain(driver: Driver, rng: random.Random) -> None:
-    """Tile the first stage of a chain, and fuse the others under its loops."""
+    """Tile the first stage of a chain, now and then in parts, and fuse the others under its loops."""
     sch = driver.sch
-    folds = _folds(sch)
-    if not folds:
+    if not (folds := _folds(sch)):
         return
+    if rng.random() < 0.2:
+        over = sch.loops(folds[0])[-1]
+        driver.call("split_k", over, rng.choice((2, 3, "NUM_SPLITS")), rng.choice((1, 2, 4)))
+        folds = _folds(sch)
     host = folds[0] if rng.random() < 0.7 else rng.choice(folds)
     before = [s for s in sch.producers(host) if sch.loops(s)]
     if before and rng.random() < 0.4:
@@ -240,13 +243,15 @@ def arguments(sch: Schedule, primitive: str, rng: random.Random) -> list[Any] | 
         match p.name:
             case "stage":
                 found.append(rng.choice(stages))
-            case "loop" | "where":
+            case "loop" | "where" | "group" | "row":
                 found.append(rng.choice(loops))
             case "outer" | "inner":
                 near = [f for f in loops if found and isinstance(found[-1], Loop) and f.stage == found[-1].stage]
                 found.append(rng.choice(near or loops))
             case "factor":
                 found.append(rng.choice((*FACTORS, *(Var(t.name) for t in sch.program.tunables))))
+            case "parts":
+                found.append(rng.choice((2, 3, "NUM_SPLITS")))
             case "name":
                 found.append(f"P{len(sch.program.tunables)}")
             case "candidates":

@@ -19,7 +19,6 @@ TILED = f"""{HEAD}  for i0 in [0, (n + (T - 1)) // T):
 """
 
 
-
 def test_a_tail_is_a_case_of_its_own() -> None:
     program = Cases(parse_program(TILED))
     whole, tail = (program.at({"n": n, "T": 4}) for n in (4, 5))
