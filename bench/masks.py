@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from neptune.frontend.builder import placeholder, var
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, loads, variables
+from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, conjuncts, loads, select, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import (
     Alloc,
@@ -269,11 +269,12 @@ def _is_piece(s: Stmt) -> bool:
 
 
 def _bounds(s: Stmt) -> tuple[Expr, Expr]:
-    """[lo, hi) of a piece; one that runs at most once is `if lo < hi`."""
+    """[lo, hi) of a piece; one that runs at most once is `if … and at < hi`, for the tile `at`."""
     if isinstance(s, For):
         return s.lo, s.hi
-    assert isinstance(s, If) and isinstance(s.pred, Op)
-    return s.pred.args[0], s.pred.args[1]
+    assert isinstance(s, If)
+    at = next(c.args[0] for c in conjuncts(s.pred) if isinstance(c, Op) and c.name == "lt")
+    return select(s.pred, at, 0), select(s.pred, binary("add", at, 1), 0)
 
 
 def _stored(k: int, e: Expr, grid: Sequence[For]) -> Stmt:

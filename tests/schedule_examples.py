@@ -102,7 +102,9 @@ def check_same(before: Program, after: Program, *, tiles: tuple[int, ...] = (1, 
     """`after` is well-formed and gives what `before` gives, also where tiles do not divide."""
     verify(decompose(after))
     assert not after.owes
-    for values in SMALL:
+    # Numbers of parts, which launches choose: one, and more.
+    chosen = [s.name for s in after.scalars if s.upto is not None]
+    for values in ({**v, **dict.fromkeys(chosen, n)} for v in SMALL for n in ((1, 3) if chosen else (1,))):
         for tile in tiles if any(t.covers is None for t in after.tunables) else tiles[:1]:
             sizes = sizes_of(after, values, {t.name: tile for t in after.tunables if t.covers is None})
             expected, found = outputs(before, sizes), outputs(after, sizes)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.fusion.split_k import PART_OF
+from neptune.fusion.parts import PART_OF
 from neptune.ir.expr import Expr, Load, Var, eq, ne, rewrite, substitute
 from neptune.ir.program import For, If, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
 from neptune.schedule.fuse_at import fuse_definition

@@ -116,7 +116,10 @@ def masked(query: Query, problems: list[Problem]) -> Ordered | None:
         reason = f"without its mask it would not be {last.value} where the mask is false"
         problems += [] if inner is None else [Problem("order", e, reason)]
         return None
-    return replace(inner, psi=select(e.pred, inner.psi, Const(last.value, inner.psi.dtype)))
+    out = Const(last.value, inner.psi.dtype)
+    # Where the mask was false throughout, f may be undefined at what is left, -inf: no element is none.
+    f = select(binary("ne", hole(inner.psi.dtype), out), inner.f, Const(last.value, inner.f.dtype))
+    return replace(inner, psi=select(e.pred, inner.psi, out), f=f)
 
 
 def choice(query: Query, problems: list[Problem]) -> Ordered | None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neptune.fusion.monotone import fill, shown
+from neptune.fusion.monotone import HOLE, fill, shown
 from neptune.fusion.powers import Exponential
 from neptune.fusion.prove import prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Query, Roles, Term, previous
 from neptune.fusion.symbols import Symbols, pretty
-from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, rewrite, walk
+from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, rewrite, variables, walk
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ def _ordered(
     ):
         # Where the mask is false both sides are -inf (inf): the last of all.
         body, whole = body.then, whole.then
+        f = f.then if isinstance(f, Select) and HOLE in variables(f.pred) else f
     inner = body.args[0] if isinstance(body, Op) and body.name == "neg" else body
     if inner in walk(whole):
         symbols = symbols.opened(inner)

@@ -78,7 +78,7 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 
 
 def _finite(state: State, p: Plan) -> tuple[str, ...]:
-    """The inputs that steps of a mean are made of or multiply: an infinite one would make NaN of what is infinite."""
+    """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf."""
     if p.repair.moments is None:
         return ()
     means = {pre.load.buffer for pre in p.query.predecessors}

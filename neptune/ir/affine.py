@@ -317,7 +317,7 @@ def scope_of(program: Program | None, loops: Iterable[For]) -> Scope:
     ranges: dict[str, tuple[Expr, Expr]] = {}
     facts: list[Poly] = []
     for f in loops:
-        ranges[f.var] = (f.lo, op("sub", f.hi, 1))
+        ranges[f.var] = (f.lo, binary("sub", f.hi, 1))
         for fact in f.facts:
             facts += as_nonnegative(fact, Scope(ranges, at_least)) or []
     return Scope(ranges, at_least, tuple(facts))

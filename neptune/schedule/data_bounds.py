@@ -106,7 +106,7 @@ def _behind(table: Mapping[Extreme, str], body: Stmt, used: Sequence[Expr]) -> S
 
 def kept_in(scalars: Mapping[str, str], body: Stmt) -> Stmt:
     """`body` with these scalars (name → dtype) allocated on chip."""
-    for name, dtype in reversed(scalars.items()):
+    for name, dtype in reversed(list(scalars.items())):
         body = Alloc(Buffer(name, (), dtype, "tile"), body)
     return body
 

@@ -12,7 +12,9 @@
 Each conjunct is solved for the loop variable twice: *somewhere true* on the tile bounds what is visited
 (only where it is proved that everything downstream absorbs the masked value), *everywhere true* bounds
 the clean piece, in which the predicates are gone. What was learned is attached to the piece as facts.
-A masked piece of at most one iteration becomes an `if`.
+A masked piece of at most one iteration becomes an `if`. A mask that is a union of sets lying apart makes several such
+ranges (`neptune.schedule.visited`); what tensors hold bounds the loop by extremes over the tile
+(`neptune.schedule.data_bounds`), or by the first and last tile that a scan finds (`neptune.schedule.scan`).
 """
 
 from __future__ import annotations

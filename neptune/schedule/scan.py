@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neptune.ir.affine import as_nonnegative
-from neptune.ir.expr import TRUE, Expr, Load, Var, binary, loads, logical_and, logical_or, select
+from neptune.ir.expr import TRUE, Expr, Load, Var, binary, cast, loads, logical_and, logical_or, maximum, select
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
 from neptune.ir.program import ZERO, For, Stage, Stmt, Store, Update, seq
@@ -49,16 +49,17 @@ def _comparison(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr:
 
 def bounded(names: Sequence[str]) -> Solved:
     """The range from the first to the last iteration that a scan has found, as what `partition` cuts by."""
-    first, last = (Load(n, (), "int32") for n in names)
+    # At least 0 it is anyhow; said like this, it can be seen.
+    first, last = maximum(ZERO, Load(names[0], (), "int32")), Load(names[1], (), "int32")
     bounds = (Bound(False, first, first), Bound(True, last, last))
     return Solved(TRUE, (Alternative(bounds),), True)
 
 
 def scan(loop: For, lo: Expr, hi: Expr, condition: Expr, names: Sequence[str], data: DataBounds) -> Stmt:
     """The stages that set `names` to the first iteration in [lo, hi) with `condition`, and to one behind the last."""
-    at = Var(loop.var)
-    first = Update((names[0],), (), "min", (select(condition, at, hi),), None)
+    at, never = Var(loop.var), cast(hi, "int32")
+    first = Update((names[0],), (), "min", (select(condition, at, never),), None)
     last = Update((names[1],), (), "max", (select(condition, binary("add", at, 1), ZERO),), None)
     body = data.of_keys(seq(Stage(names[0], first), Stage(names[1], last)), [condition])
-    inits = [Stage(f"{n}_init", Store(n, (), e)) for n, e in zip(names, (hi, ZERO), strict=True)]
+    inits = [Stage(f"{n}_init", Store(n, (), e)) for n, e in zip(names, (never, ZERO), strict=True)]
     return seq(*inits, For(loop.var, lo, hi, body))

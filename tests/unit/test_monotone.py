@@ -172,6 +172,25 @@ def test_a_start_of_ones_own_is_kept() -> None:
     check_same(program, sch, *ODD)
 
 
+@pytest.mark.parametrize("low", [False, True])
+def test_masked_elements_stay_behind_all_others(low: bool) -> None:
+    """A mask whose other branch is -inf, also where it leaves nothing and the maximum itself is -inf."""
+    x, last = matrix("x"), math.inf if low else -math.inf
+    fold = te.min if low else te.max
+
+    def kept(j: Expr, e: Expr) -> Expr:
+        return te.select((j >= 2) & (j < 7), e, last)
+
+    m = per_row(lambda i, j: kept(j, x[i, j]), "m", lambda e, axis: fold(e, axis=axis, init=last))
+    program = build([per_row(lambda i, j: kept(j, x[i, j] - m[i]), fold=fold), m], name="p")
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("t", j0)
+    assert sch.decisions[-1].verdict == "deferred"
+    check_same(program, sch, *ODD, {"r": 2, "n": 2})
+    with pytest.raises(FusionError, match="without its mask it would not be"):
+        ask(select(COL < 3, op("exp", S - M), float("-inf")))
+
+
 # --- mutants -----------------------------------------------------------------------------------------
 
 

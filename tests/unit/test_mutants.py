@@ -9,7 +9,7 @@ from bench.mutants_cases import CASES
 from bench.mutate import KINDS, NAMED
 from neptune.ops.attention import OPERATORS
 
-SAMPLED = (*OPERATORS, "figure1", "softmax_row", "log_softmax", "softmax_top_k", "rms_norm_linear", "abs_max_matmul")
+SAMPLED = (*OPERATORS, "figure1", "softmax_row", "log_softmax", "rms_norm_linear", "abs_max_matmul")
 DRAWS = 8
 
 

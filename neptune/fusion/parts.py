@@ -1,0 +1,213 @@
+"""What split_k writes: a local fold of each reduction for every part of an axis, and a global one that combines them.
+
+See `neptune.fusion.split_k`, which decides and proves; here nothing is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from neptune.fusion.emit import accumulated, applied, from_nothing
+from neptune.fusion.plan import Plan
+from neptune.fusion.roles import previous
+from neptune.ir.expr import Expr, Load, Var, binary, cast, minimum, op, rewrite
+from neptune.ir.program import Buffer, For, Stage, Stmt, Store, Update, seq, writes
+from neptune.schedule.state import Definition, State, fresh_name, names_in_use
+
+PART_OF = "parts of"
+"""The kind of entry in `State.copies` that names the local stage of a global fold."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is split: the axis of each stage that runs over it, the parts, and where each begins and ends."""
+
+    request: str
+    axis: Mapping[str, str]
+    part: Var
+    parts: Expr
+    length: Expr
+    extent: Expr
+
+    @property
+    def range(self) -> tuple[Expr, Expr]:
+        begin = binary("mul", self.part, self.length)
+        return begin, minimum(binary("add", begin, self.length), self.extent)
+
+    def over_part(self, name: str, d: Definition, action: Store | Update) -> Definition:
+        """The definition of a stage for one part; the axis keeps its name and its elements."""
+        return replace(
+            d,
+            axes=((self.part.name, self.parts), *d.axes),
+            action=action,
+            ranges={**d.ranges, self.axis[name]: self.range},
+        )
+
+
+def depends(state: State, name: str, on: list[str]) -> bool:
+    """Whether a stage reads, directly or through others, a result of one of these reductions."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        for x in state.definitions[todo.pop()].reads():
+            writer = state.writer(x.buffer)
+            if writer in on:
+                return True
+            if writer is not None and writer not in seen:
+                seen.add(writer)
+                todo.append(writer)
+    return False
+
+
+class Rewriter:
+    """The program with local and global stages in place of those over the axis."""
+
+    def __init__(self, original: State, s: Split, plans: Mapping[str, Plan]) -> None:
+        self.original, self.s, self.plans = original, s, plans
+        self.declared = original.program.globals
+        self.temporaries = {b.name: b for b in original.program.temporaries}
+        self.taken = names_in_use(original.program) | {s.part.name}
+        # The local result of each reduction, by the buffer of the global one, and its stage by the global stage.
+        self.local = {b: self.fresh(f"{b}_split") for n in plans for b in writes(original.definitions[n].action)}
+        self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in plans}
+        # What is computed per element has a form for the parts beside the one that others read.
+        self.element: dict[str, str] = {}
+        for name in (n for n in s.axis if n not in plans):
+            shared = self._read_outside(name)
+            for b in writes(original.definitions[name].action):
+                self.element[b] = self.fresh(f"{b}_split") if shared else b
+            self.stages[name] = self.element[writes(original.definitions[name].action)[0]] if shared else name
+
+    def _read_outside(self, name: str) -> bool:
+        buffers = writes(self.original.definitions[name].action)
+        return any(self.original.is_output(b) or set(self.original.readers(b)) - set(self.s.axis) for b in buffers)
+
+    def fresh(self, wish: str) -> str:
+        name = fresh_name(self.taken, wish)
+        self.taken.add(name)
+        return name
+
+    def state(self) -> State:
+        """Local stages where they were, then the global folds, then what reads their results."""
+        definitions = self.original.definitions
+        late = [n for n in definitions if n not in self.plans and depends(self.original, n, list(self.plans))]
+        found: dict[str, Definition] = {}
+        for name, d in definitions.items():
+            if name in self.plans:
+                found[self.stages[name]] = self.folded(name, d)
+            elif name in self.s.axis:
+                found[self.stages[name]] = self.per_element(name, d)
+                found |= {name: d} if self.stages[name] != name and name not in late else {}
+            elif name not in late:
+                found[name] = d
+        for name in self.plans:
+            found |= self.whole(name, definitions[name])
+        found |= {n: definitions[n] for n in late if n not in self.s.axis or self.stages[n] != n}
+        found = _alive(found, {b.name for b in self.original.program.outputs})
+        used = {b for d in found.values() for b in writes(d.action)}
+        program = replace(
+            self.original.program,
+            body=seq(*(_nest(n, d) for n, d in found.items())),
+            temporaries=tuple(b for n, b in self.temporaries.items() if n in used),
+        )
+        copies = {(PART_OF, n): self.stages[n] for n in self.plans}
+        axes = {n: {a: Var(a) for a in d.extents} for n, d in found.items()}
+        return State(program, found, axes, copies=copies)
+
+    # --- over the parts ---
+
+    def part_of(self, buffer: str, name: str, dtype: str | None = None) -> None:
+        """Declare a buffer with a place for each part."""
+        b = self.declared[buffer]
+        shape = (self.s.parts, *b.shape)
+        self.temporaries[name] = Buffer(name, shape, dtype or b.dtype)
+
+    def per_element(self, name: str, d: Definition) -> Definition:
+        """A stage with a result for each element of the axis."""
+        for b in writes(d.action):
+            self.part_of(b, self.element[b])
+        index = (self.s.part, *d.action.index)
+        if isinstance(d.action, Store):
+            return self.s.over_part(name, d, Store(self.element[d.action.buffer], index, self.value(d.action.value)))
+        buffers = tuple(self.element[b] for b in d.action.buffers)
+        values = tuple(map(self.value, d.action.values))
+        init = None if d.action.init is None else tuple(map(self.value, d.action.init))
+        return self.s.over_part(name, d, replace(d.action, buffers=buffers, index=index, values=values, init=init))
+
+    def fold(self, name: str) -> tuple[Update, str]:
+        """What is folded of a reduction, without what is applied to the whole at the end, and in which dtype."""
+        p, action = self.plans[name], self.original.definitions[name].action
+        assert isinstance(action, Update)
+        if p.repair.deferred is None:
+            return action, p.query.dtype
+        action, dtype = replace(action, values=(p.repair.body,)), accumulated(p)
+        if p.repair.deferred_op == "apply":
+            action = from_nothing(replace(action, reducer=p.repair.fold or action.reducer), dtype)
+        return action, dtype
+
+    def folded(self, name: str, d: Definition) -> Definition:
+        """The local fold of a reduction."""
+        action, dtype = self.fold(name)
+        local = self.local[action.buffers[0]]
+        self.part_of(action.buffers[0], local, dtype)
+        index = (self.s.part, *action.index)
+        action = replace(action, buffers=(local,), index=index, values=(self.value(action.values[0]),))
+        return self.s.over_part(name, d, action)
+
+    def value(self, e: Expr) -> Expr:
+        """An expression for one part: its local results, and what is per element, in place of the whole."""
+
+        def fix(x: Expr) -> Expr | None:
+            if not isinstance(x, Load) or x.buffer not in {*self.local, *self.element}:
+                return None
+            index = (self.s.part, *(rewrite(i, fix) for i in x.index))
+            return Load((self.local | self.element)[x.buffer], index, x.dtype)
+
+        return rewrite(e, fix)
+
+    # --- over the whole ---
+
+    def whole(self, name: str, d: Definition) -> dict[str, Definition]:
+        """The global fold of a reduction, and behind it what was deferred."""
+        p = self.plans[name]
+        action, dtype = self.fold(name)
+        (buffer,) = action.buffers
+        value: Expr = Load(self.local[buffer], (self.s.part, *action.index), dtype)
+        if p.repair.factor is not None:
+            value = op("mul", value, cast(rewrite(p.repair.factor, self._of_part), dtype))
+        spatial = tuple((a, n) for a, n in d.axes if a not in d.reduced)
+        over = (*spatial, (self.s.part.name, self.s.parts))
+        if p.repair.deferred is None:
+            return {name: Definition(over, replace(action, values=(value,)))}
+        acc = self.fresh(f"{buffer}_acc")
+        self.temporaries[acc] = Buffer(acc, self.declared[buffer].shape, dtype)
+        fold = replace(action, buffers=(acc,), values=(value,))
+        whole = applied(p, Load(acc, action.index, dtype), p.repair.deferred, d, 0)
+        final = Definition(spatial, Store(buffer, action.index, whole))
+        return {name: Definition(over, fold), self.fresh(f"{name}_final"): final}
+
+    def _of_part(self, x: Expr) -> Expr | None:
+        """In a repair, what was the previous value is that of the part."""
+        names = {previous(Load(b, (), "float32")).buffer: local for b, local in self.local.items()}
+        if isinstance(x, Load) and x.buffer in names:
+            return Load(names[x.buffer], (self.s.part, *x.index), x.dtype)
+        return None
+
+
+def _alive(found: dict[str, Definition], outputs: Iterable[str]) -> dict[str, Definition]:
+    """Without stages that nothing reads: maps that were inlined into what is folded."""
+    while True:
+        read = {x.buffer for d in found.values() for x in d.reads()} | set(outputs)
+        alive = {n: d for n, d in found.items() if read.intersection(writes(d.action))}
+        if len(alive) == len(found):
+            return found
+        found = alive
+
+
+def _nest(name: str, d: Definition) -> Stmt:
+    """A stage in loops over its axes."""
+    body: Stmt = Stage(name, d.action, d.when)
+    for a, _ in reversed(d.axes):
+        body = For(a, *d.range_of(a), body)
+    return body

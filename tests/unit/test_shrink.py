@@ -1,0 +1,58 @@
+"""Groups, and edges of masks, become small with the constants they belong to."""
+
+from __future__ import annotations
+
+from neptune.ir.parser import parse_program
+from neptune.ops.attention import operator
+from neptune.verify.exact import check_exact
+from neptune.verify.shrink import edges_of, shrink
+
+GROUPED = """program p
+  in k: f32[8, n]
+  out y: f32[32, n]
+  scalar n: i32 lo 1
+body:
+  for h in [0, 32):
+    for i in [0, n):
+      y: y[h, i] = k[h // 4, i] * 2.0
+"""
+PACKED = GROUPED.replace("for h in [0, 32):", "for h0 in [0, 8):\n    for h1 in [0, 4):")
+PACKED = PACKED.replace("y[h, i] = k[h // 4, i]", "y[h0 * 4 + h1, i] = k[h0, i]").replace("    for i", "      for i")
+PACKED = PACKED.replace("      y:", "        y:")
+EDGE = """program p
+  in x: f32[n]
+  out y: f32[n]
+  scalar n: i32 lo 1
+body:
+  for i in [0, n):
+    y: y[i] = select(n - i < 4096, x[i], 0.0)
+"""
+
+
+def test_heads_stay_a_multiple_of_their_groups() -> None:
+    original, packed = shrink(parse_program(GROUPED), parse_program(PACKED))
+    assert "[4, n]" in str(original) and "h // 2" in str(original)
+    assert "h0 * 2 + h1" in str(packed)
+    assert check_exact(parse_program(GROUPED), parse_program(PACKED)).accepted
+    wrong = parse_program(PACKED.replace("k[h0, i]", "k[h1, i]"))
+    assert check_exact(parse_program(GROUPED), wrong).verdict == "rejected"
+
+
+def test_an_edge_becomes_small_and_keeps_its_neighbours() -> None:
+    one, two = parse_program(EDGE), parse_program(EDGE.replace("n - i < 4096", "n - i <= 4095"))
+    assert edges_of(one, two) == (4095, 4096)
+    assert "4096" not in str(shrink(one, two)[0])
+    assert check_exact(one, two).accepted
+    report = check_exact(one, parse_program(EDGE.replace("< 4096", "<= 4096")))
+    assert report.verdict == "rejected" and report.counterexample is not None
+    assert report.counterexample.sizes["n"] >= 4096, "confirmed on the program as it is"
+
+
+def test_a_constant_that_is_also_an_index_stays() -> None:
+    program = parse_program(EDGE.replace("x[i], 0.0", "x[4096], 0.0").replace("f32[n]", "f32[n + 4096]"))
+    assert "4096" in str(shrink(program)[0])
+
+
+def test_the_windows_of_attention_are_exercised() -> None:
+    (small,) = shrink(operator("prefill_window"))
+    assert "4096" not in str(small) and "128" not in str(small)
