@@ -85,6 +85,7 @@ def flex(row: Rows, name: str, inputs: list[torch.Tensor]) -> Iterator[tuple[str
 
     masked = row.get("causal") or window is not None
     block_mask = create_block_mask(mask, None, None, s_q, s_kv) if masked else None
+    torch._dynamo.reset()  # it stops compiling after eight shapes
     compiled: Any = torch.compile(flex_attention)
     score_mod = score if cap is not None or rest else None
     grouped = q.shape[1] != k.shape[1]
@@ -122,7 +123,8 @@ def tensors(row: Rows, length: int) -> list[torch.Tensor]:
 def work(row: Rows, length: int) -> tuple[str, float]:
     """The unit of a rate, and how much of it a call does."""
     if "queries" in row:
-        return "GB/s", 2 * int(row.get("kv_heads", row["heads"])) * length * DEPTH * 2 / 1e9
+        kv_heads: int = row["kv_heads"] if "kv_heads" in row else row["heads"]
+        return "GB/s", 2 * kv_heads * length * DEPTH * 2 / 1e9
     seen = length * length
     if row.get("causal") or "window" in row:
         w = min(int(row.get("window", length)), length)
