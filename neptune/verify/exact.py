@@ -35,7 +35,7 @@ from neptune.verify.shrink import edges_of, shrink
 CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
-LARGE = ("plain", "-inf", "plain")
+LARGE = ("plain", "-inf", "plain", "plain")
 """The instances with large numbers: at the first sizes of a check, with inputs of these styles."""
 
 

@@ -26,7 +26,7 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
-REPEATS = 3
+REPEATS = 2
 # Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
 # 2 twice: tiles of one element exercise least.

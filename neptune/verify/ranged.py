@@ -54,7 +54,10 @@ class Ranged(Float64):
         return self.round(super().dot(a, b, dtype), dtype)
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
-        return np.asarray(rng.standard_normal(shape) * rng.choice(self.scales, shape))
+        """Any signs, or one sign in the whole input or in each row: a maximum over the row is far from zero then."""
+        drawn = rng.standard_normal(shape) * rng.choice(self.scales, shape)
+        signs = rng.choice((-1, 0, 1), (*shape[:-1], 1) if shape and rng.random() < 0.5 else ())
+        return np.asarray(np.where(signs == 0, drawn, signs * np.abs(drawn)))
 
     def differs(self, expected: Value, got: Value) -> Array:
         finite = np.isfinite(expected)
