@@ -34,6 +34,7 @@ from bench.mutants_cases import CASES, Case
 from bench.mutate import NAMED, Change
 from bench.mutate_loops import loop_mutants
 from bench.mutate_tiles import tile_mutants
+from neptune.config import DRAWS
 from neptune.errors import InternalError
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
@@ -42,11 +43,13 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.verify import verify_tiles
 from neptune.verify.domains import EvaluationError, TooLarge
 from neptune.verify.evaluate import evaluate
+from neptune.verify.draws import Shared
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import number, structural_sizes
+from neptune.verify.ranged import Ranged
 
 LEVELS = ("loops", "tiles")
-REJECTED = ("well-formedness", "field pair", "ordered rationals")
+REJECTED = ("well-formedness", "field pair", "ordered rationals", Ranged.name)
 OUTCOMES = (*REJECTED, "equal", "numeric", "undecided", "missed")
 INSTANCES = 48
 LONGEST = 9
@@ -102,12 +105,25 @@ def _verdict(name: str, mutant: AnyProgram, draws: int) -> tuple[str, str]:
         verify(mutant, lowered=True) if isinstance(mutant, Program) else verify_tiles(mutant)
     except InternalError as error:
         return "well-formedness", str(error)
-    report = check_exact(original, mutant, draws=draws)
+    report = check_exact(original, mutant, draws=draws, shared=_shared(name, draws) if in_tiles(mutant) else None)
     if report.verdict == "rejected":
         return report.model, str(report.counterexample)
     if report.verdict == "undecided":
         return "undecided", "; ".join(report.notes)
     return in_numbers(name, mutant)
+
+
+def in_tiles(program: AnyProgram) -> bool:
+    return isinstance(program, TileProgram)
+
+
+@cache
+def _shared(name: str, draws: int) -> list[Shared]:
+    """What the check of the fused program leaves for that of the tile program, as in a compilation."""
+    shared: list[Shared] = []
+    forms = CASES[name].forms()
+    check_exact(forms.original, forms.fused, draws=draws, shared=shared)
+    return shared
 
 
 # --- float64 --------------------------------------------------------------------------------------
@@ -224,7 +240,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--named", action="store_true", help="only the kinds " + ", ".join(NAMED))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--draws", type=int, default=8, help="instances that an exact check draws")
+    parser.add_argument("--draws", type=int, default=DRAWS[1], help="instances that an exact check draws")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     console = Console()

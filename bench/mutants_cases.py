@@ -16,6 +16,7 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.ir.program import Program
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator
+from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import TileProgram
 from neptune.verify.shrink import shrink
 
@@ -31,7 +32,7 @@ class Forms:
     tiles: TileProgram
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A row. `template` as `neptune.compile` takes it."""
 
@@ -40,7 +41,7 @@ class Case:
 
     @cache  # noqa: B019 (rows live as long as the module)
     def forms(self) -> Forms:
-        """Compile, with all checks."""
+        """Compile."""
         made = neptune.compile(self.make(), self.template, target="interpret").build
         original, fused, tiles = shrink(made.loops, made.fused, made.tiles)
         assert isinstance(original, Program) and isinstance(fused, Program) and isinstance(tiles, TileProgram)
@@ -55,5 +56,14 @@ CASES: dict[str, Case] = {
     "softmax_row": Case(rows.softmax, "softmax_row"),
     "softmax_three_kernel": Case(rows.softmax, "softmax_three_kernel"),
     "attention_unfused": Case(partial(operator, "prefill_causal", dtype="float32"), "attention_unfused"),
+    "decode_split": Case(partial(operator, "decode_causal", depth=DEPTH, lse=True), "flash_decoding"),
+    "decode_split_window": Case(
+        partial(operator, "prefill_window", heads=4, kv_heads=2, depth=DEPTH, window=100), "flash_decoding"
+    ),
+    "decode_split_gqa": Case(partial(operator, "decode_gqa", heads=4, kv_heads=2, depth=DEPTH), "flash_decoding"),
+    "packed_gqa": Case(
+        partial(operator, "prefill_gqa", heads=6, kv_heads=2, depth=DEPTH, lse=True),
+        flash_attention.with_choices(packed=True),
+    ),
     "sinks_window": Case(partial(operator, "prefill_gqa", heads=4, kv_heads=2, window=100, sinks=True, lse=True)),
 }

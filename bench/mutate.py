@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from neptune.ir.dtypes import is_float, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, Var, as_expr, children, rebuild
-from neptune.ir.program import Buffer
+from neptune.ir.program import Buffer, Program
+from neptune.tile.ir import TileProgram
 
 KINDS = {
     "missing rescale": "a value is carried on without the factor that a new maximum or norm asks for",
@@ -20,6 +21,9 @@ KINDS = {
     "dropped tile": "a loop that starts late, ends early, or leaves out its later iterations",
     "repeated tile": "a loop that runs twice, or an iteration that two pieces share",
     "wrong piece bound": "a loop that starts early or goes on too long",
+    "overlapping split": "a part of a split reduction that shares an iteration with its neighbour",
+    "gap between splits": "a part of a split reduction that leaves an iteration out",
+    "combine that ignores m": "partial results added up without the factor that makes them comparable",
     "mask off by one": "a comparison of indices that admits one index more or less",
     "conjunct dropped": "a condition without one of its parts",
     "mask dropped": "a choice, mask or guard that always takes one side",
@@ -46,6 +50,9 @@ NAMED = (
     "dropped tile",
     "repeated tile",
     "wrong piece bound",
+    "overlapping split",
+    "gap between splits",
+    "combine that ignores m",
     "mask off by one",
     "swapped operands",
     "factor dropped",
@@ -74,6 +81,20 @@ class Scope:
 SAME_SHAPE = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
 OTHER = {"max": "min", "min": "max", "add": "sub"}
 BASES = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log"}
+
+
+PARTS = {
+    "dropped tile": "gap between splits",
+    "repeated tile": "overlapping split",
+    "wrong piece bound": "overlapping split",
+}
+"""What mistakes in the bounds of a loop are called where the loop is a part of a split reduction."""
+EXPONENTIALS = ("exp", "exp2")
+
+
+def numbers_of_parts(program: Program | TileProgram) -> frozenset[str]:
+    """The scalars that say how many parts a reduction is split into: a launch chooses them."""
+    return frozenset(s.name for s in program.scalars if s.upto is not None)
 
 
 def expr_holes(e: Expr) -> Iterator[tuple[Expr, Put]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from bench.mutate import Change, Put, Scope, expr_changes
-from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, loads, logical_and, maximum
+from bench.mutate import EXPONENTIALS, PARTS, Change, Put, Scope, expr_changes, numbers_of_parts
+from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, loads, logical_and, maximum, variables
+from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import (
     Alloc,
     For,
@@ -74,7 +75,10 @@ def _rescales(body: Stmt) -> frozenset[str]:
 def _statement(s: Stmt, loops: tuple[For, ...], program: Program, rescales: frozenset[str]) -> Iterator[Change]:
     match s:
         case For():
-            yield from _loop(s)
+            numbers = numbers_of_parts(program)
+            parts = {f.var for f in loops if variables(f.hi) & numbers}
+            for c in _loop(s):
+                yield replace(c, kind=PARTS.get(c.kind, c.kind)) if parts & variables(s.lo) else c
         case If(pred, body):
             yield Change("dropped tile", "if", None)
             yield Change("mask dropped", "if", body)
@@ -166,7 +170,16 @@ def _stage(s: Stage, loops: tuple[For, ...], program: Program, rescales: frozens
     for k, e in enumerate(_exprs(s)):
         for c in expr_changes(e, scope):
             kind = _role(c.kind, repairs, factor)
+            if kind == "factor dropped" and _combines(s, e, c.made, program):
+                kind = "combine that ignores m"
             yield Change(kind, f"{s.name}: {c.where}", _with(s, k, c.made))
+
+
+def _combines(s: Stage, e: Expr, made: Expr, program: Program) -> bool:
+    """Whether a change takes the weights from partial results that are added up."""
+    temporaries = {b.name for b in program.temporaries}
+    weights = [sum(isinstance(x, Op) and x.name in EXPONENTIALS for x in walk_expr(v)) for v in (e, made)]
+    return isinstance(s.action, Update) and weights[1] < weights[0] and any(x.buffer in temporaries for x in loads(e))
 
 
 def _role(kind: str, repairs: bool, factor: bool) -> str:

@@ -6,10 +6,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from bench.mutate import BASES, OTHER, SAME_SHAPE, Change, Put, Scope, expr_changes, other_values
+from bench.mutate import (
+    BASES,
+    EXPONENTIALS,
+    OTHER,
+    PARTS,
+    SAME_SHAPE,
+    Change,
+    Put,
+    Scope,
+    expr_changes,
+    numbers_of_parts,
+    other_values,
+)
 from bench.mutate_loops import LATE
 from neptune.ir.dtypes import is_float, is_int
-from neptune.ir.expr import OPS, Const, Op, Var, as_expr, maximum
+from neptune.ir.expr import OPS, Const, Op, Var, as_expr, maximum, variables
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -42,7 +54,7 @@ Body = tuple[TStmt, ...]
 def tile_mutants(program: TileProgram) -> Iterator[Change]:
     """Every mutant of a TileProgram, in program order; none is equal to it."""
     for k, kernel in enumerate(program.kernels):
-        for change in _kernel(kernel):
+        for change in _kernel(kernel, program):
             if change.made != kernel:
                 yield replace(
                     change,
@@ -50,12 +62,12 @@ def tile_mutants(program: TileProgram) -> Iterator[Change]:
                 )
 
 
-def _kernel(kernel: TileKernel) -> Iterator[Change]:
+def _kernel(kernel: TileKernel, program: TileProgram) -> Iterator[Change]:
     one = as_expr(1, "int32")
     for k, g in enumerate(kernel.grid):
         grid = (*kernel.grid[:k], replace(g, extent=g.extent - one), *kernel.grid[k + 1 :])
         yield Change("dropped tile", f"grid {g.var} ends early", replace(kernel, grid=grid))
-    scope = _Scope(kernel)
+    scope = _Scope(kernel, program)
     for body, loops, put in _bodies(kernel.body, tuple(g.var for g in kernel.grid)):
         for change in _sequence(body, loops, scope):
             yield replace(change, made=replace(kernel, body=put(change.made)))
@@ -64,13 +76,17 @@ def _kernel(kernel: TileKernel) -> Iterator[Change]:
 class _Scope:
     """The tile variables of a kernel by dims and dtype, and those that repairs multiply by."""
 
-    def __init__(self, kernel: TileKernel) -> None:
+    def __init__(self, kernel: TileKernel, program: TileProgram) -> None:
+        numbers = numbers_of_parts(program)
+        temporaries = {b.name for b in program.temporaries}
+        self.parts = {g.var for g in kernel.grid if variables(g.extent) & numbers}
         stmts = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign)]
         self.locals: dict[tuple[tuple[str, ...], str], list[str]] = {}
         for s in stmts:
             names = self.locals.setdefault((s.value.dims, s.value.dtype), [])
             if s.name not in names:
                 names.append(s.name)
+        self.partial = {s.name for s in stmts if {x.buffer for x in _loads(s.value)} & temporaries}
         repairs = [s for s in stmts if _reads_itself(s)]
         self.rescales = {
             n.name
@@ -163,7 +179,8 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
     """Mistakes in a statement; `made` is what stands in its place."""
     match s:
         case Loop():
-            yield from _loop(s)
+            for c in _loop(s):
+                yield replace(c, kind=PARTS.get(c.kind, c.kind)) if variables(s.lo) & scope.parts else c
             for c in expr_changes(s.lo, Scope(loops)):
                 yield Change("wrong piece bound", f"loop {s.var}: {c.where}", (replace(s, lo=c.made),))
             for c in expr_changes(s.hi, Scope(loops)):
@@ -178,7 +195,7 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
             start = isinstance(s.value, Full)
             yield Change("missing rescale" if repairs else "missing init" if start else "missing stage", s.name, ())
             for c in _changes(s.value, loops, scope, s.name):
-                yield Change(_role(c.kind, s, scope), f"{s.name}: {c.where}", (replace(s, value=c.made),))
+                yield Change(_role(c, s, scope), f"{s.name}: {c.where}", (replace(s, value=c.made),))
             if loops and not start:
                 yield from _late(s, loops[-1])
         case StoreTile():
@@ -195,10 +212,22 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
                     yield Change(c.kind, f"index of {s.buffer}: {c.where}", (made,))
 
 
-def _role(kind: str, s: Assign, scope: _Scope) -> str:
-    if kind == "swapped operands" and s.name in scope.rescales:
+def _role(change: Change, s: Assign, scope: _Scope) -> str:
+    """What a mistake is called in a repair, in what repairs multiply by, or where partial results are added up."""
+    if change.kind == "swapped operands" and s.name in scope.rescales:
         return "reversed rescale"
-    return kind
+    if change.kind == "factor dropped":
+        weights = [
+            sum(isinstance(n, Map) and n.op in EXPONENTIALS for n in tile_walk(v)) for v in (s.value, change.made)
+        ]
+        reads = {n.name for n in tile_walk(s.value) if isinstance(n, Local)}
+        if weights[1] < weights[0] and reads & scope.partial:
+            return "combine that ignores m"
+    return change.kind
+
+
+def _loads(e: TExpr) -> list[LoadTile]:
+    return [n for n in tile_walk(e) if isinstance(n, LoadTile)]
 
 
 def _late(s: Assign, var: str) -> Iterator[Change]:

@@ -33,6 +33,7 @@ from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
 from neptune.verify.domains import EvaluationError
+from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
 REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
@@ -57,6 +58,7 @@ class Work:
     used: str = ""
     choice: tuple[Decision, ...] = ()
     checks: dict[str, ExactReport] = field(default_factory=dict)
+    shared: list[Shared] = field(default_factory=list)
     trail: list[Snapshot] = field(default_factory=list)
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
@@ -318,7 +320,7 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
         return None
     try:
         finite = frozenset(name for d in w.schedule.decisions for name in d.finite)
-        report = check_exact(w.loops, made, draws=w.settings.draws, finite=finite)
+        report = check_exact(w.loops, made, draws=w.settings.draws, finite=finite, shared=w.shared)
     except EvaluationError as error:
         # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
         report = unchecked(str(error))

@@ -12,8 +12,9 @@ What depends on data (conditions on floats, bounds that are loaded) has no cases
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import OPS, Expr, Op, Select, conjuncts, loads, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
+from neptune.ir.program import walk as walk_stmt
 from neptune.tile.ir import (
     Branch,
     LoadTile,
@@ -39,8 +41,8 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.ir import Scalar as TileScalar
-from neptune.verify.domains import EvaluationError
-from neptune.verify.expressions import Evaluator
+from neptune.verify.domains import Array, EvaluationError
+from neptune.verify.expressions import Evaluator, both
 from neptune.verify.floats import Float64
 from neptune.verify.loops import Axis, Lanes, Loops
 from neptune.verify.memory import Mask, Memory
@@ -51,8 +53,13 @@ AnyProgram = Program | TileProgram
 MANY = 3
 """Loops that run this often or more are alike."""
 EDGE = (-1, 0, 1)
-LANES = 1 << 16
+LANES = 1 << 19
 """Nests of more iterations are left out."""
+TOGETHER = 64
+"""Sizes up to this one are explored together, as one more axis of lanes; larger ones each alone."""
+DIGITS = 24
+"""Of the statements of one sequence, so many are told apart."""
+Key: TypeAlias = "tuple[tuple[str, Any], ...]"
 COMPARED = {
     "lt": np.less,
     "le": np.less_equal,
@@ -71,18 +78,31 @@ class Cases:
         self.program = (
             program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
         )
-        self._known: dict[tuple[tuple[str, Any], ...], frozenset[Hashable]] = {}
+        self._known: dict[Key, frozenset[Hashable]] = {}
 
-    def at(self, sizes: dict[str, Any]) -> frozenset[Hashable]:
+    def at(self, sizes: Mapping[str, Any]) -> frozenset[Hashable]:
         """The cases that occur at these sizes."""
-        key = tuple(sorted((n, v) for n, v in sizes.items() if isinstance(v, int)))
-        if key not in self._known:
-            memory = Memory(Float64())
-            walk = _LoopCases(memory) if isinstance(self.program, Program) else _TileCases(memory)
-            with np.errstate(all="ignore"):
-                walk.explore(self.program, dict(sizes))
-            self._known[key] = frozenset(walk.found)
-        return self._known[key]
+        self.explore([sizes])
+        return self._known[_key(sizes)]
+
+    def explore(self, many: Sequence[Mapping[str, Any]]) -> None:
+        """Find the cases at all of these sizes, of Programs at once."""
+        fresh = {key: dict(x) for x in many if (key := _key(x)) not in self._known}
+        small = [k for k in fresh if isinstance(self.program, Program) and max((v for _, v in k), default=0) <= TOGETHER]
+        with np.errstate(all="ignore"):
+            for keys in [small] * bool(small) + [[k] for k in fresh if k not in small]:
+                self._explore(keys, [fresh[k] for k in keys])
+
+    def _explore(self, keys: list[Key], sizes: list[dict[str, Any]]) -> None:
+        memory = Memory(Float64())
+        walk = _LoopCases(memory) if isinstance(self.program, Program) else _TileCases(memory)
+        walk.explore(self.program, sizes)
+        for n, key in enumerate(keys):
+            self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
+
+
+def _key(sizes: Mapping[str, Any]) -> Key:
+    return tuple(sorted((n, v) for n, v in sizes.items() if isinstance(v, int)))
 
 
 def _integral(e: Expr) -> bool:
@@ -116,32 +136,50 @@ def _stage_conditions(s: Stage) -> list[list[Expr]]:
     return [[c for c in conjuncts(p) if _integral(c)] for p in (s.when, *chosen)]
 
 
+def _deciding(body: Stmt) -> frozenset[str]:
+    """The variables that bounds and conditions depend on."""
+    exprs: list[Expr] = []
+    for s in walk_stmt(body):
+        if isinstance(s, For):
+            exprs += [s.lo, s.hi]
+        elif isinstance(s, If):
+            exprs.append(s.pred)
+        elif isinstance(s, Stage):
+            exprs += [c for parts in _stage_conditions(s) for c in parts]
+    return frozenset[str]().union(*map(variables, exprs))
+
+
 class _Conditions:
-    """What the parts of a condition decide, in the active lanes."""
+    """What the parts of a condition decide, in the active lanes, by the position of the sizes: the last axis."""
 
     def __init__(self) -> None:
-        self.found: set[Hashable] = set()
+        self.found: dict[Hashable, Array] = {}
+        self.sizes = 1
+
+    def see(self, case: Hashable, where: Any) -> None:
+        """Record a case at the sizes where some lane has it."""
+        lanes = np.asarray(where)
+        here = lanes.reshape(-1, lanes.shape[-1]).any(0) if lanes.ndim else lanes
+        if here.any():
+            self.found[case] = self.found.get(case, np.zeros(self.sizes, bool)) | here
 
     def parts(self, key: Hashable, truths: Sequence[Any], distances: Sequence[Any], mask: Mask) -> None:
         """Record: all parts hold; one alone does not; how far the sides of its comparison are apart then."""
         for k, (truth, distance) in enumerate(zip(truths, distances, strict=True)):
-            others = True if mask is None else mask
+            others = np.asarray(True) if mask is None else mask
             for m, t in enumerate(truths):
                 others = others & t if m != k else others
-            if np.any(others & truth):
-                self.found.add((key, k, "holds"))
-            if np.any(others & np.logical_not(truth)):
-                self.found.add((key, k, "decides"))
+            self.see((key, k, "holds"), others & truth)
+            self.see((key, k, "decides"), others & np.logical_not(truth))
             if distance is not None:
-                self.found.update((key, k, edge) for edge in EDGE if np.any(others & (distance == edge)))
+                for edge in EDGE:
+                    self.see((key, k, edge), others & (distance == edge))
 
     def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
         """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither."""
         left = np.mod(a, np.maximum(b, 1))
-        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
-        self.found.update(
-            (key, side) for side, holds in sides.items() if np.any(holds if mask is None else holds & mask)
-        )
+        for side, holds in {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}.items():
+            self.see((key, side), holds if mask is None else holds & mask)
 
 
 def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
@@ -158,9 +196,13 @@ class _LoopCases(Loops, _Conditions):
         _Conditions.__init__(self)
         self._conditions: dict[int, list[list[Expr]]] = {}
         self._bounds: dict[int, list[tuple[Expr, Expr]]] = {}
+        self._used: frozenset[str] = frozenset()
 
-    def explore(self, program: Any, sizes: dict[str, Any]) -> None:
-        self.run(program.body, Lanes(sizes))
+    def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
+        self.sizes = len(sizes)
+        self._used = _deciding(program.body)
+        env = {n: np.array([x[n] for x in sizes]) for n, v in sizes[0].items() if isinstance(v, int)}
+        self.run(program.body, Lanes(env, (Axis("", len(sizes), False),)))
 
     def run(self, s: Stmt, at: Lanes) -> None:
         if isinstance(s, Seq):
@@ -177,20 +219,31 @@ class _LoopCases(Loops, _Conditions):
     def _loop(self, loop: For, at: Lanes) -> None:
         """All iterations at once: nothing is stored, so nothing depends on their order."""
         lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (loop.lo, loop.hi))
+        if loop.var not in self._used:  # one iteration stands for all
+            runs = both(at.mask, np.asarray(np.less(lo, hi)))
+            if np.any(runs):
+                self.run(loop.body, replace(at, env=at.env | {loop.var: lo}, mask=runs if runs.ndim else at.mask))
+            return
         start, stop = int(np.min(lo)), int(np.max(hi))
         if start < stop and at.size * (stop - start) <= LANES:
             self._iterate(loop, at.push(Axis(loop.var, stop - start, False), start), lo, hi)
 
     def _together(self, stmts: tuple[Stmt, ...], at: Lanes) -> None:
         """How often the loops and conditions of one sequence run, in the same lanes."""
-        runs = [t for s in stmts if (t := self._times(s, at)) is not None]
+        runs = [t for s in stmts if (t := self._times(s, at)) is not None][:DIGITS]
         if not runs:
             return
-        shape = np.broadcast_shapes(*(np.shape(t) for t in runs), () if at.mask is None else at.mask.shape)
-        rows = np.stack([np.broadcast_to(t, shape).ravel() for t in runs], axis=1)
-        if at.mask is not None:
-            rows = rows[np.broadcast_to(at.mask, shape).ravel()]
-        self.found.update((id(stmts[0]), row) for row in set(map(tuple, rows.tolist())))
+        shape = np.broadcast_shapes(
+            (self.sizes,), *(np.shape(t) for t in runs), () if at.mask is None else at.mask.shape
+        )
+        # How often each runs, and the position of the sizes, as the digits of one number.
+        code = np.broadcast_to(np.arange(self.sizes), shape)
+        for k, t in enumerate(runs):
+            code = code + t * (self.sizes * (MANY + 1) ** k)
+        code = code[np.broadcast_to(at.mask, shape)] if at.mask is not None else code
+        for c in set(code.ravel().tolist()):
+            row, n = divmod(c, self.sizes)
+            self.found.setdefault((id(stmts[0]), row), np.zeros(self.sizes, bool))[n] = True
 
     def _times(self, s: Stmt, at: Lanes) -> Any:
         try:
@@ -242,9 +295,9 @@ class _TileCases(Tiles, _Conditions):
         Tiles.__init__(self, memory, Evaluator(memory))
         _Conditions.__init__(self)
 
-    def explore(self, program: Any, sizes: dict[str, Any]) -> None:
+    def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
         for kernel in program.kernels:
-            self._explore_kernel(kernel, sizes)
+            self._explore_kernel(kernel, sizes[0])
 
     def _explore_kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
@@ -252,7 +305,8 @@ class _TileCases(Tiles, _Conditions):
         self._bounds = {id(s): divisions(s) for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
         used = _control(kernel, self._preds)
         extents = [int(self.evaluator.run(g.extent, env)) for g in kernel.grid]
-        self.found.update((kernel.name, g.var, min(n, MANY)) for g, n in zip(kernel.grid, extents, strict=True))
+        for g, n in zip(kernel.grid, extents, strict=True):
+            self.see((kernel.name, g.var, min(n, MANY)), True)
         grid = [range(n) if g.var in used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
         for point in itertools.product(*grid):
             self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)})
@@ -279,7 +333,7 @@ class _TileCases(Tiles, _Conditions):
             except EvaluationError:
                 continue
         if runs:
-            self.found.add((id(body[0]), tuple(runs)))
+            self.see((id(body[0]), tuple(runs)), True)
 
     def _tile_part(self, c: TExpr, env: dict[str, Any]) -> tuple[Any, Any]:
         if isinstance(c, Map) and OPS[c.op].kind == "compare":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,18 +18,23 @@ import numpy as np
 from neptune.ir.dtypes import is_float
 from neptune.verify.coverage import Cases
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
-from neptune.verify.evaluate import evaluate
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, volume
+from neptune.verify.evaluate import Runnable, evaluate
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, structural_sizes, volume
+from neptune.tile.ir import TileProgram
 
 ATTEMPTS = 48
 BUDGET = 1 << 18
 """The work that one evaluation of an instance may take (elements, and what statements cost)."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
-POOL, FRESH = 12, 6
+POOL, FRESH = 40, 0
 """How many sizes are drawn at first, and for each instance: those with the most cases are taken."""
-LONGER = 2
-"""How many times as many draws there may be while sizes at hand hold cases that none had yet."""
+TILE_POOL, TILE_FRESH = 12, 4
+"""Likewise for tile programs, whose cases take longer to find."""
+SPARE = 8
+"""How many sizes that a first check did not use a later one may."""
+MORE = 2
+"""How many more draws there may be while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
@@ -52,6 +57,15 @@ class Check:
     budget: int = BUDGET
     finite: frozenset[str] = frozenset()
     near: tuple[int, ...] = ()
+    shared: Shared | None = None
+
+    @cached_property
+    def runnable(self) -> tuple[Runnable, Runnable]:
+        return Runnable(self.original), Runnable(self.transformed)
+
+    @cached_property
+    def structural(self) -> frozenset[str]:
+        return structural_sizes(self.original) | structural_sizes(self.transformed)
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
@@ -59,7 +73,13 @@ class Check:
 
     def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
         """The cases of either program."""
-        return frozenset((k, case) for k, c in enumerate(self.cases) for case in c.at(sizes))
+        return self.explored([sizes])[0]
+
+    def explored(self, many: Sequence[Sizes]) -> list[frozenset[Hashable]]:
+        """The cases at each of many sizes."""
+        for c in self.cases:
+            c.explore(many)
+        return [frozenset((k, case) for k, c in enumerate(self.cases) for case in c.at(x)) for x in many]
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,25 @@ Tried: TypeAlias = "tuple[Instance, Mapping[str, Value] | EvaluationError]"
 """An instance, and the transformed program's outputs there, or how it fails."""
 
 
+@dataclass
+class Shared:
+    """What checks of several programs against one original have in common: sizes, and the original's outputs there."""
+
+    original: AnyProgram
+    sizes: list[Sizes] = field(default_factory=list)
+    spare: list[Sizes] = field(default_factory=list)
+    groups: dict[Hashable, list[Instance]] = field(default_factory=dict)
+
+    def serves(self, check: Check) -> bool:
+        """Whether its sizes are sizes of a check: of the same original, with all tunables."""
+        tunables = {t.name for t in check.transformed.tunables}
+        return self.original == check.original and bool(self.sizes) and tunables <= self.sizes[0].keys()
+
+    def group(self, make_model: MakeModel, sizes: Sizes) -> list[Instance]:
+        """The instances in one model at one choice of sizes, as far as they are known."""
+        return self.groups.setdefault((make_model, *sorted(sizes.items())), [])
+
+
 def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
     """All draws, each as what was tried at its sizes: plain inputs first.
 
@@ -88,11 +127,11 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
     EvaluationError where the original makes no sense on any.
     """
     pool = Pool(check)
-    for k in range(LONGER * check.draws):
+    for k in range(check.draws + MORE):
         if k >= check.draws and not pool.unseen():
-            return
+            break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
-        pool.seen.update(check.cases_at(first[0].sizes))
+        pool.use(first[0].sizes)
         yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
 
 
@@ -103,22 +142,45 @@ class Pool:
         self.check = check
         self.seen: Counter[Hashable] = Counter()
         self._sizes: dict[int, list[Sizes]] = {}
+        self.given = check.shared is not None and check.shared.serves(check)
+        if check.shared is not None and self.given:
+            self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
     def take(self, rng: np.random.Generator, ease: int) -> Sizes:
         """The sizes with the most cases that earlier instances had not, or had more rarely."""
-        sizes, programs = self._sizes.setdefault(ease, []), (self.check.original, self.check.transformed)
-        for _ in range(FRESH if sizes else POOL):
-            drawn = draw_sizes(*programs, rng, self.check.tunables, ease, self.check.near, len(sizes) % 2 == 1)
-            if volume(self.check.original, drawn) > self.check.budget:
-                raise TooLarge("its constant dimensions are too large to be evaluated exactly")
-            sizes.append(drawn)
-        best = max(sizes, key=lambda x: sum(RARE ** self.seen[case] for case in self.check.cases_at(x)))
+        sizes = self._sizes.setdefault(ease, [])
+        sizes += self._fresh(rng, ease, bool(sizes))
+        cases = self.check.explored(sizes)
+        weights = [sum(RARE ** self.seen[case] for case in found) for found in cases]
+        best = sizes[int(np.argmax(weights))]
         sizes[:] = [x for x in sizes if x != best]
         return best
 
+    def _fresh(self, rng: np.random.Generator, ease: int, more: bool) -> list[Sizes]:
+        """Newly drawn sizes."""
+        check = self.check
+        tiles = any(isinstance(p, TileProgram) for p in (check.original, check.transformed))
+        first, further = (TILE_POOL, TILE_FRESH) if tiles else (POOL, FRESH)
+        drawn: list[Sizes] = []
+        for k in range((0 if self.given else further) if more else first):
+            found = draw_sizes(
+                check.original, check.transformed, rng, check.tunables, ease, check.near, k % 2 == 1, check.structural
+            )
+            if volume(check.original, found) > check.budget:
+                raise TooLarge("its constant dimensions are too large to be evaluated exactly")
+            drawn += [found] * (found not in drawn)
+        return drawn
+
+    def use(self, sizes: Sizes) -> None:
+        """Take note of what an instance was made of."""
+        self.seen.update(self.check.cases_at(sizes))
+        if self.check.shared is not None and not self.given:
+            self.check.shared.sizes.append(sizes)
+            self.check.shared.spare[:] = self._sizes.get(0, [])[:SPARE]
+
     def unseen(self) -> bool:
         """Whether sizes at hand hold cases that no instance had."""
-        return any(self.check.cases_at(x) - self.seen.keys() for x in self._sizes.get(0, ()))
+        return any(found - self.seen.keys() for found in self.check.explored(self._sizes.get(0, [])))
 
 
 def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
@@ -137,9 +199,7 @@ def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Ite
     for repeat in range(1, REPEATS):
         if isinstance(got, EvaluationError) or (repeat > 1 and compared >= ENOUGH):
             return
-        seed = begun.seed + 7919 * repeat
-        kinds = (style if repeat % 2 else "plain", begun.attempt)
-        found = next(_on(check, make_model(seed), begun.sizes, seed, *kinds), None)
+        found = _repeated(check, make_model, begun, repeat, style if repeat % 2 else "plain")
         if found is None or not found.compared:
             continue
         try:
@@ -150,11 +210,33 @@ def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Ite
         yield tried
 
 
+def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int, style: str) -> Instance | None:
+    """Another set of inputs at the sizes of an instance, as known from an earlier check or drawn."""
+    known = [] if check.shared is None else check.shared.group(make_model, begun.sizes)
+    if repeat < len(known):
+        return known[repeat]
+    seed = begun.seed + 7919 * repeat
+    found = next(_on(check, make_model(seed), begun.sizes, seed, style, begun.attempt), None)
+    if found is not None and repeat == len(known):
+        known.append(found)
+    return found
+
+
 def _tried(check: Check, found: Instance) -> Tried:
     try:
-        return found, evaluate(check.transformed, found.inputs, found.full, found.model, check.budget)
+        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.budget)
     except EvaluationError as error:
         return found, error
+
+
+def tried_again(check: Check, make_model: MakeModel, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
+    """Sizes of an earlier draw in another model, with inputs of a style, as far as the original makes sense there."""
+    for found in _on(check, make_model(seed), sizes, seed, style, 0):
+        try:
+            yield _tried(check, found)
+        except OutsideFragment:
+            continue
+        return
 
 
 def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance:
@@ -162,8 +244,11 @@ def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: P
     problem: Exception = EvaluationError("no instance was drawn")
     for attempt in range(ATTEMPTS):
         sizes = pool.take(np.random.default_rng((seed, attempt)), ease)
+        known = [] if check.shared is None else check.shared.group(make_model, sizes)
         try:
-            return _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
+            if not known:
+                known.append(_evaluated(check, make_model(seed), sizes, seed, "plain", attempt))
+            return known[0]
         except TooLarge:
             raise
         except (EvaluationError, OutsideFragment) as error:
@@ -183,7 +268,7 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
     inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
-    expected = evaluate(check.original, inputs, full, model, check.budget)
+    expected = evaluate(check.runnable[0], inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)
     return Instance(seed, model, sizes, inputs, full, expected, attempt, compared)

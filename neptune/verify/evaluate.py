@@ -30,6 +30,15 @@ from neptune.verify.memory import Memory
 from neptune.verify.tiles import Tiles
 
 
+class Runnable:
+    """A program that is to be evaluated often: what does not depend on its inputs is done once."""
+
+    def __init__(self, program: Program | TileProgram) -> None:
+        self.program = program
+        self.body = decompose(program).body if isinstance(program, Program) else None
+        self.kinds: dict[int, str] = {}
+
+
 def parameters(program: Program | TileProgram, sizes: Mapping[str, Any], domain: Domain) -> dict[str, Any]:
     """The values of all scalars and tunables; float scalars become values of the domain."""
     env: dict[str, Any] = {}
@@ -46,7 +55,7 @@ def parameters(program: Program | TileProgram, sizes: Mapping[str, Any], domain:
 
 
 def evaluate(
-    program: Program | TileProgram,
+    runnable: Program | TileProgram | Runnable,
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
@@ -59,6 +68,8 @@ def evaluate(
     output that an exact domain has no value for raises OutsideFragment, and so does, as TooLarge, what takes
     more work than `budget` (elements, roughly; None: no limit).
     """
+    runnable = runnable if isinstance(runnable, Runnable) else Runnable(runnable)
+    program = runnable.program
     domain = Float64() if domain is None else domain
     memory = Memory(domain, budget)
     evaluator = Evaluator(memory)
@@ -75,8 +86,8 @@ def evaluate(
     with np.errstate(all="ignore"):
         if isinstance(program, TileProgram):
             Tiles(memory, evaluator).run(program, env)
-        else:
-            Loops(memory, evaluator).run(decompose(program).body, Lanes(env))
+        elif runnable.body is not None:
+            Loops(memory, evaluator, runnable.kinds).run(runnable.body, Lanes(env))
     return {b.name: _result(memory, b.name) for b in program.outputs}
 
 

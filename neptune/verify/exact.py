@@ -2,7 +2,9 @@
 
 The field pair comes first: it decides programs whose result does not depend on what the maximum is.
 Where it accuses, or has no value for a result, the ordered rationals decide, with the true maximum.  A
-program without maxima, minima and comparisons must pass in both.
+program without maxima, minima and comparisons must pass in both.  One with them must also stay finite in the range
+of float32 wherever the original does (`ranged`), for no exact model overflows.  Where no exact model has a value,
+float64 decides.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
-from neptune.verify.draws import Check, Instance, MakeModel, draws
+from neptune.verify.draws import Check, Instance, MakeModel, Shared, Tried, draws, tried_again
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
 from neptune.verify.parallel import statement_exprs
+from neptune.verify.ranged import Ranged, jumps
 from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import edges_of, shrink
 
 CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
+LARGE = ("plain", "-inf", "plain", "plain")
+"""The instances with large numbers: at the first sizes of a check, with inputs of these styles."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ def _first_difference(
     for b, mine in zip(check.original.outputs, check.transformed.outputs, strict=True):
         a, c = expected[b.name], got[mine.name]
         if not is_float(b.dtype):
+            if isinstance(model, Ranged) and not model.close:
+                continue
             wrong = np.asarray(a != c) if np.shape(a) == np.shape(c) else np.ones((), bool)
         elif model.parts(a)[0].shape != model.parts(c)[0].shape:
             return b.name, (), f"output {b.name} has another shape"
@@ -205,14 +212,53 @@ def _takes_powers(check: Check) -> bool:
     return isinstance(program, Program) and any(found(e) for s in walk_stmt(program.body) for e in statement_exprs(s))
 
 
+def _exact_rationals(seed: int) -> Model:
+    return OrderedRationals(seed, exact_constants=True)
+
+
+def _ranged(seed: int) -> Model:
+    return Ranged()
+
+
+def _ranged_with_jumps(seed: int) -> Model:
+    return Ranged(close=False)
+
+
+def _floats(seed: int) -> Model:
+    return Ranged((1.0,))
+
+
+def _in_range(check: Check, report: ExactReport) -> ExactReport:
+    """The report, unless large numbers leave the range of float32 where the original's stay in it."""
+    make = _ranged_with_jumps if jumps(check.original) or jumps(check.transformed) else _ranged
+    for k, style in enumerate(LARGE):
+        sizes = report.sizes[k % len(report.sizes)]
+        for instance, got in tried_again(check, make, sizes, check.seed * 1009 + k, style):
+            found = _difference(check, instance, got)
+            if found is not None:
+                return replace(report, model=Ranged.name, verdict="rejected", counterexample=found, bound="no bound")
+    return report
+
+
 def _decide(check: Check) -> ExactReport:
+    report = _exactly(check)
+    if report.accepted and (depends_on_order(check.original) or depends_on_order(check.transformed)):
+        return _in_range(check, report)
+    if report.verdict == "undecided" and not (jumps(check.original) or jumps(check.transformed)):
+        # Both exact models are without a value: an exponential of an exponential, say.
+        floats = _try(check, _floats)
+        return replace(floats, notes=(*report.notes, *floats.notes))
+    return report
+
+
+def _exactly(check: Check) -> ExactReport:
     field = _try(check, FieldPair)
     if depends_on_order(check.original) or depends_on_order(check.transformed):
         if field.accepted:
             return field
         ordered = _try(check, OrderedRationals)
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
-    ordered = _try(check, lambda seed: OrderedRationals(seed, exact_constants=True))
+    ordered = _try(check, _exact_rationals)
     if field.verdict == "rejected" and ordered.verdict != "rejected" and _takes_powers(check):
         # log and pow are arbitrary functions in the field, what they are in the rationals.
         return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
@@ -233,13 +279,15 @@ def check_exact(
     inputs: MakeInputs | None = None,
     tunables: Mapping[str, Sequence[int]] | None = None,
     finite: frozenset[str] = frozenset(),
+    shared: list[Shared] | None = None,
 ) -> ExactReport:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
     names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not
     raised; EvaluationError is raised only where the original itself cannot be run. Large constants are made small
-    where that is safe; a rejection is confirmed on the programs as they are.
+    where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs against
+    the same original can use is kept in `shared`.
     """
     forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
     forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
@@ -247,7 +295,8 @@ def check_exact(
     accused: ExactReport | None = None
     for more, form in enumerate(forms, 1 - len(forms)):
         try:
-            report = _decide(replace(check, original=form[0], transformed=form[1]))
+            common = None if accused or shared is None else _common(shared, form[0])
+            report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
         except EvaluationError:
             if more == 0 and accused is None:
                 raise
@@ -259,3 +308,12 @@ def check_exact(
             accused = report
             check = replace(check, budget=CONFIRM, near=edges_of(original, transformed))
     return accused or report
+
+
+def _common(shared: list[Shared], original: AnyProgram) -> Shared:
+    """What is kept of an original."""
+    found = next((s for s in shared if s.original == original), None)
+    if found is None:
+        found = Shared(original)
+        shared.append(found)
+    return found

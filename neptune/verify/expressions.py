@@ -154,6 +154,8 @@ class Evaluator:
 
     def _divide(self, name: str, args: tuple[Expr, ...], env: Mapping[str, Any], mask: Mask) -> Any:
         a, b = (self.run(x, env, mask) for x in args)
+        if isinstance(a, int) and isinstance(b, int) and b:
+            return a // b if name == "floordiv" else a % b
         zero: Array | bool = np.equal(b, 0)
         if np.any(zero) and (mask is None or np.any(zero & mask)):
             raise EvaluationError("integer division by zero")

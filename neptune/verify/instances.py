@@ -26,7 +26,7 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
-REPEATS = 3
+REPEATS = 2
 # Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
 # 2 twice: tiles of one element exercise least.
@@ -95,15 +95,18 @@ def draw_sizes(
     ease: int = 0,
     near: Sequence[int] = (),
     once: bool = False,
+    structural: frozenset[str] | None = None,
 ) -> Sizes:
     """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
     With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
     Numbers that a launch chooses are 1 with `once` and anything else without, for kernels tell these apart.
+    `structural` are those of either program, where they are known.
     """
     alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
-    structural = structural_sizes(original) | structural_sizes(transformed)
+    if structural is None:
+        structural = structural_sizes(original) | structural_sizes(transformed)
     largest = max(2, LARGEST - 2 * ease)
     while True:
         sizes: Sizes = {}

@@ -81,12 +81,12 @@ class Lanes:
 class Loops:
     """Statements over a memory."""
 
-    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+    def __init__(self, memory: Memory, evaluator: Evaluator, kinds: dict[int, str] | None = None) -> None:
         self.memory = memory
         self.domain = memory.domain
         self.evaluator = evaluator
-        # Statements are kept alive by the program, so their ids are stable for one run.
-        self._kinds: dict[int, str] = {}
+        # Statements are kept alive by the program, so their ids are stable as long as it is.
+        self._kinds: dict[int, str] = {} if kinds is None else kinds
 
     def run(self, s: Stmt, at: Lanes) -> None:
         """Execute a statement in all active lanes."""
@@ -119,7 +119,7 @@ class Loops:
         mask = both(at.mask, holds)
         if mask is None:
             return at
-        if not np.any(mask):
+        if not mask.any():
             return None
         return replace(at, mask=None if mask.ndim == 0 else mask)
 
@@ -147,8 +147,8 @@ class Loops:
             mask = both(mask, v >= lo)
         if np.ndim(hi):
             mask = both(mask, v < hi)
-        if mask is None or np.any(mask):
-            self.run(loop.body, replace(at, mask=mask))
+        if mask is None or mask.any():
+            self.run(loop.body, at if mask is at.mask else replace(at, mask=mask))
 
     def _stage(self, stage: Stage, at: Lanes) -> None:
         if at.size > GRID_LIMIT:

@@ -40,7 +40,14 @@ def _shape_of(index: Sequence[Index]) -> tuple[int, ...]:
 
 
 def _any(x: Any) -> bool:
-    return bool(np.any(x))
+    return bool(x.any() if isinstance(x, np.ndarray) else x)
+
+
+def _inside(i: Index, n: int) -> bool:
+    """Whether every index is one of an axis of n elements."""
+    if isinstance(i, np.ndarray):
+        return not i.size or bool(i.min() >= 0 and i.max() < n)
+    return bool(0 <= i < n)
 
 
 class Memory:
@@ -87,8 +94,8 @@ class Memory:
             raise EvaluationError(f"{word} of {name} with {len(index)} indices; it has rank {len(cell.shape)}")
         safe: list[Index] = []
         for axis, (i, n) in enumerate(zip(index, cell.shape, strict=True)):
-            bad = (i < 0) | (i >= n)
-            if _any(bad):
+            if not _inside(i, n):
+                bad = (i < 0) | (i >= n)
                 if mask is None or _any(bad & mask):
                     lanes = bad if mask is None else bad & mask
                     seen = np.broadcast_to(np.asarray(i), np.shape(lanes))[lanes] if np.ndim(lanes) else i

@@ -62,6 +62,8 @@ def _strict(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn` on values; poison passes through."""
 
     def wrapped(*args: Any) -> Any:
+        if all(type(x) is int for x in args):
+            return fn(*args)
         worst: Poison | None = None
         for x in args:
             if isinstance(x, Poison) and (worst is None or x.rank > worst.rank):
@@ -81,6 +83,8 @@ def _sign(x: Any) -> int:
 
 
 def _add(a: Any, b: Any) -> Any:
+    if type(a) is int and type(b) is int:
+        return a + b
     if isinstance(a, float):
         return a + b if isinstance(b, float) else a
     return b if isinstance(b, float) else _tidy(a + b)
@@ -91,6 +95,8 @@ def _neg(a: Any) -> Any:
 
 
 def _mul(a: Any, b: Any) -> Any:
+    if type(a) is int and type(b) is int:
+        return a * b
     if isinstance(a, Logarithm) or isinstance(b, Logarithm):
         return _times(a, b)
     if isinstance(a, float) or isinstance(b, float):

@@ -9,7 +9,7 @@ import einops
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Expr, Load, rewrite
+from neptune.ir.expr import Const, Expr, Load, loads, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -48,6 +48,8 @@ class Tiles:
         self.evaluator = evaluator
         self.extents: dict[str, int] = {}
         self.locals: dict[str, tuple[Dims, Value]] = {}
+        # Expressions are kept alive by the program, so their ids are stable for one run.
+        self._loading: dict[int, bool] = {}
 
     def run(self, program: TileProgram, env: dict[str, Any]) -> None:
         """All kernels, in launch order."""
@@ -79,6 +81,11 @@ class Tiles:
 
     def _bound(self, e: Expr, env: dict[str, Any]) -> Any:
         """The value of a bound or a condition, in which scalar tile variables stand like buffers of one element."""
+
+        if id(e) not in self._loading:
+            self._loading[id(e)] = bool(loads(e))
+        if not self._loading[id(e)]:
+            return self.evaluator.run(e, env)
 
         def known(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.index or x.buffer not in self.locals or x.buffer in self.memory.cells:

@@ -1,0 +1,92 @@
+"""Large numbers in the range of float32: what no exact model sees, for there exponentials never overflow.
+
+The field pair takes the finite extremes for ordinary values, so a maximum that is another number cancels; in a kernel
+exp(x - lowest) is infinite and exp(x - highest) is zero. Values are float64, and as in float32 those beyond its range
+are infinite and those too small for it zero. Inputs are large and uneven, so that exponentials of differences leave
+that range wherever nothing keeps them in it.
+
+Results may round differently, so only gross differences count: where the original is finite, the other is inf or NaN,
+or is off by a thousandth. The latter asks for a program without `jumps`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Cast, Op
+from neptune.ir.expr import walk as walk_expr
+from neptune.ir.program import Program, Stage, Update
+from neptune.ir.program import walk as walk_stmt
+from neptune.ir.reducers import REDUCERS
+from neptune.tile.ir import CastTile, Map, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.verify.domains import Array, Value
+from neptune.verify.floats import Float64
+from neptune.verify.parallel import statement_exprs
+
+HIGHEST = DTYPES["float32"].highest
+TINIEST = 2.0**-149
+SCALES = (3.0, 30.0, 300.0)
+"""Magnitudes of inputs. Products of two stay far below the 6e4 that programs take for -inf."""
+RTOL, ATOL = 1e-3, 1e-5
+JUMPS = ("floor", "ceil", "round", "trunc", "floordiv", "mod")
+
+
+class Ranged(Float64):
+    """float64 in the range of float32; `scales` are the magnitudes of drawn inputs."""
+
+    name = "range of float32"
+
+    def __init__(self, scales: tuple[float, ...] = SCALES, close: bool = True) -> None:
+        self.scales = scales
+        self.close = close
+
+    def round(self, x: Array, dtype: str) -> Array:
+        size = np.abs(x)
+        if np.any((size > HIGHEST) | (size < TINIEST)):
+            x = np.where(size > HIGHEST, np.copysign(np.inf, x), np.where(size < TINIEST, 0.0, x))
+        return x
+
+    def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
+        return self.round(super().fold(reducer, v, axis, dtype), dtype)
+
+    def dot(self, a: Value, b: Value, dtype: str) -> Value:
+        return self.round(super().dot(a, b, dtype), dtype)
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
+        """Any signs, or one sign in the whole input or in each row: a maximum over the row is far from zero then."""
+        drawn = rng.standard_normal(shape) * rng.choice(self.scales, shape)
+        signs = rng.choice((-1, 0, 1), (*shape[:-1], 1) if shape and rng.random() < 0.5 else ())
+        return np.asarray(np.where(signs == 0, drawn, signs * np.abs(drawn)))
+
+    def differs(self, expected: Value, got: Value) -> Array:
+        finite = np.isfinite(expected)
+        wrong = finite & ~np.isfinite(got)
+        if self.close:
+            largest = np.max(np.abs(expected), where=finite, initial=1.0)
+            with np.errstate(all="ignore"):
+                wrong |= finite & (np.abs(np.subtract(got, expected)) > RTOL * np.abs(expected) + ATOL * largest)
+        return np.asarray(wrong)
+
+    def known(self, v: Value) -> Array:
+        return np.asarray(np.isfinite(v))
+
+
+def jumps(program: Program | TileProgram) -> bool:
+    """Whether a rounding error can change a result by much: numbers become integers, or one of several is chosen."""
+    if isinstance(program, Program):
+        nodes = [x for s in walk_stmt(program.body) for e in statement_exprs(s) for x in walk_expr(e)]
+        stages = [s for s in walk_stmt(program.body) if isinstance(s, Stage) and isinstance(s.action, Update)]
+        if any(isinstance(s.action, Update) and REDUCERS[s.action.reducer].leads for s in stages):
+            return True
+        return any(
+            (isinstance(x, Cast) and is_float(x.arg.dtype) and not is_float(x.dtype))
+            or (isinstance(x, Op) and x.name in JUMPS and is_float(x.dtype))
+            for x in nodes
+        )
+    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in tile_walk(e)]
+    return any(
+        (isinstance(x, CastTile) and is_float(x.arg.dtype) and not is_float(x.dtype))
+        or (isinstance(x, Map) and x.op in JUMPS and is_float(x.dtype))
+        for x in tiles
+    )
