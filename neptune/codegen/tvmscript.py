@@ -375,7 +375,9 @@ class Printer:
         reducer = REDUCERS[action.reducer]
         state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
         if reducer.width == 1:
-            (folded,) = reducer.combine(state, action.values).result
+            # max(a, b) is b where either is NaN: what is folded comes first, so that a NaN leaves the state as it is.
+            operands = (action.values, state) if reducer.op in ("max", "min") else (state, action.values)
+            (folded,) = reducer.combine(*operands).result
             return [f"{targets[0]} = {self.stored(folded, dtypes[0])}"]
         # What the parts are computed from has a name: it is read many times, and before any part is written.
         lines: list[str] = []

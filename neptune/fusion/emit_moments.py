@@ -22,9 +22,25 @@ from neptune.fusion.counts import folded
 from neptune.fusion.emit import beside, epilogue, nested
 from neptune.fusion.frontier import changing_loops, sees_the_same
 from neptune.fusion.plan import Plan, place_in, repair_name
-from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Shift, moment, step
+from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Rest, Shift, moment, step
+from neptune.fusion.shifts import has_select
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, loads, rewrite, substitute, variables
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    binary,
+    cast,
+    loads,
+    ne,
+    op,
+    rewrite,
+    select,
+    substitute,
+    variables,
+)
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops
 from neptune.ir.reducers import REDUCERS
@@ -74,18 +90,25 @@ def _deferred(found: Moments, p: Plan) -> bool:
 
 def _total(found: Moments, dtype: str) -> Expr:
     """The result over the accumulators, which are moved to what the means would be without rounding."""
-    env: dict[str, Expr] = {
-        step(r.shift, dtype).name: binary("div", moment(r.part, dtype), r.divisor) for r in found.rests
-    }
+    env: dict[str, Expr] = {step(r.shift, dtype).name: _rest(r, found, dtype) for r in found.rests}
     moved: dict[str, Expr] = {}
     for k, part in enumerate(found.parts):
         steps = {v for v in variables(part.repaired) if v.startswith("%d")} if part.repaired is not None else set()
         if part.repaired is not None and steps <= env.keys():
             moved[moment(k, dtype).name] = substitute(part.repaired, {**env, FOLDED.name: ALL})
     if found.least:
+        # Its size, not max with 0: that would make 0 of the NaN which a row with a NaN or an inf has.
         first = moment(0, dtype)
-        moved[first.name] = binary("max", moved.get(first.name, first), Const(0.0, dtype))
+        moved[first.name] = op("abs", moved.get(first.name, first))
     return rewrite(substitute(found.total, moved), _shorter)
+
+
+def _rest(r: Rest, found: Moments, dtype: str) -> Expr:
+    """How far off a mean is. Where all is masked there is no mean, and nothing that sees it."""
+    off = binary("div", moment(r.part, dtype), r.divisor)
+    if not loads(r.divisor) or not any(has_select(part.value) for part in found.parts):
+        return off
+    return select(ne(r.divisor, Const(0.0, r.divisor.dtype)), off, Const(0.0, dtype))
 
 
 def _shorter(e: Expr) -> Expr | None:

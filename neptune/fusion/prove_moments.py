@@ -137,7 +137,8 @@ def _last(shift: Shift) -> Expr:
     """What follows a mean where all is folded and it is defined."""
     if not isinstance(shift.running, Select):
         return shift.running
-    return shift.running.other if shift.helpers else shift.running.then
+    last = shift.running.other if shift.helpers else shift.running.then
+    return last.then if isinstance(last, Select) else last
 
 
 def _extent(query: Query, over: Over, value: Expr) -> Expr:

@@ -47,7 +47,7 @@ def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...],
             found += means
     shifts: list[Shift] = []
     for k, value in enumerate(dict.fromkeys(found)):
-        shift = _shift(k, value, roles, extent)
+        shift = _shift(k, value, roles, extent, has_select(e))
         if isinstance(shift, Problem):
             problems.append(shift)
         else:
@@ -161,7 +161,7 @@ def _divisors(e: Expr, roles: Roles) -> list[Expr]:
     return list(dict.fromkeys(found))
 
 
-def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | Problem:
+def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Shift | Problem:
     """How a mean is followed, or why it is not: nothing says how much of it there is, or keeps it from 0 / 0."""
     load = Load(f"%shift{k}", (), value.dtype)
     running: Expr | None = value
@@ -198,7 +198,14 @@ def _shift(k: int, value: Expr, roles: Roles, extent: Expr) -> Shift | Problem:
         helpers.append((helper, size))
     means = rewrite(running, table.get)
     on_the_way = _where_defined(means, [table[by]], load)
-    return Shift(load, value, select(binary("lt", COUNT, ALL), on_the_way, value), tuple(helpers))
+    # What is masked throughout has no mean, and does not look at it.
+    last = _where_defined(value, divisors, load) if masked else value
+    return Shift(load, value, select(binary("lt", COUNT, ALL), on_the_way, last), tuple(helpers))
+
+
+def has_select(e: Expr) -> bool:
+    """True for what a mask may leave out."""
+    return any(isinstance(x, Select) for x in walk(e))
 
 
 def _where_defined(running: Expr, divisors: list[Expr], load: Load) -> Expr:

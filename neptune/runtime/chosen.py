@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class Chosen:
 
         Raises ShapeError for a name that is none of them, and for a value that is no positive integer.
         """
-        asked = asked or {}
+        asked = {} if asked is None else asked
         self._check(asked)
         largest = {**sizes, **{n: v for n, v in self.bounds.items() if n in sizes}}
         found: dict[str, int] = {}
@@ -76,12 +77,15 @@ class Chosen:
 
     def _check(self, asked: Mapping[str, Any]) -> None:
         names = [s.name for s in self.scalars]
+        if not isinstance(asked, Mapping):
+            request, legal = f"call of kernel `{self.declared.name}` with params={asked!r:.40}", ('{"NUM_SPLITS": 8}',)
+            raise ShapeError(request, "it is no mapping of names to numbers", legal=legal)
         for name, value in asked.items():
             request = f"call of kernel `{self.declared.name}` with params={{{name!r}: {value!r}}}"
             if name not in names:
                 wrong = "it is no number that a call chooses"
                 raise ShapeError(request, wrong, legal=names, hint="params= of neptune.compile, for tile sizes")
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+            if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= LARGEST:
                 raise ShapeError(request, "this is no number of parts", legal=(f"1 to {LARGEST}",))
 
     def _default(self, s: Scalar, sizes: Mapping[str, int | float], device: torch.device) -> int:

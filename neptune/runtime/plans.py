@@ -64,7 +64,11 @@ class Special:
             return []
         own = [] if self.workspace is None else key_of((self.workspace,))
         asked = {} if self.params is None else self.params
-        if own is None or not isinstance(asked, dict) or any(type(v) is not int for v in asked.values()):
+        if (
+            own is None
+            or not isinstance(asked, dict)
+            or any((type(n), type(v)) != (str, int) for n, v in asked.items())
+        ):
             return None
         return ["special", *own, *sorted(asked.items())]
 

@@ -72,13 +72,16 @@ class Template:
     @public
     def with_choices(self, **chosen: Any) -> Template:
         """The template with some of its choices made: `matmul.with_choices(grouped=True)`."""
+        made: dict[str, tuple[Any, ...]] = {}
         for name, value in chosen.items():
             asked = f"template `{self.name}` with {name}={value!r}"
             if name not in self.choices:
                 raise ScheduleError(asked, "it has no such choice", legal=tuple(self.choices))
             if value not in self.choices[name]:
                 raise ScheduleError(asked, "this is none of its values", legal=[repr(v) for v in self.choices[name]])
-        return replace(self, choices={**self.choices, **{n: (v,) for n, v in chosen.items()}})
+            # The candidate itself: templates ask `is True`, and 1 == True.
+            made[name] = (next(v for v in self.choices[name] if v == value),)
+        return replace(self, choices={**self.choices, **made})
 
     def variants(self) -> Iterator[Template]:
         """One template for every combination of structural choices, the defaults first."""

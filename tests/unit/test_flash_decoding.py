@@ -8,6 +8,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -236,6 +237,7 @@ def test_numbers_of_parts_are_given_or_chosen() -> None:
     torch.testing.assert_close(fixed(x, params={"NUM_SPLITS": 2}), torch.logsumexp(x, -1))
     free = neptune.compile(program, "flash_decoding", target="llvm", params={"BLOCK_N": 16})
     assert "NUM_SPLITS" not in free.params
+    torch.testing.assert_close(free(x, params={"NUM_SPLITS": np.int64(3)}), torch.logsumexp(x, -1))
     assert free.workspace(r=3, n=16) == ALIGNMENT + 1 * 3 * 4
     for bad in (0, True, 1 << 20):
         with pytest.raises(ScheduleError, match="number of parts"):

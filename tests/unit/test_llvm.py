@@ -434,6 +434,20 @@ def test_zero_dimensional_output_and_an_empty_loop() -> None:
         assert y.item() == n * (n - 1) / 2
 
 
+@pytest.mark.parametrize("reducer", ["max", "min"])
+@pytest.mark.parametrize("at", [0, 1, 3, 4])
+def test_a_maximum_passes_over_nan(reducer: str, at: int) -> None:
+    """It neither becomes NaN nor forgets what it was, wherever the NaN stands."""
+    init = reducers.REDUCERS[reducer].identity("float32")
+    fold = Update(("y",), (I,), reducer, (Load("x", (I, J), "float32"),), init)
+    body = loop(I, M, loop(J, N, Stage("y", fold)))
+    v, y = torch.tensor([[-3.0, 1.0, 3.0, 0.5, -0.5]]), torch.full((1,), NAN)
+    v[0, at] = NAN
+    compile_llvm(make([Buffer("x", (M, N), "float32")], [Buffer("y", (M,), "float32")], body))([v], [y])
+    others = v[~v.isnan()]
+    assert y.item() == (others.max() if reducer == "max" else others.min())
+
+
 def test_a_tuple_update_reads_the_old_state() -> None:
     init = (f32(-INF), Const(-1, "int32"))
     acc = Update(("best", "at"), (I,), "argmax", (Load("x", (I, J), "float32"), J), init)

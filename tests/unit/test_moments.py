@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -324,6 +325,46 @@ def test_a_standard_deviation_is_never_nan() -> None:
         x = torch.randn(64, 1).mul(scale).expand(64, 333).contiguous()
         out = kernel(x)
         assert isinstance(out, torch.Tensor) and torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+@pytest.mark.parametrize("name", ["variance", "deviation"])
+def test_what_is_not_finite_makes_its_row_nan(name: str, target: str) -> None:
+    """Also where the sum of squares is kept from being negative."""
+    kernel = neptune.compile(EXAMPLES[name].make(), target=target)
+    torch.manual_seed(0)
+    x = torch.randn(5, 70)
+    x[0, 3], x[1, 69], x[2, 0], x[3] = math.nan, math.inf, -math.inf, -math.inf
+    y = kernel(x)
+    assert isinstance(y, torch.Tensor)
+    assert y[:4].isnan().all() and torch.isfinite(y[4])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_row_that_is_masked_throughout_has_no_mean(signed: bool) -> None:
+    """Its mean is 0/0, which the expression does not look at. Weights of any sign are followed by their sizes."""
+    x, w = matrix("x"), matrix("w")
+
+    def weight(i: Expr, j: Expr) -> Expr:
+        return w[i, j] if signed else te.select(te.abs(w[i, j]) > 0, 1.0, 0.0)
+
+    sw = per_row(weight, "sw")
+    swx = per_row(lambda i, j: weight(i, j) * x[i, j], "swx")
+    m = row(lambda i: swx[i] / sw[i], "m")
+
+    def square(i: Expr, j: Expr) -> Expr:
+        return te.select(te.abs(w[i, j]) > 0, weight(i, j) * (x[i, j] - m[i]) * (x[i, j] - m[i]), 0)
+
+    program = build(per_row(square, "q"), inputs=[x, w], name="masked")
+    kernel = neptune.compile(program, target="llvm")
+    assert len(kernel.facts.kernels) == 1 and kernel.facts.traversals["x"] == 1
+    torch.manual_seed(0)
+    xs, ws = torch.randn(3, 300) + 4, torch.randn(3, 300).abs()
+    ws[0], ws[1, :256] = 0, 0
+    by = (ws if signed else (ws > 0).float()).double()
+    mean = ((by * xs).sum(1) / by.sum(1)).nan_to_num()[:, None]
+    want = (by * (xs - mean) ** 2).sum(1)
+    torch.testing.assert_close(kernel(xs, ws), want.float(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])

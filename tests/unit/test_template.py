@@ -63,6 +63,12 @@ def test_every_shipped_template_is_one() -> None:
         assert shipped.tunables or name == "stagewise"
 
 
+def test_a_choice_is_one_of_the_candidates() -> None:
+    """Templates ask `is True`, for which 1 is not."""
+    (bound,) = rows.with_choices(bound=1).choices["bound"]
+    assert bound is True
+
+
 def plain(sch: Any, block: Any) -> None: ...
 
 

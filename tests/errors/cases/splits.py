@@ -187,6 +187,7 @@ def _bytes(**sizes: Any) -> Callable[[], object]:
 
 CALLS: dict[str, Callable[[], object]] = {
     "no_number_of_parts": _call(params={"NUM_SPLITS": 0}),
+    "numbers_without_names": _call(params=8),
     "no_such_number": _call(params={"BLOCK_N": 64}),
     "workspace_of_another_kind": _call(workspace=7),
     "workspace_of_floats": _call(workspace=torch.zeros(BYTES)),
