@@ -18,7 +18,6 @@ from neptune.templates.roles import (
     chain,
     group_loop,
     pack_rows,
-    rows_alone,
     spread,
 )
 
@@ -48,7 +47,5 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
         sch.fuse_at(stage, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
-    alone = rows_alone(sch, parts)
     behind_the_chain(sch, parts, i0)
-    if not alone:
-        sch.partition(j0)
+    sch.partition(j0)

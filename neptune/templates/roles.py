@@ -256,16 +256,6 @@ def _fused(sch: Schedule, stage: str, loop: Loop) -> bool:
     return True
 
 
-def rows_alone(sch: ScheduleBase, parts: Chain) -> bool:
-    """True where nothing but rows of inputs is folded: no product in front, no columns of results.
-
-    Memory is the limit there, and masks cost little; and Triton (3.6) cannot compile the sum of a row that a loop and
-    an `if` behind it add up (`loopResult.hasOneUse()` in OptimizeThreadLocality).
-    """
-    kept = {len(d.axes) - len(d.reduced) for d in map(sch.definition, parts.all_reductions)}
-    return parts.first in parts.all_reductions and len(kept) == 1
-
-
 def behind_the_chain(sch: Schedule, parts: Chain, tile: Loop) -> None:
     """Fuse what follows the chain per row under its rows; what a repair has written out is gone already."""
     for stage in parts.epilogue:

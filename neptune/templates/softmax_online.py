@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.ir.program import Update
 from neptune.schedule.template import template
-from neptune.templates.roles import before_the_chain, behind_the_chain, chain, reaches, spread
+from neptune.templates.roles import before_the_chain, behind_the_chain, chain, spread
 
 
 @template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
@@ -34,10 +31,7 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     for stage in parts.elementwise[:-1]:
         if stage not in outputs:
             sch.inline(stage)
-    # Triton (3.6) cannot compile a maximum of rows that a loop and an `if` behind it take, where nothing in the
-    # loop reads it (`loopResult.hasOneUse()` in OptimizeThreadLocality).
-    alone = [s for s in parts.reductions if _is_extreme(sch, s) and _unread(sch, s, parts.reductions)]
-    pieces = [] if alone else [j0]
+    pieces = [j0]
     for stage in parts.elementwise:
         if stage in sch.stages:
             sch.fuse_at(stage, i0)
@@ -49,13 +43,3 @@ def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
             pieces.append(k0)
     for loop in pieces:
         sch.partition(loop)
-
-
-def _is_extreme(sch: Schedule, stage: str) -> bool:
-    action = sch.definition(stage).action
-    return isinstance(action, Update) and action.reducer in ("max", "min")
-
-
-def _unread(sch: Schedule, stage: str, reductions: Sequence[str]) -> bool:
-    """True where no other reduction of the loop depends on this one."""
-    return not reaches(sch, [stage]).intersection(reductions)

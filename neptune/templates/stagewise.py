@@ -47,9 +47,7 @@ def stagewise(sch: Schedule) -> None:
     for stage in folds:
         bound, around = _tile(sch, stage)
         grid += bound
-        # Masks cost little where memory is the limit; and Triton (3.6) cannot compile a row's sum that a
-        # loop and an `if` behind it add up (`loopResult.hasOneUse()` in OptimizeThreadLocality).
-        cut += around if _product(sch.definition(stage)) is not None else []
+        cut += around
     for stage in sch.stages:
         if stage not in folds and not _follow(sch, stage, grid):
             _tile(sch, stage)

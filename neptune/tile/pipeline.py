@@ -12,6 +12,7 @@ from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tile.passes.accumulate import accumulate
 from neptune.tile.passes.branches import branches
 from neptune.tile.passes.copies import copies
+from neptune.tile.passes.crosswise import crosswise
 from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
 from neptune.tile.passes.narrow import narrow
@@ -36,6 +37,7 @@ PASSES = (
     Pass("narrow", narrow, "after accumulate: an accumulator has its start and its updates only"),
     Pass("copies", copies, "after exp2 has made copies, before loads are named"),
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
+    Pass("crosswise", crosswise, "after name_loads: it looks for folds of what was loaded"),
     Pass("branches", branches, "before hoist, which moves statements between them"),
     Pass("hoist", hoist, "last: it moves the loads that name_loads named"),
 )
