@@ -20,7 +20,7 @@ from neptune.tile.stage import StageTranslator
 
 @dataclass(frozen=True)
 class Bug:
-    """`make` turns what is at `name` in `where` into its broken form. `first`: a seed not far from where it shows."""
+    """`make` turns what is at `name` in `where` into its broken form. `first`: a seed near which it shows."""
 
     where: Any
     name: str
@@ -71,7 +71,7 @@ BUGS: Mapping[str, Bug] = {
     "a choice on r is thought to split": Bug(factor.Splitter, "involved", lambda _: lambda self, e: False, 3000),
     "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3080),
     "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3000),
-    "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3025),
+    "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3000),
     "what is folded is not masked": Bug(
         StageTranslator, "guarded", lambda _: lambda self, value, guards, reducer: self.expr(value, ()), 3005
     ),

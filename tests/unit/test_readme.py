@@ -31,7 +31,7 @@ def test_example(text: str, tmp_path: Path) -> None:
     script.write_text(text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "@triton.jit" in done.stdout or "program" in done.stdout
+    assert any(sign in done.stdout for sign in ("@triton.jit", "program", "bytes between")), done.stdout
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c and c not in MAKE_AND_PIP])
