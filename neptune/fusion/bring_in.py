@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
-from neptune.fusion.infinite import bounded
+from neptune.fusion.infinite import bounded, unclamped
 from neptune.fusion.plan import Plan, place_in
 from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles
@@ -43,7 +43,7 @@ class Chain:
 
     def split(self, e: Expr, roles: Roles) -> tuple[Expr | None, Expr, float]:
         """φ and ψ of `e`, ψ reading what is inside the loop, and a bound on |ψ|."""
-        whole = inline_loads(e, dict(self.written_out))
+        whole = unclamped(inline_loads(e, dict(self.written_out)), self.plan.clamped)[0]
         known: dict[str, Expr] = {}
         for x in loads(whole):
             if x.buffer in self.taken:

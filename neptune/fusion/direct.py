@@ -9,9 +9,10 @@
       for z: l: l[i] += …                       for i grid.x:
       lse: lse[i] = m[i] + log(l[i])              if NUM_SPLITS != 1: …
 
-A global fold over one part is what that part has folded: its factor h(t, r, r) = t is one of the repair's proofs. So
-what follows the folds is computed from the part's own results. The number of parts is tested on the device: one kernel
-and one captured graph serve every number. What the others would have read is then not written either.
+A global fold over one part is what that part has folded: its factor h(t, r, r) = t is one of the repair's proofs. What
+the whole starts from is taken in, unless it is nothing. So what follows the folds is computed from the part's own
+results. The number of parts is tested on the device: one kernel and one captured graph serve every number. What the
+others would have read is then not written either.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.parts import PART_OF
-from neptune.ir.expr import Expr, Load, Var, eq, ne, rewrite, substitute
+from neptune.ir.expr import Expr, Load, Var, eq, loads, ne, rewrite, substitute
 from neptune.ir.program import For, If, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
+from neptune.ir.reducers import REDUCERS
 from neptune.schedule.fuse_at import fuse_definition
 from neptune.schedule.inline import inliner
 from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
@@ -70,10 +72,10 @@ def _parts(state: State, ref: Loop) -> _Parts:
     request = f"write_directly(`{ref.var}` of `{ref.stage}`)"
     loop = state.loop(ref)
     local = {
-        b: writes(state.definitions[part].action)[0]
+        b: mine
         for (kind, fold), part in state.copies.items()
         if kind == PART_OF and fold in state.definitions and part in state.definitions
-        for b in writes(state.definitions[fold].action)
+        for b, mine in zip(*(writes(state.definitions[s].action) for s in (fold, part)), strict=True)
     }
     chosen = {s.name for s in state.program.scalars if s.upto is not None}
     host = next((s for (kind, _), s in state.copies.items() if kind == PART_OF), None)
@@ -137,7 +139,7 @@ def _of_part(state: State, p: _Parts, e: Expr) -> Expr:
             return None
         index = tuple(_of_part(state, p, i) for i in x.index)
         if x.buffer in p.local:
-            return Load(p.local[x.buffer], (Var(p.loop.var), *index), x.dtype)
+            return _of_one(state, p, x.buffer, index)
         writer = state.writer(x.buffer)
         assert writer is not None
         d = state.definitions[writer]
@@ -149,6 +151,35 @@ def _of_part(state: State, p: _Parts, e: Expr) -> Expr:
         return _of_part(state, p, substitute(store.value, env))
 
     return rewrite(e, fix)
+
+
+def _of_one(state: State, p: _Parts, buffer: str, index: tuple[Expr, ...]) -> Expr:
+    """A global fold's result where there is one part: what that has folded, taken into what the whole starts from."""
+    name = state.writer(buffer)
+    assert name is not None
+    d = state.definitions[name]
+    action = d.action
+    assert isinstance(action, Update) and action.init is not None
+    k = action.buffers.index(buffer)
+    if _from_nothing(state, p, name):
+        local = p.local[buffer]
+        return Load(local, (Var(p.loop.var), *index), state.program.globals[local].dtype)
+    env = {v.name: i for v, i in zip(action.index, index, strict=True) if isinstance(v, Var)}
+    env |= {a: Var(p.loop.var) for a in d.reduced}
+    starts, parts = ([_of_part(state, p, substitute(e, env)) for e in es] for es in (action.init, action.values))
+    combined = REDUCERS[action.reducer].combine(starts, parts)
+    known: dict[str, Expr] = {}
+    for v, e in combined.lets:
+        known[v.name] = substitute(e, known)
+    return substitute(combined.result[k], known)
+
+
+def _from_nothing(state: State, p: _Parts, name: str) -> bool:
+    """Whether a global fold, and what it is repaired with, start from what each part starts from."""
+    action, part = (state.definitions[n].action for n in (name, state.copies[PART_OF, name]))
+    assert isinstance(action, Update) and isinstance(part, Update)
+    repaired = {state.writer(x.buffer) for e in action.values for x in loads(e) if x.buffer in p.local}
+    return action.init == part.init and all(n is not None and _from_nothing(state, p, n) for n in repaired)
 
 
 def _skipped(state: State, p: _Parts, body: Stmt) -> Stmt:

@@ -72,7 +72,7 @@ def _fuse_target(state: State, p: Plan, action: Update, value: Expr) -> tuple[St
     fused = replace(action, values=(value, *action.values[1:]))
     if p.repair.deferred is not None:
         names, dtype = list(action.buffers), accumulated(p)
-        for k in range(_valued(action)):
+        for k in range(valued(action)):
             accumulator = fresh_name(names_in_use(state.program), f"{names[k]}_acc")
             state = state.with_temporary(Buffer(accumulator, state.program.globals[names[k]].shape, dtype))
             names[k] = accumulator
@@ -194,7 +194,7 @@ def _insert_epilogue(state: State, p: Plan, phi: Expr, original: Definition) -> 
     accumulators = writes(state.definitions[p.target].action)
     values = [
         applied(p, Load(accumulators[k], original.action.index, accumulated(p)), phi, original, k)
-        for k in range(_valued(original.action))
+        for k in range(valued(original.action))
     ]
     return epilogue(state, p, values, original)
 
@@ -218,7 +218,7 @@ def epilogue(state: State, p: Plan, values: list[Expr], original: Definition) ->
     return state
 
 
-def _valued(action: Update) -> int:
+def valued(action: Update) -> int:
     """How many parts of what is folded are values, the others being their indices."""
     width = len(action.values)
     return width // 2 if REDUCERS[action.reducer].best else width
@@ -244,7 +244,7 @@ def nothing(reducer: str, dtype: str) -> Const:
 def from_nothing(action: Update, dtype: str) -> Update:
     """The fold with its values in `dtype`, from what comes behind every element."""
     assert action.init is not None
-    k, start = _valued(action), nothing(action.reducer, dtype)
+    k, start = valued(action), nothing(action.reducer, dtype)
     values = (cast(action.values[0], dtype), *[start] * (k - 1), *action.values[k:])
     return replace(action, values=values, init=(*[start] * k, *action.init[k:]))
 

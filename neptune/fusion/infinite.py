@@ -14,11 +14,11 @@ exp(-inf - lowest) = 0.  What waits behind the loop, and every other reader, see
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from neptune.fusion.roles import ObligationRecord, previous
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Load, binary, rewrite
+from neptune.ir.expr import Const, Expr, Load, Op, binary, loads, rewrite, walk
 
 START = {"max": -math.inf, "min": math.inf}
 
@@ -28,7 +28,7 @@ def starts_infinite(reducer: str, init: Expr) -> bool:
     return isinstance(init, Const) and START.get(reducer) == init.value
 
 
-def bounded(e: Expr, reducers: dict[str, str]) -> Expr:
+def bounded(e: Expr, reducers: Mapping[str, str]) -> Expr:
     """`e` with every read of these accumulators (and of their previous values) kept finite."""
     if not reducers:
         return e
@@ -37,15 +37,45 @@ def bounded(e: Expr, reducers: dict[str, str]) -> Expr:
         reducer = reducers.get(x.buffer) if isinstance(x, Load) else None
         if reducer is None:
             return None
-        row = DTYPES[x.dtype]
-        return binary(reducer, x, Const(row.lowest if reducer == "max" else row.highest, x.dtype))
+        return binary(reducer, x, _end(reducer, x.dtype))
 
     return rewrite(e, read)
 
 
-def with_previous(reducers: dict[str, str]) -> dict[str, str]:
+def unclamped(e: Expr, reducers: Mapping[str, str]) -> tuple[Expr, frozenset[str]]:
+    """`e` with max(m, lowest) read as m, and the accumulators for which that is so: all reads of them are such.
+
+    That is the accumulator of the same elements from the finite start; as `bounded` writes it, so it is read again.
+    """
+
+    def inside(x: Expr) -> Load | None:
+        if not (isinstance(x, Op) and x.name in START and isinstance(x.args[0], Load)):
+            return None
+        m, end = x.args
+        assert isinstance(m, Load)
+        return m if reducers.get(m.buffer) == x.name and end == _end(x.name, m.dtype) else None
+
+    every = {m.buffer for x in walk(e) if (m := inside(x)) is not None}
+    bare = {x.buffer for x in loads(rewrite(e, lambda x: None if inside(x) is None else _end("max", x.dtype)))}
+    found = frozenset(every - bare)
+    return rewrite(e, lambda x: m if (m := inside(x)) is not None and m.buffer in found else None), found
+
+
+def contribution(value: Expr, reducer: str, e: Expr) -> Expr:
+    """What such an accumulator folds in, as `e` says it: the element, or the element where that is finite."""
+    finite = binary(reducer, value, _end(reducer, value.dtype))
+    return finite if finite in set(walk(e)) else value
+
+
+def _end(reducer: str, dtype: str) -> Const:
+    """What the reducer starts from by itself."""
+    row = DTYPES[dtype]
+    return Const(row.lowest if reducer == "max" else row.highest, dtype)
+
+
+def with_previous(reducers: Mapping[str, str]) -> dict[str, str]:
     """The same for the buffers that hold the previous values."""
-    return reducers | {previous(Load(b, (), "float32")).buffer: r for b, r in reducers.items()}
+    return dict(reducers) | {previous(Load(b, (), "float32")).buffer: r for b, r in reducers.items()}
 
 
 def record(buffers: Collection[str]) -> ObligationRecord:

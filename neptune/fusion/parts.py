@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.fusion.emit import accumulated, applied, from_nothing
+from neptune.fusion.emit import accumulated, applied, from_nothing, nothing, valued
+from neptune.fusion.infinite import START, bounded
 from neptune.fusion.plan import Plan
 from neptune.fusion.roles import previous
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Var, binary, cast, minimum, op, rewrite
 from neptune.ir.program import Buffer, For, Stage, Stmt, Store, Update, seq, writes
+from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Definition, State, fresh_name, names_in_use
 
 PART_OF = "parts of"
@@ -71,6 +74,8 @@ class Rewriter:
         # The local result of each reduction, by the buffer of the global one, and its stage by the global stage.
         self.local = {b: self.fresh(f"{b}_split") for n in plans for b in writes(original.definitions[n].action)}
         self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in plans}
+        # What is rolled reads these as finite numbers, and so does what is computed per element for it.
+        self.infinite = {b: r for p in plans.values() for b, r in p.infinite.items() if b not in p.clamped}
         # What is computed per element has a form for the parts beside the one that others read.
         self.element: dict[str, str] = {}
         for name in (n for n in s.axis if n not in plans):
@@ -129,30 +134,36 @@ class Rewriter:
             self.part_of(b, self.element[b])
         index = (self.s.part, *d.action.index)
         if isinstance(d.action, Store):
-            return self.s.over_part(name, d, Store(self.element[d.action.buffer], index, self.value(d.action.value)))
+            value = self.value(bounded(d.action.value, self.infinite))
+            return self.s.over_part(name, d, Store(self.element[d.action.buffer], index, value))
         buffers = tuple(self.element[b] for b in d.action.buffers)
         values = tuple(map(self.value, d.action.values))
         init = None if d.action.init is None else tuple(map(self.value, d.action.init))
         return self.s.over_part(name, d, replace(d.action, buffers=buffers, index=index, values=values, init=init))
 
-    def fold(self, name: str) -> tuple[Update, str]:
-        """What is folded of a reduction, without what is applied to the whole at the end, and in which dtype."""
+    def fold(self, name: str) -> tuple[Update, tuple[str, ...]]:
+        """What is folded of a reduction, without what is applied to the whole at the end, and in which dtypes."""
         p, action = self.plans[name], self.original.definitions[name].action
         assert isinstance(action, Update)
+        dtypes = tuple(self.declared[b].dtype for b in action.buffers)
         if p.repair.deferred is None:
-            return action, p.query.dtype
-        action, dtype = replace(action, values=(p.repair.body,)), accumulated(p)
+            return action, dtypes
+        action, dtype, k = replace(action, values=(p.repair.body, *action.values[1:])), accumulated(p), valued(action)
         if p.repair.deferred_op == "apply":
             action = from_nothing(replace(action, reducer=p.repair.fold or action.reducer), dtype)
-        return action, dtype
+        return action, (*[dtype] * k, *dtypes[k:])
 
     def folded(self, name: str, d: Definition) -> Definition:
         """The local fold of a reduction."""
-        action, dtype = self.fold(name)
-        local = self.local[action.buffers[0]]
-        self.part_of(action.buffers[0], local, dtype)
+        action, dtypes = self.fold(name)
+        local = tuple(self.local[b] for b in action.buffers)
+        for b, mine, dtype in zip(action.buffers, local, dtypes, strict=True):
+            self.part_of(b, mine, dtype)
         index = (self.s.part, *action.index)
-        action = replace(action, buffers=(local,), index=index, values=(self.value(action.values[0]),))
+        # The body of a repair, which is folded where something is deferred, says so itself.
+        infinite = self.infinite if self.plans[name].repair.deferred is None else {}
+        values = tuple(self.value(bounded(v, infinite)) for v in action.values)
+        action = replace(action, buffers=local, index=index, values=values, init=start_of_part(action, dtypes))
         return self.s.over_part(name, d, action)
 
     def value(self, e: Expr) -> Expr:
@@ -171,21 +182,34 @@ class Rewriter:
     def whole(self, name: str, d: Definition) -> dict[str, Definition]:
         """The global fold of a reduction, and behind it what was deferred."""
         p = self.plans[name]
-        action, dtype = self.fold(name)
-        (buffer,) = action.buffers
-        value: Expr = Load(self.local[buffer], (self.s.part, *action.index), dtype)
+        action, dtypes = self.fold(name)
+        parts = zip(action.buffers, dtypes, strict=True)
+        values: tuple[Expr, ...] = tuple(Load(self.local[b], (self.s.part, *action.index), t) for b, t in parts)
         if p.repair.factor is not None:
-            value = op("mul", value, cast(rewrite(p.repair.factor, self._of_part), dtype))
+            values = (op("mul", values[0], cast(rewrite(p.repair.factor, self._of_part), dtypes[0])),)
         spatial = tuple((a, n) for a, n in d.axes if a not in d.reduced)
         over = (*spatial, (self.s.part.name, self.s.parts))
         if p.repair.deferred is None:
-            return {name: Definition(over, replace(action, values=(value,)))}
-        acc = self.fresh(f"{buffer}_acc")
-        self.temporaries[acc] = Buffer(acc, self.declared[buffer].shape, dtype)
-        fold = replace(action, buffers=(acc,), values=(value,))
-        whole = applied(p, Load(acc, action.index, dtype), p.repair.deferred, d, 0)
-        final = Definition(spatial, Store(buffer, action.index, whole))
-        return {name: Definition(over, fold), self.fresh(f"{name}_final"): final}
+            return {name: Definition(over, replace(action, values=values))}
+        buffers = list(action.buffers)
+        for k in range(valued(action)):
+            buffers[k] = self.fresh(f"{buffers[k]}_acc")
+            self.temporaries[buffers[k]] = Buffer(buffers[k], self.declared[action.buffers[k]].shape, dtypes[k])
+        start = start_of_part(action, dtypes)
+        found = {name: Definition(over, replace(action, buffers=tuple(buffers), values=values, init=start))}
+        for k in range(valued(action)):
+            whole = applied(p, Load(buffers[k], action.index, dtypes[k]), p.repair.deferred, d, k)
+            if p.repair.deferred_op != "apply":
+                whole = self.started(d, whole)
+            store = Store(action.buffers[k], action.index, whole)
+            found[self.fresh(f"{name}_final{k or ''}")] = Definition(spatial, store)
+        return found
+
+    def started(self, d: Definition, e: Expr) -> Expr:
+        """What a reduction of single values starts from, with `e` folded in."""
+        assert isinstance(d.action, Update) and d.action.init is not None
+        (start,), row = d.action.init, REDUCERS[d.action.reducer]
+        return e if (start,) == row.identity(e.dtype) else binary(row.op, start, e)
 
     def _of_part(self, x: Expr) -> Expr | None:
         """In a repair, what was the previous value is that of the part."""
@@ -193,6 +217,16 @@ class Rewriter:
         if isinstance(x, Load) and x.buffer in names:
             return Load(names[x.buffer], (self.s.part, *x.index), x.dtype)
         return None
+
+
+def start_of_part(action: Update, dtypes: Iterable[str]) -> tuple[Expr, ...]:
+    """What each part starts from: nothing folded; what the whole starts from is taken in once, by the global fold."""
+    row = REDUCERS[action.reducer]
+    identity = row.identity(*dtypes)
+    if action.init == identity or action.reducer not in START or not is_float(identity[0].dtype):
+        return identity
+    # From anything but the finite extreme, the whole of nothing but infinities may be one.
+    return (nothing(action.reducer, identity[0].dtype),)
 
 
 def _alive(found: dict[str, Definition], outputs: Iterable[str]) -> dict[str, Definition]:

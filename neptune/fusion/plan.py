@@ -16,7 +16,7 @@ from functools import reduce
 from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
-from neptune.fusion.infinite import bounded, record, starts_infinite, with_previous
+from neptune.fusion.infinite import START, bounded, contribution, record, starts_infinite, unclamped, with_previous
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
 from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, substitute, variables
@@ -41,7 +41,8 @@ from neptune.schedule.state import Definition, Loop, State, names_in_use
 @dataclass(frozen=True)
 class Plan:
     """`stores`: the maps in between, by buffer. `stages`: the predecessors' stages, by buffer. `some`: where the
-    target folds anything at all. `infinite`: rolled maxima and minima that start from an infinity, by buffer."""
+    target folds anything at all. `infinite`: rolled maxima and minima that start from an infinity, by buffer, and those
+    that the target reads as a finite number anyway (`clamped`)."""
 
     target: str
     ref: Loop
@@ -52,6 +53,7 @@ class Plan:
     repair: Repair
     some: Expr = TRUE
     infinite: Mapping[str, str] = field(default_factory=dict)
+    clamped: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def request(self) -> str:
@@ -102,15 +104,17 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     g, *others = (inline_loads(v, stores) for v in d.action.values)
     seen = replace(d, action=replace(d.action, values=(g, *others)))
     stages_of = {b: s for s in front.predecessors for b in writes(state.definitions[s].action)}
+    g, clamped = unclamped(g, leading(state, front.predecessors))
     _check_place(state, target, seen, ref, front, asked)
     found = {x: stages_of[x.buffer] for x in loads(g) if x.buffer in stages_of}
     known = {**_copied(state), **stores}
+    roles = (_predecessor(state, s, x, seen, nest, known) for x, s in found.items())
     query = Query(
         stage=target,
         reducer=d.action.reducer,
         dtype=state.program.globals[d.action.buffers[0]].dtype,
         value=g,
-        predecessors=tuple(_predecessor(state, s, x, seen, nest, known) for x, s in found.items()),
+        predecessors=tuple(as_clamped(r, clamped, g) for r in roles),
         varying=frozenset(d.reduced),
         count=count(d),
         vector=True,
@@ -119,7 +123,8 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         if query.roles.reads(e):
             raise FusionError(asked, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
-    result = replace(result, some=_some(state, result, d))
+    read = {b: r for b, r in leading(state, front.predecessors).items() if b in clamped}
+    result = replace(result, some=some(state, result, d), clamped=read)
     _check_starts(state, result, d.action)
     result = _finite(state, result)
     _check_rolled(state, result)
@@ -154,6 +159,16 @@ def _stores(state: State, between: Iterable[str], asked: str) -> dict[str, Store
     return stores
 
 
+def leading(state: State, names: Iterable[str]) -> dict[str, str]:
+    """The accumulators of these reductions that move like a maximum or minimum, and which of the two."""
+    found: dict[str, str] = {}
+    for name in names:
+        action = state.definitions[name].action
+        assert isinstance(action, Update)
+        found[action.buffers[0]] = REDUCERS[action.reducer].leads or action.reducer
+    return {b: r for b, r in found.items() if r in START}
+
+
 def _copied(state: State) -> dict[str, Store]:
     """The maps that earlier fusions copied into loops: contributions of predecessors are written with them."""
     actions = [state.definitions[c].action for c in state.copies.values() if c in state.definitions]
@@ -173,19 +188,31 @@ def _predecessor(
         for mine, where in state.axes[name].items():
             if mine not in env and state.axes[host][theirs] == where:
                 env[mine] = Var(axis)
-    part = action.buffers.index(load.buffer)
-    # The first part of a tuple moves like a maximum or minimum; nothing is known of the others.
-    best = REDUCERS[action.reducer].leads if part == 0 else ""
-    reducer = best or action.reducer
-    complete = set(other.extents) <= set(env) and (best or len(action.values) == 1)
+    complete = set(other.extents) <= set(env)
     for between in frontier(state, name, nest).between:
         with suppress(ScheduleError):
             known = {**inliner(between, state.definitions[between]), **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
+    return part_read(action, load, value, ("repair", name) in state.copies)
+
+
+def as_clamped(r: Predecessor, clamped: frozenset[str], g: Expr) -> Predecessor:
+    """Role r as the target reads it, where it reads it as a finite number."""
+    if r.value is None or r.load.buffer not in clamped:
+        return r
+    return replace(r, value=contribution(r.value, r.reducer, g))
+
+
+def part_read(action: Update, load: Load, value: Expr | None, repaired: bool) -> Predecessor:
+    """Role r that reads one part of what `action` folds; `value` is what its first one folds in."""
+    part = action.buffers.index(load.buffer)
+    # The first part of a tuple moves like a maximum or minimum; nothing is known of the others.
+    best = REDUCERS[action.reducer].leads if part == 0 else ""
+    reducer = best or action.reducer
     start = None if action.init is None else action.init[part]
     if REDUCERS[reducer].width == 1 and (start,) == REDUCERS[reducer].identity(load.dtype):
         start = None
-    return Predecessor(load, reducer, value, ("repair", name) in state.copies, start)
+    return Predecessor(load, reducer, value if best or len(action.values) == 1 else None, repaired, start)
 
 
 # --- what the proofs rest on -------------------------------------------------------------------------
@@ -234,7 +261,7 @@ def _check_starts(state: State, p: Plan, action: Update) -> None:
         of = state.definitions[p.stages[pre.load.buffer]].action
         assert isinstance(of, Update)
         init = _init(p, of, pre)
-        if init is not None and starts_infinite(pre.reducer, init):
+        if pre.load.buffer in p.clamped or (init is not None and starts_infinite(pre.reducer, init)):
             continue
         if not (isinstance(init, Const) and math.isfinite(init.value)):
             start = "what another stage wrote" if init is None else print_expr(init)
@@ -253,17 +280,28 @@ def _init(p: Plan, of: Update, pre: Predecessor) -> Expr | None:
 
 def _finite(state: State, p: Plan) -> Plan:
     """The repair with what starts from an infinity read as a finite number."""
-    found: dict[str, str] = {}
+    found = dict(p.clamped)
     for pre in p.rolled:
         of = state.definitions[p.stages[pre.load.buffer]].action
         init = _init(p, of, pre) if isinstance(of, Update) else None
         if init is not None and starts_infinite(pre.reducer, init):
             found[pre.load.buffer] = pre.reducer
-    if not found or p.repair.factor is None:
+    return finite(p, found)
+
+
+def finite(p: Plan, found: Mapping[str, str]) -> Plan:
+    """The plan with these accumulators, maxima and minima, read as finite numbers in what is folded and rolled."""
+    if not found:
         return p
-    r, obligations = p.repair, (*p.repair.obligations, record(found))
-    factor = bounded(p.repair.factor, with_previous(found))
-    repair = replace(r, factor=factor, body=bounded(r.body, found), obligations=obligations)
+    r = p.repair
+    rolled = [b for b in found if b in {pre.load.buffer for pre in p.rolled}]
+    repair = replace(
+        r,
+        factor=None if r.factor is None else bounded(r.factor, with_previous(found)),
+        body=bounded(r.body, found),
+        deferred=None if r.deferred is None else bounded(r.deferred, p.clamped),
+        obligations=(*r.obligations, *([record(rolled)] if rolled else [])),
+    )
     return replace(p, repair=repair, infinite=found)
 
 
@@ -303,7 +341,7 @@ def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition
     return replace(repair, deferred=guarded)
 
 
-def _some(state: State, p: Plan, d: Definition) -> Expr:
+def some(state: State, p: Plan, d: Definition) -> Expr:
     """The condition under which the target's loops run, for a function that is applied behind them."""
     # A choice says by its index where it found nothing.
     if p.repair.deferred_op != "apply" or REDUCERS[p.query.reducer].best:

@@ -26,8 +26,9 @@ from dataclasses import replace
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.frontier import Frontier
-from neptune.fusion.parts import PART_OF, Rewriter, Split, depends
-from neptune.fusion.plan import Plan, count, defined_when_empty
+from neptune.fusion.infinite import starts_infinite, unclamped
+from neptune.fusion.parts import PART_OF, Rewriter, Split, depends, start_of_part
+from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
 from neptune.fusion.rolling_update import details
@@ -155,19 +156,9 @@ def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str)
     if d.when is not None:
         raise FusionError(request, f"stage `{name}` is guarded", hint="say it by a select in its expression")
     if isinstance(d.action, Update) and along in d.reduced:
-        if len(d.action.buffers) != 1:
-            raise FusionError(
-                request,
-                f"`{name}` is a reduction on tuples ({d.action.reducer}), for which there is no repair yet",
-                legal=("an axis that it does not run over",),
-            )
-        identity = REDUCERS[d.action.reducer].identity(state.program.globals[d.action.buffers[0]].dtype)
-        if d.action.init != identity:
-            raise FusionError(
-                request,
-                f"`{name}` does not start from the identity of {d.action.reducer}: each part would start from that",
-                hint="start from the identity, and take the start in afterwards",
-            )
+        identity = REDUCERS[d.action.reducer].identity(*(v.dtype for v in d.action.values))
+        if d.action.init != identity and (d.action.init is None or d.action.reducer == "lse"):
+            raise _start(request, name, d.action, "each part would start from that")
     else:
         if Var(along) not in d.action.index or sum(along in variables(i) for i in d.action.index) != 1:
             raise FusionError(request, f"`{name}` does not write `{along}` as one dimension")
@@ -181,6 +172,14 @@ def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str)
                         f"`{reader}` reads `{x.buffer}` at {print_expr(x.index[at])}, which another part may compute",
                         hint=f'sch.inline("{name}") first',
                     )
+
+
+def _start(request: str, name: str, action: Update, wrong: str) -> FusionError:
+    return FusionError(
+        request,
+        f"`{name}` does not start from the identity of {action.reducer}: {wrong}",
+        hint="start from the identity, and take the start in afterwards",
+    )
 
 
 def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
@@ -208,19 +207,41 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     for other in s.axis:
         if isinstance(state.definitions[other].action, Store) and depends(state, other, reductions):
             stores |= inliner(other, state.definitions[other])
-    g = inline_loads(d.action.values[0], stores)
+    g, *others = (inline_loads(v, stores) for v in d.action.values)
     makers = {b: n for n in reductions for b in writes(state.definitions[n].action)}
+    leads = leading(state, reductions)
+    g, clamped = unclamped(g, leads)
     early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
     # What is repaired may be smaller in the whole than in a part, whatever it folds.
-    found = tuple(
+    roles = (
         _predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.factor is not None) for x, n in early.items()
     )
+    found = tuple(as_clamped(r, clamped, g) for r in roles)
     dtype = state.program.globals[d.action.buffers[0]].dtype
     query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
+    for x in (x for e in others for x in loads(e) if x.buffer in makers):
+        raise FusionError(
+            s.request, f"the index that `{name}` folds reads `{x.buffer}`, which each part has another of"
+        )
     repair = defined_when_empty(state, query, solve(query), d, s.request)
+    if REDUCERS[d.action.reducer].best and repair.deferred is not None:
+        identity = REDUCERS[d.action.reducer].identity(*(v.dtype for v in d.action.values))
+        if d.action.init != identity:
+            raise _start(s.request, name, d.action, "what is applied behind the parts would change it")
     waiting = {b: n for b, n in makers.items() if n in known and known[n].repair.deferred is not None}
     _check_local(s, name, repair, waiting)
-    return Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair)
+    read = {b: r for b, r in leads.items() if b in clamped}
+    result = Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair, clamped=read)
+    # A part may hold nothing but infinities, whatever the whole starts from.
+    rolled = {pre.load.buffer for pre in result.rolled}
+    infinite = {b: r for b, r in leads.items() if b in rolled and starts_infinite(r, _part_start(state, makers[b]))}
+    return finite(replace(result, some=some(state, result, d)), read | infinite)
+
+
+def _part_start(state: State, name: str) -> Expr:
+    action = state.definitions[name].action
+    assert isinstance(action, Update)
+    return start_of_part(action, [v.dtype for v in action.values])[0]
 
 
 def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -> None:
@@ -241,7 +262,7 @@ def _predecessor(
     env[s.axis[name]] = Var(axis)
     known = set(d.extents) <= set(env)
     value = inline_loads(substitute(d.action.values[0], env), dict(stores)) if known else None
-    return Predecessor(load, d.action.reducer, value, repaired)
+    return part_read(d.action, load, value, repaired)
 
 
 def _decision(s: Split, name: str, r: Repair) -> Decision:

@@ -32,6 +32,7 @@ from neptune.ir.expr import (
     op,
     variables,
 )
+from neptune.ir.lists import check_lists, folds_list
 from neptune.ir.parser import LITERALS, NAME, parameter_names
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
@@ -66,7 +67,7 @@ def verify(program: Program, *, lowered: bool = False) -> None:
     """
     findings = [*_declarations(program), *_body(program), *_writers(program), *_owes(program)]
     if not findings:
-        findings += _order(program)
+        findings += [*_order(program), *check_lists(program)]
     if lowered:
         findings += _lowered(program)
     report(f"program {program.name}", findings)
@@ -359,8 +360,8 @@ def _check_choice(reducer: Reducer, action: Update) -> Iterator[str]:
         return
     nothing = reducer.identity(*dtypes)
     element = (action.values[0], *nothing[1:k], action.values[k], *nothing[k + 1 :])
-    # Merging takes sorted lists: a list of one element is one.
-    if action.values != element or (k > 1 and action.init not in (None, nothing)):
+    # Merging takes sorted lists: a list of one element is one, and so is what another update has made.
+    if (action.values != element and not folds_list(action)) or (k > 1 and action.init not in (None, nothing)):
         yield f"reducer {reducer.name} folds one element at a time: its other values, and its inits, are the identity"
 
 

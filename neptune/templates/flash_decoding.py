@@ -1,7 +1,7 @@
 """flash_decoding: the fused axis in parts that run side by side, and a kernel that combines these (paper §4.3).
 
-For few rows and a long axis, where rows alone leave a GPU idle. Works for any chain of reductions over one axis; each
-part is what flash_attention makes of the whole.
+For few rows and a long axis, where rows alone leave a GPU idle. Works for a reduction and for any chain of reductions
+over one axis; each part is what flash_attention makes of the whole.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from contextlib import suppress
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
+from neptune.ir.program import Update
+from neptune.schedule.alignment import Axis
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
 from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, spread
@@ -25,9 +27,10 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
 
     `packed`: whether the heads that share keys become rows; None where there are few rows.
     """
-    if packed is not False:
+    alone = _alone(sch)
+    if packed is not False and alone is None:
         pack_rows(sch, NAME, always=packed is True)
-    whole = chain(sch, NAME)
+    whole = chain(sch, NAME, over=alone)
     first = whole.all_reductions[0]
     axis = whole.axes.of(first, (whole.first, whole.fused_axis)) or ""
     part = sch.split_k(sch.loop_of(first, axis), "NUM_SPLITS", block_n)
@@ -38,6 +41,12 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
     with suppress(FusionError, ScheduleError):
         sch.write_directly(part)
     sch.partition(j0)
+
+
+def _alone(sch: Schedule) -> Axis | None:
+    """The axis of the only reduction that there is: no other one says which axis is split."""
+    folds = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
+    return (folds[0], sch.definition(folds[0]).reduced[-1]) if len(folds) == 1 else None
 
 
 def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:

@@ -23,6 +23,7 @@ from neptune.errors import TargetError
 from neptune.ir.affine import linear, nonnegative, number, poly
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, op, variables
+from neptune.ir.lists import folds_list
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS, last_pair
@@ -44,14 +45,20 @@ def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], gu
     k = row.width // 2
     code = _Code(work)
     nothing = row.identity(*(v.dtype for v in action.values))
-    value, index = (work.masked(work.expr(action.values[t], ()), guards, Scalar(nothing[t])) for t in (0, k))
     reduced = tuple(a for a in work.axes if a not in dims)
-    if reduced:
-        _check_index(work, action, nothing[k], reduced)
-        pairs = _Rounds(code, row.best, reduced, value, index).run(k)
+    every = [work.masked(work.expr(v, ()), guards, Scalar(n)) for v, n in zip(action.values, nothing, strict=True)]
+    if not reduced:
+        parts = every
+    elif folds_list(action):
+        wrong = f"it merges lists along {', '.join(f'`{a}`' for a in reduced)}, which are sorted each for itself only"
+        hint = "a serial loop over the parts that are merged"
+        raise TargetError(
+            f"translate stage `{work.stage.name}` to tiles", wrong, where=print_stage(work.stage), hint=hint
+        )
     else:
-        pairs = [(value, index), *((Scalar(nothing[t]), Scalar(nothing[k + t])) for t in range(1, k))]
-    parts = [*(v for v, _ in pairs), *(i for _, i in pairs)]
+        _check_index(work, action, nothing[k], reduced)
+        pairs = _Rounds(code, row.best, reduced, every[0], every[k]).run(k)
+        parts = [*(v for v, _ in pairs), *(i for _, i in pairs)]
     states = [Local(b, dims, v.dtype) for b, v in zip(action.buffers, action.values, strict=True)]
     results = _combined(code, action, parts, states, dims)
     return [*code.stmts, *(Assign(b, e, work.stage.name) for b, e in zip(action.buffers, results, strict=True))]
