@@ -85,7 +85,7 @@ class Chosen:
             if name not in names:
                 wrong = "it is no number that a call chooses"
                 raise ShapeError(request, wrong, legal=names, hint="params= of neptune.compile, for tile sizes")
-            if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= LARGEST:
+            if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= LARGEST:
                 raise ShapeError(request, "this is no number of parts", legal=(f"1 to {LARGEST}",))
 
     def _default(self, s: Scalar, sizes: Mapping[str, int | float], device: torch.device) -> int:

@@ -60,6 +60,8 @@ TOGETHER = 64
 DIGITS = 24
 """Of the statements of one sequence, so many are told apart."""
 Key: TypeAlias = "tuple[tuple[str, Any], ...]"
+STEPS = 4096
+"""So many iterations of a kernel's loops are walked through for the cases they hold."""
 COMPARED = {
     "lt": np.less,
     "le": np.less_equal,
@@ -88,7 +90,9 @@ class Cases:
     def explore(self, many: Sequence[Mapping[str, Any]]) -> None:
         """Find the cases at all of these sizes, of Programs at once."""
         fresh = {key: dict(x) for x in many if (key := _key(x)) not in self._known}
-        small = [k for k in fresh if isinstance(self.program, Program) and max((v for _, v in k), default=0) <= TOGETHER]
+        small = [
+            k for k in fresh if isinstance(self.program, Program) and max((v for _, v in k), default=0) <= TOGETHER
+        ]
         with np.errstate(all="ignore"):
             for keys in [small] * bool(small) + [[k] for k in fresh if k not in small]:
                 self._explore(keys, [fresh[k] for k in keys])
@@ -221,6 +225,7 @@ class _LoopCases(Loops, _Conditions):
         lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (loop.lo, loop.hi))
         if loop.var not in self._used:  # one iteration stands for all
             runs = both(at.mask, np.asarray(np.less(lo, hi)))
+            assert runs is not None
             if np.any(runs):
                 self.run(loop.body, replace(at, env=at.env | {loop.var: lo}, mask=runs if runs.ndim else at.mask))
             return
@@ -303,15 +308,18 @@ class _TileCases(Tiles, _Conditions):
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         self._preds = {id(s): list(_conditions(s)) for s in walk_stmts(kernel.body)}
         self._bounds = {id(s): divisions(s) for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
-        used = _control(kernel, self._preds)
+        self.used, self.steps = _control(kernel, self._preds), STEPS
         extents = [int(self.evaluator.run(g.extent, env)) for g in kernel.grid]
         for g, n in zip(kernel.grid, extents, strict=True):
             self.see((kernel.name, g.var, min(n, MANY)), True)
-        grid = [range(n) if g.var in used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
+        grid = [range(n) if g.var in self.used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
         for point in itertools.product(*grid):
             self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)})
 
     def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            return
         runs: list[int] = []
         for s in body:
             for n, pred in enumerate(self._preds[id(s)]):
@@ -323,7 +331,8 @@ class _TileCases(Tiles, _Conditions):
                     for k, (a, b) in enumerate(self._bounds[id(s)]):
                         self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
                     runs.append(min(max(0, hi - lo), MANY))
-                    for v in range(lo, hi):
+                    # Where nothing depends on the iteration, one shows what all do.
+                    for v in range(lo, hi if s.var in self.used else min(hi, lo + 1)):
                         self._explore(s.body, env | {s.var: v})
                 elif isinstance(s, Branch):
                     taken = bool(self.evaluator.run(s.pred, env))

@@ -71,7 +71,7 @@ def test_sums(g: Expr, preds: tuple[Predecessor, ...], reason: str) -> None:
         (S * M, "min", "the sign of r is unknown"),
         (exp(S - M) * C, "max", "turns the identity of max into 0"),
         (exp(S - M) * op("abs", C), "min", "turns the identity of min into 0"),
-        (S * M, "prod", "a product follows r through logarithms, and this is not known to be positive"),
+        (S * M, "prod", "how many elements are folded is known inside the loop only"),
         (S * M, "argmax", "the sign of this factor is unknown"),
         (cast(S - M, "float16") * cast(C, "float16"), "max", "r is added to what is folded"),
     ],

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import neptune
-from neptune.frontend import builder as nt
-from neptune.ir.expr import Expr
 from neptune.ir.program import Program
-from neptune.ops.attention import _attention, prefill_causal
+from neptune.ops.attention import attention, prefill_causal
 from neptune.runtime.kernel import Kernel
 
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16}
@@ -33,12 +31,7 @@ def test_one_row_of_nan_is_one_row_of_nan(target: str) -> None:
 
 def windowed(width: int) -> Program:
     """Causal attention that looks back over `width` keys."""
-    s_q, s_kv = nt.var("s_q"), nt.var("s_kv")
-
-    def score(b: Expr, h: Expr, i: Expr, j: Expr, s: Expr) -> Expr:
-        return nt.select(nt.all_of(j <= i + s_kv - s_q, i + s_kv - s_q - j < width), s * 0.25, -math.inf)
-
-    return _attention("windowed", score, None, None, 16, "float32", "bhsd", False)
+    return attention(depth=16, dtype="float32", window=width, name="windowed")
 
 
 def window(width: int, target: str) -> Kernel:

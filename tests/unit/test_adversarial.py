@@ -55,9 +55,7 @@ def online(repair: str = REPAIR, guard: str = GUARD) -> Program:
 
 
 WRONG_SUMS = {
-    "no rescale from the third tile on": online(
-        "repair: total[] = total[] * select(j0 < 2, exp(m_prev[] - m[]), 1.0)"
-    ),
+    "no rescale from the third tile on": online("repair: total[] = total[] * select(j0 < 2, exp(m_prev[] - m[]), 1.0)"),
     "no rescale of the last tile": online(
         "repair: total[] = total[] * select(j0 + 1 < (n + (T - 1)) // T, exp(m_prev[] - m[]), 1.0)"
     ),
@@ -98,7 +96,9 @@ def test_a_first_tile_that_is_all_masked() -> None:
     assert report.verdict == "rejected", report
 
 
-NORMALISED = SOFTMAX_SUM.replace("out l: f32[rows]", "out y: f32[rows, n]").replace("temp m", "temp l: f32[rows]\n  temp m")
+NORMALISED = SOFTMAX_SUM.replace("out l: f32[rows]", "out y: f32[rows, n]").replace(
+    "temp m", "temp l: f32[rows]\n  temp m"
+)
 NORMALISED += """  for i in [0, rows):
     for j in [0, n):
       y: y[i, j] = exp(x[i, j] - m[i]) / l[i]
@@ -180,14 +180,20 @@ GROUPED = """program p
 TUNABLE
 body:
 """
-PLAIN = GROUPED.replace("TUNABLE\n", "") + """  for h in [0, heads):
+PLAIN = (
+    GROUPED.replace("TUNABLE\n", "")
+    + """  for h in [0, heads):
     for i in [0, n):
       y: y[h, i] = x[h, i] * w[h]
 """
-PACKED = GROUPED.replace("TUNABLE", "  tunable T in {16, 32}") + """  for r0 in [0, (heads * n + (T - 1)) // T):
+)
+PACKED = (
+    GROUPED.replace("TUNABLE", "  tunable T in {16, 32}")
+    + """  for r0 in [0, (heads * n + (T - 1)) // T):
     for r1 in [0, T):
       y: y[ROW // n, ROW % n] = x[ROW // n, ROW % n] * w[HEAD] when ROW < heads * n
 """
+)
 
 
 def test_a_head_that_is_read_once_per_tile() -> None:

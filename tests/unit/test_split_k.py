@@ -9,7 +9,7 @@ import pytest
 
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.frontend import builder as te
-from neptune.frontend.builder import argmax, build, compute, exp, log, placeholder, reduce_axis, rsqrt, select, var
+from neptune.frontend.builder import argmax, build, compute, exp, log, placeholder, reduce_axis, rsqrt, select, top_k, var
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.expr import Const, Expr, Load, Op, Var, binary
 from neptune.ir.parser import parse_program
@@ -75,6 +75,17 @@ def row(fold: Callable[..., te.Reduction], name: str) -> Program:
     return build(per_row(lambda i, j: x[i, j], name, fold), name=f"row_{name}")
 
 
+def started_at_one() -> Program:
+    return parse_program(str(row(te.sum, "s")).replace("init 0.0", "init 1.0"))
+
+
+def pairs(k: int = 1) -> Program:
+    x = matrix("x")
+    j = reduce_axis((0, N), "j")
+    best = compute((R,), lambda i: argmax(x[i, j], axis=j) if k == 1 else top_k(x[i, j], k, axis=j), "best")
+    return build(best, name="best")
+
+
 CHAINS: dict[str, tuple[Callable[[], Program], str]] = {
     "log_sum_exp": (log_sum_exp, "m"),
     "softmax": (softmax, "m"),
@@ -84,6 +95,10 @@ CHAINS: dict[str, tuple[Callable[[], Program], str]] = {
     "sum": (lambda: row(te.sum, "s"), "s"),
     "max": (lambda: row(te.max, "m"), "m"),
     "min": (lambda: row(te.min, "m"), "m"),
+    "sum from one": (started_at_one, "s"),
+    "argmax": (pairs, "best"),
+    "argmax of a quotient": (lambda: best_above(), "l"),
+    "three best": (lambda: pairs(3), "best"),
 }
 
 
@@ -285,15 +300,25 @@ def guarded() -> Schedule:
     return Schedule(parse_program(text))
 
 
-def started_at_one() -> Schedule:
-    text = str(row(te.sum, "s")).replace("init 0.0", "init 1.0")
+def started_elsewhere() -> Schedule:
+    text = str(row(te.sum, "s")).replace(" init 0.0", "")
     return Schedule(parse_program(text))
 
 
-def pairs() -> Schedule:
+def started_high() -> Schedule:
+    return Schedule(parse_program(str(best_above()).replace("init -inf", "init 0.5")))
+
+
+def index_of_a_part() -> Schedule:
+    text = str(best_above()).replace("/ l[i], j init", "/ l[i], j + cast(i32, l[i]) init")
+    return Schedule(parse_program(text))
+
+
+def best_above() -> Program:
     x = matrix("x")
+    l = per_row(lambda i, j: exp(x[i, j]), "l")  # noqa: E741
     j = reduce_axis((0, N), "j")
-    return Schedule(build(compute((R,), lambda i: argmax(x[i, j], axis=j), "best"), name="best"))
+    return build(compute((R,), lambda i: argmax(x[i, j] / l[i], axis=j), "best"), name="best_above")
 
 
 def scheduled() -> Schedule:
@@ -325,8 +350,9 @@ def reduced_per_element() -> Schedule:
 
 REFUSED: dict[str, tuple[Callable[[], Schedule], str, type[NeptuneError], str]] = {
     "guarded": (guarded, "m", FusionError, "is guarded"),
-    "init": (started_at_one, "s", FusionError, "does not start from the identity"),
-    "tuples": (pairs, "best", FusionError, "reduction on tuples"),
+    "no init": (started_elsewhere, "s", FusionError, "each part would start from that"),
+    "start behind": (started_high, "l", FusionError, "what is applied behind the parts"),
+    "index": (index_of_a_part, "l", FusionError, "each part has another of"),
     "scheduled": (scheduled, "m", ScheduleError, "has been scheduled already"),
     "no repair": (not_repairable, "top", FusionError, "tanh"),
     "per row": (per_row_between, "m", FusionError, "per row of what is split"),
