@@ -150,6 +150,8 @@ def instances(name: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict
                 sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
             elif t.name not in sizes:
                 sizes[t.name] = int(rng.choice((1, 2, 2, 4)))
+        # How many parts an axis has is for a launch to choose: one, some, or more than there are tiles.
+        sizes |= {s.name: int(rng.integers(1, 5)) for s in forms.fused.scalars if s.upto is not None}
         inputs = {}
         for b in original.inputs:
             shape = tuple(number(d, sizes) for d in b.shape)

@@ -112,7 +112,8 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
     extent = d.extents[ref.var]
     if variables(extent) & set(d.extents):
         wrong = f"the length of `{ref.var}`, {print_expr(extent)}, is another one in each row"
-        raise FusionError(request, wrong, hint="an axis as long as a size")
+        hint = "an axis as long as a size, with select(j < length, …, the identity) in what is folded"
+        raise FusionError(request, wrong, hint=hint)
     axis = _feeding(state, axis)
     for name in axis:
         _check_stage(state, name, axis, request)
