@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,6 +82,12 @@ class Cases:
             program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
         )
         self._known: dict[Key, frozenset[Hashable]] = {}
+        self._work: dict[Key, int] = {}
+
+    def work(self, sizes: Mapping[str, Any]) -> int:
+        """How many statements a TileProgram runs at these sizes; 0 for a Program, which runs many lanes at once."""
+        self.explore([sizes])
+        return self._work[_key(sizes)]
 
     def at(self, sizes: Mapping[str, Any]) -> frozenset[Hashable]:
         """The cases that occur at these sizes."""
@@ -103,6 +110,7 @@ class Cases:
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
+            self._work[key] = walk.work if isinstance(walk, _TileCases) else 0
 
 
 def _key(sizes: Mapping[str, Any]) -> Key:
@@ -299,6 +307,7 @@ class _TileCases(Tiles, _Conditions):
     def __init__(self, memory: Memory) -> None:
         Tiles.__init__(self, memory, Evaluator(memory))
         _Conditions.__init__(self)
+        self.work = 0
 
     def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
         for kernel in program.kernels:
@@ -313,10 +322,13 @@ class _TileCases(Tiles, _Conditions):
         for g, n in zip(kernel.grid, extents, strict=True):
             self.see((kernel.name, g.var, min(n, MANY)), True)
         grid = [range(n) if g.var in self.used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
+        alike = prod(extents) // max(1, prod(map(len, grid)))
         for point in itertools.product(*grid):
-            self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)})
+            self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}, alike)
 
-    def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
+    def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any], alike: int) -> None:
+        """One run of a body, which stands for so many that are alike."""
+        self.work += alike * len(body)
         self.steps -= 1
         if self.steps < 0:
             return
@@ -332,13 +344,14 @@ class _TileCases(Tiles, _Conditions):
                         self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
                     runs.append(min(max(0, hi - lo), MANY))
                     # Where nothing depends on the iteration, one shows what all do.
-                    for v in range(lo, hi if s.var in self.used else min(hi, lo + 1)):
-                        self._explore(s.body, env | {s.var: v})
+                    shown = range(lo, hi if s.var in self.used else min(hi, lo + 1))
+                    for v in shown:
+                        self._explore(s.body, env | {s.var: v}, alike * ((hi - lo) // len(shown)))
                 elif isinstance(s, Branch):
                     taken = bool(self.evaluator.run(s.pred, env))
                     runs.append(int(taken))
                     if taken:
-                        self._explore(s.body, env)
+                        self._explore(s.body, env, alike)
             except EvaluationError:
                 continue
         if runs:
