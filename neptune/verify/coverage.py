@@ -186,12 +186,17 @@ class _Conditions:
             if distance is not None:
                 for edge in EDGE:
                     self.see((key, k, edge), others & (distance == edge))
+                for side in (-MANY, MANY):
+                    self.see((key, k, "far", side), others & (distance * np.sign(side) >= MANY))
 
     def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
-        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither."""
-        left = np.mod(a, np.maximum(b, 1))
-        for side, holds in {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}.items():
-            self.see((key, side), holds if mask is None else holds & mask)
+        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither. For a b of
+        1 it is all of that at once, and shows nothing."""
+        left, several = np.mod(a, np.maximum(b, 1)), np.greater(b, 1)
+        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
+        for side, holds in {"one": True, **sides}.items():
+            here = holds & several if side in sides else np.logical_not(several)
+            self.see((key, side), here if mask is None else here & mask)
 
 
 def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
@@ -257,6 +262,9 @@ class _LoopCases(Loops, _Conditions):
         for c in set(code.ravel().tolist()):
             row, n = divmod(c, self.sizes)
             self.found.setdefault((id(stmts[0]), row), np.zeros(self.sizes, bool))[n] = True
+            for k in range(len(runs)):
+                alone = (id(stmts[0]), "alone", k, row // (MANY + 1) ** k % (MANY + 1))
+                self.found.setdefault(alone, np.zeros(self.sizes, bool))[n] = True
 
     def _times(self, s: Stmt, at: Lanes) -> Any:
         try:
@@ -356,6 +364,8 @@ class _TileCases(Tiles, _Conditions):
                 continue
         if runs:
             self.see((id(body[0]), tuple(runs)), True)
+        for k, times in enumerate(runs):
+            self.see((id(body[0]), "alone", k, times), True)
 
     def _tile_part(self, c: TExpr, env: dict[str, Any]) -> tuple[Any, Any]:
         if isinstance(c, Map) and OPS[c.op].kind == "compare":

@@ -36,8 +36,8 @@ TILE_POOL, TILE_FRESH = 12, 4
 """Likewise for tile programs, whose cases take longer to find."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 2
-"""How many more draws there may be while sizes at hand hold cases that none had yet."""
+MORE = 4
+"""How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
@@ -139,7 +139,7 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
             break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
         pool.use(first[0].sizes)
-        yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
+        yield [first, *(_again(check, make_model, first, STYLES[k % len(STYLES)]) if k < check.draws else ())]
 
 
 class Pool:
