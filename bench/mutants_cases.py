@@ -27,11 +27,15 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Forms:
-    """What is compared: the expression, and the two forms made of it; large constants made small."""
+    """What is compared: the expression, and the two forms made of it; large constants made small.
+
+    `finite` names the inputs that a repair takes to be finite.
+    """
 
     original: Program
     fused: Program
     tiles: TileProgram
+    finite: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,7 @@ class Case:
         made = neptune.compile(self.make(), self.template, target="interpret").build
         original, fused, tiles = shrink(made.loops, made.fused, made.tiles)
         assert isinstance(original, Program) and isinstance(fused, Program) and isinstance(tiles, TileProgram)
-        return Forms(original, fused, tiles)
+        return Forms(original, fused, tiles, frozenset(name for d in made.decisions for name in d.finite))
 
 
 def _with_lengths() -> Program:

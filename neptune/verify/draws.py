@@ -16,15 +16,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
+from neptune.tile.ir import TileProgram
 from neptune.verify.coverage import Cases
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
 from neptune.verify.evaluate import Runnable, evaluate
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, structural_sizes, volume
-from neptune.tile.ir import TileProgram
+from neptune.verify.memory import STATEMENT
 
 ATTEMPTS = 48
 BUDGET = 1 << 18
 """The work that one evaluation of an instance may take (elements, and what statements cost)."""
+QUICK = 500
+"""An instance that takes four times so many statements of a tile program has to show twice as many cases."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
 POOL, FRESH = 40, 0
@@ -33,8 +36,8 @@ TILE_POOL, TILE_FRESH = 12, 4
 """Likewise for tile programs, whose cases take longer to find."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 2
-"""How many more draws there may be while sizes at hand hold cases that none had yet."""
+MORE = 4
+"""How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
@@ -74,6 +77,10 @@ class Check:
     def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
         """The cases of either program."""
         return self.explored([sizes])[0]
+
+    def work_at(self, sizes: Sizes) -> int:
+        """The statements of tile programs that are run."""
+        return sum(c.work(sizes) for c in self.cases)
 
     def explored(self, many: Sequence[Sizes]) -> list[frozenset[Hashable]]:
         """The cases at each of many sizes."""
@@ -132,7 +139,7 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
             break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
         pool.use(first[0].sizes)
-        yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
+        yield [first, *(_again(check, make_model, first, STYLES[k % len(STYLES)]) if k < check.draws else ())]
 
 
 class Pool:
@@ -147,12 +154,15 @@ class Pool:
             self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
     def take(self, rng: np.random.Generator, ease: int) -> Sizes:
-        """The sizes with the most cases that earlier instances had not, or had more rarely."""
+        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work."""
         sizes = self._sizes.setdefault(ease, [])
         sizes += self._fresh(rng, ease, bool(sizes))
-        cases = self.check.explored(sizes)
+        cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         weights = [sum(RARE ** self.seen[case] for case in found) for found in cases]
-        best = sizes[int(np.argmax(weights))]
+        worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
+        if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
+            worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]
+        best = sizes[int(np.argmax(worth))]
         sizes[:] = [x for x in sizes if x != best]
         return best
 

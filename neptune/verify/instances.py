@@ -27,6 +27,8 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
 REPEATS = 2
+# Numbers of parts that a launch chooses: more of them are mostly empty, and each costs as much as all of one part.
+PARTS = 4
 # Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
 # 2 twice: tiles of one element exercise least.
@@ -111,12 +113,12 @@ def draw_sizes(
     while True:
         sizes: Sizes = {}
         for s in scalars.values():
-            allowed = _allowed(s, largest if s.name in structural else REPEATS)
+            allowed = _allowed(s, REPEATS if s.name not in structural else largest if s.upto is None else PARTS)
             if s.upto is not None:
                 allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
             # Longer ones hold more cases: of two, the larger.
-            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2)))
+            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2 if s.upto is None else 1)))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
