@@ -79,16 +79,16 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
     if _deferred(found, p):
         env: dict[str, Expr] = {moment(k, p.query.dtype).name: x for k, x in at.items()}
         env[ALL.name] = counts[ALL.name]
-        whole = rewrite(_total(found, p.query.dtype), table.get)
+        whole = rewrite(moved_total(found, p.query.dtype), table.get)
         state = epilogue(state, p, [substitute(whole, env)], original)
     return state
 
 
 def _deferred(found: Moments, p: Plan) -> bool:
-    return _total(found, p.query.dtype) != moment(0, p.query.dtype)
+    return moved_total(found, p.query.dtype) != moment(0, p.query.dtype)
 
 
-def _total(found: Moments, dtype: str) -> Expr:
+def moved_total(found: Moments, dtype: str) -> Expr:
     """The result over the accumulators, which are moved to what the means would be without rounding."""
     env: dict[str, Expr] = {step(r.shift, dtype).name: _rest(r, found, dtype) for r in found.rests}
     moved: dict[str, Expr] = {}
@@ -212,10 +212,13 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     changing = {f.var for s in p.frontier.predecessors for f in changing_loops(state, s, nest)}
     changing |= {f.var for f in reduction_loops(state.path(p.target)[1], loops) if f in nest.outer}
     found, every = None, p.query.count
+    here = state.axes[p.target]
+    every = None if every is None else substitute(every, {a: here[a] for a in d.extents if a not in d.reduced})
     (axis, *more) = sorted(d.reduced, key=lambda a: loop.var not in variables(state.axes[p.target][a]))
-    plain = every is not None and not loads(every) and not variables(every) & d.extents.keys()
+    plain = every is not None and not loads(every) and not variables(every) & set(d.reduced)
     if changing == {loop.var} and plain and not any(loop.var in variables(state.axes[p.target][a]) for a in more):
-        found = folded(state.program, loops, loop, state.axes[p.target][axis], d.extents[axis])
+        begin = substitute(d.range_of(axis)[0], here)
+        found = folded(state.program, loops, loop, here[axis], d.extents[axis], begin)
     if found is None:
         raise FusionError(
             p.request,

@@ -16,7 +16,7 @@ from neptune.ir.program import Update
 from neptune.schedule.alignment import Axis
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
-from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, spread
+from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, reaches, spread
 
 NAME = "flash_decoding"
 
@@ -30,7 +30,7 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
     alone = _alone(sch)
     if packed is not False and alone is None:
         pack_rows(sch, NAME, always=packed is True)
-    whole = chain(sch, NAME, over=alone)
+    whole = _rows_inlined(sch, chain(sch, NAME, over=alone), alone)
     first = whole.all_reductions[0]
     axis = whole.axes.of(first, (whole.first, whole.fused_axis)) or ""
     part = sch.split_k(sch.loop_of(first, axis), "NUM_SPLITS", block_n)
@@ -47,6 +47,15 @@ def _alone(sch: Schedule) -> Axis | None:
     """The axis of the only reduction that there is: no other one says which axis is split."""
     folds = [s for s in sch.stages if isinstance(sch.definition(s).action, Update)]
     return (folds[0], sch.definition(folds[0]).reduced[-1]) if len(folds) == 1 else None
+
+
+def _rows_inlined(sch: Schedule, whole: Chain, alone: Axis | None) -> Chain:
+    """The chain without maps per row between its reductions, a mean or a scale: each part has one of its own."""
+    between = [s for s in whole.epilogue if reaches(sch, [s]).intersection(whole.all_reductions)]
+    for stage in between:
+        with suppress(ScheduleError):
+            sch.inline(stage)
+    return chain(sch, NAME, over=alone) if between else whole
 
 
 def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
@@ -67,8 +76,13 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
 def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     """Combine the parts, a row a program: in one kernel what repairs or shared results join, with the maps behind."""
     rows: list[Loop] = []
+    hosts: list[str] = []
     for stage in whole.all_reductions:
-        if rows and _joins(sch.rolling_update, stage, sch.loop(rows[-1].stage, part.var)):
+        if any(_joins(sch.rolling_update, stage, sch.loop(host, part.var)) for host in reversed(hosts)):
+            continue
+        hosts.append(stage)
+        # What is moved to the mean of the whole waits for that: parts are gone through twice.
+        if rows and _joins(sch.fuse_at, stage, rows[-1]):
             continue
         # Of what it keeps, the axes that the first reduction has are rows; others are the columns of a tile.
         kept = [f for f in sch.loops(stage) if f.var != part.var]
