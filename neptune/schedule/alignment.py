@@ -134,10 +134,18 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
             for mine, theirs in meetings(d, other, made_here, through_inputs):
                 if mine in result:
                     continue
-                env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+                env = _in_axes_of(state, host, result)
                 if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                     result[mine] = (host, theirs)
-    return result or _through_others(state, d, nest, hosts)
+    # That it runs over parts of something says nothing of what.
+    return result if set(result) - set(_choosing(d)) else _through_others(state, d, nest, hosts) or result
+
+
+def _in_axes_of(state: State, host: str, aligned: Mapping[str, Axis]) -> dict[str, Expr]:
+    """What was aligned with any stage of the nest, as axes of this one: those that are in the same place."""
+    mine = {place: a for a, place in state.axes[host].items()}
+    places = {a: state.axes[h][b] for a, (h, b) in aligned.items()}
+    return {a: Var(mine[e]) for a, e in places.items() if e in mine}
 
 
 def _through_others(state: State, d: Definition, nest: Nest, hosts: list[str]) -> dict[str, Axis]:
@@ -152,7 +160,7 @@ def _through_others(state: State, d: Definition, nest: Nest, hosts: list[str]) -
             theirs = axes.of(host, (moving, mine))
             if mine in result or theirs is None:
                 continue
-            env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+            env = _in_axes_of(state, host, result)
             if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                 result[mine] = (host, theirs)
     return result
