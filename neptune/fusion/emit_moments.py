@@ -21,7 +21,7 @@ from neptune.errors import FusionError
 from neptune.fusion.counts import folded
 from neptune.fusion.emit import beside, epilogue, nested
 from neptune.fusion.frontier import changing_loops, sees_the_same
-from neptune.fusion.plan import Plan, place_in, repair_name
+from neptune.fusion.plan import KEPT, Plan, place_in, repair_name, without
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Rest, Shift, moment, step
 from neptune.fusion.shifts import has_select
 from neptune.ir.dtypes import DTYPES
@@ -42,7 +42,7 @@ from neptune.ir.expr import (
     variables,
 )
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops
+from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops, stages
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Definition, State, fresh_name, insert_before, names_in_use
@@ -139,6 +139,11 @@ def _place_target(state: State, p: Plan, found: Moments, d: Definition) -> tuple
     for k, part in enumerate(found.parts):
         if k == 0 or part.counted:
             continue
+        known = _apart(state, p, found, part)
+        if known is not None:
+            state = state.with_body(without(state.program.body, known))
+            at[k] = Load(known, state.definitions[known].action.index, dtype)
+            continue
         used = variables(part.value) | _axes_of(part, found)
         kept = [
             a for a, _ in d.axes if a not in d.reduced and (a in used or variables(state.axes[p.target][a]) & outer)
@@ -147,6 +152,19 @@ def _place_target(state: State, p: Plan, found: Moments, d: Definition) -> tuple
         state = state.with_temporary(Buffer(name, tuple(d.extents[a] for a in kept), dtype))
         at[k] = Load(name, tuple(map(Var, kept)), dtype)
     return state, at
+
+
+def _apart(state: State, p: Plan, found: Moments, part: Moment) -> str | None:
+    """The stage that folds an accumulator of this vector, where that has been written as a stage (`split_k`)."""
+    means: dict[Expr, Expr] = {s.load: s.value for s in found.shifts}
+    value, loop = rewrite(part.value, means.get), state.loop(p.ref)
+    inside, everywhere = ({s.name for s in stages(x)} for x in (loop, state.program.body))
+    for (kind, name), first in state.copies.items():
+        if (kind, first) == (KEPT, p.target) and name != p.target and name in everywhere - inside:
+            action = state.definitions[name].action
+            if isinstance(action, Update) and action.values == (value,):
+                return name
+    return None
 
 
 def _axes_of(part: Moment, found: Moments) -> frozenset[str]:

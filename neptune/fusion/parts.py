@@ -136,7 +136,7 @@ class Rewriter:
         found: dict[tuple[str, str], str] = {}
         for v in self.vectors.values():
             found |= {(PART_OF, b): v.local[k] for k, b in v.whole.items() if k > 0}
-            found |= {(KEPT, b): b for b in v.local.values()}
+            found |= {(KEPT, b): v.local[0] for b in v.local.values()}
         return found
 
     # --- over the parts ---

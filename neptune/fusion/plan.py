@@ -24,6 +24,7 @@ from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
     Stage,
+    Stmt,
     Store,
     Update,
     reduction_loops,
@@ -69,7 +70,8 @@ class Plan:
 
 
 KEPT = "about the mean of a part"
-"""The kind of entry in `State.copies` for a stage whose result others move: it stays about the mean it is about."""
+"""The kind of entry in `State.copies` for a stage whose result others move, and so stays about the mean that it is about:
+the first accumulator of the vector that it belongs to."""
 
 
 def request(target: str, ref: Loop) -> str:
@@ -82,12 +84,17 @@ def repair_name(stage: str) -> str:
     return f"{stage}_repair"
 
 
+def without(body: Stmt, name: str) -> Stmt:
+    """The body without a stage that is not the only one."""
+    rest = rewrite_stmt(body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
+    assert rest is not None
+    return rest
+
+
 def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str) -> State:
     """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop."""
-    body = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
-    assert body is not None  # the loop is not around this stage, so that another one is in it
     try:
-        return fuse_definition(state.with_body(body), name, d, ref, asked)
+        return fuse_definition(state.with_body(without(state.program.body, name)), name, d, ref, asked)
     except ScheduleError as e:
         wrong = e.wrong if e.wrong.startswith(f"`{name}`") else f"`{name}`: {e.wrong}"
         raise FusionError(asked, wrong, where=e.where, legal=e.legal, hint=e.hint) from None

@@ -69,15 +69,19 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     for stage in local.maps_before:
         sch.fuse_at(stage, j0)
     for stage in local.reductions:
-        sch.rolling_update(stage, j0)
+        # One that belongs to the vector of another came with that.
+        if not any(f.var == j0.var for f in sch.loops(stage)):
+            sch.rolling_update(stage, j0)
     return j0
 
 
 def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     """Combine the parts, a row a program: in one kernel what repairs or shared results join, with the maps behind."""
+    folds = [s for s in sch.stages if part.var in sch.definition(s).reduced]
+    width = len(_kept(sch, folds[0]))
     rows: list[Loop] = []
     hosts: list[str] = []
-    for stage in whole.all_reductions:
+    for stage in folds:
         if any(_joins(sch.rolling_update, stage, sch.loop(host, part.var)) for host in reversed(hosts)):
             continue
         hosts.append(stage)
@@ -86,12 +90,12 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
             continue
         # Of what it keeps, the axes that the first reduction has are rows; others are the columns of a tile.
         kept = [f for f in sch.loops(stage) if f.var != part.var]
-        rows.append(kept[len(_kept(sch, whole.all_reductions[0])) - 1])
+        rows.append(kept[width - 1])
         spread(sch, stage, rows[-1])
-    combined = {*whole.all_reductions}
+    combined = {*folds}
     for stage in [s for s in sch.stages if s not in whole.elementwise and combined & set(_before(sch, s))]:
         if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
-            spread(sch, stage, sch.loops(stage)[len(_kept(sch, whole.all_reductions[0])) - 1])
+            spread(sch, stage, sch.loops(stage)[width - 1])
 
 
 def _kept(sch: Schedule, stage: str) -> list[str]:
