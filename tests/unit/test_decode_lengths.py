@@ -9,10 +9,15 @@ import pytest
 import torch
 
 import neptune
-from neptune.frontend.builder import placeholder, var
+from neptune.frontend import builder as te
+from neptune.frontend.builder import build, compute, placeholder, reduce_axis, select, var
+from neptune.ir.expr import Op
 from neptune.ir.program import Program
 from neptune.ops import masks
 from neptune.ops.attention import attention
+from neptune.verify.exact import check_exact
+from neptune.verify.instances import compared_only
+from tests.mutants import change
 
 DEPTH, BLOCK = 16, 16
 
@@ -78,3 +83,20 @@ def test_numbers(target: str, group: int) -> None:
 def test_chosen_for_few_queries() -> None:
     run = neptune.compile(decode(4, 64), target="llvm", shapes={"batch": 2, "s_kv": 8192})
     assert run.explain(json=True)["template"] == "flash_decoding"
+
+
+def test_a_combination_that_ignores_the_maxima_is_rejected() -> None:
+    """Lengths are drawn that reach into several parts: in others there is nothing to combine."""
+    run = kernel("llvm", 3)
+    wrong = change(run.build.fused, "acc", lambda e: e.args[0] if isinstance(e, Op) and e.name == "mul" else None)
+    assert check_exact(decode(3), wrong, draws=8).verdict == "rejected"
+
+
+def test_lengths_are_compared_and_places_are_not() -> None:
+    assert compared_only(decode(1)) == {"kv_len"}
+    x, at = placeholder((var("n"),), name="x"), placeholder((var("r"),), "int32", "at")
+    ends = placeholder((var("r"),), "int32", "ends")
+    gathered = compute((var("r"),), lambda i: select(i < ends[i], x[at[i]], 0.0), "y")
+    assert compared_only(build(gathered)) == {"ends"}
+    bounded = compute((var("r"),), lambda i: te.sum(x[j := reduce_axis((0, ends[i]), "j")], axis=j), "y")
+    assert compared_only(build(bounded)) == frozenset()
