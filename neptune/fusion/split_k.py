@@ -16,8 +16,8 @@ updates as the unsplit one would be, over the same tiles with the same masks, an
 
 The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
 h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
-folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor). Sums about a mean
-keep a vector per part (`neptune.fusion.parts_moments`).
+folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
+Sums about a mean keep a vector per part (`neptune.fusion.parts_moments`).
 """
 
 from __future__ import annotations
