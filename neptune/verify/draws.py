@@ -36,12 +36,12 @@ TILE_POOL, TILE_FRESH = 12, 4
 """Likewise for tile programs, whose cases take longer to find."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 4
+MORE = 6
 """How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
-REPEATS, ENOUGH = 4, 48
+REPEATS, ENOUGH = 4, 24
 """Sizes are tried with that many sets of inputs at most, with two at least; no more once so many elements agreed."""
 RETRIES = 2
 MakeModel: TypeAlias = Callable[[int], Model]
