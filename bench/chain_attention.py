@@ -200,7 +200,7 @@ def _qk_norm64(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
     return (softmax64(_scaled64(_half(rms64(q)), _half(rms64(k)))) @ v,)
 
 
-def _operator(name: str) -> Chain:
+def _operator(name: str, template: str | None = None) -> Chain:
     """One of the paper's ten operators, with few heads."""
 
     def case(depth: int = 16) -> Case:
@@ -209,10 +209,13 @@ def _operator(name: str) -> Chain:
     def exact(*given: Array) -> tuple[Array, ...]:
         return tuple(x.numpy() for x in case().reference.float64(*map(torch.from_numpy, given)))
 
-    return Chain(name, "operators", lambda depth: case(depth).program, exact)
+    label = name if template is None else f"{name}_split"
+    return Chain(label, "operators", lambda depth: case(depth).program, exact, template=template, depth=128)
 
 
-OPERATOR_CHAINS = tuple(map(_operator, OPERATORS))
+SPLIT = tuple(n for n in OPERATORS if n.startswith("decode"))
+"""Operators with one query, for which the keys are split as well."""
+OPERATOR_CHAINS = (*map(_operator, OPERATORS), *(_operator(n, "flash_decoding") for n in SPLIT))
 ATTENTION: tuple[Chain, ...] = (
     Chain("off_by_one_attention", "attention", off_by_one_attention, lambda q, k, v: _sink64(q, k, v, 0.0)),
     Chain("attention_sinks", "attention", attention_sinks, _sink64),

@@ -20,6 +20,7 @@ from neptune.runtime.modules import parameters
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Template
+from neptune.tile.fit import params
 from neptune.tile.pipeline import lower
 
 AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
@@ -147,7 +148,7 @@ def _split(
         tiles = lower(sch.program)
     except NeptuneError as error:
         return None, Decision("template", SPLITS, "does not apply", str(error)), ()
-    sizes = {**{t.name: t.candidates[0] for t in tiles.tunables if t.candidates}, **typical}
+    sizes = {**params(tiles), **typical}
     try:
         chosen = Chosen(parameters(tiles), [k.grid for k in read_facts(tiles).kernels], {}, {}).typical(sizes)
     except KeyError as missing:

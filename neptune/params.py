@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from neptune.codegen.triton_launch import DEFAULT_STAGES, DEFAULT_WARPS
 from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.runtime.chosen import LARGEST
 from neptune.tile.context import SHORTEST_DOT
-from neptune.tile.ir import Dot, TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.fit import dots
+from neptune.tile.fit import params as defaults
+from neptune.tile.ir import TileProgram
 
-OPTIONS = {"num_warps": DEFAULT_WARPS, "num_stages": DEFAULT_STAGES}
 LIMITS = {"num_warps": 32, "num_stages": 16}
 LARGEST_TILE = 1 << 16
 
 
 def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for every free tunable, num_warps and num_stages: given, else the first candidate.
+    """A value for every free tunable, num_warps and num_stages: given, else the first candidates that fit.
 
     Raises ScheduleError for a name or a value that is not legal.
     """
     if not isinstance(given, Mapping):
         raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
-    free = {t.name: t.candidates[0] for t in program.tunables if t.covers is None}
-    # A product on the matrix unit wants two warp groups on Hopper, and two rows of warps elsewhere.
-    products = [(dict(k.axes), n) for k in program.kernels for n in _dots(k)]
-    values = {**free, **OPTIONS, **({"num_warps": 8} if products else {})}
+    products = [(dict(k.axes), n) for k in program.kernels for n in dots(k)]
+    known = defaults(program)
+    values: dict[str, int] = {}
+    parts: dict[str, int] = {}
     summed = {e.name for axes, n in products if isinstance(e := axes[n.a.dims[1]], Var)}
     chosen = {s.name for s in program.scalars if s.upto is not None}
     for name, value in given.items():
@@ -37,12 +37,12 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
         if name in chosen:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
                 raise ScheduleError(asked, "this is no number of parts", legal=(f"1 to {LARGEST}",))
-            values[name] = value
+            parts[name] = value
             continue
-        if name not in values:
+        if name not in known:
             covered = any(t.name == name for t in program.tunables)
             wrong = "it follows from a size and is chosen at each call" if covered else "there is no such parameter"
-            raise ScheduleError(asked, wrong, legal=(*values, *sorted(chosen)))
+            raise ScheduleError(asked, wrong, legal=(*known, *sorted(chosen)))
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ScheduleError(asked, "it must be a positive integer", legal=("1", "2", "4"))
         if name != "num_stages" and value & (value - 1):
@@ -54,7 +54,7 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
             wrong = f"the matrix unit sums over it, and takes no fewer than {SHORTEST_DOT} at a time"
             raise ScheduleError(asked, wrong, legal=("16", "32", "64", "128"))
         values[name] = value
-    return values
+    return {**defaults(program, values), **parts} if values else {**known, **parts}
 
 
 def plain_numbers(given: Any) -> Any:
@@ -67,12 +67,6 @@ def plain_numbers(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     return {k: int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v for k, v in given.items()}
-
-
-def _dots(kernel: TileKernel) -> Iterator[Dot]:
-    """The products of a kernel on the matrix unit."""
-    roots = (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s))
-    return (n for e in roots for n in tile_walk(e) if isinstance(n, Dot))
 
 
 def checked_sizes(what: str, program: Program, given: Mapping[Any, int] | None) -> dict[str, int]:

@@ -8,10 +8,8 @@ from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Tunable
+from neptune.tile.fit import params
 from neptune.tile.ir import TileKernel, TileProgram
-
-DEFAULT_WARPS = 4
-DEFAULT_STAGES = 2
 
 
 def _text(e: Expr) -> str:
@@ -35,8 +33,9 @@ def launch_signature(program: TileProgram) -> str:
     words += [s.name for s in program.scalars if s.name not in sources]
     words.append("*")
     words += [f"{b.name}=None" for b in program.temporaries]
-    words += [f"{t.name}={t.candidates[0] if t.covers is None else None}" for t in program.tunables]
-    return ", ".join([*words, f"num_warps={DEFAULT_WARPS}", f"num_stages={DEFAULT_STAGES}"])
+    defaults = params(program)
+    words += [f"{t.name}={defaults.get(t.name)}" for t in program.tunables]
+    return ", ".join([*words, *(f"{name}={defaults[name]}" for name in ("num_warps", "num_stages"))])
 
 
 def write_launch(program: TileProgram, kernels: list[KernelText]) -> list[str]:

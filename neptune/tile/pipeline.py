@@ -17,6 +17,7 @@ from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
 from neptune.tile.passes.narrow import narrow
 from neptune.tile.passes.reciprocal import reciprocal
+from neptune.tile.passes.short_operands import short_operands
 from neptune.tile.relax import check_tile_sizes, translate_relaxed
 from neptune.tile.translate import translate
 
@@ -37,6 +38,7 @@ PASSES = (
     Pass("narrow", narrow, "after accumulate: an accumulator has its start and its updates only"),
     Pass("copies", copies, "after exp2 has made copies, before loads are named"),
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
+    Pass("short_operands", short_operands, "after name_loads: a load has one type, and what was widened a name"),
     Pass("crosswise", crosswise, "after name_loads: it looks for folds of what was loaded"),
     Pass("branches", branches, "before hoist, which moves statements between them"),
     Pass("hoist", hoist, "last: it moves the loads that name_loads named"),

@@ -20,7 +20,16 @@ from neptune.tile.ir import TileProgram
 from neptune.verify.coverage import Cases
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
 from neptune.verify.evaluate import Runnable, evaluate
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, structural_sizes, volume
+from neptune.verify.instances import (
+    AnyProgram,
+    MakeInputs,
+    Sizes,
+    compared_only,
+    draw_inputs,
+    draw_sizes,
+    structural_sizes,
+    volume,
+)
 from neptune.verify.memory import STATEMENT
 
 ATTEMPTS = 48
@@ -69,6 +78,10 @@ class Check:
     @cached_property
     def structural(self) -> frozenset[str]:
         return structural_sizes(self.original) | structural_sizes(self.transformed)
+
+    @cached_property
+    def compared(self) -> frozenset[str]:
+        return compared_only(self.original)
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
@@ -280,7 +293,9 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
-    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
+    inputs, full = draw_inputs(
+        check.original, sizes, model, rng, attempt, check.make, style, check.finite, check.compared
+    )
     expected = evaluate(check.runnable[0], inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)

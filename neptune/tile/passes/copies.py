@@ -31,6 +31,11 @@ def _propagate(stmts: Block) -> Block:
     return tuple(out)
 
 
+def drop_dead(body: Block) -> Block:
+    """The body of a kernel without assignments that nothing reads."""
+    return _drop_dead(body, frozenset())[0]
+
+
 def _drop_dead(stmts: Block, live: frozenset[str]) -> tuple[Block, frozenset[str]]:
     """The block without assignments that are not read; `live` is read behind it. Returns what it reads."""
     out: list[TStmt] = []
@@ -60,4 +65,4 @@ def _drop_dead(stmts: Block, live: frozenset[str]) -> tuple[Block, frozenset[str
 
 def copies(kernel: TileKernel) -> TileKernel:
     """Propagate copies within blocks, then drop assignments that nothing reads."""
-    return replace(kernel, body=_drop_dead(map_blocks(kernel.body, _propagate), frozenset())[0])
+    return replace(kernel, body=drop_dead(map_blocks(kernel.body, _propagate)))

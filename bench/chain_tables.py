@@ -1,0 +1,145 @@
+"""The rows of `bench.chains` as tables: in a terminal, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from bench.chain_errors import FAMILIES
+
+Row = Mapping[str, Any]
+Columns = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings and rows of cells."""
+SHORT = {"cuda:80": "sm_80", "cuda:90": "sm_90", "hip:gfx942": "gfx942"}
+INTRO = """# Chains of reductions
+
+What the automatic choice makes of each chain of reductions, beyond attention and in attention. No template and no line
+of the compiler is there for any one of them: a chain is an expression ([programs](../bench/chain_programs.py),
+[attention](../bench/chain_attention.py)), and its repairs are solved and proved. Those whose names end in `_split` are
+scheduled by `flash_decoding`, which splits the fused axis into parts.
+
+```
+python -m bench.chains --resources --json bench/results/chains.json       # everything below; no GPU needed
+python -m bench.chains --only rms_norm_linear layer_norm --no-errors       # a part of it
+python -m bench.chains --targets cuda --json chains-gpu.json               # errors on a GPU; no TVM needed
+python -m bench.chains --json bench/results/chains.json --page docs/chains.md   # this page
+```
+"""
+WHAT = {
+    "facts": """\
+What is made: kernels, loops over tiles, how often each input is read, temporaries in global memory.""",
+    "repairs": """\
+What waits until its loop is over (*deferred*), and what is carried along in it and corrected whenever what it depends
+on changes (*rolled*), by which h: t is what has been folded, r and r' what it depends on before and after, δ by how
+much a running mean moves. The proof of each is in `kernel.explain()`.""",
+    "refusals": "Templates that were refused, and why.",
+    "errors": """\
+Errors against float64 by kind of inputs, the larger of that of the whole result and of its worst row, as a share of
+what is allowed: 1.1 (float16) or 10 (float32) times the error of the unfused expression, or one unit in the last place.
+Above 1 a kernel fails. *error* and *unfused* are those of the worst row, where the share is largest.""",
+    "resources": """\
+Registers of a thread (r), spilled bytes (sp), bytes of shared memory (sh) and matrix unit of each kernel, with default
+tiles and a depth of 64 (128 for the ten operators of the paper). Products of float32 have no matrix unit on sm_80 and
+sm_90: TF32 would round their operands.""",
+}
+
+
+def parts(rows: Sequence[Row]) -> Iterator[tuple[str, Columns]]:
+    """The name and the cells of each table that there is something in."""
+    whole = [r for r in rows if "outcome" in r]
+    for name, make in (
+        ("facts", _facts),
+        ("repairs", _repairs),
+        ("refusals", _refusals),
+        ("errors", _errors),
+        ("resources", _resources),
+    ):
+        heads, cells = make(rows if name == "refusals" else whole)
+        if cells:
+            yield name, (heads, cells)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """For a terminal."""
+    for name, (heads, cells) in parts(rows):
+        table = Table(title=name, title_justify="left", box=None, pad_edge=False)
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in cells:
+            table.add_row(*(escape(x.replace("`", "")) for x in row))
+        yield table
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """A page in Markdown of a file of results."""
+    lines = [INTRO]
+    for name, (heads, cells) in parts(content["rows"]):
+        lines += [f"## {name.capitalize()}", "", WHAT[name], ""]
+        lines += [_line(heads), "|---" * len(heads) + "|", *map(_line, cells), ""]
+    e = content["environment"]
+    versions = ", ".join(f"{n} {e[n]}" for n in ("torch", "triton", "apache-tvm", "numpy", "sympy") if e.get(n))
+    return "\n".join([*lines, f"Made with {versions}, Python {e['python']}.", ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(x.replace("|", r"\|") for x in cells) + " |"
+
+
+# --- cells -----------------------------------------------------------------------------------------
+
+
+def _facts(rows: Sequence[Row]) -> Columns:
+    cells = []
+    for r in rows:
+        o = r["outcome"]
+        reads = " ".join(f"{n}:{times}" for n, times in o["traversals"].items())
+        counts = (str(len(o["kernels"])), str(o["loops"]))
+        cells.append((r["chain"], o["template"], *counts, reads, " ".join(o["temporaries"]) or "-"))
+    return ("chain", "template", "kernels", "loops", "reads", "temporaries"), cells
+
+
+def _repairs(rows: Sequence[Row]) -> Columns:
+    found = [(r["chain"], stage, how) for r in rows for stage, how in r["outcome"]["repairs"].items()]
+    split = [(chain, f"`{stage}`", *how.split(": ", 1)) for chain, stage, how in found]
+    return ("chain", "stage", "is", "by"), [(c, s, verdict, f"`{how}`") for c, s, verdict, how in split]
+
+
+def _refusals(rows: Sequence[Row]) -> Columns:
+    cells = [(r["chain"], "all", r["refused"].splitlines()[0]) for r in rows if "refused" in r]
+    cells += [(r["chain"], n, why) for r in rows for n, why in r.get("outcome", {}).get("refused", {}).items()]
+    return ("chain", "template", "because"), cells
+
+
+def _errors(rows: Sequence[Row]) -> Columns:
+    cells = []
+    for r in (r for r in rows if "errors" in r):
+        shares = r["errors"]["families"]
+        worst = max(shares.values(), key=lambda s: s["of limit"])
+        numbers = (f"{worst['error row']:.1e}", f"{worst['unfused row']:.1e}")
+        cells.append(
+            (r["chain"], *(f"{shares[f]['of limit']:.2f}" if f in shares else "-" for f in FAMILIES), *numbers)
+        )
+    return ("chain", *FAMILIES, "error", "unfused"), cells
+
+
+def _resources(rows: Sequence[Row]) -> Columns:
+    rows = [r for r in rows if "resources" in r]
+    targets = list(dict.fromkeys(t for r in rows for t in r["resources"]["targets"]))
+    cells = []
+    for r in rows:
+        p, found = r["resources"]["params"], r["resources"]["targets"]
+        tiles = "×".join(str(v) for n, v in p.items() if n not in ("num_warps", "num_stages", "NUM_SPLITS"))
+        cells.append((r["chain"], f"{tiles} w{p['num_warps']}", *(_needs(found.get(t)) for t in targets)))
+    return ("chain", "tile", *(SHORT.get(t, t) for t in targets)), cells
+
+
+def _needs(resources: Any) -> str:
+    if not isinstance(resources, list):
+        return str(resources or "-")
+    each = (
+        f"{r['registers']} r, {r['spill_bytes']} sp, {r['shared_bytes']} sh, {r['matrix'] or '-'}" for r in resources
+    )
+    return "; ".join(each)

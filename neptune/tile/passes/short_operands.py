@@ -1,0 +1,78 @@
+"""short_operands: a product reads 16-bit operands, not what they were widened to.
+
+z = cast(f32, x); y = y + dot(z, cast(f32, w))        →        y = y + dot(x, w)
+
+The matrix unit multiplies 16-bit numbers exactly and sums in float32: both forms are the same, but float32 operands are
+multiplied one by one on most GPUs. Where one operand alone is short, both stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    CastTile,
+    Dot,
+    Local,
+    Loop,
+    Rearrange,
+    TExpr,
+    TileKernel,
+    TStmt,
+    map_stmt,
+    tile_rewrite,
+)
+from neptune.tile.passes.copies import drop_dead
+from neptune.tile.passes.util import Block, assigns, map_blocks
+
+SHORT = ("float16", "bfloat16")
+
+
+def short_operands(kernel: TileKernel) -> TileKernel:
+    """Shorten the operands of products within blocks, then drop the casts that nothing reads any more."""
+    return replace(kernel, body=drop_dead(map_blocks(kernel.body, _block)))
+
+
+def _block(stmts: Block) -> Block:
+    out: list[TStmt] = []
+    short_of: dict[str, Local] = {}
+    for s in stmts:
+        touched = assigns(s)
+        if isinstance(s, Loop | Branch):
+            short_of = _untouched(short_of, touched)
+        known = dict(short_of)
+        s = map_stmt(s, lambda e, known=known: tile_rewrite(e, lambda x: _product(x, known)))  # type: ignore[misc]
+        short_of = _untouched(short_of, touched)
+        match s:
+            case Assign(name, CastTile(Local() as of, "float32"), _) if of.dtype in SHORT:
+                short_of[name] = of
+        out.append(s)
+    return tuple(out)
+
+
+def _untouched(short_of: Mapping[str, Local], touched: set[str]) -> dict[str, Local]:
+    """What is still known behind a statement that assigns some names."""
+    return {n: of for n, of in short_of.items() if n not in touched and of.name not in touched}
+
+
+def _product(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
+    if not isinstance(e, Dot) or e.a.dtype != "float32":
+        return None
+    a, b = _short(e.a, short_of), _short(e.b, short_of)
+    return replace(e, a=a, b=b) if a is not None and b is not None and a.dtype == b.dtype else None
+
+
+def _short(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
+    """What an operand was widened from; None where it was not."""
+    match e:
+        case CastTile(arg, "float32") if arg.dtype in SHORT:
+            return arg
+        case Local(name) if name in short_of:
+            return short_of[name]
+        case Rearrange(arg, _):
+            inner = _short(arg, short_of)
+            return None if inner is None else replace(e, arg=inner)
+    return None
