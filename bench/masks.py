@@ -1,6 +1,7 @@
 """How many tiles a mask visits, beside brute force: `python -m bench.masks [--lengths 1,…] [--json masks.json]`.
 
-Every mask is an attention program scheduled by `flash_attention`. Its own loop bounds are evaluated for every tile of
+Every mask is an attention program scheduled by `flash_attention`, or with `--parts 3` by `flash_decoding` in that many
+parts, whose tiles are counted together. Its own loop bounds are evaluated for every tile of
 queries (`Tiles`), and the mask itself for every element. A tile is *visited* or *skipped*, and of the visited ones
 those are *clean* that check no mask. By brute force: a tile is needed where the mask is true of some element, full
 where it is true of all. The exit status is 1 where a needed tile is skipped, a tile is visited twice or a clean one is
@@ -45,6 +46,7 @@ from neptune.ir.program import (
 from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
+from neptune.templates.flash_decoding import flash_decoding
 from neptune.verify.evaluate import evaluate
 
 Array = npt.NDArray[Any]
@@ -213,10 +215,10 @@ def cases() -> dict[str, Case]:
 
 
 @functools.cache
-def scheduled(name: str) -> Program:
-    """The mask's attention, fused and cut."""
+def scheduled(name: str, split: bool = False) -> Program:
+    """The mask's attention, fused and cut; `split`: the keys in parts."""
     sch = Schedule(attention(heads=1, depth=16, dtype="float32", mask=cases()[name].mask))
-    flash_attention(sch)
+    (flash_decoding if split else flash_attention)(sch)
     return sch.program
 
 
@@ -229,11 +231,12 @@ class Pieces:
 
 
 @functools.cache
-def pieces(name: str) -> Pieces:
+def pieces(name: str, split: bool = False) -> Pieces:
     """`scheduled`, with each piece of the loop j0 in place of its body storing its bounds, and nothing else."""
-    program = scheduled(name)
+    program = scheduled(name, split)
     grid: list[For] = []
-    body = program.body
+    # What combines parts visits no tiles.
+    body = program.body.stmts[0] if isinstance(program.body, Seq) else program.body
     while isinstance(body, For):
         grid.append(body)
         body = body.body
@@ -305,19 +308,23 @@ class Count:
     faults: tuple[str, ...]
 
 
-def count(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, seed: int = 0) -> Count:
-    """Visited and clean tiles of the program beside needed and full ones of the mask."""
+def count(case: Case, s_q: int, s_kv: int, block_m: int, block_n: int, seed: int = 0, parts: int = 0) -> Count:
+    """Visited and clean tiles of the program, with its keys in so many parts (0: whole), beside needed and full ones
+    of the mask."""
     data = _data(case, s_q, s_kv, seed)
-    own = pieces(case.name)
+    own = pieces(case.name, parts > 0)
     sizes = {"batch": BATCH, "s_q": s_q, "s_kv": s_kv, "BLOCK_M": block_m, "BLOCK_N": block_n, **(case.scalars or {})}
+    sizes |= {"NUM_SPLITS": parts} if parts else {}
     inputs = {b.name: data.get(b.name, np.zeros((1,) * len(b.shape))) for b in own.program.inputs}
     program = replace(own.program, inputs=tuple(b for b in own.program.inputs if b.name in data))
     bounds = evaluate(program, {n: a for n, a in inputs.items() if n in data}, sizes)["bounds"]
     rows, columns = -(-s_q // block_m), -(-s_kv // block_n)
-    bounds = np.asarray(bounds).reshape(BATCH, rows, len(own.clean), 2)
+    # Batch row, tile of queries, part and piece, side.
+    bounds = np.asarray(bounds).reshape(max(parts, 1), BATCH, rows, len(own.clean), 2)
+    bounds = np.moveaxis(bounds, 0, 2).reshape(BATCH, rows, -1, 2)
     tile = np.arange(columns)
-    runs = (tile >= bounds[..., :1]) & (tile < bounds[..., 1:])  # batch, row tile, piece, key tile
-    times, clean = runs.sum(axis=2), runs[:, :, np.array(own.clean, bool)].any(axis=2)
+    runs = (tile >= bounds[..., :1]) & (tile < bounds[..., 1:])
+    times, clean = runs.sum(axis=2), runs[:, :, np.tile(np.array(own.clean, bool), max(parts, 1))].any(axis=2)
     truth = [_truth(_seen(case.name, s_q, s_kv, seed, b), block_m, block_n) for b in range(BATCH)]
     needed, full = (np.stack(x) for x in zip(*truth, strict=True))
     outside = ((bounds[..., 1] > columns) | (bounds[..., 0] < 0)) & (bounds[..., 1] > bounds[..., 0])
@@ -380,11 +387,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--masks", default="", help="names, separated by commas; all by default")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
+    parser.add_argument("--parts", type=int, default=0, help="in how many parts the keys are folded; 0 does not split")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = [c for n, c in cases().items() if not options.masks or n in options.masks.split(",")]
     lengths = [int(n) for n in options.lengths.split(",")]
-    counts = [count(c, q, n, bm, bn) for c in chosen for q, n in instances(lengths) for bm, bn in TILES]
+    shapes = [(q, n, bm, bn) for q, n in instances(lengths) for bm, bn in TILES]
+    counts = [count(c, *shape, parts=options.parts) for c in chosen for shape in shapes]
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(c) for c in counts], indent=1))
     print(f"{'mask':22} {'tiles':>9} {'needed':>9} {'visited':>9} {'full':>9} {'clean':>9}  instances, remarks")

@@ -1,16 +1,17 @@
-"""Mutants of fused Programs and TilePrograms: how many mistakes the exact checks reject, operator by operator.
+"""Mutants of fused Programs and TilePrograms: how many mistakes the checks reject, operator by operator.
 
-    python -m bench.mutants [--operator NAME ...] [--level loops tiles] [--per-kind 4] [--seed 0] [--draws 8] [--all]
+    python -m bench.mutants [--named] [--operator NAME ...] [--level loops tiles] [--per-kind 4 | --all] [--json FILE]
 
 Every mutant has one mistake of `bench.mutate.KINDS`. The check of well-formedness sees it first, then the exact
-check. One that both accept is run in float64 on many sizes, with ties, with -inf and with huge inputs:
+check, as a compilation would run it; the program without the mistake is accepted by both. Rejected by
 
-- *equal*: no element differs in any of them; the mistake changes nothing (a guard that the loop's bounds imply).
-- *numeric*: elements differ by overflow alone, with huge inputs, or to inf and NaN beside -inf: equal in the field
-  pair, where a maximum that is not one cancels, and for the numeric tests to find.
-- *missed*: an element differs: a weakness of the exact check. The exit status says whether there was one.
+- *both models*: the field pair accuses, and the ordered rationals confirm it with the true maximum;
+- *field pair*, *ordered rationals* alone, or the *range of float32*, which sees what overflows;
+- *rounding errors*: equal in every exact model, and beyond the numeric criterion on hostile inputs.
 
-*undecided*: no model had a value for the results.
+What none rejects is compared in float64 on many sizes (`bench.mutants_numbers`): *equal* where no element differs,
+*missed* where one does. *undecided*: no model had a value for the results. The exit status is 1 if any mutant was
+missed or undecided.
 """
 
 from __future__ import annotations
@@ -31,29 +32,26 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.mutants_cases import CASES, Case
-from bench.mutate import NAMED, Change
+from bench.mutants_numbers import in_numbers
+from bench.mutate import KINDS, NAMED, Change
 from bench.mutate_loops import loop_mutants
 from bench.mutate_tiles import tile_mutants
 from neptune.config import DRAWS
 from neptune.errors import InternalError
-from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.tile.ir import TileProgram
 from neptune.tile.verify import verify_tiles
-from neptune.verify.domains import EvaluationError, TooLarge
-from neptune.verify.evaluate import evaluate
+from neptune.verify.domains import TooLarge
 from neptune.verify.draws import Shared
-from neptune.verify.exact import check_exact
-from neptune.verify.instances import number, structural_sizes
+from neptune.verify.exact import ExactReport, check_exact
 from neptune.verify.ranged import Ranged
+from neptune.versions import versions
 
 LEVELS = ("loops", "tiles")
-REJECTED = ("well-formedness", "field pair", "ordered rationals", Ranged.name)
-OUTCOMES = (*REJECTED, "equal", "numeric", "undecided", "missed")
-INSTANCES = 48
-LONGEST = 9
-STYLES = ("plain", "ties", "-inf", "huge")
+REJECTED = ("well-formedness", "both models", "field pair", "ordered rationals", Ranged.name, "rounding errors")
+OUTCOMES = (*REJECTED, "equal", "undecided", "missed")
+WIDTH = 180
 AnyProgram = Program | TileProgram
 
 
@@ -100,17 +98,23 @@ def judge(name: str, level: str, change: Change, draws: int) -> Outcome:
 
 
 def _verdict(name: str, mutant: AnyProgram, draws: int) -> tuple[str, str]:
-    original = CASES[name].forms().original
     try:
         verify(mutant, lowered=True) if isinstance(mutant, Program) else verify_tiles(mutant)
     except InternalError as error:
         return "well-formedness", str(error)
-    report = check_exact(original, mutant, draws=draws, shared=_shared(name, draws) if in_tiles(mutant) else None)
+    shared = _accepted(name, draws)
+    report = _checked(name, mutant, draws, list(shared) if in_tiles(mutant) else None)
     if report.verdict == "rejected":
-        return report.model, str(report.counterexample)
+        both = report.model != Ranged.name and "field pair: rejected" in report.notes
+        return "both models" if both else report.model, str(report.counterexample)
     if report.verdict == "undecided":
         return "undecided", "; ".join(report.notes)
     return in_numbers(name, mutant)
+
+
+def _checked(name: str, program: AnyProgram, draws: int, shared: list[Shared] | None) -> ExactReport:
+    forms = CASES[name].forms()
+    return check_exact(forms.original, program, draws=draws, finite=forms.finite, shared=shared)
 
 
 def in_tiles(program: AnyProgram) -> bool:
@@ -118,87 +122,15 @@ def in_tiles(program: AnyProgram) -> bool:
 
 
 @cache
-def _shared(name: str, draws: int) -> list[Shared]:
-    """What the check of the fused program leaves for that of the tile program, as in a compilation."""
+def _accepted(name: str, draws: int) -> tuple[Shared, ...]:
+    """What the checks of the programs without a mistake, which must accept, leave for those of tile programs."""
     shared: list[Shared] = []
     forms = CASES[name].forms()
-    check_exact(forms.original, forms.fused, draws=draws, shared=shared)
-    return shared
-
-
-# --- float64 --------------------------------------------------------------------------------------
-
-
-@cache
-def instances(name: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """(style, sizes, inputs, outputs of the original) on which mutants are compared in float64."""
-    forms = CASES[name].forms()
-    original, rng = forms.original, np.random.default_rng(0)
-    structural = structural_sizes(original) | structural_sizes(forms.fused) | structural_sizes(forms.tiles)
-    found: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
-    while len(found) < INSTANCES:
-        style = STYLES[len(found) % len(STYLES)]
-        sizes: dict[str, Any] = {}
-        for s in original.scalars:
-            if is_float(s.dtype):
-                sizes[s.name] = float(rng.standard_normal())
-                continue
-            low = (1 if s.lo is None else s.lo, LONGEST if s.name in structural else 2)
-            sizes[s.name] = s.divisor * -(-int(rng.integers(low[0], max(low) + 1)) // s.divisor)
-        for t in (*forms.fused.tunables, *forms.tiles.tunables):
-            if t.covers is not None:
-                sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
-            elif t.name not in sizes:
-                sizes[t.name] = int(rng.choice((1, 2, 2, 4)))
-        inputs = {}
-        for b in original.inputs:
-            shape = tuple(number(d, sizes) for d in b.shape)
-            inputs[b.name] = _drawn(rng, shape, style) if is_float(b.dtype) else rng.integers(0, 2, shape)
-        if style == "-inf":
-            _put_infinities(rng, [x for x in inputs.values() if x.dtype == np.float64])
-        try:
-            found.append((style, sizes, inputs, evaluate(original, inputs, sizes)))
-        except EvaluationError:
-            continue
-    return found
-
-
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], style: str) -> Any:
-    if style == "ties":
-        return rng.integers(-1, 2, shape).astype(np.float64)
-    return rng.standard_normal(shape) * (300 if style == "huge" else 1)
-
-
-def _put_infinities(rng: np.random.Generator, inputs: list[Any]) -> None:
-    """-inf in one of the inputs: some elements, and now and then everything before a place."""
-    x = inputs[int(rng.integers(len(inputs)))]
-    x[rng.random(x.shape) < 0.3] = -np.inf
-    if x.ndim and rng.random() < 0.5:
-        x[..., : int(rng.integers(x.shape[-1] + 1))] = -np.inf
-
-
-def in_numbers(name: str, mutant: AnyProgram) -> tuple[str, str]:
-    """ "missed", "numeric" or "equal", and the instance that shows it."""
-    numeric = ""
-    forms = CASES[name].forms()
-    for style, sizes, inputs, want in instances(name):
-        at = f"{style} inputs at " + ", ".join(f"{k}={v}" for k, v in sizes.items())
-        try:
-            have = evaluate(mutant, inputs, sizes)
-        except EvaluationError as error:
-            return "missed", f"{error}, {at}"
-        for b, mine in zip(forms.original.outputs, mutant.outputs, strict=True):
-            expected, got = want[b.name], have[mine.name]
-            same = np.isclose(got, expected, rtol=1e-6, atol=1e-9) | np.isnan(expected.astype(float))
-            if not same.all():
-                where = tuple(int(i) for i in np.argwhere(~same)[0])
-                text = f"{b.name}{list(where)} is {got[where]}, not {expected[where]}, {at}"
-                # exp(x - lowest): all others that a maximum was to be taken of are -inf.
-                overflows = style == "-inf" and not np.isfinite(got[~same]).any()
-                if style != "huge" and not overflows:
-                    return "missed", text
-                numeric = numeric or text
-    return ("numeric", numeric) if numeric else ("equal", f"in float64 on {INSTANCES} instances")
+    for program in (forms.fused, forms.tiles):
+        report = _checked(name, program, draws, shared)
+        if not report.accepted:
+            raise AssertionError(f"{name} is not accepted as it is: {report}")
+    return tuple(shared)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -232,6 +164,39 @@ def table(outcomes: Sequence[Outcome], by: str = "operator") -> Table:
     return shown
 
 
+def matrix(outcomes: Sequence[Outcome]) -> Table:
+    """Operators by kinds: rejected / made; what is equal was no mistake, and is counted apart."""
+    kinds = [k for k in KINDS if any(o.kind == k for o in outcomes)]
+    shown = Table("operator", *kinds, "all", "equal", title="Mutants rejected / mistakes")
+    for name in [*dict.fromkeys(o.operator for o in outcomes), "all"]:
+        mine = [o for o in outcomes if name in (o.operator, "all")]
+        cells = [_ratio([o for o in mine if o.kind == k]) for k in kinds]
+        shown.add_row(name, *cells, _ratio(mine), str(sum(o.verdict == "equal" for o in mine)))
+    return shown
+
+
+def _ratio(outcomes: Sequence[Outcome]) -> str:
+    mistakes = [o for o in outcomes if o.verdict != "equal"]
+    return f"{sum(o.verdict in REJECTED for o in mistakes)}/{len(mistakes)}" if mistakes else ""
+
+
+def as_json(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts by operator, level, kind and verdict, and every mutant that was not rejected."""
+    counts: dict[str, Any] = {}
+    for o in outcomes:
+        row = counts.setdefault(o.operator, {}).setdefault(o.level, {}).setdefault(o.kind, {})
+        row[o.verdict] = row.get(o.verdict, 0) + 1
+    return {
+        "versions": versions("numpy"),
+        **settings,
+        "mutants": len(outcomes),
+        "by checker": {v: n for v in OUTCOMES if (n := sum(o.verdict == v for o in outcomes))},
+        "seconds": round(sum(o.seconds for o in outcomes), 1),
+        "counts": counts,
+        "not rejected": [asdict(o) | {"seconds": round(o.seconds, 2)} for o in outcomes if o.verdict not in REJECTED],
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operator", nargs="+", choices=CASES, default=list(CASES))
@@ -243,7 +208,7 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=DRAWS[1], help="instances that an exact check draws")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    console = Console()
+    console = Console(width=WIDTH)
     outcomes: list[Outcome] = []
     per_kind = None if args.all else args.per_kind
     for o in run(args.operator, args.level, args.seed, per_kind, args.draws, NAMED if args.named else None):
@@ -252,10 +217,11 @@ def main() -> int:
             console.print(
                 f"{o.verdict}: {o.operator} {o.level}: {o.kind}: {o.where}\n  {o.detail}", highlight=False, markup=False
             )
-    console.print(table(outcomes))
-    console.print(table(outcomes, by="kind"))
+    for shown in (table(outcomes), table(outcomes, by="kind"), matrix(outcomes)):
+        console.print(shown)
     if args.json is not None:
-        args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+        settings = {"draws": args.draws, "seed": args.seed, "per kind": per_kind, "named": args.named}
+        args.json.write_text(json.dumps(as_json(outcomes, settings), indent=1) + "\n")
     return int(any(o.verdict in ("missed", "undecided") for o in outcomes))
 
 

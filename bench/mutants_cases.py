@@ -13,7 +13,9 @@ from typing import Any
 import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
+from neptune.frontend.builder import placeholder, var
 from neptune.ir.program import Program
+from neptune.ops import masks
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator
 from neptune.templates.flash_attention import flash_attention
@@ -25,11 +27,15 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Forms:
-    """What is compared: the expression, and the two forms made of it; large constants made small."""
+    """What is compared: the expression, and the two forms made of it; large constants made small.
+
+    `finite` names the inputs that a repair takes to be finite.
+    """
 
     original: Program
     fused: Program
     tiles: TileProgram
+    finite: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +51,13 @@ class Case:
         made = neptune.compile(self.make(), self.template, target="interpret").build
         original, fused, tiles = shrink(made.loops, made.fused, made.tiles)
         assert isinstance(original, Program) and isinstance(fused, Program) and isinstance(tiles, TileProgram)
-        return Forms(original, fused, tiles)
+        return Forms(original, fused, tiles, frozenset(name for d in made.decisions for name in d.finite))
+
+
+def _with_lengths() -> Program:
+    """Grouped heads, and for each batch row as many keys as it has."""
+    kv_len = placeholder((var("batch"),), "int32", "kv_len")
+    return operator("decode_gqa", heads=4, kv_heads=2, depth=DEPTH, mask=masks.lengths(kv_len))
 
 
 CASES: dict[str, Case] = {
@@ -61,6 +73,7 @@ CASES: dict[str, Case] = {
         partial(operator, "prefill_window", heads=4, kv_heads=2, depth=DEPTH, window=100), "flash_decoding"
     ),
     "decode_split_gqa": Case(partial(operator, "decode_gqa", heads=4, kv_heads=2, depth=DEPTH), "flash_decoding"),
+    "decode_split_lengths": Case(_with_lengths, "flash_decoding"),
     "packed_gqa": Case(
         partial(operator, "prefill_gqa", heads=6, kv_heads=2, depth=DEPTH, lse=True),
         flash_attention.with_choices(packed=True),

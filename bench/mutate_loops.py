@@ -104,10 +104,19 @@ def _loop(s: For) -> Iterator[Change]:
     yield Change("wrong piece bound", f"{where} goes on", replace(s, hi=s.hi + one))
     if not (isinstance(s.lo, Const) and s.lo.value == 0):
         yield Change("repeated tile", f"{where} starts early", replace(s, lo=maximum(s.lo - one, 0)))
-    if s.kind == "serial":
+    if s.kind == "serial" and _changes_what_it_reads(s):
         yield Change("repeated tile", f"{where} twice", Seq((s, s)))
+    if isinstance(s.lo, Const) and isinstance(s.hi, Const) and s.hi.value - s.lo.value <= LATE:
+        return
     late = Op("lt", (Var(s.var), s.lo + as_expr(LATE, "int32")), "bool")
     yield Change("dropped tile", f"{where} but {LATE}", replace(s, body=If(late, s.body)))
+
+
+def _changes_what_it_reads(s: Stmt) -> bool:
+    """Whether to run it twice is not the same as once: it accumulates, or overwrites what it reads."""
+    actions = [x.action for x in walk(s) if isinstance(x, Stage)]
+    read = {x.buffer for a in actions for v in (*values(a), *a.index) for x in loads(v)}
+    return any(isinstance(a, Update) for a in actions) or bool(_written(s) & read)
 
 
 def _order(stmts: tuple[Stmt, ...]) -> Iterator[Change]:

@@ -244,6 +244,8 @@ def _loop(s: Loop) -> Iterator[Change]:
     if not (isinstance(s.lo, Const) and s.lo.value == 0):
         yield Change("repeated tile", f"{where} starts early", (replace(s, lo=maximum(s.lo - one, 0)),))
     yield Change("repeated tile", f"{where} twice", (s, s))
+    if isinstance(s.lo, Const) and isinstance(s.hi, Const) and s.hi.value - s.lo.value <= LATE:
+        return
     late = Op("lt", (Var(s.var), s.lo + as_expr(LATE, "int32")), "bool")
     yield Change("dropped tile", f"{where} but {LATE}", (replace(s, body=(Branch(late, s.body),)),))
 

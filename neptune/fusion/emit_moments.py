@@ -21,7 +21,7 @@ from neptune.errors import FusionError
 from neptune.fusion.counts import folded
 from neptune.fusion.emit import beside, epilogue, nested
 from neptune.fusion.frontier import changing_loops, sees_the_same
-from neptune.fusion.plan import Plan, place_in, repair_name
+from neptune.fusion.plan import KEPT, Plan, place_in, repair_name, without
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moment, Moments, Rest, Shift, moment, step
 from neptune.fusion.shifts import has_select
 from neptune.ir.dtypes import DTYPES
@@ -42,7 +42,7 @@ from neptune.ir.expr import (
     variables,
 )
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops
+from neptune.ir.program import Buffer, Stage, Store, Update, reduction_loops, stages
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Definition, State, fresh_name, insert_before, names_in_use
@@ -79,16 +79,16 @@ def emit_moments(state: State, p: Plan, found: Moments) -> State:
     if _deferred(found, p):
         env: dict[str, Expr] = {moment(k, p.query.dtype).name: x for k, x in at.items()}
         env[ALL.name] = counts[ALL.name]
-        whole = rewrite(_total(found, p.query.dtype), table.get)
+        whole = rewrite(moved_total(found, p.query.dtype), table.get)
         state = epilogue(state, p, [substitute(whole, env)], original)
     return state
 
 
 def _deferred(found: Moments, p: Plan) -> bool:
-    return _total(found, p.query.dtype) != moment(0, p.query.dtype)
+    return moved_total(found, p.query.dtype) != moment(0, p.query.dtype)
 
 
-def _total(found: Moments, dtype: str) -> Expr:
+def moved_total(found: Moments, dtype: str) -> Expr:
     """The result over the accumulators, which are moved to what the means would be without rounding."""
     env: dict[str, Expr] = {step(r.shift, dtype).name: _rest(r, found, dtype) for r in found.rests}
     moved: dict[str, Expr] = {}
@@ -139,6 +139,11 @@ def _place_target(state: State, p: Plan, found: Moments, d: Definition) -> tuple
     for k, part in enumerate(found.parts):
         if k == 0 or part.counted:
             continue
+        known = _apart(state, p, found, part)
+        if known is not None:
+            state = state.with_body(without(state.program.body, known))
+            at[k] = Load(known, state.definitions[known].action.index, dtype)
+            continue
         used = variables(part.value) | _axes_of(part, found)
         kept = [
             a for a, _ in d.axes if a not in d.reduced and (a in used or variables(state.axes[p.target][a]) & outer)
@@ -147,6 +152,19 @@ def _place_target(state: State, p: Plan, found: Moments, d: Definition) -> tuple
         state = state.with_temporary(Buffer(name, tuple(d.extents[a] for a in kept), dtype))
         at[k] = Load(name, tuple(map(Var, kept)), dtype)
     return state, at
+
+
+def _apart(state: State, p: Plan, found: Moments, part: Moment) -> str | None:
+    """The stage that folds an accumulator of this vector, where that has been written as a stage (`split_k`)."""
+    means: dict[Expr, Expr] = {s.load: s.value for s in found.shifts}
+    value, loop = rewrite(part.value, means.get), state.loop(p.ref)
+    inside, everywhere = ({s.name for s in stages(x)} for x in (loop, state.program.body))
+    for (kind, name), first in state.copies.items():
+        if (kind, first) == (KEPT, p.target) and name != p.target and name in everywhere - inside:
+            action = state.definitions[name].action
+            if isinstance(action, Update) and action.values == (value,):
+                return name
+    return None
 
 
 def _axes_of(part: Moment, found: Moments) -> frozenset[str]:
@@ -212,10 +230,13 @@ def _counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     changing = {f.var for s in p.frontier.predecessors for f in changing_loops(state, s, nest)}
     changing |= {f.var for f in reduction_loops(state.path(p.target)[1], loops) if f in nest.outer}
     found, every = None, p.query.count
+    here = state.axes[p.target]
+    every = None if every is None else substitute(every, {a: here[a] for a in d.extents if a not in d.reduced})
     (axis, *more) = sorted(d.reduced, key=lambda a: loop.var not in variables(state.axes[p.target][a]))
-    plain = every is not None and not loads(every) and not variables(every) & d.extents.keys()
+    plain = every is not None and not loads(every) and not variables(every) & set(d.reduced)
     if changing == {loop.var} and plain and not any(loop.var in variables(state.axes[p.target][a]) for a in more):
-        found = folded(state.program, loops, loop, state.axes[p.target][axis], d.extents[axis])
+        begin = substitute(d.range_of(axis)[0], here)
+        found = folded(state.program, loops, loop, here[axis], d.extents[axis], begin)
     if found is None:
         raise FusionError(
             p.request,

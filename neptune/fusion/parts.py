@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from neptune.fusion import parts_moments
 from neptune.fusion.emit import accumulated, applied, from_nothing, nothing, valued
 from neptune.fusion.infinite import START, bounded
-from neptune.fusion.plan import Plan
-from neptune.fusion.roles import previous
+from neptune.fusion.plan import KEPT, Plan
+from neptune.fusion.roles import Moments, previous
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Var, binary, cast, minimum, op, rewrite
 from neptune.ir.program import Buffer, For, Stage, Stmt, Store, Update, seq, writes
@@ -74,6 +75,7 @@ class Rewriter:
         # The local result of each reduction, by the buffer of the global one, and its stage by the global stage.
         self.local = {b: self.fresh(f"{b}_split") for n in plans for b in writes(original.definitions[n].action)}
         self.stages = {n: self.local[writes(original.definitions[n].action)[0]] for n in plans}
+        self.vectors = {n: self._vector(n, p.repair.moments) for n, p in plans.items() if p.repair.moments is not None}
         # What is rolled reads these as finite numbers, and so does what is computed per element for it.
         self.infinite = {b: r for p in plans.values() for b, r in p.infinite.items() if b not in p.clamped}
         # What is computed per element has a form for the parts beside the one that others read.
@@ -83,6 +85,15 @@ class Rewriter:
             for b in writes(original.definitions[name].action):
                 self.element[b] = self.fresh(f"{b}_split") if shared else b
             self.stages[name] = self.element[writes(original.definitions[name].action)[0]] if shared else name
+
+    def _vector(self, name: str, found: Moments) -> parts_moments.Vector:
+        """The accumulators of a sum about a mean, the first of them named by the target."""
+        d = self.original.definitions[name]
+        (buffer,) = writes(d.action)
+        numbers = parts_moments.kept(found)
+        whole = {k: self.fresh(f"{buffer}_{k or 'acc'}") for k in numbers}
+        local = {k: self.local[buffer] if k == 0 else self.fresh(f"{whole[k]}_split") for k in numbers}
+        return parts_moments.Vector(self.plans[name], found, d, local, whole, self.s.part, self.s.range)
 
     def _read_outside(self, name: str) -> bool:
         buffers = writes(self.original.definitions[name].action)
@@ -100,7 +111,7 @@ class Rewriter:
         found: dict[str, Definition] = {}
         for name, d in definitions.items():
             if name in self.plans:
-                found[self.stages[name]] = self.folded(name, d)
+                found |= self.locals(name, d)
             elif name in self.s.axis:
                 found[self.stages[name]] = self.per_element(name, d)
                 found |= {name: d} if self.stages[name] != name and name not in late else {}
@@ -116,9 +127,17 @@ class Rewriter:
             body=seq(*(_nest(n, d) for n, d in found.items())),
             temporaries=tuple(b for n, b in self.temporaries.items() if n in used),
         )
-        copies = {(PART_OF, n): self.stages[n] for n in self.plans}
+        copies = {(PART_OF, n): self.stages[n] for n in self.plans} | self._kept()
         axes = {n: {a: Var(a) for a in d.extents} for n, d in found.items()}
         return State(program, found, axes, copies=copies)
+
+    def _kept(self) -> dict[tuple[str, str], str]:
+        """The further local stages of vectors, by the stages that fold these, and those that must stay as they are."""
+        found: dict[tuple[str, str], str] = {}
+        for v in self.vectors.values():
+            found |= {(PART_OF, b): v.local[k] for k, b in v.whole.items() if k > 0}
+            found |= {(KEPT, b): v.local[0] for b in v.local.values()}
+        return found
 
     # --- over the parts ---
 
@@ -153,6 +172,18 @@ class Rewriter:
             action = from_nothing(replace(action, reducer=p.repair.fold or action.reducer), dtype)
         return action, (*[dtype] * k, *dtypes[k:])
 
+    def locals(self, name: str, d: Definition) -> dict[str, Definition]:
+        """The local folds of a reduction: one, or those of a vector."""
+        vector = self.vectors.get(name)
+        if vector is None:
+            return {self.stages[name]: self.folded(name, d)}
+        found: dict[str, Definition] = {}
+        for k, mine in vector.local.items():
+            self.part_of(writes(d.action)[0], mine, vector.dtype)
+            action = vector.sum(mine, (self.s.part, *d.action.index), self.value(vector.folded(k)))
+            found[mine] = self.s.over_part(name, d, action)
+        return found
+
     def folded(self, name: str, d: Definition) -> Definition:
         """The local fold of a reduction."""
         action, dtypes = self.fold(name)
@@ -181,6 +212,8 @@ class Rewriter:
 
     def whole(self, name: str, d: Definition) -> dict[str, Definition]:
         """The global fold of a reduction, and behind it what was deferred."""
+        if name in self.vectors:
+            return self.moved(name, d)
         p = self.plans[name]
         action, dtypes = self.fold(name)
         parts = zip(action.buffers, dtypes, strict=True)
@@ -204,6 +237,20 @@ class Rewriter:
             store = Store(action.buffers[k], action.index, whole)
             found[self.fresh(f"{name}_final{k or ''}")] = Definition(spatial, store)
         return found
+
+    def moved(self, name: str, d: Definition) -> dict[str, Definition]:
+        """The global folds of a vector, and behind them what comes of it."""
+        vector = self.vectors[name]
+        spatial = tuple((a, n) for a, n in d.axes if a not in d.reduced)
+        means: dict[Expr, Expr] = {s.load: self.value(vector.mean(s)) for s in vector.found.shifts}
+        found: dict[str, Definition] = {}
+        for k, buffer in vector.whole.items():
+            (target,) = writes(d.action)
+            self.temporaries[buffer] = Buffer(buffer, self.declared[target].shape, vector.dtype)
+            action = vector.sum(buffer, d.action.index, vector.moved(k, means))
+            found[name if k == 0 else buffer] = Definition((*spatial, (self.s.part.name, self.s.parts)), action)
+        store = Store(writes(d.action)[0], d.action.index, self.started(d, vector.result()))
+        return {**found, self.fresh(f"{name}_final"): Definition(spatial, store)}
 
     def started(self, d: Definition, e: Expr) -> Expr:
         """What a reduction of single values starts from, with `e` folded in."""

@@ -19,11 +19,12 @@ from neptune.fusion.frontier import Frontier, changing_loops, frontier
 from neptune.fusion.infinite import START, bounded, contribution, record, starts_infinite, unclamped, with_previous
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous
-from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, substitute, variables
+from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, maximum, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
     Stage,
+    Stmt,
     Store,
     Update,
     reduction_loops,
@@ -68,6 +69,11 @@ class Plan:
         return tuple(p for p in self.query.predecessors if previous(p.load) in read)
 
 
+KEPT = "about the mean of a part"
+"""The kind of entry in `State.copies` for a stage whose result others move, and so stays about the mean that it is about:
+the first accumulator of the vector that it belongs to."""
+
+
 def request(target: str, ref: Loop) -> str:
     """What was asked, as errors repeat it."""
     return f"cannot fuse reduction `{target}` into loop `{ref.var}` of `{ref.stage}`"
@@ -78,12 +84,17 @@ def repair_name(stage: str) -> str:
     return f"{stage}_repair"
 
 
+def without(body: Stmt, name: str) -> Stmt:
+    """The body without a stage that is not the only one."""
+    rest = rewrite_stmt(body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
+    assert rest is not None
+    return rest
+
+
 def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str) -> State:
     """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop."""
-    body = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
-    assert body is not None  # the loop is not around this stage, so that another one is in it
     try:
-        return fuse_definition(state.with_body(body), name, d, ref, asked)
+        return fuse_definition(state.with_body(without(state.program.body, name)), name, d, ref, asked)
     except ScheduleError as e:
         wrong = e.wrong if e.wrong.startswith(f"`{name}`") else f"`{name}`: {e.wrong}"
         raise FusionError(asked, wrong, where=e.where, legal=e.legal, hint=e.hint) from None
@@ -122,13 +133,20 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     for e in others:
         if query.roles.reads(e):
             raise FusionError(asked, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
-    result = Plan(target, ref, front, stores, stages_of, query, solve(query))
+    result = Plan(target, ref, front, stores, stages_of, query, _kept(state, target, solve(query)))
     read = {b: r for b, r in leading(state, front.predecessors).items() if b in clamped}
     result = replace(result, some=some(state, result, d), clamped=read)
     _check_starts(state, result, d.action)
     result = _finite(state, result)
     _check_rolled(state, result)
     return _defined_when_empty(state, result, d)
+
+
+def _kept(state: State, target: str, repair: Repair) -> Repair:
+    """A repair that leaves the accumulators of a part about the mean that its combination takes them to be about."""
+    if repair.moments is None or (KEPT, target) not in state.copies:
+        return repair
+    return replace(repair, moments=replace(repair.moments, rests=(), least=False))
 
 
 # --- what is asked ---------------------------------------------------------------------------------
@@ -333,7 +351,7 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
 def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
     """Where the loop may be empty the result is the identity, though φ, say 1/0, may be undefined there."""
     phi = repair.deferred
-    if phi is None or query.reducer != "sum" or all(_positive(state.program, d.extents[a]) for a in d.reduced):
+    if phi is None or query.reducer != "sum" or all(_positive(state.program, n) for n in _lengths(d)):
         return repair
     guarded = guard(phi, query.roles)
     if guarded is None:
@@ -346,7 +364,7 @@ def some(state: State, p: Plan, d: Definition) -> Expr:
     # A choice says by its index where it found nothing.
     if p.repair.deferred_op != "apply" or REDUCERS[p.query.reducer].best:
         return TRUE
-    lengths = [d.extents[a] for a in d.reduced if not _positive(state.program, d.extents[a])]
+    lengths = [n for n in _lengths(d) if not _positive(state.program, n)]
     for e in lengths:
         if variables(e) & set(d.reduced):
             raise FusionError(
@@ -355,9 +373,14 @@ def some(state: State, p: Plan, d: Definition) -> Expr:
     return logical_and(*(binary("gt", e, 0) for e in lengths))
 
 
+def _lengths(d: Definition) -> list[Expr]:
+    """How far the axes run that a reduction folds away; over none of a part's elements where it is not above 0."""
+    return [binary("sub", *reversed(d.ranges[a])) if a in d.ranges else d.extents[a] for a in d.reduced]
+
+
 def count(d: Definition) -> Expr | None:
-    """How many elements a reduction folds into one."""
-    lengths = [d.extents[a] for a in d.reduced]
+    """How many elements a reduction folds into one; 1 where a part of an axis has none."""
+    lengths = [maximum(n, 1) if a in d.ranges else n for a, n in zip(d.reduced, _lengths(d), strict=True)]
     if any(variables(e) & set(d.reduced) for e in lengths):
         return None
     return reduce(lambda a, b: binary("mul", a, b), lengths)

@@ -87,7 +87,7 @@ class _Powers:
     roles: Roles
     problems: list[Problem]
 
-    def fail(self, e: Expr, reason: str) -> None:
+    def note(self, e: Expr, reason: str) -> None:
         self.problems.append(Problem("powers", e, reason))
 
     def split(self, e: Expr) -> Power | None:
@@ -103,9 +103,9 @@ class _Powers:
             case Cast(a, dtype) if DTYPES[dtype].kind == "float" and DTYPES[dtype].bits >= 32:
                 return self.split(a)
             case Select():
-                self.fail(e, "a mask changes how many elements are folded, and so the power of r")
+                self.note(e, "a mask changes how many elements are folded, and so the power of r")
             case _:
-                self.fail(e, "it is no product of powers, each of r or of c alone")
+                self.note(e, "it is no product of powers, each of r or of c alone")
         return None
 
     def product(self, e: Op, a: Power | None, b: Power | None) -> Power | None:
@@ -121,7 +121,7 @@ class _Powers:
                 return Power(phis, b.psi, one if b.exponent is None else op("neg", b.exponent))
             return Power(phis, other.psi, other.exponent)
         if a.exponent != b.exponent:
-            self.fail(e, "its powers differ: they would need a sum of logarithms each")
+            self.note(e, "its powers differ: they would need a sum of logarithms each")
             return None
         return Power(phis, binary(e.name, a.psi, cast(b.psi, a.psi.dtype)), a.exponent)
 

@@ -28,6 +28,7 @@ from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.frontier import Frontier
 from neptune.fusion.infinite import starts_infinite, unclamped
 from neptune.fusion.parts import PART_OF, Rewriter, Split, depends, start_of_part
+from neptune.fusion.parts_moments import unsuited
 from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
@@ -112,7 +113,8 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
     extent = d.extents[ref.var]
     if variables(extent) & set(d.extents):
         wrong = f"the length of `{ref.var}`, {print_expr(extent)}, is another one in each row"
-        raise FusionError(request, wrong, hint="an axis as long as a size")
+        hint = "an axis as long as a size, with select(j < length, …, the identity) in what is folded"
+        raise FusionError(request, wrong, hint=hint)
     axis = _feeding(state, axis)
     for name in axis:
         _check_stage(state, name, axis, request)
@@ -213,12 +215,10 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     g, clamped = unclamped(g, leads)
     early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
     # What is repaired may be smaller in the whole than in a part, whatever it folds.
-    roles = (
-        _predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.factor is not None) for x, n in early.items()
-    )
+    roles = (_predecessor(state, s, n, x, s.axis[name], stores, _repaired(known[n].repair)) for x, n in early.items())
     found = tuple(as_clamped(r, clamped, g) for r in roles)
     dtype = state.program.globals[d.action.buffers[0]].dtype
-    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
+    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d), vector=True)
     for x in (x for e in others for x in loads(e) if x.buffer in makers):
         raise FusionError(
             s.request, f"the index that `{name}` folds reads `{x.buffer}`, which each part has another of"
@@ -228,7 +228,7 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
         identity = REDUCERS[d.action.reducer].identity(*(v.dtype for v in d.action.values))
         if d.action.init != identity:
             raise _start(s.request, name, d.action, "what is applied behind the parts would change it")
-    waiting = {b: n for b, n in makers.items() if n in known and known[n].repair.deferred is not None}
+    waiting = {b: n for b, n in makers.items() if n in known and _waits(known[n].repair)}
     _check_local(s, name, repair, waiting)
     read = {b: r for b, r in leads.items() if b in clamped}
     result = Plan(name, Loop(name, s.axis[name]), Frontier((), ()), stores, {}, query, repair, clamped=read)
@@ -244,9 +244,24 @@ def _part_start(state: State, name: str) -> Expr:
     return start_of_part(action, [v.dtype for v in action.values])[0]
 
 
+def _repaired(r: Repair) -> bool:
+    return r.factor is not None or r.moments is not None
+
+
+def _waits(r: Repair) -> bool:
+    """Whether the result is not there before all parts are."""
+    return r.deferred is not None or r.moments is not None
+
+
 def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -> None:
     """What a part reads of another reduction is there when the part is done: nothing of it waits for the whole."""
     read = [repair.body] if repair.factor is None else [repair.body, repair.factor]
+    if repair.moments is not None:
+        mean = unsuited(repair.moments)
+        if mean is not None:
+            wrong = f"`{name}` is about {print_expr(mean)}, and what that is divided by may be 0 in a part"
+            raise FusionError(s.request, wrong, hint="leave the axis whole")
+        read = [*(m.value for m in repair.moments.parts), *(x.value for x in repair.moments.shifts)]
     for x in (x for e in read for x in loads(e) if x.buffer in late):
         raise FusionError(
             s.request, f"`{name}` needs `{late[x.buffer]}` of each part, part of which is deferred to the whole"
@@ -266,6 +281,6 @@ def _predecessor(
 
 
 def _decision(s: Split, name: str, r: Repair) -> Decision:
-    verdict = "repaired on the right" if r.factor is not None else "combined"
+    verdict = "repaired on the right" if _repaired(r) else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
     return Decision("split_k", name, verdict, what, details(r))

@@ -5,7 +5,7 @@ results that one stage hands to the other, and only where there are none through
 
 - `Axes(definitions)` closes that over a whole program: what templates ask to find their stages;
 - `align(state, d, nest)` picks, for one stage that moves into a nest, the axes of the stages there that it
-  can run along with in full, over the loops as they are now. A stage that meets none of them goes by the
+  can run along with in full, over the loops as they are now. Where that leaves loops of the nest, it goes by the
   relation of the whole program.
 
 Where an axis is now is `State.axes`: an expression over loops. After `fuse` that is a quotient or a remainder of
@@ -134,25 +134,35 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
             for mine, theirs in meetings(d, other, made_here, through_inputs):
                 if mine in result:
                     continue
-                env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+                env = _in_axes_of(state, host, result)
                 if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                     result[mine] = (host, theirs)
-    return result or _through_others(state, d, nest, hosts)
+    covered = frozenset[str]().union(*(variables(state.axes[h][a]) for h, a in result.values()))
+    return result if nest.names <= covered else _through_others(state, d, nest, hosts, result)
 
 
-def _through_others(state: State, d: Definition, nest: Nest, hosts: list[str]) -> dict[str, Axis]:
-    """Where a stage meets none of the nest: its axes by what follows, as those of two products that one sum reads."""
+def _in_axes_of(state: State, host: str, aligned: Mapping[str, Axis]) -> dict[str, Expr]:
+    """What was aligned with any stage of the nest, as axes of this one: those that are in the same place."""
+    mine = {place: a for a, place in state.axes[host].items()}
+    places = {a: state.axes[h][b] for a, (h, b) in aligned.items()}
+    return {a: Var(mine[e]) for a, e in places.items() if e in mine}
+
+
+def _through_others(
+    state: State, d: Definition, nest: Nest, hosts: list[str], known: Mapping[str, Axis]
+) -> dict[str, Axis]:
+    """Where loops of the nest are left: axes by what follows, as those of two products that one sum reads."""
     moving = ""  # no stage's name: the definition may differ from the one that the state has
     axes = Axes({**state.definitions, moving: d})
     axes.join_through_inputs()
-    result: dict[str, Axis] = {}
+    result = dict(known)
     for host in hosts:
         other = state.definitions[host]
         for mine in d.extents:
             theirs = axes.of(host, (moving, mine))
             if mine in result or theirs is None:
                 continue
-            env: dict[str, Expr] = {a: Var(b) for a, (h, b) in result.items() if h == host}
+            env = _in_axes_of(state, host, result)
             if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                 result[mine] = (host, theirs)
     return result

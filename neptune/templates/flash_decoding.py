@@ -16,7 +16,7 @@ from neptune.ir.program import Update
 from neptune.schedule.alignment import Axis
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
-from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, spread
+from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, reaches, spread
 
 NAME = "flash_decoding"
 
@@ -30,7 +30,7 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
     alone = _alone(sch)
     if packed is not False and alone is None:
         pack_rows(sch, NAME, always=packed is True)
-    whole = chain(sch, NAME, over=alone)
+    whole = _rows_inlined(sch, chain(sch, NAME, over=alone), alone)
     first = whole.all_reductions[0]
     axis = whole.axes.of(first, (whole.first, whole.fused_axis)) or ""
     part = sch.split_k(sch.loop_of(first, axis), "NUM_SPLITS", block_n)
@@ -49,6 +49,15 @@ def _alone(sch: Schedule) -> Axis | None:
     return (folds[0], sch.definition(folds[0]).reduced[-1]) if len(folds) == 1 else None
 
 
+def _rows_inlined(sch: Schedule, whole: Chain, alone: Axis | None) -> Chain:
+    """The chain without maps per row between its reductions, a mean or a scale: each part has one of its own."""
+    between = [s for s in whole.epilogue if reaches(sch, [s]).intersection(whole.all_reductions)]
+    for stage in between:
+        with suppress(ScheduleError):
+            sch.inline(stage)
+    return chain(sch, NAME, over=alone) if between else whole
+
+
 def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     """The kernel that folds the parts; returns the loop over the tiles of one."""
     first = local.first
@@ -60,24 +69,33 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     for stage in local.maps_before:
         sch.fuse_at(stage, j0)
     for stage in local.reductions:
-        sch.rolling_update(stage, j0)
+        # One that belongs to the vector of another came with that.
+        if not any(f.var == j0.var for f in sch.loops(stage)):
+            sch.rolling_update(stage, j0)
     return j0
 
 
 def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     """Combine the parts, a row a program: in one kernel what repairs or shared results join, with the maps behind."""
+    folds = [s for s in sch.stages if part.var in sch.definition(s).reduced]
+    width = len(_kept(sch, folds[0]))
     rows: list[Loop] = []
-    for stage in whole.all_reductions:
-        if rows and _joins(sch.rolling_update, stage, sch.loop(rows[-1].stage, part.var)):
+    hosts: list[str] = []
+    for stage in folds:
+        if any(_joins(sch.rolling_update, stage, sch.loop(host, part.var)) for host in reversed(hosts)):
+            continue
+        hosts.append(stage)
+        # What is moved to the mean of the whole waits for that: parts are gone through twice.
+        if rows and _joins(sch.fuse_at, stage, rows[-1]):
             continue
         # Of what it keeps, the axes that the first reduction has are rows; others are the columns of a tile.
         kept = [f for f in sch.loops(stage) if f.var != part.var]
-        rows.append(kept[len(_kept(sch, whole.all_reductions[0])) - 1])
+        rows.append(kept[width - 1])
         spread(sch, stage, rows[-1])
-    combined = {*whole.all_reductions}
+    combined = {*folds}
     for stage in [s for s in sch.stages if s not in whole.elementwise and combined & set(_before(sch, s))]:
         if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
-            spread(sch, stage, sch.loops(stage)[len(_kept(sch, whole.all_reductions[0])) - 1])
+            spread(sch, stage, sch.loops(stage)[width - 1])
 
 
 def _kept(sch: Schedule, stage: str) -> list[str]:

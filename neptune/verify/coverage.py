@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,6 +82,12 @@ class Cases:
             program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
         )
         self._known: dict[Key, frozenset[Hashable]] = {}
+        self._work: dict[Key, int] = {}
+
+    def work(self, sizes: Mapping[str, Any]) -> int:
+        """How many statements a TileProgram runs at these sizes; 0 for a Program, which runs many lanes at once."""
+        self.explore([sizes])
+        return self._work[_key(sizes)]
 
     def at(self, sizes: Mapping[str, Any]) -> frozenset[Hashable]:
         """The cases that occur at these sizes."""
@@ -103,6 +110,7 @@ class Cases:
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
+            self._work[key] = walk.work if isinstance(walk, _TileCases) else 0
 
 
 def _key(sizes: Mapping[str, Any]) -> Key:
@@ -178,12 +186,17 @@ class _Conditions:
             if distance is not None:
                 for edge in EDGE:
                     self.see((key, k, edge), others & (distance == edge))
+                for side in (-MANY, MANY):
+                    self.see((key, k, "far", side), others & (distance * np.sign(side) >= MANY))
 
     def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
-        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither."""
-        left = np.mod(a, np.maximum(b, 1))
-        for side, holds in {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}.items():
-            self.see((key, side), holds if mask is None else holds & mask)
+        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither. For a b of
+        1 it is all of that at once, and shows nothing."""
+        left, several = np.mod(a, np.maximum(b, 1)), np.greater(b, 1)
+        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
+        for side, holds in {"one": True, **sides}.items():
+            here = holds & several if side in sides else np.logical_not(several)
+            self.see((key, side), here if mask is None else here & mask)
 
 
 def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
@@ -249,6 +262,9 @@ class _LoopCases(Loops, _Conditions):
         for c in set(code.ravel().tolist()):
             row, n = divmod(c, self.sizes)
             self.found.setdefault((id(stmts[0]), row), np.zeros(self.sizes, bool))[n] = True
+            for k in range(len(runs)):
+                alone = (id(stmts[0]), "alone", k, row // (MANY + 1) ** k % (MANY + 1))
+                self.found.setdefault(alone, np.zeros(self.sizes, bool))[n] = True
 
     def _times(self, s: Stmt, at: Lanes) -> Any:
         try:
@@ -299,6 +315,7 @@ class _TileCases(Tiles, _Conditions):
     def __init__(self, memory: Memory) -> None:
         Tiles.__init__(self, memory, Evaluator(memory))
         _Conditions.__init__(self)
+        self.work = 0
 
     def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
         for kernel in program.kernels:
@@ -313,10 +330,13 @@ class _TileCases(Tiles, _Conditions):
         for g, n in zip(kernel.grid, extents, strict=True):
             self.see((kernel.name, g.var, min(n, MANY)), True)
         grid = [range(n) if g.var in self.used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
+        alike = prod(extents) // max(1, prod(map(len, grid)))
         for point in itertools.product(*grid):
-            self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)})
+            self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}, alike)
 
-    def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
+    def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any], alike: int) -> None:
+        """One run of a body, which stands for so many that are alike."""
+        self.work += alike * len(body)
         self.steps -= 1
         if self.steps < 0:
             return
@@ -332,17 +352,20 @@ class _TileCases(Tiles, _Conditions):
                         self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
                     runs.append(min(max(0, hi - lo), MANY))
                     # Where nothing depends on the iteration, one shows what all do.
-                    for v in range(lo, hi if s.var in self.used else min(hi, lo + 1)):
-                        self._explore(s.body, env | {s.var: v})
+                    shown = range(lo, hi if s.var in self.used else min(hi, lo + 1))
+                    for v in shown:
+                        self._explore(s.body, env | {s.var: v}, alike * ((hi - lo) // len(shown)))
                 elif isinstance(s, Branch):
                     taken = bool(self.evaluator.run(s.pred, env))
                     runs.append(int(taken))
                     if taken:
-                        self._explore(s.body, env)
+                        self._explore(s.body, env, alike)
             except EvaluationError:
                 continue
         if runs:
             self.see((id(body[0]), tuple(runs)), True)
+        for k, times in enumerate(runs):
+            self.see((id(body[0]), "alone", k, times), True)
 
     def _tile_part(self, c: TExpr, env: dict[str, Any]) -> tuple[Any, Any]:
         if isinstance(c, Map) and OPS[c.op].kind == "compare":

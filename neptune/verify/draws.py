@@ -16,15 +16,27 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
+from neptune.tile.ir import TileProgram
 from neptune.verify.coverage import Cases
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
 from neptune.verify.evaluate import Runnable, evaluate
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, draw_sizes, structural_sizes, volume
-from neptune.tile.ir import TileProgram
+from neptune.verify.instances import (
+    AnyProgram,
+    MakeInputs,
+    Sizes,
+    compared_only,
+    draw_inputs,
+    draw_sizes,
+    structural_sizes,
+    volume,
+)
+from neptune.verify.memory import STATEMENT
 
 ATTEMPTS = 48
 BUDGET = 1 << 18
 """The work that one evaluation of an instance may take (elements, and what statements cost)."""
+QUICK = 500
+"""An instance that takes four times so many statements of a tile program has to show twice as many cases."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
 POOL, FRESH = 40, 0
@@ -33,8 +45,8 @@ TILE_POOL, TILE_FRESH = 12, 4
 """Likewise for tile programs, whose cases take longer to find."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 2
-"""How many more draws there may be while sizes at hand hold cases that none had yet."""
+MORE = 4
+"""How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
@@ -68,12 +80,20 @@ class Check:
         return structural_sizes(self.original) | structural_sizes(self.transformed)
 
     @cached_property
+    def compared(self) -> frozenset[str]:
+        return compared_only(self.original)
+
+    @cached_property
     def cases(self) -> tuple[Cases, Cases]:
         return Cases(self.original), Cases(self.transformed)
 
     def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
         """The cases of either program."""
         return self.explored([sizes])[0]
+
+    def work_at(self, sizes: Sizes) -> int:
+        """The statements of tile programs that are run."""
+        return sum(c.work(sizes) for c in self.cases)
 
     def explored(self, many: Sequence[Sizes]) -> list[frozenset[Hashable]]:
         """The cases at each of many sizes."""
@@ -132,7 +152,7 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
             break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
         pool.use(first[0].sizes)
-        yield [first, *_again(check, make_model, first, STYLES[k % len(STYLES)])]
+        yield [first, *(_again(check, make_model, first, STYLES[k % len(STYLES)]) if k < check.draws else ())]
 
 
 class Pool:
@@ -147,12 +167,15 @@ class Pool:
             self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
     def take(self, rng: np.random.Generator, ease: int) -> Sizes:
-        """The sizes with the most cases that earlier instances had not, or had more rarely."""
+        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work."""
         sizes = self._sizes.setdefault(ease, [])
         sizes += self._fresh(rng, ease, bool(sizes))
-        cases = self.check.explored(sizes)
+        cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         weights = [sum(RARE ** self.seen[case] for case in found) for found in cases]
-        best = sizes[int(np.argmax(weights))]
+        worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
+        if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
+            worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]
+        best = sizes[int(np.argmax(worth))]
         sizes[:] = [x for x in sizes if x != best]
         return best
 
@@ -267,7 +290,9 @@ def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
     rng = np.random.default_rng((seed, attempt, 1))
-    inputs, full = draw_inputs(check.original, sizes, model, rng, attempt, check.make, style, check.finite)
+    inputs, full = draw_inputs(
+        check.original, sizes, model, rng, attempt, check.make, style, check.finite, check.compared
+    )
     expected = evaluate(check.runnable[0], inputs, full, model, check.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)

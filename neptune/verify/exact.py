@@ -23,7 +23,7 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
-from neptune.verify.draws import Check, Instance, MakeModel, Shared, Tried, draws, tried_again
+from neptune.verify.draws import Check, Instance, MakeModel, Shared, draws, tried_again
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
@@ -36,7 +36,7 @@ CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
 LARGE = ("plain", "-inf", "plain", "plain")
-"""The instances with large numbers: at the first sizes of a check, with inputs of these styles."""
+"""The instances with large numbers: at all sizes of a check, in turn with inputs of these styles."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,8 @@ def _floats(seed: int) -> Model:
 def _in_range(check: Check, report: ExactReport) -> ExactReport:
     """The report, unless large numbers leave the range of float32 where the original's stay in it."""
     make = _ranged_with_jumps if jumps(check.original) or jumps(check.transformed) else _ranged
-    for k, style in enumerate(LARGE):
-        sizes = report.sizes[k % len(report.sizes)]
+    for k in range(max(len(LARGE), len(report.sizes))):
+        sizes, style = report.sizes[k % len(report.sizes)], LARGE[k % len(LARGE)]
         for instance, got in tried_again(check, make, sizes, check.seed * 1009 + k, style):
             found = _difference(check, instance, got)
             if found is not None:

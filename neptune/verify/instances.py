@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Expr, Var, variables
+from neptune.ir.expr import Const, Expr, Var, loads, variables
 from neptune.ir.program import Alloc, For, If, Program, Scalar, Stage, Stmt, for_loops, paths, reduction_loops, writes
 from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, tile_walk, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
@@ -27,6 +27,8 @@ MakeInputs = Callable[[np.random.Generator, Mapping[str, int]], Mapping[str, Any
 LARGEST = 7
 # A size that only counts independent repetitions (a batch) needs no more.
 REPEATS = 2
+# Numbers of parts that a launch chooses: more of them are mostly empty, and each costs as much as all of one part.
+PARTS = 4
 # Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
 # 2 twice: tiles of one element exercise least.
@@ -111,12 +113,12 @@ def draw_sizes(
     while True:
         sizes: Sizes = {}
         for s in scalars.values():
-            allowed = _allowed(s, largest if s.name in structural else REPEATS)
+            allowed = _allowed(s, REPEATS if s.name not in structural else largest if s.upto is None else PARTS)
             if s.upto is not None:
                 allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
             # Longer ones hold more cases: of two, the larger.
-            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2)))
+            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2 if s.upto is None else 1)))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
@@ -160,6 +162,23 @@ def volume(program: AnyProgram, sizes: Sizes) -> int:
     return max([1, *(prod(number(d, sizes) for d in b.shape) for b in free)])
 
 
+def compared_only(program: AnyProgram) -> frozenset[str]:
+    """The inputs of integers that say no place: nothing is read where they say, and no loop ends there.
+
+    Lengths and document numbers of masks are such: they may be as large as a size, and larger.
+    """
+    if not isinstance(program, Program):
+        return frozenset()
+    places: list[Expr] = []
+    for path, stage in paths(program.body):
+        places += [*stage.action.index, *(i for e in statement_exprs(stage) for x in loads(e) for i in x.index)]
+        places += [e for f in for_loops(path) for e in (f.lo, f.hi)]
+    read = {x.buffer for e in places for x in loads(e)}
+    integers = {b.name for b in program.inputs if not is_float(b.dtype) and b.dtype != "bool"}
+    # What is computed may have been computed of any of them.
+    return frozenset(integers - read) if read <= integers else frozenset()
+
+
 def draw_inputs(
     program: AnyProgram,
     sizes: Sizes,
@@ -169,8 +188,10 @@ def draw_inputs(
     make: MakeInputs | None = None,
     style: str = "plain",
     finite: frozenset[str] = frozenset(),
+    compared: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers.
+    """(inputs, sizes with the float scalars). Later attempts draw smaller, then sorted, integers; those in `compared`
+    are up to the largest size and beyond it in style "plain".
 
     With style "-inf" one input of floats, none of `finite`, holds some of it, with "ties" they hold few different
     values, and zeros.
@@ -192,7 +213,10 @@ def draw_inputs(
         elif b.dtype == "bool":
             inputs[b.name] = rng.random(shape) < 0.5
         else:
-            values = rng.integers(0, max(1, 4 - attempt % 4), shape)
+            most = max(1, 4 - attempt % 4)
+            if b.name in compared and style == "plain":
+                most = max(sizes.values(), default=0) + 2
+            values = rng.integers(0, most, shape)
             inputs[b.name] = np.sort(values, axis=-1) if shape and attempt >= 4 else values
     scalars = {s.name: model.draw(rng, ()) for s in program.scalars if is_float(s.dtype)}
     return inputs, {**sizes, **scalars}

@@ -123,14 +123,14 @@ class Tiles:
     def _whole(self, e: TExpr, env: dict[str, Any]) -> Value:
         """The value of `e`, broadcast to all of its dims."""
         shape = self._shape(e.dims)
-        return self._structural(lambda x: np.broadcast_to(x, shape), self.value(e, env), e.dtype)
+        return self._structural(lambda x: _spread(x, shape), self.value(e, env), e.dtype)
 
     def _access(self, e: LoadTile | StoreTile, env: dict[str, Any]) -> tuple[tuple[Any, ...], Array | None]:
         shape = self._shape(e.dims)
         index = [self._aligned(i, e.dims, env) for i in e.index]
-        mask = None if e.mask is None else np.broadcast_to(self._aligned(e.mask, e.dims, env), shape)
+        mask = None if e.mask is None else _spread(np.asarray(self._aligned(e.mask, e.dims, env)), shape)
         if index:  # one index carries the full shape, so that the access has it
-            index[0] = np.broadcast_to(index[0], shape)
+            index[0] = _spread(np.asarray(index[0]), shape)
         return tuple(index), mask
 
     def _store(self, s: StoreTile, env: dict[str, Any]) -> None:
@@ -186,3 +186,7 @@ class Tiles:
             case Rearrange(arg, pattern):
                 whole = self._whole(arg, env)
                 return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)
+
+
+def _spread(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if x.shape == shape else np.broadcast_to(x, shape)

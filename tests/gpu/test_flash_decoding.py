@@ -9,6 +9,7 @@ import torch
 
 import neptune
 from neptune.ops.attention import attention, operator
+from tests.unit import test_decode_lengths as with_lengths
 
 pytestmark = pytest.mark.gpu
 
@@ -101,6 +102,34 @@ def test_a_call_is_captured_and_replayed(warm: bool, own: bool) -> None:
         graph.replay()
         torch.cuda.synchronize()
         check(out, given)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_lengths_change_between_replays(group: int) -> None:
+    """A graph has the same launches for any lengths, and no call waits for what the tensor of lengths holds."""
+    options = {"bounds": {"s_kv": 4096, "batch": 6}, "params": {"BLOCK_N": 64}}
+    kernel = neptune.compile(with_lengths.decode(group, 64), "flash_decoding", target="cuda", **options)
+    lengths = torch.tensor([0, 1, 63, 64, 3000, 2**31 - 1], dtype=torch.int32, device="cuda")
+    given = with_lengths.draw(group, lengths, 3000, 64, 64)
+    with_lengths.check(kernel(*given, lengths), given, lengths)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        kernel(*given, lengths)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernel(*given, lengths)
+    assert isinstance(out, tuple)
+    for now in ([1] * 6, [3000] * 6, [0] * 6, [65, 2999, -7, 128, 1, 2000], lengths.tolist()):
+        lengths.copy_(torch.tensor(now, dtype=torch.int32))
+        for t, new in zip(given, with_lengths.draw(group, lengths, 3000, 64, 64), strict=True):
+            t.copy_(new)
+        for t in out:
+            t.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        with_lengths.check(out, given, lengths)
 
 
 def test_streams_do_not_share_temporaries() -> None:

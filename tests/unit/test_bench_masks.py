@@ -23,6 +23,15 @@ def test_tiles(name: str) -> None:
     assert sum(c.visited for c in counts) >= sum(c.needed for c in counts) > 0
 
 
+@pytest.mark.parametrize("name", list(CASES))
+def test_tiles_of_parts(name: str) -> None:
+    """Split or not, the same tiles: a part in which nothing is seen visits none, and none is visited by two."""
+    shapes = ((1, 17), (1, 333), (20, 70))
+    counts = [counting.count(CASES[name], q, n, 16, 16, parts=p) for q, n in shapes for p in (1, 3, 30)]
+    assert not [c for c in counts if c.faults]
+    assert sum(c.visited for c in counts) >= sum(c.needed for c in counts) > 0
+
+
 def test_a_windowed_prefill_visits_only_the_tiles_of_its_window() -> None:
     """The number of visited tiles is that of a band: it grows with the length, not with its square."""
     (short, long) = (counting.count(CASES["window 100"], n, n, 64, 64) for n in (1024, 2048))
@@ -39,17 +48,24 @@ def test_two_sets_that_lie_apart_are_two_loops() -> None:
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("change", [-1, 1])
 @pytest.mark.parametrize(
-    "name", ["causal", "window 100", "sink or window", "chunked 48", "lengths and causal", "segments"]
+    ("name", "parts"),
+    [
+        *((n, 0) for n in ("causal", "window 100", "sink or window", "chunked 48", "lengths and causal", "segments")),
+        ("lengths", 3),
+    ],
 )
-def test_a_wrong_bound_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str, side: int, change: int) -> None:
+def test_a_wrong_bound_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, parts: int, side: int, change: int
+) -> None:
     """Every bound of every piece moved by one tile."""
-    own = counting.pieces(name)
+    own = counting.pieces(name, parts > 0)
     for k in range(len(own.clean)):
         body = _moved(own.program.body, 2 * k + side, change)
         monkeypatch.setattr(
-            counting, "pieces", lambda _, body=body: dataclasses.replace(own, program=own.program.with_body(body))
+            counting, "pieces", lambda *_, body=body: dataclasses.replace(own, program=own.program.with_body(body))
         )
-        assert any(counting.count(CASES[name], 300, 300, bm, bn).faults for bm, bn in ((16, 16), (64, 32))), k
+        faults = [counting.count(CASES[name], 300, 300, bm, bn, parts=parts).faults for bm, bn in ((16, 16), (64, 32))]
+        assert any(faults), k
 
 
 def _moved(s: Stmt, k: int, change: int) -> Stmt:

@@ -9,7 +9,19 @@ import pytest
 
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.frontend import builder as te
-from neptune.frontend.builder import argmax, build, compute, exp, log, placeholder, reduce_axis, rsqrt, select, top_k, var
+from neptune.frontend.builder import (
+    argmax,
+    build,
+    compute,
+    exp,
+    log,
+    placeholder,
+    reduce_axis,
+    rsqrt,
+    select,
+    top_k,
+    var,
+)
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.expr import Const, Expr, Load, Op, Var, binary
 from neptune.ir.parser import parse_program

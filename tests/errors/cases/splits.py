@@ -66,6 +66,14 @@ def split_a_triangle():
 
 
 @case(FusionError)
+def split_an_axis_as_long_as_a_tensor_says():
+    x, length = matrix("x"), placeholder((R,), "int32", "length")
+    sums = compute((R,), lambda i: te.sum(x[i, j := reduce_axis((0, length[i]), "j")], axis=j), "sums")
+    sch = Schedule(build(sums, name="ragged"))
+    sch.split_k(sch.loops("sums")[-1], 4)
+
+
+@case(FusionError)
 def split_an_axis_that_comes_twice():
     x, j = placeholder((N, N), "float32", "x"), reduce_axis((0, N), "j")
     s = compute((N,), lambda i: te.sum(x[i, j], axis=j), "s")

@@ -22,6 +22,7 @@ from tests.errors.table import case
 from tests.kernel_examples import rows_fused, rows_program
 from tests.schedule_examples import matmul
 from tests.unit.test_choices import both_tiled, two_axes
+from tests.unit.test_split_k import pairs
 
 
 def nothing(sch: Schedule) -> None:
@@ -224,3 +225,12 @@ case(ScheduleError, "in_front_of_the_tile")(
         "    for j in [0, 4):\n      y: y[i*4 + j] = t[i*4 + 2 - j]"
     )
 )
+
+
+def _parts_in_a_tile(sch: Schedule) -> None:
+    part = sch.split_k(sch.loops("best")[-1], 4)
+    sch.bind([part, sch.loop(part.stage, "i")], ["grid.y", "grid.x"])
+    sch.bind(sch.loop("best", "i"), "grid.x")
+
+
+case(TargetError, "lists_in_a_tile")(_scheduled(pairs(3), _parts_in_a_tile))
