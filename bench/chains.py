@@ -106,8 +106,9 @@ def measure(
     rows: int = ROWS,
     cols: int = COLS,
 ) -> dict[str, Any]:
-    """The row of a chain; `{"refused": reason}` where no template takes it. Without targets no errors are measured; those
-    of a kernel of the same template and small tiles are."""
+    """The row of a chain; `{"refused": reason}` where no template takes it.
+
+    Errors are those of the same template with small tiles; without targets none are measured."""
     row: dict[str, Any] = {"chain": chain.name, "group": chain.group}
     try:
         whole = neptune.compile(chain.build(depth or chain.depth), chain.template, target="interpret")

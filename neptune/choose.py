@@ -94,8 +94,9 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 def automatic(
     program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
 ) -> tuple[str, Schedule, tuple[Decision, ...]]:
-    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest; of those
-    whose tiles fit in registers, if there are any. With the reasons why the others were not taken. `fuel` as in `apply`.
+    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest; of
+    those whose tiles fit in registers, if there are any. With the reasons why the others were not taken; `fuel` as in
+    `apply`.
 
     Where typical sizes say that the rows alone leave most of a GPU idle, the one that also splits what they fold.
     """
