@@ -7,6 +7,7 @@ check, as a compilation would run it; the program without the mistake is accepte
 
 - *both models*: the field pair accuses, and the ordered rationals confirm it with the true maximum;
 - *field pair*, *ordered rationals* alone, or the *range of float32*, which sees what overflows;
+- *more draws*: accepted by the draws of a compilation, rejected by those of NEPTUNE_VERIFY=2;
 - *rounding errors*: equal in every exact model, and beyond the numeric criterion on hostile inputs.
 
 What none rejects is compared in float64 on many sizes (`bench.mutants_numbers`): *equal* where no element differs,
@@ -22,8 +23,9 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,17 @@ from neptune.verify.ranged import Ranged
 from neptune.versions import versions
 
 LEVELS = ("loops", "tiles")
-REJECTED = ("well-formedness", "both models", "field pair", "ordered rationals", Ranged.name, "rounding errors")
+REJECTED = (
+    "well-formedness",
+    "both models",
+    "field pair",
+    "ordered rationals",
+    Ranged.name,
+    "more draws",
+    "rounding errors",
+)
 OUTCOMES = (*REJECTED, "equal", "undecided", "missed")
+MORE_DRAWS = DRAWS[2]
 WIDTH = 180
 AnyProgram = Program | TileProgram
 
@@ -109,7 +120,10 @@ def _verdict(name: str, mutant: AnyProgram, draws: int) -> tuple[str, str]:
         return "both models" if both else report.model, str(report.counterexample)
     if report.verdict == "undecided":
         return "undecided", "; ".join(report.notes)
-    return in_numbers(name, mutant)
+    verdict, detail = in_numbers(name, mutant)
+    if verdict == "missed" and _checked(name, mutant, MORE_DRAWS, None).verdict == "rejected":
+        return "more draws", detail
+    return verdict, detail
 
 
 def _checked(name: str, program: AnyProgram, draws: int, shared: list[Shared] | None) -> ExactReport:
@@ -136,21 +150,38 @@ def _accepted(name: str, draws: int) -> tuple[Shared, ...]:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def run(
-    names: Sequence[str],
-    levels: Sequence[str],
-    seed: int,
-    per_kind: int | None,
-    draws: int,
-    kinds: Iterable[str] | None = None,
-) -> Iterator[Outcome]:
-    for name in names:
-        for level in levels:
-            for change in sample(mutants_of(CASES[name], level), seed, per_kind, kinds):
-                try:
-                    yield judge(name, level, change, draws)
-                except TooLarge as error:
-                    yield Outcome(name, level, change.kind, change.where, "undecided", str(error))
+@dataclass(frozen=True)
+class Settings:
+    """Which mutants are made, and how they are checked. `per_kind` None: all; `kinds` None: of every kind."""
+
+    levels: tuple[str, ...] = LEVELS
+    seed: int = 0
+    per_kind: int | None = 4
+    draws: int = DRAWS[1]
+    kinds: tuple[str, ...] | None = None
+
+
+def outcomes_of(settings: Settings, name: str) -> list[Outcome]:
+    """What became of the mutants of one operator."""
+    found: list[Outcome] = []
+    for level in settings.levels:
+        for change in sample(mutants_of(CASES[name], level), settings.seed, settings.per_kind, settings.kinds):
+            try:
+                found.append(judge(name, level, change, settings.draws))
+            except TooLarge as error:
+                found.append(Outcome(name, level, change.kind, change.where, "undecided", str(error)))
+    return found
+
+
+def run(names: Sequence[str], settings: Settings, jobs: int = 1) -> Iterator[Outcome]:
+    """The mutants of many operators, by as many processes as are wanted."""
+    if jobs == 1:
+        for name in names:
+            yield from outcomes_of(settings, name)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for found in pool.map(partial(outcomes_of, settings), names):
+            yield from found
 
 
 def table(outcomes: Sequence[Outcome], by: str = "operator") -> Table:
@@ -180,7 +211,7 @@ def _ratio(outcomes: Sequence[Outcome]) -> str:
     return f"{sum(o.verdict in REJECTED for o in mistakes)}/{len(mistakes)}" if mistakes else ""
 
 
-def as_json(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(outcomes: Sequence[Outcome], settings: Settings) -> dict[str, Any]:
     """Counts by operator, level, kind and verdict, and every mutant that was not rejected."""
     counts: dict[str, Any] = {}
     for o in outcomes:
@@ -188,7 +219,7 @@ def as_json(outcomes: Sequence[Outcome], settings: Mapping[str, Any]) -> dict[st
         row[o.verdict] = row.get(o.verdict, 0) + 1
     return {
         "versions": versions("numpy"),
-        **settings,
+        **asdict(settings),
         "mutants": len(outcomes),
         "by checker": {v: n for v in OUTCOMES if (n := sum(o.verdict == v for o in outcomes))},
         "seconds": round(sum(o.seconds for o in outcomes), 1),
@@ -206,12 +237,14 @@ def main() -> int:
     parser.add_argument("--named", action="store_true", help="only the kinds " + ", ".join(NAMED))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=DRAWS[1], help="instances that an exact check draws")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     console = Console(width=WIDTH)
     outcomes: list[Outcome] = []
-    per_kind = None if args.all else args.per_kind
-    for o in run(args.operator, args.level, args.seed, per_kind, args.draws, NAMED if args.named else None):
+    kinds = NAMED if args.named else None
+    settings = Settings(tuple(args.level), args.seed, None if args.all else args.per_kind, args.draws, kinds)
+    for o in run(args.operator, settings, args.jobs):
         outcomes.append(o)
         if o.verdict not in REJECTED:
             console.print(
@@ -220,7 +253,6 @@ def main() -> int:
     for shown in (table(outcomes), table(outcomes, by="kind"), matrix(outcomes)):
         console.print(shown)
     if args.json is not None:
-        settings = {"draws": args.draws, "seed": args.seed, "per kind": per_kind, "named": args.named}
         args.json.write_text(json.dumps(as_json(outcomes, settings), indent=1) + "\n")
     return int(any(o.verdict in ("missed", "undecided") for o in outcomes))
 

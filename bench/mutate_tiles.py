@@ -79,6 +79,7 @@ class _Scope:
     def __init__(self, kernel: TileKernel, program: TileProgram) -> None:
         numbers = numbers_of_parts(program)
         temporaries = {b.name for b in program.temporaries}
+        self.grid = {g.var for g in kernel.grid}
         self.parts = {g.var for g in kernel.grid if variables(g.extent) & numbers}
         stmts = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign)]
         self.locals: dict[tuple[tuple[str, ...], str], list[str]] = {}
@@ -126,6 +127,9 @@ def _sequence(body: Body, loops: tuple[str, ...], scope: _Scope) -> Iterator[Cha
     for k, s in enumerate(body):
         for change in _statement(s, loops, scope):
             yield replace(change, made=(*body[:k], *change.made, *body[k + 1 :]))
+        if loops and loops[-1] not in scope.grid and isinstance(s, Assign) and not isinstance(s.value, Full):
+            for change in _late(s, loops[-1]):
+                yield replace(change, made=(*body[:k], *change.made, *body[k + 1 :]))
     for k, (a, b) in enumerate(pairwise(body)):
         if _conflict(a, b):
             where = f"{_name(a)} after {_name(b)}"
@@ -196,8 +200,6 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
             yield Change("missing rescale" if repairs else "missing init" if start else "missing stage", s.name, ())
             for c in _changes(s.value, loops, scope, s.name):
                 yield Change(_role(c, s, scope), f"{s.name}: {c.where}", (replace(s, value=c.made),))
-            if loops and not start:
-                yield from _late(s, loops[-1])
         case StoreTile():
             yield Change("missing stage", s.buffer, ())
             for c in _changes(s.value, loops, scope, ""):

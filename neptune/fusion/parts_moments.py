@@ -8,8 +8,8 @@
                                      q_1[i]   += q_1_split[z, i] - δ·n_z
                                      q[i] = …, moved by what rounding left the mean off
 
-Whatever ρ_z is, moving a vector from it to the mean of the whole is what the vector's update law and its linearity prove
-(`fusion.prove_moments`). A part without elements has the mean 0 and nothing about it, and 0 elements are moved.
+Whatever ρ_z is, a vector is moved from it to the mean of the whole by its update law and its linearity, proved as for a
+rolling update (`fusion.prove_moments`). A part without elements has the mean 0, and 0 elements are moved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from neptune.fusion.emit_moments import moved_total
 from neptune.fusion.plan import Plan, count
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moments, Shift, moment, step
-from neptune.ir.expr import Const, Expr, Load, Select, binary, cast, maximum, rewrite, substitute, walk
+from neptune.ir.expr import Expr, Load, Select, binary, cast, maximum, rewrite, substitute, walk
 from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Definition

@@ -45,12 +45,12 @@ TILE_POOL, TILE_FRESH = 12, 4
 """Likewise for tile programs, whose cases take longer to find."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 4
+MORE = 6
 """How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
 STYLES = ("-inf", "ties")
-REPEATS, ENOUGH = 4, 48
+REPEATS, ENOUGH = 4, 24
 """Sizes are tried with that many sets of inputs at most, with two at least; no more once so many elements agreed."""
 RETRIES = 2
 MakeModel: TypeAlias = Callable[[int], Model]
@@ -167,11 +167,14 @@ class Pool:
             self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
     def take(self, rng: np.random.Generator, ease: int) -> Sizes:
-        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work."""
+        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work. What few of
+        the sizes at hand have counts more."""
         sizes = self._sizes.setdefault(ease, [])
         sizes += self._fresh(rng, ease, bool(sizes))
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
-        weights = [sum(RARE ** self.seen[case] for case in found) for found in cases]
+        common = Counter(case for found in cases for case in found)
+        values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
+        weights = [sum(map(values.__getitem__, found)) for found in cases]
         worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
         if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
             worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]

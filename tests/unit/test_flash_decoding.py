@@ -120,7 +120,7 @@ def test_heads_that_share_keys_are_rows(target: str) -> None:
             assert ((o.double() - want).norm() / want.norm()).item() < 6e-4
 
 
-@pytest.mark.parametrize("name", [n for n in CHAINS if n not in ("sum", "max", "min")])
+@pytest.mark.parametrize("name", ["log_sum_exp", "softmax", "normalised_linear", "scaled_linear", "cosine"])
 def test_other_chains(name: str) -> None:
     program = CHAINS[name][0]()
     k = neptune.compile(program, "flash_decoding", target="llvm", params={"BLOCK_M": 4, "BLOCK_N": 16})
