@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from neptune.fusion.emit_moments import moved_total
 from neptune.fusion.plan import Plan, count
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Moments, Shift, moment, step
-from neptune.ir.expr import Const, Expr, Load, Select, binary, cast, maximum, rewrite, substitute, walk
+from neptune.ir.expr import Expr, Load, Select, binary, cast, maximum, rewrite, substitute, walk
 from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Definition
