@@ -8,8 +8,8 @@
                                      q_1[i]   += q_1_split[z, i] - δ·n_z
                                      q[i] = …, moved by what rounding left the mean off
 
-Whatever ρ_z is, moving a vector from it to the mean of the whole is what the vector's update law and its linearity prove
-(`fusion.prove_moments`). A part without elements has the mean 0 and nothing about it, and 0 elements are moved.
+Whatever ρ_z is, a vector is moved from it to the mean of the whole by its update law and its linearity, proved as for a
+rolling update (`fusion.prove_moments`). A part without elements has the mean 0, and 0 elements are moved.
 """
 
 from __future__ import annotations

@@ -60,4 +60,4 @@ def test_no_named_mistake_is_missed(name: str) -> None:
 def test_tables_count_what_is_equal_apart() -> None:
     made = [Outcome("figure1", "loops", "dropped tile", "", v) for v in ("both models", "equal", "missed", "missed")]
     assert as_json(made, Settings())["by checker"] == {"both models": 1, "equal": 1, "missed": 2}
-    assert [list(column.cells)[0] for column in matrix(made).columns] == ["figure1", "1/3", "1/3", "1"]
+    assert [next(iter(column.cells)) for column in matrix(made).columns] == ["figure1", "1/3", "1/3", "1"]
