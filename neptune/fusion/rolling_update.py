@@ -26,7 +26,7 @@ from neptune.fusion.emit import emit
 from neptune.fusion.emit_moments import emit_moments
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
-from neptune.fusion.roles import Repair
+from neptune.fusion.roles import Query, Repair
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import loads
 from neptune.ir.printer import print_expr
@@ -38,7 +38,7 @@ def rolling_update(state: State, target: str, ref: Loop) -> State:
     """Fuse `target` under `ref` with a proved repair; raises FusionError with its reason otherwise."""
     state.path(target)
     p = plan(state, target, ref)
-    finite = _finite(state, p)
+    finite = finite_inputs(state, p.query, p.repair)
     if p.repair.moments is not None:
         state = emit_moments(state, p, p.repair.moments)
     else:
@@ -77,13 +77,13 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
     return bool(readers) and loop is not None and inside and not open_ones.intersection(readers)
 
 
-def _finite(state: State, p: Plan) -> tuple[str, ...]:
+def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]:
     """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf."""
-    if p.repair.moments is None:
+    if repair.moments is None:
         return ()
-    means = {pre.load.buffer for pre in p.query.predecessors}
-    shifted = {x.buffer for s in p.repair.moments.shifts for x in loads(s.value) if x.buffer in means}
-    multiplied = _inputs(state, {x.buffer for e in p.repair.moments.multiplied() for x in loads(e)})
+    means = {pre.load.buffer for pre in query.predecessors}
+    shifted = {x.buffer for s in repair.moments.shifts for x in loads(s.value) if x.buffer in means}
+    multiplied = _inputs(state, {x.buffer for e in repair.moments.multiplied() for x in loads(e)})
     return tuple(sorted(multiplied | _inputs(state, shifted)))
 
 

@@ -17,6 +17,7 @@ updates as the unsplit one would be, over the same tiles with the same masks, an
 The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
 h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
 folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
+Sums about a mean keep a vector per part (`neptune.fusion.parts_moments`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from neptune.fusion.parts_moments import unsuited
 from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
-from neptune.fusion.rolling_update import details
+from neptune.fusion.rolling_update import details, finite_inputs
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -68,7 +69,7 @@ def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[Stat
     for name in reductions:
         plans[name] = _plan(state, s, name, reductions, plans)
     fresh = Rewriter(state, s, plans).state()
-    notes = [_decision(s, n, plans[n].repair) for n in reductions]
+    notes = [_decision(s, plans[n], finite_inputs(state, plans[n].query, plans[n].repair)) for n in reductions]
     local = fresh.copies[PART_OF, ref.stage]
     return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
 
@@ -280,7 +281,7 @@ def _predecessor(
     return part_read(d.action, load, value, repaired)
 
 
-def _decision(s: Split, name: str, r: Repair) -> Decision:
-    verdict = "repaired on the right" if _repaired(r) else "combined"
+def _decision(s: Split, p: Plan, finite: tuple[str, ...]) -> Decision:
+    verdict = "repaired on the right" if _repaired(p.repair) else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
-    return Decision("split_k", name, verdict, what, details(r))
+    return Decision("split_k", p.target, verdict, what, details(p.repair, finite), finite)

@@ -110,12 +110,11 @@ def split_what_waits_for_the_whole():
 
 
 @case(FusionError)
-def split_moments_about_a_mean():
-    x = matrix("x")
-    s = per_row(lambda i, j: x[i, j], "s")
-    mean = N.astype("float32")
-    square = per_row(lambda i, j: (x[i, j] - s[i] / mean) * (x[i, j] - s[i] / mean), "square")
-    sch = Schedule(build(square, name="variance"))
+def split_what_is_about_a_weighted_mean():
+    x, w = matrix("x"), matrix("w")
+    s, weight = per_row(lambda i, j: te.abs(w[i, j]) * x[i, j], "s"), per_row(lambda i, j: te.abs(w[i, j]), "weight")
+    first = per_row(lambda i, j: (x[i, j] - s[i] / weight[i]) * w[i, j], "first")
+    sch = Schedule(build(first, inputs=[x, w], name="weighted"))
     sch.split_k(sch.loops("s")[-1], 4)
 
 
