@@ -47,6 +47,14 @@ sm_90: TF32 would round their operands.""",
 }
 
 
+REMARKS = {
+    "errors": """\
+Above the limit are these. The exponential of a GPU and of the interpreter is 2^(x·log₂ e), off by |x|·2⁻²⁴ where that of
+the CPU is exact: it shows in results of float32 that are single probabilities. Elsewhere it is one row.""",
+    "resources": "What spills with default tiles:",
+}
+
+
 def parts(rows: Sequence[Row]) -> Iterator[tuple[str, Columns]]:
     """The name and the cells of each table that there is something in."""
     whole = [r for r in rows if "outcome" in r]
@@ -78,10 +86,26 @@ def page(content: Mapping[str, Any]) -> str:
     lines = [INTRO]
     for name, (heads, cells) in parts(content["rows"]):
         lines += [f"## {name.capitalize()}", "", WHAT[name], ""]
-        lines += [_line(heads), "|---" * len(heads) + "|", *map(_line, cells), ""]
+        lines += [_line(heads), "|---" * len(heads) + "|", *map(_line, cells), "", *_remark(name, content["rows"])]
     e = content["environment"]
     versions = ", ".join(f"{n} {e[n]}" for n in ("torch", "triton", "apache-tvm", "numpy", "sympy") if e.get(n))
     return "\n".join([*lines, f"Made with {versions}, Python {e['python']}.", ""])
+
+
+def _remark(name: str, rows: Sequence[Row]) -> list[str]:
+    """What is not as it should be, from the rows themselves."""
+    found: list[str] = []
+    if name == "errors":
+        above = [(r["chain"], f, s) for r in rows for f, s in r["errors"]["families"].items() if s["of limit"] > 1]
+        found = [
+            f"- {chain}, {family} ({s['target']}): {s['error total']:.2e} in all where the unfused expression has "
+            f"{s['unfused total']:.2e}, {s['error row']:.2e} in the worst row where it has {s['unfused row']:.2e}"
+            for chain, family, s in above
+        ]
+    if name == "resources":
+        spilled = [(r["chain"], t, k) for r in rows for t, of in r["resources"]["targets"].items() for k in of]
+        found = [f"- {c}: {k['spill_bytes']} bytes on {SHORT.get(t, t)}" for c, t, k in spilled if k["spill_bytes"]]
+    return [f"{REMARKS[name]}", "", *found, ""] if found else []
 
 
 def _line(cells: Sequence[str]) -> str:

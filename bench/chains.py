@@ -65,7 +65,7 @@ def outcome(kernel: neptune.Kernel) -> Outcome:
     e, facts = kernel.explain(json=True), kernel.facts
     repairs, refused = {}, {}
     for d in e["decisions"]:
-        if d["kind"] == "template" and d["verdict"] == "does not apply":
+        if d["kind"] == "template" and d["verdict"] in ("does not apply", "too large tiles"):
             refused[d["subject"]] = " ".join(x.strip() for x in d["reason"].splitlines()[:2])
         elif d["kind"] in REPAIRS and d["verdict"] != "fused":
             how = [x for x in d["details"] if HOW.match(x)]
@@ -86,15 +86,13 @@ def compiled(program: neptune.Program, template: str | None = None) -> neptune.K
     """By a template, or the automatic choice, with tiles so small that every loop has a first, a clean and a last one,
     and an axis that is split several parts."""
     if template is None:
-        template, schedule, _ = automatic(program)
-        # What is compiled makes the choice again, and says why.
-        chosen = None
+        _, schedule, _ = automatic(program)
     else:
-        schedule, chosen = neptune.Schedule(program), template
+        schedule = neptune.Schedule(program)
         named(template)[1](schedule)
     small = {t.name: TILE for t in schedule.program.tunables if t.covers is None}
     small |= {s.name: PARTS for s in schedule.program.scalars if s.upto is not None}
-    return neptune.compile(program, chosen, target="interpret", params=small)
+    return neptune.compile(program, template, target="interpret", params=small)
 
 
 # --- all of one chain ------------------------------------------------------------------------------
@@ -108,22 +106,25 @@ def measure(
     rows: int = ROWS,
     cols: int = COLS,
 ) -> dict[str, Any]:
-    """The row of a chain; `{"refused": reason}` where no template takes it. Without targets no errors are measured."""
-    program = chain.build(DEPTH)
+    """The row of a chain; `{"refused": reason}` where no template takes it.
+
+    Errors are those of the same template with small tiles; without targets none are measured."""
     row: dict[str, Any] = {"chain": chain.name, "group": chain.group}
     try:
-        kernel = compiled(program, chain.template)
+        whole = neptune.compile(chain.build(depth or chain.depth), chain.template, target="interpret")
     except NeptuneError as error:
         return {**row, "refused": str(error)}
-    row["outcome"] = asdict(outcome(kernel))
+    made = outcome(whole)
+    row["outcome"] = asdict(made)
     if targets:
+        program = chain.build(DEPTH)
+        small = compiled(program, made.template)
         by, plainly = unfused(program, rows, cols)
-        found = list(samples(chain, program, {t: kernel.for_target(t) for t in targets}, rows, cols, plainly=plainly))
+        found = list(samples(chain, program, {t: small.for_target(t) for t in targets}, rows, cols, plainly=plainly))
         row["errors"] = {"rows": rows, "cols": cols, "targets": [*targets], "unfused by": by, **_errors(found)}
     if offline:
-        deep = neptune.compile(chain.build(depth or chain.depth), chain.template, target="interpret")
-        found_there = {t: _resources(deep, t) for t in offline}
-        row["resources"] = {"depth": depth or chain.depth, "params": deep.params, "targets": found_there}
+        found_there = {t: _resources(whole, t) for t in offline}
+        row["resources"] = {"depth": depth or chain.depth, "params": whole.params, "targets": found_there}
     return row
 
 

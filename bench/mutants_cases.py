@@ -74,6 +74,7 @@ CASES: dict[str, Case] = {
     ),
     "decode_split_gqa": Case(partial(operator, "decode_gqa", heads=4, kv_heads=2, depth=DEPTH), "flash_decoding"),
     "decode_split_lengths": Case(_with_lengths, "flash_decoding"),
+    "variance_split": Case(partial(next(c for c in ROW_CHAINS if c.name == "variance").build, DEPTH), "flash_decoding"),
     "packed_gqa": Case(
         partial(operator, "prefill_gqa", heads=6, kv_heads=2, depth=DEPTH, lse=True),
         flash_attention.with_choices(packed=True),

@@ -20,7 +20,7 @@ from neptune.runtime.modules import parameters
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Template
-from neptune.tile.fit import params
+from neptune.tile.fit import fits, params
 from neptune.tile.pipeline import lower
 
 AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
@@ -94,8 +94,9 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 def automatic(
     program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
 ) -> tuple[str, Schedule, tuple[Decision, ...]]:
-    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest;
-    with the reasons why the others were not taken. `fuel` as in `apply`.
+    """The first shipped template that makes one kernel without temporaries, else the one that makes the fewest; of
+    those whose tiles fit in registers, if there are any. With the reasons why the others were not taken; `fuel` as in
+    `apply`.
 
     Where typical sizes say that the rows alone leave most of a GPU idle, the one that also splits what they fold.
     """
@@ -106,30 +107,32 @@ def automatic(
             return SPLITS, sch, (decision, *spent_there)
         passed.append(decision)
     spent: dict[str, tuple[Decision, ...]] = {}
-    found: list[tuple[int, int, int, str, Schedule]] = []
+    found: list[tuple[bool, int, int, int, str, Schedule]] = []
     for rank, name in enumerate(n for n in AUTOMATIC if n in shipped_templates()):
         sch = Schedule(program)
         try:
             spent[name] = apply(shipped_template(name), sch, fuel)
             check_settled(sch.program)
             # The last one serves every program.
-            facts = read_facts(lower(sch.program, relaxed=name == AUTOMATIC[-1]))
+            tiles = lower(sch.program, relaxed=name == AUTOMATIC[-1])
+            facts, spills = read_facts(tiles), not fits(tiles)
         except NeptuneError as error:
             passed.append(Decision("template", name, "does not apply", str(error)))
             continue
         kernels, temporaries = len(facts.kernels), len(facts.temporaries)
-        found.append((temporaries, kernels, rank, name, sch))
-        if (temporaries, kernels) == (0, 1):
+        found.append((spills, temporaries, kernels, rank, name, sch))
+        if (spills, temporaries, kernels) == (False, 0, 1):
             break
         through = f"{kernels} kernels through {', '.join(facts.temporaries) or 'no temporaries'}"
-        passed.append(Decision("template", name, "not fused to one kernel", through))
+        wrong = ("too large tiles", "they do not fit in registers") if spills else ("not fused to one kernel", through)
+        passed.append(Decision("template", name, *wrong))
     if not found:
         raise ScheduleError(
             f"choose a template for `{program.name}`",
             "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
             legal=("template=<a function over a Schedule>", *shipped_templates()),
         )
-    temporaries, kernels, _, name, sch = min(found, key=lambda x: x[:3])
+    _, temporaries, kernels, _, name, sch = min(found, key=lambda x: x[:4])
     why = "the first that makes one kernel" if (temporaries, kernels) == (0, 1) else "the fewest temporaries"
     decisions = (*passed, Decision("template", name, "chosen", why), *spent[name])
     for d in decisions:

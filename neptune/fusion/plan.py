@@ -70,8 +70,8 @@ class Plan:
 
 
 KEPT = "about the mean of a part"
-"""The kind of entry in `State.copies` for a stage whose result others move, so that it stays about the mean that it has:
-the first accumulator of its vector."""
+"""The kind of entry in `State.copies` for a stage whose result others move, and that must stay about the mean that it
+has; to the first accumulator of its vector."""
 
 
 def request(target: str, ref: Loop) -> str:

@@ -16,6 +16,7 @@ from neptune.templates.roles import (
     before_the_chain,
     behind_the_chain,
     chain,
+    elementwise_kernels,
     group_loop,
     pack_rows,
     spread,
@@ -48,4 +49,5 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
     behind_the_chain(sch, parts, i0)
+    elementwise_kernels(sch, parts, block_m, block_n)
     sch.partition(j0)

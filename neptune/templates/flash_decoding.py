@@ -16,7 +16,16 @@ from neptune.ir.program import Update
 from neptune.schedule.alignment import Axis
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
-from neptune.templates.roles import Chain, before_the_chain, chain, group_loop, pack_rows, reaches, spread
+from neptune.templates.roles import (
+    Chain,
+    before_the_chain,
+    chain,
+    elementwise_kernels,
+    group_loop,
+    pack_rows,
+    reaches,
+    spread,
+)
 
 NAME = "flash_decoding"
 
@@ -36,7 +45,7 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
     part = sch.split_k(sch.loop_of(first, axis), "NUM_SPLITS", block_n)
     j0 = _parts(sch, chain(sch, NAME, over=(part.stage, axis)), block_m, block_n)
     _combine(sch, whole, part)
-    _elementwise(sch, whole, block_m, block_n)
+    elementwise_kernels(sch, whole, block_m, block_n)
     # A result that more than this must be computed for stays with the kernel that combines the parts.
     with suppress(FusionError, ScheduleError):
         sch.write_directly(part)
@@ -120,15 +129,3 @@ def _joins(primitive: Callable[[str, Loop], None], stage: str, loop: Loop) -> bo
     except (FusionError, ScheduleError):
         return False
     return True
-
-
-def _elementwise(sch: Schedule, whole: Chain, block_m: Var, block_n: Var) -> None:
-    """A kernel for each result that runs over the whole axis again."""
-    outputs = {b.name for b in sch.program.outputs}
-    for stage in (s for s in whole.elementwise if s not in outputs):
-        sch.inline(stage)
-    for stage in (s for s in whole.elementwise if s in outputs):
-        fused, row = (whole.first, whole.fused_axis), (whole.first, whole.row_axis)
-        axes = [whole.axes.of(stage, a) for a in (row, fused)]
-        i0, j0, *_ = sch.tile([sch.loop_of(stage, a or "") for a in axes], [block_m, block_n])
-        spread(sch, stage, i0, j0)

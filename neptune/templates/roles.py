@@ -261,3 +261,15 @@ def behind_the_chain(sch: Schedule, parts: Chain, tile: Loop) -> None:
     for stage in parts.epilogue:
         if stage in sch.stages:
             sch.fuse_at(stage, tile)
+
+
+def elementwise_kernels(sch: Schedule, parts: Chain, block_m: Var, block_n: Var) -> None:
+    """A kernel for each result that runs over the fused axis again; the steps towards it are computed there as well."""
+    outputs = {b.name for b in sch.program.outputs}
+    for stage in (s for s in parts.elementwise if s not in outputs):
+        sch.inline(stage)
+    for stage in (s for s in parts.elementwise if s in outputs):
+        fused, row = (parts.first, parts.fused_axis), (parts.first, parts.row_axis)
+        axes = [parts.axes.of(stage, a) for a in (row, fused)]
+        i0, j0, *_ = sch.tile([sch.loop_of(stage, a or "") for a in axes], [block_m, block_n])
+        spread(sch, stage, i0, j0)

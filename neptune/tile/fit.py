@@ -39,6 +39,8 @@ from neptune.tile.passes.util import Block, bound_reads, reads
 WARPS, MATRIX_WARPS, MOST_WARPS = 4, 8, 16
 """Warps of a program; with products on the matrix unit, which wants two warp groups on Hopper, and two rows of warps
 elsewhere; and where nothing else helps."""
+MATRIX_ROWS = 16
+"""Rows that a warp of a matrix unit works on at one time."""
 STAGES = 2
 THREADS = 32
 """Of a warp; gfx9 has 64, and as many more registers."""
@@ -73,6 +75,12 @@ def _params(program: TileProgram, fixed: tuple[tuple[str, int], ...]) -> dict[st
     return values
 
 
+def fits(program: TileProgram) -> bool:
+    """Whether all tiles stay in registers with default values; one that covers a size is taken to be TYPICAL long."""
+    values = {**{t.name: TYPICAL for t in program.tunables if t.covers is not None}, **params(program)}
+    return all(registers(k, values) <= BUDGET for k in program.kernels)
+
+
 def dots(kernel: TileKernel) -> Iterator[Dot]:
     """The matrix products of a kernel."""
     roots = (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s))
@@ -83,12 +91,15 @@ def _shortened(
     kernel: TileKernel, candidates: Mapping[str, tuple[int, ...]], values: Mapping[str, int]
 ) -> dict[str, int]:
     """The longest tile of a kernel, the last one of equals, with its next smaller candidate; nothing where all are
-    short."""
+    short. As long as others can be, rows that give each warp of a matrix unit its own are not shortened."""
     mine = {e.name for _, e in kernel.axes if isinstance(e, Var)}
     shorter = {
         n: max(c for c in of if c < values[n]) for n, of in candidates.items() if n in mine and min(of) < values[n]
     }
-    name = max(reversed(shorter), key=lambda n: values[n], default=None)
+    extents = dict(kernel.axes)
+    rows = {e.name for d in dots(kernel) if d.a.dtype != "float32" and isinstance(e := extents[d.a.dims[0]], Var)}
+    spared = {n for n in rows if n in shorter and values[n] <= MATRIX_ROWS * values["num_warps"]}
+    name = max(reversed([n for n in shorter if n not in spared] or [*shorter]), key=lambda n: values[n], default=None)
     return {} if name is None else {name: shorter[name]}
 
 

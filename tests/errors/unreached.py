@@ -6,7 +6,7 @@ knowing its callers. An entry that is reached, or whose code is gone, fails the 
 
 UNREACHED: dict[str, str] = {
     "frontend/tvmscript.py:_Importer.pair#2": "what `updates` lets through has old values and new ones",
-    "fusion/split_k.py:_check_local#1": "the solver finds no bound for what reads a result of which part is deferred",
+    "fusion/split_k.py:_check_local#2": "the solver finds no bound for what reads a result of which part is deferred",
     "schedule/compute_at.py:_check_reads#1": "what its readers read is complete there, unless a fusion owes a repair",
     "tile/localize.py:_extent#1": "the verifier refuses programs in which a tile of unknown extent is private",
     "tile/stage.py:StageTranslator.store#1": "the verifier refuses stages that write one element several times",

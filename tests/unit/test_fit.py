@@ -7,15 +7,18 @@ from collections.abc import Mapping
 import pytest
 
 import neptune
+from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
 from neptune import Program, Schedule
+from neptune.choose import automatic
 from neptune.codegen.triton import generate
 from neptune.ir.expr import Const, Var
 from neptune.ir.program import Buffer, Tunable
 from neptune.ops.attention import operator
 from neptune.params import resolve_params
 from neptune.templates.flash_attention import flash_attention
-from neptune.tile.fit import BESIDE, BUDGET, THREADS, dots, params, registers
+from neptune.templates.softmax_row import softmax_row
+from neptune.tile.fit import BESIDE, BUDGET, THREADS, dots, fits, params, registers
 from neptune.tile.ir import Assign, LoadTile, TileKernel, TileProgram, TStmt
 from neptune.tile.pipeline import lower
 from tests.kernels import N, fold, full, loop, map_, put, row, tile
@@ -119,6 +122,21 @@ def test_attention_keeps_the_tiles_that_were_measured(depth: int) -> None:
     assert params(made) == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
     # The launch function of the module has the same ones.
     assert "BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2)" in generate(made)
+
+
+def test_each_warp_of_a_matrix_unit_keeps_rows_of_its_own() -> None:
+    (chain,) = [c for c in ATTENTION if c.name == "differential_attention"]
+    values = params(lowered(chain.build(64)))
+    assert (values["BLOCK_M"], values["BLOCK_N"], values["num_warps"]) == (128, 32, 8)
+
+
+def test_what_cannot_fit_is_chosen_last() -> None:
+    """A whole row of distances in many dimensions; a loop over parts of it takes one kernel more."""
+    names = [automatic(CHAINS["gaussian_mixture"].build(depth))[0] for depth in (16, 64)]
+    assert names == ["softmax_row", "flash_attention"]
+    row = Schedule(CHAINS["gaussian_mixture"].build(64))
+    softmax_row(row)
+    assert not fits(lower(row.program)) and fits(lowered(CHAINS["gaussian_mixture"].build(64)))
 
 
 @pytest.mark.parametrize(
