@@ -118,13 +118,13 @@ def _powers(x: torch.Tensor) -> Outputs:
 
 
 def performers() -> Program:
-    """The paper's three patterns."""
+    """The paper's three patterns, with what it calls β·c2 >= 0 as in Performers, where it is half a square."""
     x, w, u = (_matrix(n) for n in "xwu")
     m, _, l = _softmax(x)  # noqa: E741
     outputs = [
-        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * w[i, j]), "g1"),
-        _row(lambda i, j: ALPHA * u[i, j] * exp(x[i, j] - m[i] - BETA * w[i, j]), "g2"),
-        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * w[i, j] * u[i, j]) / l[i], "g3"),
+        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * w[i, j] * w[i, j]), "g1"),
+        _row(lambda i, j: ALPHA * u[i, j] * exp(x[i, j] - m[i] - BETA * w[i, j] * w[i, j]), "g2"),
+        _row(lambda i, j: ALPHA * exp(x[i, j] - m[i] - BETA * te.abs(w[i, j] * u[i, j])) / l[i], "g3"),
     ]
     return build(outputs, inputs=[x, w, u], name="performers")
 
@@ -132,8 +132,8 @@ def performers() -> Program:
 def _performers(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> Outputs:
     m = x.amax(-1, True)
     l = torch.exp(x - m).sum(-1, True)  # noqa: E741
-    score = torch.exp(x - m - BETA * w)
-    third = torch.exp(x - m - BETA * w * u) / l
+    score = torch.exp(x - m - BETA * w * w)
+    third = torch.exp(x - m - BETA * (w * u).abs()) / l
     return [(ALPHA * score).sum(-1), (ALPHA * u * score).sum(-1), (ALPHA * third).sum(-1)]
 
 

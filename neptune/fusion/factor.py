@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from neptune.fusion.guards import guard
 from neptune.fusion.linear import additive, is_log, without
 from neptune.fusion.prove import assume, cancels, magnitude, sign, times
 from neptune.fusion.roles import Predecessor, Problem, Roles, Split, Term
@@ -29,7 +30,6 @@ from neptune.ir.expr import (
     binary,
     cast,
     conjuncts,
-    logical_and,
     op,
     rewrite,
     select,
@@ -39,6 +39,9 @@ from neptune.ir.printer import print_expr
 
 # The direction an accumulator moves makes exp of a term with this sign shrink.
 SHRINKS = {"max": "-", "min": "+"}
+
+LARGEST_CONSTANT = 64.0
+"""What a constant may add to an exponent: exp of it leaves float32 room for any sum."""
 
 _MOMENTS = "r is added to what is folded: no factor of it depends on r alone"
 
@@ -75,29 +78,6 @@ def _is(e: Expr, value: float) -> bool:
 
 def _mul(a: Expr, b: Expr) -> Expr:
     return b if _is(a, 1) else a if _is(b, 1) else binary("mul", a, b)
-
-
-def guard(phi: Expr, roles: Roles) -> Expr | None:
-    """`phi`, but 0 where it is undefined; None where no simple test says when that is.
-
-    A φ taken out of `select(mask, x / l, 0)` is applied even if the mask was false throughout and l = 0,
-    where the original is 0: 1 / l becomes `select(l != 0, 1 / l, 0)`.
-    """
-    tests: list[Expr] = []
-    for x in walk(phi):
-        if not isinstance(x, Op) or not roles.reads(x):
-            continue
-        zero = Const(0.0, x.dtype)
-        known = sign(x.args[-1], roles, empty=True)
-        if x.name == "div" and roles.reads(x.args[1]) and known not in ("+", "-"):
-            tests.append(binary("ne", x.args[1], zero))
-        elif (x.name in ("rsqrt", "log", "log2") and known != "+") or (x.name == "pow" and roles.reads(x.args[0])):
-            tests.append(binary("gt", x.args[0], zero))
-        elif x.name == "sqrt" and known not in ("+", "0+"):
-            tests.append(binary("ge", x.args[0], zero))
-        elif x.name in ("exp", "exp2") and not any(isinstance(y, Op) and y.name in ("log", "log2") for y in walk(x)):
-            return None
-    return phi if not tests else select(logical_and(*dict.fromkeys(tests)), phi, 0)
 
 
 @dataclass
@@ -304,15 +284,18 @@ class Splitter:
         values = {t.load: self._predecessor(t.load).value for t in terms}
         known = {r: assume(v, self.predicates) for r, v in values.items() if v is not None}
         assert isinstance(psi, Op)
-        rest = cancels(assume(psi.args[0], self.predicates), known) if len(known) == len(values) > 0 else None
+        exponent = assume(psi.args[0], self.predicates)
+        rest = cancels(exponent, known, self.roles) if len(known) == len(values) > 0 else None
         if rest is None:
             held = f"what {names} folds in does not bound it" if names else "no max or min bounds it"
             return f"the exponent of {e.name} may overflow at an intermediate value: {held}"
+        left = " + ".join((*rest.atoms, *([f"{rest.constant:g}"] if rest.constant else [])))
+        if not rest.falls or rest.constant > LARGEST_CONSTANT:
+            return f"{names} leaves {left} in the exponent of {e.name}, which may overflow at an intermediate value"
         if not rest.atoms and all(
             coefficient(t, self.roles) == SHRINKS[self._predecessor(t.load).reducer] for t in terms
         ):
             self.bounds[psi] = math.exp(min(rest.constant * (1.0 if e.name == "exp" else math.log(2)), 700.0))
-        left = " + ".join((*rest.atoms, *([f"{rest.constant:g}"] if rest.constant else [])))
         self.ranges.append(
             f"{names} bounds what it folds in: {print_expr(psi)} <= {f'{e.name}({left})' if left else '1'}"
         )

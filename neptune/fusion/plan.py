@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from neptune.errors import FusionError, InternalError, ScheduleError
-from neptune.fusion.factor import guard
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
+from neptune.fusion.guards import guard
 from neptune.fusion.infinite import START, bounded, contribution, record, starts_infinite, unclamped, with_previous
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous

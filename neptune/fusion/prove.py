@@ -18,7 +18,7 @@ from typing import Any
 
 from neptune.fusion.roles import ObligationRecord, Roles
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, cast, conjuncts, rewrite
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, cast, conjuncts, rewrite, walk
 from neptune.ir.printer import print_expr
 
 # --- signs -------------------------------------------------------------------------------------
@@ -177,10 +177,14 @@ Monomials = dict[tuple[str, ...], Fraction]
 
 @dataclass(frozen=True)
 class Rest:
-    """What an exponent comes to at most: a constant plus atoms (as text)."""
+    """What an exponent comes to at most: a constant plus atoms (as text), `falls` where none of these can raise it.
+
+    An atom may raise it for one element and not for another, unless it is the same for all or never positive.
+    """
 
     constant: float
     atoms: tuple[str, ...]
+    falls: bool
 
 
 def _linear(e: Expr) -> Monomials:
@@ -213,7 +217,7 @@ def _linear(e: Expr) -> Monomials:
             return {(print_expr(e),): Fraction(1)}
 
 
-def cancels(exponent: Expr, contributions: Mapping[Load, Expr]) -> Rest | None:
+def cancels(exponent: Expr, contributions: Mapping[Load, Expr], roles: Roles) -> Rest | None:
     """With r ≥ its contribution, `exponent` is at most what is left when r is replaced by it.
 
     Returns that rest where the contributions cancel, None where they do not: then nothing keeps exp of
@@ -228,19 +232,38 @@ def cancels(exponent: Expr, contributions: Mapping[Load, Expr]) -> Rest | None:
 
         return rewrite(exponent, swap)
 
-    rest, alone = _linear(put(zero=False)), _linear(put(zero=True))
+    bound = put(zero=False)
+    rest, alone = _linear(bound), _linear(put(zero=True))
     if any(alone.get(k) != v for k, v in rest.items() if k != ()):
         return None
     atoms = [k for k in rest if k != ()]
     # Where a contribution holds no atom of its own, nothing was cancelled and nothing is shown.
-    return (
-        None
-        if len(atoms) == len([k for k in alone if k != ()])
-        else Rest(
-            float(rest.get((), Fraction(0))),
-            tuple(f"{'' if rest[k] == 1 else f'{float(rest[k]):g}*'}{'*'.join(k)}" for k in atoms),
-        )
+    if len(atoms) == len([k for k in alone if k != ()]):
+        return None
+    named = _atoms(bound)
+    return Rest(
+        float(rest.get((), Fraction(0))),
+        tuple(f"{'' if rest[k] == 1 else f'{float(rest[k]):g}*'}{'*'.join(k)}" for k in atoms),
+        all(_raises_nothing(tuple(named[a] for a in k), rest[k], roles) for k in atoms),
     )
+
+
+def _atoms(e: Expr) -> dict[str, Expr]:
+    """What the atoms of `_linear` stand for, up to an inverse, which has the same sign."""
+    named = {print_expr(x): x for x in walk(e)}
+    return named | {
+        f"1 / {print_expr(x.args[1], 7)}": x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div"
+    }
+
+
+def _raises_nothing(factors: tuple[Expr, ...], by: Fraction, roles: Roles) -> bool:
+    """Whether a monomial is the same for every element, or never positive."""
+    if not any(roles.varies(x) for x in factors):
+        return True
+    of: str | None = "+" if by > 0 else "-"
+    for x in dict.fromkeys(factors):
+        of = times(of, "0+" if factors.count(x) % 2 == 0 else sign(x, roles))
+    return of in ("-", "0-", "0")
 
 
 def assume(e: Expr, predicates: tuple[Expr, ...]) -> Expr:

@@ -37,7 +37,7 @@ from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Ter
 from neptune.fusion.scales import scale_degree
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Expr, Load, Op, Var, binary, cast, op, walk
+from neptune.ir.expr import Expr, Load, Op, Select, Var, binary, cast, op, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
 
@@ -239,10 +239,20 @@ def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
         )
         return (text + "first, and the kernel the one that comes first before rounding",)
+    if found.deferred_op in ("add", "apply") and _regrouped(query, found.body):
+        return (f"{print_expr(found.body)}, which the expression does not compute, is not rounded more than that is",)
     if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
         return ()
     text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"
     return (text,)
+
+
+def _regrouped(query: Query, body: Expr) -> bool:
+    """Whether what is folded gathers values that the expression never adds or multiplies as they are."""
+    inner = body.then if isinstance(body, Select) else body
+    inner = inner.args[0] if isinstance(inner, Op) and inner.name == "neg" else inner
+    gathered = [name for _, name in symbols_of(query.value, query.roles).names if name.startswith("c")]
+    return len(gathered) > 1 and inner not in walk(query.value)
 
 
 def _directions(roles: Roles, rolls: tuple[Term, ...]) -> list[Problem]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from neptune.fusion.factor import Splitter, guard, split_sum
+from neptune.fusion.factor import Splitter, split_sum
+from neptune.fusion.guards import guard
 from neptune.fusion.repair import defer
 from neptune.fusion.roles import Predecessor, Roles, previous
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select

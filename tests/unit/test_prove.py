@@ -13,6 +13,7 @@ from neptune.ir.expr import Const, Expr, Load, Var, cast, maximum, op, select
 ROW, COL = Var("i"), Var("j")
 S, M, L = Load("s", (ROW, COL), "float32"), Load("m", (ROW,), "float32"), Load("l", (ROW,), "float32")
 ROLES = Roles((Predecessor(M, "max", op("abs", S)), Predecessor(L, "sum", op("exp", S))), frozenset({"j"}))
+BIAS = Load("bias", (COL,), "float32")
 C, R, R1 = Var("c", "float32"), Var("r", "float32"), Var("r'", "float32")
 
 
@@ -55,14 +56,31 @@ def test_magnitude() -> None:
 
 
 def test_cancels() -> None:
-    value = S * 0.1 + Load("bias", (COL,), "float32")
-    rest = cancels((value - M) * 0.3, {M: value})
+    value = S * 0.1 + BIAS
+    rest = cancels((value - M) * 0.3, {M: value}, ROLES)
     assert rest is not None and (rest.atoms, rest.constant) == ((), 0.0)
-    rest = cancels(value - M - L * 2.0 + 1.5, {M: value})
+    rest = cancels(value - M - L * 2.0 + 1.5, {M: value}, ROLES)
     assert rest is not None and (rest.atoms, rest.constant) == (("-2*l[i]",), 1.5)
-    assert cancels(value * 2.0 - M, {M: value}) is None
-    assert cancels(L - M, {M: value}) is None
-    assert cancels(S - M, {M: cast(cast(S, "float16"), "float32")}) is not None
+    assert cancels(value * 2.0 - M, {M: value}, ROLES) is None
+    assert cancels(L - M, {M: value}, ROLES) is None
+    assert cancels(S - M, {M: cast(cast(S, "float16"), "float32")}, ROLES) is not None
+
+
+@pytest.mark.parametrize(
+    ("left", "falls"),
+    [
+        (-(BIAS * BIAS), True),
+        (op("abs", BIAS) * -0.5, True),
+        (op("abs", BIAS) / (Const(-1.0, "float32") - op("exp", BIAS)), True),
+        (-(BIAS * BIAS * BIAS), False),
+        (BIAS, False),
+        # The same for every element: the largest one has it too.
+        (Load("row", (ROW,), "float32"), True),
+    ],
+)
+def test_what_an_exponent_keeps_must_not_raise_it(left: Expr, falls: bool) -> None:
+    rest = cancels(S - M + left, {M: S}, ROLES)
+    assert rest is not None and rest.falls == falls
 
 
 def test_assume_decides_choices() -> None:
