@@ -4,7 +4,8 @@ A mistake shows only where its case occurs: a rescale in the last piece of a loo
 empty, a mask that is off by one needs an index on its edge. The *cases* of a program at given sizes are
 
 - how often each loop runs (never, once, twice, more), together with the loops and conditions that follow it;
-- for each part of a condition (guard, mask, choice): that it alone decides, and the edges of its comparison.
+- for each part of a condition (guard, mask, choice): that it alone decides, and the edges of its comparison;
+- where in the loops around it that is: in the only iteration, the first, the second, or a later one.
 
 What depends on data (conditions on floats, bounds that are loaded) has no cases here.
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Expr, Op, Select, conjuncts, loads, variables
+from neptune.ir.expr import OPS, Const, Expr, Op, Select, conjuncts, loads, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
 from neptune.ir.program import walk as walk_stmt
@@ -42,18 +43,16 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.ir import Scalar as TileScalar
-from neptune.verify.domains import Array, EvaluationError
+from neptune.verify.conditions import MANY, Conditions, divisions, place_of
+from neptune.verify.domains import EvaluationError
 from neptune.verify.expressions import Evaluator, both
 from neptune.verify.floats import Float64
 from neptune.verify.loops import Axis, Lanes, Loops
-from neptune.verify.memory import Mask, Memory
+from neptune.verify.memory import Memory
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.tiles import Tiles
 
 AnyProgram = Program | TileProgram
-MANY = 3
-"""Loops that run this often or more are alike."""
-EDGE = (-1, 0, 1)
 LANES = 1 << 19
 """Nests of more iterations are left out."""
 TOGETHER = 64
@@ -161,56 +160,12 @@ def _deciding(body: Stmt) -> frozenset[str]:
     return frozenset[str]().union(*map(variables, exprs))
 
 
-class _Conditions:
-    """What the parts of a condition decide, in the active lanes, by the position of the sizes: the last axis."""
-
-    def __init__(self) -> None:
-        self.found: dict[Hashable, Array] = {}
-        self.sizes = 1
-
-    def see(self, case: Hashable, where: Any) -> None:
-        """Record a case at the sizes where some lane has it."""
-        lanes = np.asarray(where)
-        here = lanes.reshape(-1, lanes.shape[-1]).any(0) if lanes.ndim else lanes
-        if here.any():
-            self.found[case] = self.found.get(case, np.zeros(self.sizes, bool)) | here
-
-    def parts(self, key: Hashable, truths: Sequence[Any], distances: Sequence[Any], mask: Mask) -> None:
-        """Record: all parts hold; one alone does not; how far the sides of its comparison are apart then."""
-        for k, (truth, distance) in enumerate(zip(truths, distances, strict=True)):
-            others = np.asarray(True) if mask is None else mask
-            for m, t in enumerate(truths):
-                others = others & t if m != k else others
-            self.see((key, k, "holds"), others & truth)
-            self.see((key, k, "decides"), others & np.logical_not(truth))
-            if distance is not None:
-                for edge in EDGE:
-                    self.see((key, k, edge), others & (distance == edge))
-                for side in (-MANY, MANY):
-                    self.see((key, k, "far", side), others & (distance * np.sign(side) >= MANY))
-
-    def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
-        """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither. For a b of
-        1 it is all of that at once, and shows nothing."""
-        left, several = np.mod(a, np.maximum(b, 1)), np.greater(b, 1)
-        sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
-        for side, holds in {"one": True, **sides}.items():
-            here = holds & several if side in sides else np.logical_not(several)
-            self.see((key, side), here if mask is None else here & mask)
-
-
-def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
-    """Numerators and divisors in the bounds of a loop."""
-    found = [x.args for e in (s.lo, s.hi) for x in walk_expr(e) if isinstance(x, Op) and x.name == "floordiv"]
-    return list(dict.fromkeys((a, b) for a, b in found))
-
-
-class _LoopCases(Loops, _Conditions):
+class _LoopCases(Loops, Conditions):
     """The cases of a Program: its statements run without their stores."""
 
     def __init__(self, memory: Memory) -> None:
         Loops.__init__(self, memory, Evaluator(memory))
-        _Conditions.__init__(self)
+        Conditions.__init__(self)
         self._conditions: dict[int, list[list[Expr]]] = {}
         self._bounds: dict[int, list[tuple[Expr, Expr]]] = {}
         self._used: frozenset[str] = frozenset()
@@ -244,7 +199,10 @@ class _LoopCases(Loops, _Conditions):
             return
         start, stop = int(np.min(lo)), int(np.max(hi))
         if start < stop and at.size * (stop - start) <= LANES:
-            self._iterate(loop, at.push(Axis(loop.var, stop - start, False), start), lo, hi)
+            inside = at.push(Axis(loop.var, stop - start, False), start)
+            if not isinstance(loop.hi, Const) and any(isinstance(s, For) for s in walk_stmt(loop.body)):
+                inside.env["#" + loop.var] = place_of(inside.env[loop.var] - lo, hi - lo)
+            self._iterate(loop, inside, lo, hi)
 
     def _together(self, stmts: tuple[Stmt, ...], at: Lanes) -> None:
         """How often the loops and conditions of one sequence run, in the same lanes."""
@@ -265,6 +223,8 @@ class _LoopCases(Loops, _Conditions):
             for k in range(len(runs)):
                 alone = (id(stmts[0]), "alone", k, row // (MANY + 1) ** k % (MANY + 1))
                 self.found.setdefault(alone, np.zeros(self.sizes, bool))[n] = True
+        for k, t in enumerate(runs):
+            self.placed((id(stmts[0]), k), np.minimum(t, 1), _places(at), at.mask)
 
     def _times(self, s: Stmt, at: Lanes) -> Any:
         try:
@@ -298,7 +258,7 @@ class _LoopCases(Loops, _Conditions):
                     seen = [self._part(c, at) for c in parts]
                 except EvaluationError:
                     continue
-                self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask)
+                self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask, _places(at))
 
     def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any]:
         """Whether it holds, and how far the sides of a comparison are apart."""
@@ -309,12 +269,17 @@ class _LoopCases(Loops, _Conditions):
         return self.evaluator.run(c, at.env, at.mask), None
 
 
-class _TileCases(Tiles, _Conditions):
+def _places(at: Lanes) -> dict[str, Any]:
+    """Where the lanes are in the loops around them."""
+    return {name: place for name, place in at.env.items() if name.startswith("#")}
+
+
+class _TileCases(Tiles, Conditions):
     """The cases of a TileProgram, whose tiles are not computed."""
 
     def __init__(self, memory: Memory) -> None:
         Tiles.__init__(self, memory, Evaluator(memory))
-        _Conditions.__init__(self)
+        Conditions.__init__(self)
         self.work = 0
 
     def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
@@ -344,7 +309,7 @@ class _TileCases(Tiles, _Conditions):
         for s in body:
             for n, pred in enumerate(self._preds[id(s)]):
                 seen = [self._tile_part(c, env) for c in pred]
-                self.parts((id(s), n), [t for t, _ in seen], [d for _, d in seen], None)
+                self.parts((id(s), n), [t for t, _ in seen], [d for _, d in seen], None, {})
             try:
                 if isinstance(s, Loop):
                     lo, hi = (int(self.evaluator.run(e, env)) for e in (s.lo, s.hi))

@@ -44,6 +44,8 @@ POOL, FRESH = 10, 0
 """How many sizes are drawn at first (for each draw), and for each instance: those with the most cases are taken."""
 TILE_POOL, TILE_FRESH = 3, 4
 """Likewise for tile programs, whose cases take longer to find."""
+TRIES = 4
+"""How often sizes of a Program are drawn, for as many different ones as are wanted."""
 ONCE = 4
 """One of so many sizes has one part only, where a launch chooses the number of parts."""
 SPARE = 8
@@ -52,9 +54,13 @@ MORE = 4
 """How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
+SCARCE = 0.5
+"""How much more a case counts that few of the sizes at hand have: 0 is not at all."""
 STYLES = ("-inf", "ties")
-REPEATS, ENOUGH = 4, 24
-"""Sizes are tried with that many sets of inputs at most, with two at least; no more once so many elements agreed."""
+ENOUGH = 24
+"""Sizes are tried with two sets of inputs at least; no more once so many elements agreed."""
+FEW = 8
+"""Of the further draws, so many elements are enough."""
 RETRIES = 2
 MakeModel: TypeAlias = Callable[[int], Model]
 
@@ -155,7 +161,8 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
             break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
         pool.use(first[0].sizes)
-        yield [first, *(_again(check, make_model, first, STYLES[k % len(STYLES)]) if k < check.draws else ())]
+        styles = (STYLES[k % 2], "plain", STYLES[1 - k % 2]) if k < check.draws else ("plain",) * 3
+        yield [first, *_again(check, make_model, first, styles, ENOUGH if k < check.draws else FEW)]
 
 
 class Pool:
@@ -176,13 +183,14 @@ class Pool:
         sizes += self._fresh(rng, ease, bool(sizes))
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         common = Counter(case for found in cases for case in found)
-        values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
+        values = {case: RARE ** self.seen[case] / n**SCARCE for case, n in common.items()}
         # The order of a set's elements must not decide: fsum rounds once.
         weights = [fsum(map(values.__getitem__, found)) for found in cases]
         worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
         if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
             worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]
-        best = sizes[int(np.argmax(worth))]
+        # Of several that are worth as much, the longest: ties need several elements.
+        best = sizes[max(range(len(sizes)), key=lambda k: (round(worth[k], 9), sum(sizes[k].values()), -k))]
         sizes[:] = [x for x in sizes if x != best]
         return best
 
@@ -192,7 +200,11 @@ class Pool:
         tiles = any(isinstance(p, TileProgram) for p in (check.original, check.transformed))
         first, further = (TILE_POOL, TILE_FRESH) if tiles else (POOL, FRESH)
         drawn: list[Sizes] = []
-        for k in range((0 if self.given else further) if more else first * check.draws):
+        wanted = (0 if self.given else further) if more else first * check.draws
+        # Where sizes are few, most of them are drawn: the one that is wanted may be rare.
+        for k in range(wanted if more or tiles else TRIES * wanted):
+            if len(drawn) == wanted:
+                break
             found = draw_sizes(
                 check.original,
                 check.transformed,
@@ -231,13 +243,13 @@ def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
     raise problem
 
 
-def _again(check: Check, make_model: MakeModel, first: Tried, style: str) -> Iterator[Tried]:
-    """The sizes of an instance with other inputs, unless the programs differ already."""
+def _again(check: Check, make_model: MakeModel, first: Tried, styles: tuple[str, ...], enough: int) -> Iterator[Tried]:
+    """The sizes of an instance with other inputs, until enough elements agreed or the programs differ."""
     (begun, got), compared = first, first[0].compared
-    for repeat in range(1, REPEATS):
-        if isinstance(got, EvaluationError) or (repeat > 1 and compared >= ENOUGH):
+    for repeat, style in enumerate(styles, 1):
+        if isinstance(got, EvaluationError) or (compared >= enough and (repeat > 1 or enough == FEW)):
             return
-        found = _repeated(check, make_model, begun, repeat, style if repeat % 2 else "plain")
+        found = _repeated(check, make_model, begun, repeat, style)
         if found is None or not found.compared:
             continue
         try:
@@ -267,9 +279,9 @@ def _tried(check: Check, found: Instance) -> Tried:
         return found, error
 
 
-def tried_again(check: Check, make_model: MakeModel, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
+def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
     """Sizes of an earlier draw in another model, with inputs of a style, as far as the original makes sense there."""
-    for found in _on(check, make_model(seed), sizes, seed, style, 0):
+    for found in _on(check, model, sizes, seed, style, 0):
         try:
             yield _tried(check, found)
         except OutsideFragment:

@@ -28,15 +28,20 @@ from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
 from neptune.verify.parallel import statement_exprs
-from neptune.verify.ranged import Ranged, jumps
+from neptune.verify.ranged import Ranged, Side, jumps
 from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import edges_of, shrink
 
 CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
-LARGE = ("plain", "-inf", "plain", "plain")
-"""The instances with large numbers: at all sizes of a check, in turn with inputs of these styles."""
+LARGE: tuple[tuple[str, Side], ...] = (
+    ("plain", "any"),
+    ("plain", "below"),
+    ("-inf", "any"),
+    ("plain", "either"),
+)
+"""The instances with large numbers: at all sizes of a check, in turn with inputs of these styles and signs, twice."""
 
 
 @dataclass(frozen=True)
@@ -216,24 +221,18 @@ def _exact_rationals(seed: int) -> Model:
     return OrderedRationals(seed, exact_constants=True)
 
 
-def _ranged(seed: int) -> Model:
-    return Ranged()
-
-
-def _ranged_with_jumps(seed: int) -> Model:
-    return Ranged(close=False)
-
-
 def _floats(seed: int) -> Model:
     return Ranged((1.0,))
 
 
 def _in_range(check: Check, report: ExactReport) -> ExactReport:
     """The report, unless large numbers leave the range of float32 where the original's stay in it."""
-    make = _ranged_with_jumps if jumps(check.original) or jumps(check.transformed) else _ranged
-    for k in range(max(len(LARGE), len(report.sizes))):
-        sizes, style = report.sizes[k % len(report.sizes)], LARGE[k % len(LARGE)]
-        for instance, got in tried_again(check, make, sizes, check.seed * 1009 + k, style):
+    close = not (jumps(check.original) or jumps(check.transformed))
+    for k in range(max(2 * len(LARGE), len(report.sizes))):
+        again, at = divmod(k, len(report.sizes))
+        sizes, (style, side) = report.sizes[at], LARGE[(k + again) % len(LARGE)]
+        model = Ranged(close=close, side=side)
+        for instance, got in tried_again(check, model, sizes, check.seed * 1009 + k, style):
             found = _difference(check, instance, got)
             if found is not None:
                 return replace(report, model=Ranged.name, verdict="rejected", counterexample=found, bound="no bound")

@@ -34,6 +34,8 @@ LONG = 64
 TILES = (1, 2, 4)
 # How often sizes may be equal by chance: different ones show what mistakes one for another.
 ALIKE = 0.25
+# How often sizes are any: as a rule longer ones hold more cases, but for those of a single tile that is not full.
+ANY = 0.3
 # No buffer of an instance has more elements, unless constant dimensions make it so.
 VOLUME = 1024
 
@@ -106,7 +108,7 @@ def draw_sizes(
     `structural` are those of either program, where they are known. Tiles are random, or go through all combinations as
     `turn` does: few of many random ones are large along one axis and small along another.
     """
-    alike = rng.random() < ALIKE
+    alike, longer = rng.random() < ALIKE, rng.random() >= ANY
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
     if structural is None:
         structural = structural_sizes(original) | structural_sizes(transformed)
@@ -118,8 +120,8 @@ def draw_sizes(
             if s.upto is not None:
                 allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
-            # Longer ones hold more cases: of two, the larger.
-            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, 2 if s.upto is None else 1)))
+            of = 2 if longer and s.upto is None else 1
+            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, of)))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1
@@ -227,10 +229,10 @@ def draw_inputs(
 
 
 def _repeated(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Three of the values, again and again; now and then zeros at the beginning of every row."""
+    """Two or three of the values, again and again; now and then zeros at the beginning of every row."""
     if not prod(shape):
         return drawn
-    chosen = rng.integers(0, min(3, prod(shape)), shape)
+    chosen = rng.integers(0, min(int(rng.integers(2, 4)), prod(shape)), shape)
     few = model.make([part.ravel()[chosen] for part in model.parts(drawn)])
     if shape and rng.random() < 0.5:
         first = np.arange(shape[-1]) < rng.integers(0, shape[-1] + 1)

@@ -11,6 +11,8 @@ or is off by a thousandth. The latter asks for a program without `jumps`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, is_float
@@ -27,19 +29,27 @@ from neptune.verify.parallel import statement_exprs
 HIGHEST = DTYPES["float32"].highest
 TINIEST = 2.0**-149
 SCALES = (3.0, 30.0, 300.0)
-"""Magnitudes of inputs. Products of two stay far below the 6e4 that programs take for -inf."""
+"""Magnitudes of inputs."""
+Side = Literal["any", "below", "either"]
+FAR = 250.0
+"""What lies so far from zero, and from a hundred, has exponentials that vanish or overflow."""
 RTOL, ATOL = 1e-3, 1e-5
 JUMPS = ("floor", "ceil", "round", "trunc", "floordiv", "mod")
 
 
 class Ranged(Float64):
-    """float64 in the range of float32; `scales` are the magnitudes of drawn inputs."""
+    """float64 in the range of float32; `scales` are the magnitudes of drawn inputs.
+
+    With side "below" all inputs are far below zero, with "either" each input, or each of its rows, is far below or far
+    above it: a maximum that starts too high, and a minimum that starts too low, show there.
+    """
 
     name = "range of float32"
 
-    def __init__(self, scales: tuple[float, ...] = SCALES, close: bool = True) -> None:
+    def __init__(self, scales: tuple[float, ...] = SCALES, close: bool = True, side: Side = "any") -> None:
         self.scales = scales
         self.close = close
+        self.side = side
 
     def round(self, x: Array, dtype: str) -> Array:
         size = np.abs(x)
@@ -56,8 +66,13 @@ class Ranged(Float64):
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
         """Any signs, or one sign in the whole input or in each row: a maximum over the row is far from zero then."""
         drawn = rng.standard_normal(shape) * rng.choice(self.scales, shape)
-        signs = rng.choice((-1, 0, 1), (*shape[:-1], 1) if shape and rng.random() < 0.5 else ())
-        return np.asarray(np.where(signs == 0, drawn, signs * np.abs(drawn)))
+        if self.side == "below":
+            return np.asarray(-FAR - np.abs(drawn))
+        signs = (*shape[:-1], 1) if shape and rng.random() < 0.5 else ()
+        if self.side == "either":
+            return np.asarray(rng.choice((-1, 1), signs) * (FAR + np.abs(drawn)))
+        chosen = rng.choice((-1, 0, 1), signs)
+        return np.asarray(np.where(chosen == 0, drawn, chosen * np.abs(drawn)))
 
     def differs(self, expected: Value, got: Value) -> Array:
         finite = np.isfinite(expected)

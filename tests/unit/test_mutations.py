@@ -19,6 +19,7 @@ from neptune.runtime.build import Build
 from neptune.runtime.launch import parse_target
 from neptune.tile.ir import Local, Map, Reduce, Scalar, TExpr, Where
 from neptune.verify.exact import ExactReport, check_exact
+from neptune.verify.ranged import Ranged
 from tests import mutants as m
 from tests.numerics.cases import attention_sizes, attention_subject, families, figure1_subject
 from tests.numerics.harness import Families, Subject, judge
@@ -290,13 +291,14 @@ def test_mutants_are_caught(name: str, level: str, mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("level", ["loops", "tiles"])
-def test_a_shift_shows_in_numbers_alone(level: str) -> None:
-    """Without lse, nothing in the result depends on what the maximum is: SHIFT."""
+def test_a_shift_shows_in_the_range_of_floats_alone(level: str) -> None:
+    """Without lse, no exact model sees what the maximum is: what is far from zero does (SHIFT)."""
     subject = attention_subject("prefill_causal", lse=False)
     build = subject.kernel("llvm").build
     title = "scale left out of the maximum"
     changed = TABLES["attention", level][title].make(build.fused if level == "loops" else build.tiles)
-    assert exact_report(subject, changed).accepted
+    report = exact_report(subject, changed)
+    assert (report.verdict, report.model) == ("rejected", Ranged.name), str(report)
     wrong = replace(build, fused=changed) if level == "loops" else replace(build, tiles=changed)
     wrong = replace(wrong, target=parse_target("llvm" if level == "loops" else "interpret"))
     kernel = Kernel(wrong.artifact(), wrong.loops, lambda: wrong)
