@@ -30,6 +30,7 @@ from neptune.ir.expr import (
     op,
     select,
 )
+from neptune.ir.parser import parse_program
 from neptune.ir.program import (
     Alloc,
     Buffer,
@@ -45,6 +46,7 @@ from neptune.ir.program import (
     Update,
     seq,
 )
+from neptune.verify.evaluate import evaluate
 
 pytest.importorskip("tvm")
 
@@ -403,6 +405,29 @@ def test_allocs_of_one_name_and_different_shapes_are_kept_apart() -> None:
     y = torch.empty(3)
     compile_llvm(program)([], [y])
     assert y.tolist() == [3.0, 15.0, 9.0]
+
+
+def test_one_buffer_for_tiles_of_several_lengths() -> None:
+    """A tile as long as a part of an axis: the last part is shorter."""
+    text = """\
+program p
+  in x: f32[n]
+  out y: f32[n]
+  scalar n: i32 lo 1
+body:
+  for z in [0, (n + 3) // 4):
+    alloc t: f32[min(z * 4 + 4, n) - z * 4] @tile
+    for j in [0, min(z * 4 + 4, n) - z * 4):
+      a: t[j] = x[z * 4 + j]
+    for k in [0, min(z * 4 + 4, n) - z * 4):
+      b: y[z * 4 + k] = t[k] + 1.0
+"""
+    program = parse_program(text)
+    x = torch.arange(11, dtype=torch.float32)
+    y = torch.full((11,), float("nan"))
+    compile_llvm(program)([x], [y], {"n": 11}, {})
+    assert torch.equal(y, x + 1)
+    assert (evaluate(program, {"x": x.numpy()}, {"n": 11})["y"] == y.numpy()).all()
 
 
 def test_an_alloc_that_varies_with_a_loop_is_refused() -> None:
