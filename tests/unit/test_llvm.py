@@ -412,22 +412,23 @@ def test_one_buffer_for_tiles_of_several_lengths() -> None:
     text = """\
 program p
   in x: f32[n]
-  out y: f32[n]
+  out y: f32[z, 4]
   scalar n: i32 lo 1
+  scalar z: i32 lo 1
 body:
-  for z in [0, (n + 3) // 4):
-    alloc t: f32[min(z * 4 + 4, n) - z * 4] @tile
-    for j in [0, min(z * 4 + 4, n) - z * 4):
-      a: t[j] = x[z * 4 + j]
-    for k in [0, min(z * 4 + 4, n) - z * 4):
-      b: y[z * 4 + k] = t[k] + 1.0
+  for part in [0, z):
+    alloc t: f32[min(part * 4 + 4, n) - part * 4] @tile
+    for j in [0, min(part * 4 + 4, n) - part * 4):
+      a: t[j] = x[part * 4 + j]
+    for k in [0, min(part * 4 + 4, n) - part * 4):
+      b: y[part, k] = t[k] + 1.0
 """
-    program = parse_program(text)
-    x = torch.arange(11, dtype=torch.float32)
-    y = torch.full((11,), float("nan"))
-    compile_llvm(program)([x], [y], {"n": 11}, {})
-    assert torch.equal(y, x + 1)
-    assert (evaluate(program, {"x": x.numpy()}, {"n": 11})["y"] == y.numpy()).all()
+    program, sizes = parse_program(text), {"n": 11, "z": 3}
+    x, y = torch.arange(11, dtype=torch.float32), torch.full((3, 4), float("nan"))
+    compile_llvm(program)([x], [y], sizes, {})
+    found = evaluate(program, {"x": x.numpy()}, sizes)["y"]
+    for have in (y.flatten(), torch.as_tensor(found).flatten()):
+        assert torch.equal(have[:11].float(), x + 1)
 
 
 def test_an_alloc_that_varies_with_a_loop_is_refused() -> None:
