@@ -51,15 +51,8 @@ from neptune.verify.ranged import Ranged
 from neptune.versions import versions
 
 LEVELS = ("loops", "tiles")
-REJECTED = (
-    "well-formedness",
-    "both models",
-    "field pair",
-    "ordered rationals",
-    Ranged.name,
-    "more draws",
-    "rounding errors",
-)
+EXACTLY = ("both models", "field pair", "ordered rationals", Ranged.name)
+REJECTED = ("well-formedness", *EXACTLY, "more draws", "rounding errors")
 OUTCOMES = (*REJECTED, "equal", "undecided", "missed")
 MORE_DRAWS = DRAWS[2]
 WIDTH = 180

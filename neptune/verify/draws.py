@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import fsum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,13 +40,15 @@ QUICK = 500
 """An instance that takes four times so many statements of a tile program has to show twice as many cases."""
 EASES = 4
 """How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
-POOL, FRESH = 40, 0
-"""How many sizes are drawn at first, and for each instance: those with the most cases are taken."""
-TILE_POOL, TILE_FRESH = 12, 4
+POOL, FRESH = 10, 0
+"""How many sizes are drawn at first (for each draw), and for each instance: those with the most cases are taken."""
+TILE_POOL, TILE_FRESH = 3, 4
 """Likewise for tile programs, whose cases take longer to find."""
+ONCE = 4
+"""One of so many sizes has one part only, where a launch chooses the number of parts."""
 SPARE = 8
 """How many sizes that a first check did not use a later one may."""
-MORE = 6
+MORE = 4
 """How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
@@ -174,7 +177,8 @@ class Pool:
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         common = Counter(case for found in cases for case in found)
         values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
-        weights = [sum(map(values.__getitem__, found)) for found in cases]
+        # The order of a set's elements must not decide: fsum rounds once.
+        weights = [fsum(map(values.__getitem__, found)) for found in cases]
         worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
         if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
             worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]
@@ -188,9 +192,17 @@ class Pool:
         tiles = any(isinstance(p, TileProgram) for p in (check.original, check.transformed))
         first, further = (TILE_POOL, TILE_FRESH) if tiles else (POOL, FRESH)
         drawn: list[Sizes] = []
-        for k in range((0 if self.given else further) if more else first):
+        for k in range((0 if self.given else further) if more else first * check.draws):
             found = draw_sizes(
-                check.original, check.transformed, rng, check.tunables, ease, check.near, k % 2 == 1, check.structural
+                check.original,
+                check.transformed,
+                rng,
+                check.tunables,
+                ease,
+                check.near,
+                k % ONCE == 1,
+                check.structural,
+                None if more else k,
             )
             if volume(check.original, found) > check.budget:
                 raise TooLarge("its constant dimensions are too large to be evaluated exactly")

@@ -31,8 +31,7 @@ REPEATS = 2
 PARTS = 4
 # Where an instance was too much work, tiles grow with constant dimensions beyond this one.
 LONG = 64
-# 2 twice: tiles of one element exercise least.
-TILES = (1, 2, 2, 4)
+TILES = (1, 2, 4)
 # How often sizes may be equal by chance: different ones show what mistakes one for another.
 ALIKE = 0.25
 # No buffer of an instance has more elements, unless constant dimensions make it so.
@@ -98,12 +97,14 @@ def draw_sizes(
     near: Sequence[int] = (),
     once: bool = False,
     structural: frozenset[str] | None = None,
+    turn: int | None = None,
 ) -> Sizes:
     """Values for all integer scalars (as a rule different ones, where their bounds let them be) and all tunables.
 
     With `ease` 1, 2, … sizes are smaller and tiles larger. One size may be about one of `near`, with large tiles.
     Numbers that a launch chooses are 1 with `once` and anything else without, for kernels tell these apart.
-    `structural` are those of either program, where they are known.
+    `structural` are those of either program, where they are known. Tiles are random, or go through all combinations as
+    `turn` does: few of many random ones are large along one axis and small along another.
     """
     alike = rng.random() < ALIKE
     scalars = {s.name: s for s in (*transformed.scalars, *original.scalars) if not is_float(s.dtype)}
@@ -129,7 +130,10 @@ def draw_sizes(
         if t.covers is not None:
             sizes[t.name] = 1 << max(0, (number(t.covers, sizes) - 1).bit_length())
         elif t.name not in sizes:
-            sizes[t.name] = int(rng.choice(list((tunables or {}).get(t.name, [n * coarse for n in TILES]))))
+            values = list((tunables or {}).get(t.name, [n * coarse for n in TILES]))
+            place = int(rng.integers(len(values))) if turn is None else turn % len(values)
+            turn = None if turn is None else turn // len(values)
+            sizes[t.name] = int(values[place])
     return sizes
 
 

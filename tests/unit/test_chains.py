@@ -121,9 +121,9 @@ def test_the_page_is_that_of_the_results() -> None:
     for row in content["rows"]:
         assert set(row) == {"chain", "group", "outcome", "errors", "resources"}
         for target in chains.OFFLINE:
-            assert [r["spill_bytes"] for r in row["resources"]["targets"][target]] == [0] * len(
-                row["outcome"]["kernels"]
-            )
+            found = row["resources"]["targets"][target]
+            assert len(found) == len(row["outcome"]["kernels"])
+            assert (row["chain"], target) in SPILLS or not any(r["spill_bytes"] for r in found)
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "softmax_top_k", "quantise_matmul"])
