@@ -24,7 +24,7 @@ from neptune.tile.ir import TileProgram
 from neptune.verify.domains import EvaluationError
 from neptune.verify.evaluate import evaluate
 from neptune.verify.floats import Rounded, round_to
-from neptune.verify.instances import number, structural_sizes
+from neptune.verify.instances import compared_only, number, structural_sizes
 from neptune.verify.numerics import allowance, rel_error
 
 AnyProgram = Program | TileProgram
@@ -145,7 +145,9 @@ def _inputs(name: str, sizes: Mapping[str, Any], rng: np.random.Generator, style
     for b in forms.original.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
         if not is_float(b.dtype):
-            inputs[b.name] = rng.integers(0, 2, shape)
+            # What is only compared (lengths) reaches beyond the sizes: it fills some parts, and not others.
+            longest = max(v for v in sizes.values() if isinstance(v, int)) + 2
+            inputs[b.name] = rng.integers(0, longest if b.name in compared_only(forms.original) else 2, shape)
         elif style in HOSTILE:
             inputs[b.name] = HOSTILE[style](rng, shape)
         else:

@@ -7,7 +7,8 @@ empty, a mask that is off by one needs an index on its edge. The *cases* of a pr
 - for each part of a condition (guard, mask, choice): that it alone decides, and the edges of its comparison;
 - where in the loops around it that is: in the only iteration, the first, the second, or a later one.
 
-What depends on data (conditions on floats, bounds that are loaded) has no cases here.
+What depends on data (conditions on floats, bounds that are loaded) has no cases here, except for lengths that bounds
+are compared with: these are taken to be longer than everything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Const, Expr, Op, Select, conjuncts, loads, variables
+from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, conjuncts, loads, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
 from neptune.ir.program import walk as walk_stmt
@@ -48,7 +49,7 @@ from neptune.verify.domains import EvaluationError
 from neptune.verify.expressions import Evaluator, both
 from neptune.verify.floats import Float64
 from neptune.verify.loops import Axis, Lanes, Loops
-from neptune.verify.memory import Memory
+from neptune.verify.memory import Mask, Memory
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.tiles import Tiles
 
@@ -62,6 +63,8 @@ DIGITS = 24
 Key: TypeAlias = "tuple[tuple[str, Any], ...]"
 STEPS = 4096
 """So many iterations of a kernel's loops are walked through for the cases they hold."""
+AMPLE = 1 << 16
+"""More than any size."""
 COMPARED = {
     "lt": np.less,
     "le": np.less_equal,
@@ -75,7 +78,8 @@ COMPARED = {
 class Cases:
     """The cases of one program, by sizes."""
 
-    def __init__(self, program: AnyProgram) -> None:
+    def __init__(self, program: AnyProgram, lengths: frozenset[str] = frozenset()) -> None:
+        self.lengths = lengths
         # Cases are known by the identity of statements: one form serves all sizes.
         self.program = (
             program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
@@ -105,11 +109,25 @@ class Cases:
 
     def _explore(self, keys: list[Key], sizes: list[dict[str, Any]]) -> None:
         memory = Memory(Float64())
-        walk = _LoopCases(memory) if isinstance(self.program, Program) else _TileCases(memory)
+        evaluator = _Ample(memory, self.lengths)
+        walk = (
+            _LoopCases(memory, evaluator) if isinstance(self.program, Program) else _TileCases(memory, evaluator)
+        )
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
             self._work[key] = walk.work if isinstance(walk, _TileCases) else 0
+
+
+class _Ample(Evaluator):
+    """Lengths that are loaded cut nothing off: what a full row shows is shown."""
+
+    def __init__(self, memory: Memory, lengths: frozenset[str]) -> None:
+        super().__init__(memory)
+        self.lengths = lengths
+
+    def run(self, e: Expr, env: Mapping[str, Any], mask: Mask = None) -> Any:
+        return AMPLE if isinstance(e, Load) and e.buffer in self.lengths else super().run(e, env, mask)
 
 
 def _key(sizes: Mapping[str, Any]) -> Key:
@@ -163,8 +181,8 @@ def _deciding(body: Stmt) -> frozenset[str]:
 class _LoopCases(Loops, Conditions):
     """The cases of a Program: its statements run without their stores."""
 
-    def __init__(self, memory: Memory) -> None:
-        Loops.__init__(self, memory, Evaluator(memory))
+    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+        Loops.__init__(self, memory, evaluator)
         Conditions.__init__(self)
         self._conditions: dict[int, list[list[Expr]]] = {}
         self._bounds: dict[int, list[tuple[Expr, Expr]]] = {}
@@ -277,8 +295,8 @@ def _places(at: Lanes) -> dict[str, Any]:
 class _TileCases(Tiles, Conditions):
     """The cases of a TileProgram, whose tiles are not computed."""
 
-    def __init__(self, memory: Memory) -> None:
-        Tiles.__init__(self, memory, Evaluator(memory))
+    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+        Tiles.__init__(self, memory, evaluator)
         Conditions.__init__(self)
         self.work = 0
 

@@ -94,7 +94,7 @@ class Check:
 
     @cached_property
     def cases(self) -> tuple[Cases, Cases]:
-        return Cases(self.original), Cases(self.transformed)
+        return Cases(self.original, self.compared), Cases(self.transformed, self.compared)
 
     def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
         """The cases of either program."""

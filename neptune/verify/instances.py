@@ -223,19 +223,23 @@ def draw_inputs(
             if b.name in compared and style == "plain":
                 most = max(sizes.values(), default=0) + 2
             values = rng.integers(0, most, shape)
+            if b.name in compared and style == "plain":  # Longer ones hold more cases here, too.
+                values = np.maximum(values, rng.integers(0, most, shape))
             inputs[b.name] = np.sort(values, axis=-1) if shape and attempt >= 4 else values
     scalars = {s.name: model.draw(rng, ()) for s in program.scalars if is_float(s.dtype)}
     return inputs, {**sizes, **scalars}
 
 
 def _repeated(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Two or three of the values, again and again; now and then zeros at the beginning of every row."""
+    """Two or three of the values, again and again; now and then zeros at the beginning of every row, or in all of it."""
     if not prod(shape):
         return drawn
     chosen = rng.integers(0, min(int(rng.integers(2, 4)), prod(shape)), shape)
     few = model.make([part.ravel()[chosen] for part in model.parts(drawn)])
     if shape and rng.random() < 0.5:
-        first = np.arange(shape[-1]) < rng.integers(0, shape[-1] + 1)
+        rows = (*shape[:-1], 1)
+        length = np.where(rng.random(rows) < 0.3, shape[-1], rng.integers(0, shape[-1] + 1, rows))
+        first = np.arange(shape[-1]) < length
         few = choose(model, np.broadcast_to(first, shape), model.const(0.0, dtype), few, dtype)
     return few
 
