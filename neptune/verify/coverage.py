@@ -110,9 +110,7 @@ class Cases:
     def _explore(self, keys: list[Key], sizes: list[dict[str, Any]]) -> None:
         memory = Memory(Float64())
         evaluator = _Ample(memory, self.lengths)
-        walk = (
-            _LoopCases(memory, evaluator) if isinstance(self.program, Program) else _TileCases(memory, evaluator)
-        )
+        walk = _LoopCases(memory, evaluator) if isinstance(self.program, Program) else _TileCases(memory, evaluator)
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])

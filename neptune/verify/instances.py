@@ -231,7 +231,7 @@ def draw_inputs(
 
 
 def _repeated(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Two or three of the values, again and again; now and then zeros at the beginning of every row, or in all of it."""
+    """Two or three of the values, again and again; now and then zeros at the beginning of rows, or in all of them."""
     if not prod(shape):
         return drawn
     chosen = rng.integers(0, min(int(rng.integers(2, 4)), prod(shape)), shape)

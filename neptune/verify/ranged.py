@@ -31,6 +31,8 @@ TINIEST = 2.0**-149
 SCALES = (3.0, 30.0, 300.0)
 """Magnitudes of inputs."""
 Side = Literal["any", "below", "either"]
+ZEROS = 0.2
+"""How many rows are zero."""
 FAR = 250.0
 """What lies so far from zero, and from a hundred, has exponentials that vanish or overflow."""
 RTOL, ATOL = 1e-3, 1e-5
@@ -64,13 +66,15 @@ class Ranged(Float64):
         return self.round(super().dot(a, b, dtype), dtype)
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
-        """Any signs, or one sign in the whole input or in each row: a maximum over the row is far from zero then."""
+        """Any signs, or one sign in the whole input or in each row: a maximum over the row is far from zero then.
+        Some rows are zero, for what is divided by a sum that is zero is not finite."""
         drawn = rng.standard_normal(shape) * rng.choice(self.scales, shape)
         if self.side == "below":
             return np.asarray(-FAR - np.abs(drawn))
-        signs = (*shape[:-1], 1) if shape and rng.random() < 0.5 else ()
+        rows = (*shape[:-1], 1) if shape else ()
+        drawn, signs = drawn * (rng.random(rows) >= ZEROS), rows if rng.random() < 0.5 else ()
         if self.side == "either":
-            return np.asarray(rng.choice((-1, 1), signs) * (FAR + np.abs(drawn)))
+            return np.asarray(rng.choice((-1, 1), signs) * np.where(drawn == 0, 0.0, FAR + np.abs(drawn)))
         chosen = rng.choice((-1, 0, 1), signs)
         return np.asarray(np.where(chosen == 0, drawn, chosen * np.abs(drawn)))
 
