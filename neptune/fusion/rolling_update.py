@@ -82,11 +82,13 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]:
     """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf.
 
-    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it.
+    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. So with
+    those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that a mask has left at 0.
     """
     if repair.moments is None:
         choice = repair.deferred is not None and bool(REDUCERS[query.reducer].best)
-        return tuple(sorted(_inputs(state, _infinite(query, repair.deferred)))) if choice else ()
+        infinite = _infinite(query, repair.factor) | (_infinite(query, repair.deferred) if choice else set())
+        return tuple(sorted(_inputs(state, infinite)))
     means = {pre.load.buffer for pre in query.predecessors}
     shifted = {x.buffer for s in repair.moments.shifts for x in loads(s.value) if x.buffer in means}
     multiplied = _inputs(state, {x.buffer for e in repair.moments.multiplied() for x in loads(e)})
