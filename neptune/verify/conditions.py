@@ -68,14 +68,19 @@ class Conditions:
                 case, n = divmod(c, self.sizes)
                 self.found.setdefault((key, var, case), np.zeros(self.sizes, bool))[n] = True
 
-    def remainders(self, key: Hashable, a: Any, b: Any, mask: Mask) -> None:
+    def remainders(
+        self, key: Hashable, a: Any, b: Any, mask: Mask, places: Mapping[str, Any] | None = None, runs: Any = 1
+    ) -> None:
         """Record where a bound lies beside the edge of a tile: a multiple of b, one short of it, or neither. For a b of
-        1 it is all of that at once, and shows nothing."""
+        1 it is all of that at once, and shows nothing. With `places` also where that is, for a loop that runs or not:
+        a wrong bound of a part shows in no part but those that hold something."""
         left, several = np.mod(a, np.maximum(b, 1)), np.greater(b, 1)
         sides = {"first": left == 0, "last": left == b - 1, "inside": (left != 0) & (left != b - 1)}
         for side, holds in {"one": True, **sides}.items():
             here = holds & several if side in sides else np.logical_not(several)
             self.see((key, side), here if mask is None else here & mask)
+            if places and np.any(here):
+                self.placed((key, side), np.asarray(runs), places, here if mask is None else here & mask)
 
 
 def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:

@@ -297,6 +297,7 @@ class _TileCases(Tiles, Conditions):
         Tiles.__init__(self, memory, evaluator)
         Conditions.__init__(self)
         self.work = 0
+        self.places: dict[str, Any] = {}
 
     def explore(self, program: Any, sizes: list[dict[str, Any]]) -> None:
         for kernel in program.kernels:
@@ -313,6 +314,9 @@ class _TileCases(Tiles, Conditions):
         grid = [range(n) if g.var in self.used else range(min(n, 1)) for g, n in zip(kernel.grid, extents, strict=True)]
         alike = prod(extents) // max(1, prod(map(len, grid)))
         for point in itertools.product(*grid):
+            self.places = {
+                g.var: place_of(v, n) for g, v, n in zip(kernel.grid, point, extents, strict=True) if g.var in self.used
+            }
             self._explore(kernel.body, env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}, alike)
 
     def _explore(self, body: tuple[TStmt, ...], env: dict[str, Any], alike: int) -> None:
@@ -330,7 +334,8 @@ class _TileCases(Tiles, Conditions):
                 if isinstance(s, Loop):
                     lo, hi = (int(self.evaluator.run(e, env)) for e in (s.lo, s.hi))
                     for k, (a, b) in enumerate(self._bounds[id(s)]):
-                        self.remainders((id(s), k), self.evaluator.run(a, env), self.evaluator.run(b, env), None)
+                        top, bottom = self.evaluator.run(a, env), self.evaluator.run(b, env)
+                        self.remainders((id(s), k), top, bottom, None, self.places, int(lo < hi))
                     runs.append(min(max(0, hi - lo), MANY))
                     # Where nothing depends on the iteration, one shows what all do.
                     shown = range(lo, hi if s.var in self.used else min(hi, lo + 1))
