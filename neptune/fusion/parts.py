@@ -197,7 +197,10 @@ class Rewriter:
         # The body of a repair, which is folded where something is deferred, says so itself.
         infinite = self.infinite if self.plans[name].repair.deferred is None else {}
         values = tuple(self.value(bounded(v, infinite)) for v in action.values)
-        action = replace(action, buffers=local, index=index, values=values, init=start_of_part(action, dtypes))
+        # What is rolled absorbs the finite identity turned into 0, as is proved; of -inf times 0 it would be NaN.
+        rolled = self.plans[name].repair.factor is not None
+        start = REDUCERS[action.reducer].identity(*dtypes) if rolled else start_of_part(action, dtypes)
+        action = replace(action, buffers=local, index=index, values=values, init=start)
         return self.s.over_part(name, d, action)
 
     def value(self, e: Expr) -> Expr:

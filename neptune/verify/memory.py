@@ -147,6 +147,6 @@ class Memory:
             where = tuple(np.broadcast_to(i, shape) for i in at)
         for target, part in zip(targets, parts, strict=True):
             # An array of rank 0 would itself become an element of one that holds objects.
-            target[where] = np.asarray(part)[()] if np.ndim(part) == 0 else part
+            target[where] = part[()] if isinstance(part, np.ndarray) and part.ndim == 0 else part
         if cell.defined is not None:
             cell.defined[where] = True

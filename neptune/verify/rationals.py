@@ -198,7 +198,8 @@ class OrderedRationals(Elementwise):
     # --- the protocol ------------------------------------------------------------------------------
 
     def parts(self, v: Value) -> tuple[Array, ...]:
-        return (v,)
+        # A Python number would become one of numpy's, which overflows.
+        return (np.asarray(v, object),)
 
     def make(self, parts: Sequence[Array]) -> Value:
         return np.asarray(parts[0], object)
