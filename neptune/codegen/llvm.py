@@ -18,9 +18,11 @@ import torch
 from neptune.boundary import public
 from neptune.codegen.tvmscript import carrier, print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
+from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, rewrite, variables
+from neptune.ir.extremes import Extremes
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Stage, Stmt, Store, map_action, sub_stmts, with_stmts
 
@@ -205,7 +207,8 @@ def hoist_allocs(program: Program) -> Program:
     taken = set(program.globals) | known
     made: dict[str, Buffer] = {}
 
-    def choose(buffer: Buffer, live: frozenset[str]) -> Buffer:
+    def choose(buffer: Buffer, live: frozenset[str], loops: tuple[For, ...]) -> Buffer:
+        buffer = replace(buffer, shape=tuple(_largest(program, d, loops) for d in buffer.shape))
         free = set().union(*(variables(d) for d in buffer.shape)) - known
         if free:
             raise InternalError(f"the extent of local buffer {buffer.name} varies with {', '.join(sorted(free))}")
@@ -215,15 +218,23 @@ def hoist_allocs(program: Program) -> Program:
                 return fresh
         raise AssertionError("some name is free")
 
-    def visit(s: Stmt, names: dict[str, str]) -> Stmt:
+    def visit(s: Stmt, names: dict[str, str], loops: tuple[For, ...]) -> Stmt:
         if isinstance(s, Alloc):
-            buffer = choose(s.buffer, frozenset(names.values()))
-            return visit(s.body, names | {s.buffer.name: buffer.name})
+            buffer = choose(s.buffer, frozenset(names.values()), loops)
+            return visit(s.body, names | {s.buffer.name: buffer.name}, loops)
         s = _rename_buffers(s, names)
-        return with_stmts(s, tuple(visit(p, names) for p in sub_stmts(s)))
+        inside = (*loops, s) if isinstance(s, For) else loops
+        return with_stmts(s, tuple(visit(p, names, inside) for p in sub_stmts(s)))
 
-    body = visit(program.body, {})
+    body = visit(program.body, {}, ())
     return replace(program, body=body, temporaries=(*program.temporaries, *made.values()))
+
+
+def _largest(program: Program, extent: Expr, loops: tuple[For, ...]) -> Expr:
+    """An extent that serves every iteration: of a tile that ends with its part of an axis, the longest."""
+    inner = [f.var for f in reversed(loops) if f.var in variables(extent)]
+    found = Extremes(scope_of(program, loops)).of(poly(extent), inner, largest=True) if inner else None
+    return extent if found is None else to_expr(found)
 
 
 def _rename_buffers(s: Stmt, names: dict[str, str]) -> Stmt:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from neptune.fusion.roles import ObligationRecord, previous
+from neptune.fusion.roles import ObligationRecord, Predecessor, previous
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Load, Op, binary, loads, rewrite, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, loads, rewrite, walk
 
 START = {"max": -math.inf, "min": math.inf}
 
@@ -85,3 +85,46 @@ def record(buffers: Collection[str]) -> ObligationRecord:
     return ObligationRecord(
         "defined", statement, "they differ where the exponent itself is undefined, or what is folded is 0"
     )
+
+
+def left_finite(pre: Predecessor, predecessors: frozenset[str]) -> bool:
+    """Whether elements of -inf leave a result finite, as long as one is above: a maximum, a sum of exponentials."""
+    if pre.value is None:
+        return False
+    return _low(pre.value, predecessors) if pre.reducer == "max" else _bounded(pre.value, predecessors)
+
+
+def _low(e: Expr, finite: frozenset[str]) -> bool:
+    """Whether inputs of -inf make it finite or -inf; what is in buffers `finite` is no input."""
+    match e:
+        case Load() | Const():
+            return True
+        case Cast(a, _):
+            return _low(a, finite)
+        case Op("mul" | "div", (a, Const(by, _)), _) if by > 0:
+            return _low(a, finite)
+        case Op("sub", (a, b), _):
+            return _low(a, finite) and all(x.buffer in finite for x in loads(b))
+        case Op("add" | "max" | "min", (a, b), _) | Select(_, a, b):
+            return _low(a, finite) and _low(b, finite)
+        case _:
+            return _bounded(e, finite)
+
+
+def _bounded(e: Expr, finite: frozenset[str]) -> bool:
+    """Whether it is finite, also where inputs are -inf."""
+    match e:
+        case Const(value, _):
+            return math.isfinite(value)
+        case Load(buffer, _, _):
+            return buffer in finite
+        case Op("exp" | "exp2", (a,), _):
+            return _low(a, finite)
+        case Op("tanh" | "sigmoid", _, _):
+            return True
+        case Op("add" | "mul", (a, b), _) | Select(_, a, b):
+            return _bounded(a, finite) and _bounded(b, finite)
+        case Cast(a, _):
+            return _bounded(a, finite)
+        case _:
+            return False

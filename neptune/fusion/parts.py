@@ -96,8 +96,11 @@ class Rewriter:
         return parts_moments.Vector(self.plans[name], found, d, local, whole, self.s.part, self.s.range)
 
     def _read_outside(self, name: str) -> bool:
+        """Whether anything but the parts reads it: a result, what has no axis here, or what is itself read outside."""
         buffers = writes(self.original.definitions[name].action)
-        return any(self.original.is_output(b) or set(self.original.readers(b)) - set(self.s.axis) for b in buffers)
+        readers = {r for b in buffers for r in self.original.readers(b)} - set(self.plans)
+        outside = any(self.original.is_output(b) for b in buffers) or not readers <= set(self.s.axis)
+        return outside or any(self._read_outside(r) for r in readers)
 
     def fresh(self, wish: str) -> str:
         name = fresh_name(self.taken, wish)

@@ -24,13 +24,15 @@ from neptune.errors import FusionError
 from neptune.fusion.bring_in import bring_in, sweep
 from neptune.fusion.emit import emit
 from neptune.fusion.emit_moments import emit_moments
+from neptune.fusion.infinite import left_finite
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
 from neptune.fusion.roles import Query, Repair
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import loads
+from neptune.ir.expr import Expr, loads
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
+from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Decision, Loop, State
 
 
@@ -78,13 +80,26 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 
 
 def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]:
-    """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf."""
+    """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf.
+
+    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. So with
+    those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that a mask has left at 0.
+    """
     if repair.moments is None:
-        return ()
+        choice = repair.deferred is not None and bool(REDUCERS[query.reducer].best)
+        infinite = _infinite(query, repair.factor) | (_infinite(query, repair.deferred) if choice else set())
+        return tuple(sorted(_inputs(state, infinite)))
     means = {pre.load.buffer for pre in query.predecessors}
     shifted = {x.buffer for s in repair.moments.shifts for x in loads(s.value) if x.buffer in means}
     multiplied = _inputs(state, {x.buffer for e in repair.moments.multiplied() for x in loads(e)})
     return tuple(sorted(multiplied | _inputs(state, shifted)))
+
+
+def _infinite(query: Query, f: Expr | None) -> set[str]:
+    """What f reads that infinite inputs may make infinite."""
+    read = set() if f is None else {x.buffer for x in loads(f)}
+    rs = (pre for pre in query.predecessors if pre.load.buffer in read)
+    return {pre.load.buffer for pre in rs if not left_finite(pre, query.roles.buffers)}
 
 
 def _inputs(state: State, buffers: set[str]) -> set[str]:

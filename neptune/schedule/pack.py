@@ -121,7 +121,9 @@ def _check_stage(state: State, name: str, group: str, row: str, request: str) ->
     path, node = next(paths(own_nest(state, name, request)))
     plain = all(isinstance(s, For) and s.kind == "serial" and s.lo == ZERO and not s.facts for s in path)
     whole = all(e == Var(a) for a, e in state.axes[name].items())
-    if not (plain and whole and node.name == name and len(path) == len(d.axes)):
+    # A reduction whose init is a stage of its own has another action than its definition.
+    written = node.name == name and node.action == d.action and node.when == d.when
+    if not (plain and whole and written and len(path) == len(d.axes)):
         raise ScheduleError(
             request,
             f"`{name}`, which runs over both, has been scheduled already",

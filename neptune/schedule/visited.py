@@ -100,7 +100,8 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
         ends = (reduce(maximum, [reduce(minimum, [b.everywhere for b in s.side(upper=True)], loop.hi) for s in clean]),)
         facts = _common(clean)
     elif len(clean) > 1 and all(s.side(upper=True) == clean[0].side(upper=True) for s in clean):
-        begins = (reduce(minimum, [reduce(maximum, [b.everywhere for b in s.side(upper=False)]) for s in clean]),)
+        starts = [[b.everywhere for b in s.side(upper=False)] or [loop.lo] for s in clean]
+        begins = (reduce(minimum, [reduce(maximum, of) for of in starts]),)
         facts = _common(clean)
     return Range(lo, hi, begins, ends, tuple(f for f in facts if f != TRUE))
 

@@ -100,7 +100,8 @@ class Loops:
                 if (inside := self._under(pred, at)) is not None:
                     self.run(body, inside)
             case Alloc(buffer, body):
-                shape = tuple(int(self.evaluator.run(d, at.env)) for d in buffer.shape)
+                # Iterations that run at once may need different sizes: there is one array for all of them.
+                shape = tuple(int(np.max(self.evaluator.run(d, at.env), initial=0)) for d in buffer.shape)
                 extents = tuple(a.extent for a in at.axes)
                 outer = self.memory.cells.get(buffer.name)
                 self.memory.allocate(buffer.name, extents + shape, buffer.dtype, tuple(a.var for a in at.axes))

@@ -277,10 +277,13 @@ class OrderedRationals(Elementwise):
         def wrong(a: Any, b: Any) -> bool:
             return bool(a == a and a != b)
 
-        return np.asarray(_ufunc(wrong, 2, 1)(expected, got)).astype(bool)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(_ufunc(wrong, 2, 1)(expected, got)).astype(bool)
 
     def known(self, v: Value) -> Array:
-        return np.asarray(_ufunc(lambda x: x == x, 1, 1)(v)).astype(bool)
+        # numpy 2.4 and newer warn of NaN compared here.
+        with np.errstate(invalid="ignore"):
+            return np.asarray(_ufunc(lambda x: x == x, 1, 1)(v)).astype(bool)
 
     # --- opaque functions --------------------------------------------------------------------------
 

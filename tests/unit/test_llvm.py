@@ -30,6 +30,7 @@ from neptune.ir.expr import (
     op,
     select,
 )
+from neptune.ir.parser import parse_program
 from neptune.ir.program import (
     Alloc,
     Buffer,
@@ -45,6 +46,7 @@ from neptune.ir.program import (
     Update,
     seq,
 )
+from neptune.verify.evaluate import evaluate
 
 pytest.importorskip("tvm")
 
@@ -403,6 +405,30 @@ def test_allocs_of_one_name_and_different_shapes_are_kept_apart() -> None:
     y = torch.empty(3)
     compile_llvm(program)([], [y])
     assert y.tolist() == [3.0, 15.0, 9.0]
+
+
+def test_one_buffer_for_tiles_of_several_lengths() -> None:
+    """A tile as long as a part of an axis: the last part is shorter."""
+    text = """\
+program p
+  in x: f32[n]
+  out y: f32[z, 4]
+  scalar n: i32 lo 1
+  scalar z: i32 lo 1
+body:
+  for part in [0, z):
+    alloc t: f32[min(part * 4 + 4, n) - part * 4] @tile
+    for j in [0, min(part * 4 + 4, n) - part * 4):
+      a: t[j] = x[part * 4 + j]
+    for k in [0, min(part * 4 + 4, n) - part * 4):
+      b: y[part, k] = t[k] + 1.0
+"""
+    program, sizes = parse_program(text), {"n": 11, "z": 3}
+    x, y = torch.arange(11, dtype=torch.float32), torch.full((3, 4), float("nan"))
+    compile_llvm(program)([x], [y], sizes, {})
+    found = evaluate(program, {"x": x.numpy()}, sizes)["y"]
+    for have in (y.flatten(), torch.as_tensor(found).flatten()):
+        assert torch.equal(have[:11].float(), x + 1)
 
 
 def test_an_alloc_that_varies_with_a_loop_is_refused() -> None:

@@ -16,9 +16,11 @@ from neptune.fusion.monotone import fill, ordered
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles
 from neptune.fusion.schedule import Schedule
+from neptune.ir.decompose import decompose
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, cast, maximum, minimum, op, select
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.tile.localize import localize
 from neptune.verify.exact import check_exact
 from tests.chains import check_same, matrix, per_row, tiled
 from tests.mutants import Rewrite, change, rename
@@ -236,3 +238,29 @@ def test_mistakes_in_a_maximum_are_noticed(stage: str, fn: Rewrite) -> None:
     sch.rolling_update("t", j0)
     assert check_exact(program, sch.program).accepted
     assert check_exact(program, change(sch.program, stage, fn)).verdict == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("before", "fold", "g", "finite"),
+    [
+        (lambda x: te.abs(x), te.sum, lambda c, r: c / (r + 1.0), True),
+        (lambda x: x, te.sum, lambda c, r: c - r, True),
+        (lambda x: te.abs(x), te.max, lambda c, r: c / (r + 1.0), True),
+        (lambda x: x, te.min, lambda c, r: c - r, True),
+        (lambda x: x, te.max, lambda c, r: exp(c - r), False),
+        (lambda x: exp(x * 0.5), te.sum, lambda c, r: c / r, False),
+    ],
+)
+def test_an_infinite_r_makes_elements_equal(
+    before: Callable[[Expr], Expr], fold: Callable[..., te.Reduction], g: Callable[[Expr, Expr], Expr], finite: bool
+) -> None:
+    """x / Σ|x| is 0 for every element where one is infinite, and the first is chosen: assumed not to happen."""
+    x = matrix("x")
+    r = per_row(lambda i, j: before(x[i, j]), "m", fold)
+    best = per_row(lambda i, j: g(x[i, j], r[i]), "t", te.argmax)
+    program = build(best, inputs=[x], name="p")
+    sch, _, j0 = tiled(program, "m")
+    sch.rolling_update("t", j0)
+    assert sch.decisions[-1].finite == (("x",) if finite else ())
+    fused = localize(decompose(sch.program))
+    assert check_exact(program, fused, draws=4, finite=frozenset(sch.decisions[-1].finite)).accepted

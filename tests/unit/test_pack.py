@@ -417,6 +417,10 @@ def test_refusals_leave_the_schedule_as_it_was() -> None:
     tiled = Schedule(grouped())
     tiled.split(tiled.loop("score", "i"), 4)
     refused(tiled, "h", "i", "`score`, which runs over both, has been scheduled already")
+    # Its first values are a stage of their own, which would write the old layout.
+    decomposed = Schedule(grouped())
+    decomposed.decompose_reduction("s", decomposed.loop("s", "b"))
+    refused(decomposed, "h", "i", "`s`, which runs over both, has been scheduled already", "score")
     bound = Schedule(grouped())
     bound.bind(bound.loop("s", "b"), "grid.x")
     refused(bound, "h", "i", "has been scheduled already")

@@ -103,6 +103,12 @@ def test_a_bound_that_is_exact_cuts_nothing_off_its_own_range() -> None:
     assert value(hull.hi) == 8 and clean_of(hull) == set(range(5))
 
 
+def test_sets_of_which_one_has_no_start() -> None:
+    sets = (Alternative((upper(6, 6),)), Alternative((upper(6, 6), lower(2, 2))))
+    (hull,) = ranges([Solved(FALSE, sets, False)], LOOP)
+    assert (value(hull.lo), value(hull.hi)) == (0, N) and clean_of(hull) == set(range(6))
+
+
 def test_too_many_alternatives_leave_a_predicate_alone() -> None:
     def of(count: int) -> Solved:
         return Solved(
