@@ -7,18 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.expr import Expr, Op
+from neptune.ir.expr import Expr, Load, Op
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import For
 from neptune.tile.ir import Loop
 from neptune.verify.domains import Array
-from neptune.verify.memory import Mask
+from neptune.verify.expressions import Evaluator
+from neptune.verify.memory import Mask, Memory
 
 MANY = 3
 """Loops that run this often or more are alike."""
 EDGE = (-1, 0, 1)
 PLACES = 4
 """Iterations of a loop that are told apart: the only one, the first, the second, later ones."""
+AMPLE = 1 << 16
+"""More than any size."""
+
+
+class Ample(Evaluator):
+    """Lengths that are loaded cut nothing off: what a full row shows is shown."""
+
+    def __init__(self, memory: Memory, lengths: frozenset[str]) -> None:
+        super().__init__(memory)
+        self.lengths = lengths
+
+    def run(self, e: Expr, env: Mapping[str, Any], mask: Mask = None) -> Any:
+        return AMPLE if isinstance(e, Load) and e.buffer in self.lengths else super().run(e, env, mask)
 
 
 class Conditions:

@@ -23,7 +23,7 @@ import numpy as np
 
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, conjuncts, loads, variables
+from neptune.ir.expr import OPS, Const, Expr, Op, Select, conjuncts, loads, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
 from neptune.ir.program import walk as walk_stmt
@@ -44,12 +44,12 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.ir import Scalar as TileScalar
-from neptune.verify.conditions import MANY, Conditions, divisions, place_of
+from neptune.verify.conditions import MANY, Ample, Conditions, divisions, place_of
 from neptune.verify.domains import EvaluationError
 from neptune.verify.expressions import Evaluator, both
 from neptune.verify.floats import Float64
 from neptune.verify.loops import Axis, Lanes, Loops
-from neptune.verify.memory import Mask, Memory
+from neptune.verify.memory import Memory
 from neptune.verify.parallel import statement_exprs
 from neptune.verify.tiles import Tiles
 
@@ -63,8 +63,6 @@ DIGITS = 24
 Key: TypeAlias = "tuple[tuple[str, Any], ...]"
 STEPS = 4096
 """So many iterations of a kernel's loops are walked through for the cases they hold."""
-AMPLE = 1 << 16
-"""More than any size."""
 COMPARED = {
     "lt": np.less,
     "le": np.less_equal,
@@ -109,23 +107,12 @@ class Cases:
 
     def _explore(self, keys: list[Key], sizes: list[dict[str, Any]]) -> None:
         memory = Memory(Float64())
-        evaluator = _Ample(memory, self.lengths)
+        evaluator = Ample(memory, self.lengths)
         walk = _LoopCases(memory, evaluator) if isinstance(self.program, Program) else _TileCases(memory, evaluator)
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
             self._work[key] = walk.work if isinstance(walk, _TileCases) else 0
-
-
-class _Ample(Evaluator):
-    """Lengths that are loaded cut nothing off: what a full row shows is shown."""
-
-    def __init__(self, memory: Memory, lengths: frozenset[str]) -> None:
-        super().__init__(memory)
-        self.lengths = lengths
-
-    def run(self, e: Expr, env: Mapping[str, Any], mask: Mask = None) -> Any:
-        return AMPLE if isinstance(e, Load) and e.buffer in self.lengths else super().run(e, env, mask)
 
 
 def _key(sizes: Mapping[str, Any]) -> Key:

@@ -32,6 +32,31 @@ def test_more_tiles_of_the_same_kind_are_no_more_cases() -> None:
     assert program.at({"n": 15, "T": 4}) == program.at({"n": 19, "T": 4})
 
 
+def test_a_tail_in_the_only_tile_is_none_of_a_later_tile() -> None:
+    program = Cases(parse_program(TILED))
+    only = program.at({"n": 3, "T": 4}) - program.at({"n": 7, "T": 4})
+    assert any("#i0" in case for case in only)
+
+
+LENGTHS = """program p
+  in x: f32[n]
+  in length: i32[1]
+  out y: f32[1]
+  scalar n: i32 lo 1
+body:
+  for i in [0, 1):
+    y_init: y[i] = 0.0
+    for j in [0, min(n, length[i])):
+      y: y[i] += x[j]
+"""
+
+
+def test_lengths_cut_nothing_off() -> None:
+    program = parse_program(LENGTHS)
+    one, many = (Cases(program, frozenset({"length"})).at({"n": n}) for n in (1, 5))
+    assert len(one) == len(many) > len(Cases(program).at({"n": 5}))
+
+
 def test_the_pool_gives_what_has_not_been_seen() -> None:
     program = parse_program(TILED)
     check = Check(program, program, 4, 0, None, None)
