@@ -82,7 +82,7 @@ def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
 def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]:
     """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf.
 
-    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. So with
+    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. And
     those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that a mask has left at 0.
     """
     if repair.moments is None:
