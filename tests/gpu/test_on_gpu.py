@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 
 ABOVE = {"decode_softcap flash_attention float16 d64 bhsd lse": ("lse, needle 447", 1.2)}
-"""What is known to be above its limit, by how much at most: of all needles the unfused log-sum-exp is there, by luck, an
+"""What is known to be above its limit, and by how much at most: there alone the unfused log-sum-exp is, by luck, an
 eighth of a unit in the last place off, and five roundings in units of log2 are 1.15 times ten of that."""
 
 
