@@ -29,7 +29,7 @@ from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
 from neptune.fusion.roles import Query, Repair
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, loads
+from neptune.ir.expr import Expr, Select, loads, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe, Store
 from neptune.ir.reducers import REDUCERS
@@ -83,12 +83,13 @@ def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]
     """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf.
 
     And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. And
-    those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that a mask has left at 0.
+    under a mask those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that is left at 0.
     """
     if repair.moments is None:
         choice = repair.deferred is not None and bool(REDUCERS[query.reducer].best)
-        infinite = _infinite(query, repair.factor) | (_infinite(query, repair.deferred) if choice else set())
-        return tuple(sorted(_inputs(state, infinite)))
+        masked = any(isinstance(x, Select) for x in walk(query.value))
+        waiting, rolled = repair.deferred if choice else None, repair.factor if masked else None
+        return tuple(sorted(_inputs(state, _infinite(query, waiting) | _infinite(query, rolled))))
     means = {pre.load.buffer for pre in query.predecessors}
     shifted = {x.buffer for s in repair.moments.shifts for x in loads(s.value) if x.buffer in means}
     multiplied = _inputs(state, {x.buffer for e in repair.moments.multiplied() for x in loads(e)})
