@@ -54,7 +54,7 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
             wrong = f"the matrix unit sums over it, and takes no fewer than {SHORTEST_DOT} at a time"
             raise ScheduleError(asked, wrong, legal=("16", "32", "64", "128"))
         values[name] = value
-    return {**defaults(program, values), **parts} if values else {**known, **parts}
+    return {**defaults(program, values), **parts}
 
 
 def plain_numbers(given: Any) -> Any:

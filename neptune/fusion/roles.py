@@ -225,6 +225,11 @@ class Repair:
     fold: str | None = None
     moments: Moments | None = None
 
+    @property
+    def rolled(self) -> bool:
+        """Whether what is folded is corrected as r changes; what is deferred alone is not."""
+        return self.factor is not None or self.moments is not None
+
 
 def previous(load: Load) -> Load:
     """The value the accumulator had before this step: r, where `load` itself is r' (paper, Algorithm 1).

@@ -117,8 +117,7 @@ def _inputs(state: State, buffers: set[str]) -> set[str]:
 
 def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     r = p.repair
-    rolled = r.factor is not None or r.moments is not None
-    verdict = "rolled" if rolled else "deferred" if r.deferred is not None else "fused"
+    verdict = "rolled" if r.rolled else "deferred" if r.deferred is not None else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
     return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite)

@@ -216,7 +216,7 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     g, clamped = unclamped(g, leads)
     early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
     # What is repaired may be smaller in the whole than in a part, whatever it folds.
-    roles = (_predecessor(state, s, n, x, s.axis[name], stores, _repaired(known[n].repair)) for x, n in early.items())
+    roles = (_predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.rolled) for x, n in early.items())
     found = tuple(as_clamped(r, clamped, g) for r in roles)
     dtype = state.program.globals[d.action.buffers[0]].dtype
     query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d), vector=True)
@@ -243,10 +243,6 @@ def _part_start(state: State, name: str) -> Expr:
     action = state.definitions[name].action
     assert isinstance(action, Update)
     return start_of_part(action, [v.dtype for v in action.values])[0]
-
-
-def _repaired(r: Repair) -> bool:
-    return r.factor is not None or r.moments is not None
 
 
 def _waits(r: Repair) -> bool:
@@ -282,6 +278,6 @@ def _predecessor(
 
 
 def _decision(s: Split, p: Plan, finite: tuple[str, ...]) -> Decision:
-    verdict = "repaired on the right" if _repaired(p.repair) else "combined"
+    verdict = "repaired on the right" if p.repair.rolled else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
     return Decision("split_k", p.target, verdict, what, details(p.repair, finite), finite)

@@ -102,7 +102,8 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
         rows.append(kept[width - 1])
         spread(sch, stage, rows[-1])
     combined = {*folds}
-    for stage in [s for s in sch.stages if s not in whole.elementwise and combined & set(_before(sch, s))]:
+    behind = reaches(sch, combined)
+    for stage in [s for s in sch.stages if s not in whole.elementwise and s in behind]:
         if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
             spread(sch, stage, sch.loops(stage)[width - 1])
 
@@ -110,17 +111,6 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
 def _kept(sch: Schedule, stage: str) -> list[str]:
     d = sch.definition(stage)
     return [a for a, _ in d.axes if a not in d.reduced]
-
-
-def _before(sch: Schedule, stage: str) -> set[str]:
-    """Every stage that this one depends on."""
-    found: set[str] = set()
-    todo = [stage]
-    while todo:
-        fresh = set(sch.producers(todo.pop())) - found
-        found |= fresh
-        todo += fresh
-    return found
 
 
 def _joins(primitive: Callable[[str, Loop], None], stage: str, loop: Loop) -> bool:

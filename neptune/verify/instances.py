@@ -219,11 +219,10 @@ def draw_inputs(
         elif b.dtype == "bool":
             inputs[b.name] = rng.random(shape) < 0.5
         else:
-            most = max(1, 4 - attempt % 4)
-            if b.name in compared and style == "plain":
-                most = max(sizes.values(), default=0) + 2
+            far = b.name in compared and style == "plain"
+            most = max(sizes.values(), default=0) + 2 if far else max(1, 4 - attempt % 4)
             values = rng.integers(0, most, shape)
-            if b.name in compared and style == "plain":  # Longer ones hold more cases here, too.
+            if far:  # Longer ones hold more cases here, too.
                 values = np.maximum(values, rng.integers(0, most, shape))
             inputs[b.name] = np.sort(values, axis=-1) if shape and attempt >= 4 else values
     scalars = {s.name: model.draw(rng, ()) for s in program.scalars if is_float(s.dtype)}

@@ -22,5 +22,9 @@ def test_every_size_and_view(case: Case) -> None:
     kernel = gpu_check.compiled(case, str(default_target()), plan.params_of(case))
     found = [gpu_check.check(case, kernel, sizes, view, plan.outer) for sizes in plan.sizes for view in gpu_check.VIEWS]
     known, most = ABOVE.get(str(case), ("", 1.0))
-    failed = [gpu_check.line(r) for r in found if not r.passes and not (r.worst == known and r.of_limit < most)]
+    failed = [
+        gpu_check.line(r)
+        for r in found
+        if not r.passes and not (r.worst == known and r.of_limit < most and len(r.problems) == 1)
+    ]
     assert not failed, "\n".join(failed)
