@@ -6,13 +6,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CHECKED := $(wildcard neptune bench examples appendix_examples)
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-all lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/causal_attention.py
 
+# Without what is marked slow: see tests/README.md.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q --durations=50 --durations-min=1
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import te
 
 import neptune
-from neptune.compiler import as_program
+from neptune.driver.pipeline import as_program
 from neptune.ir.decompose import decompose
 from neptune.verify.evaluate import evaluate
 

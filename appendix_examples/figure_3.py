@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import neptune
 from appendix_examples.figure_1 import expression, result
-from neptune.compiler import as_program
+from neptune.driver.pipeline import as_program
 
 
 def split() -> neptune.Schedule:

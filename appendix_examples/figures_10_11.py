@@ -9,7 +9,7 @@ from typing import Any
 
 import neptune
 from appendix_examples.figure_1 import expression, result
-from neptune.compiler import as_program
+from neptune.driver.pipeline import as_program
 
 
 def original() -> neptune.Program:

@@ -9,7 +9,7 @@ from tvm import te
 
 import neptune
 from appendix_examples.figures_10_11 import privatised
-from neptune.compiler import as_program
+from neptune.driver.pipeline import as_program
 from neptune.tile.pipeline import lower
 
 

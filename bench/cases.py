@@ -14,7 +14,7 @@ import torch
 
 from bench.references import Outputs, Reference, attention, figure1, softmax
 from neptune import Program
-from neptune.codegen.llvm import evaluate_size
+from neptune.ir.integers import evaluate_size
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator
 from neptune.verify.numerics import Errors, Tensors, rel_error
@@ -127,7 +127,7 @@ def poisoned(program: Program, like: Outputs, device: str = "cpu") -> list[torch
 
 
 def errors(out: torch.Tensor, exact: torch.Tensor) -> Errors:
-    """Errors in the norm of design §8: of the whole tensor, and of its worst row."""
+    """Errors in the norm of docs/design.md, "Numerics": of the whole tensor, and of its worst row."""
     return rel_error(out.double().cpu().numpy(), exact.double().cpu().numpy())
 
 

@@ -36,10 +36,10 @@ from neptune.frontend.builder import (
     sigmoid,
     sum,
 )
+from neptune.ir.evaluate.domains import Array
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import OPERATORS
-from neptune.verify.domains import Array
 
 LAMBDA = 0.3
 

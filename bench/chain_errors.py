@@ -17,11 +17,12 @@ import torch
 import neptune
 from bench.cases import errors, poisoned, worse
 from bench.chain_programs import Chain
-from neptune.codegen.llvm import compile_llvm, evaluate_size
+from neptune.codegen.llvm import compile_llvm
 from neptune.errors import TargetError
+from neptune.ir.evaluate.floats import Rounded
+from neptune.ir.integers import evaluate_size
 from neptune.runtime.launch import parse_target
 from neptune.verify.evaluate import evaluate
-from neptune.verify.floats import Rounded
 from neptune.verify.numerics import Errors, Tensors, allowance, input_families
 
 ROWS, COLS = 19, 53

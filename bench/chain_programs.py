@@ -34,10 +34,10 @@ from neptune.frontend.builder import (
     top_k,
     var,
 )
+from neptune.ir.evaluate.domains import Array
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
-from neptune.verify.domains import Array
 
 EPS = 1e-5
 ROWS, COLS = var("rows"), var("cols")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -26,14 +27,15 @@ from typing import Any
 from rich.console import Console
 
 import neptune
+from bench import record
 from bench.cases import environment
 from bench.chain_attention import ATTENTION, OPERATOR_CHAINS
 from bench.chain_errors import COLS, FAMILIES, ROWS, Sample, kind, samples, unfused
 from bench.chain_programs import ROW_CHAINS, Chain
 from bench.chain_tables import page, tables
 from bench.numerics import TARGETS, present_targets
-from neptune.choose import automatic, named
 from neptune.errors import NeptuneError
+from neptune.tune.choose import automatic, named
 
 CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, TILE, PARTS = 16, 16, 3
@@ -190,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # What a check rejects is a failure here.
+    os.environ.setdefault("NEPTUNE_STRICT", "1")
     options = _parser().parse_args(argv)
     if options.page:
         options.page.write_text(page(json.loads(options.json.read_text())))
@@ -207,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if options.json:
             content = {"environment": environment(), "rows": [rows[c.name] for c in CHAINS if c.name in rows]}
-            options.json.write_text(json.dumps(content, indent=1) + "\n")
+            options.json.write_text(record.as_json(content))
     for table in tables(made):
         Console(width=None if sys.stdout.isatty() else 118).print(table)
     failed = sum(row.get("errors", {}).get("of limit", 0.0) > 1 for row in made)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import re
 import resource
 import signal
@@ -213,6 +214,8 @@ def case_text(case: Case) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # What a check rejects is a failure here.
+    os.environ.setdefault("NEPTUNE_STRICT", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=100, help="how many programs, by consecutive seeds")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

@@ -8,14 +8,13 @@ Needs torch, triton, numpy, sympy and einops, not TVM. Every operator is compile
 with float64 on random and large inputs, needles and zero tiles at every tile boundary, lengths that no tile divides
 and rows that see no key; in dense tensors, in strided views and at odd addresses (which tensor descriptors cannot
 serve, so that the pointer form runs); with poison around every tensor and in every output; and called twice. The
-limit is that of design §8: 1.1 (float16, bfloat16) or 10 (float32) times the error of the unfused expression, or one
-unit in the last place. Nothing is timed.
+limit is that of docs/design.md, "Numerics": 1.1 (float16, bfloat16) or 10 (float32) times the error of the unfused
+expression, or one unit in the last place. Nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 
 import neptune
+from bench import record
 from bench.cases import ATTENTION, Case, attention_cases, environment, errors, operator_cases, row_cases, worse
 from bench.guards import PAD, Guarded, guarded
 from bench.references import Outputs
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(found)} checks on {target}, {failed} failed")
     if options.json:
         content = {"environment": environment(), "target": target, "checks": [asdict(r) for r in found]}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        options.json.write_text(record.as_json(content))
     return 1 if failed else 0
 
 

@@ -33,6 +33,7 @@ from neptune.ops.attention import {build}
 from neptune.fusion.schedule import Schedule
 from neptune.tile.pipeline import lower
 from neptune.codegen.triton import generate
+from neptune.tune.defaults import defaults
 from neptune.templates.flash_attention import flash_attention
 program = {build}(lse=True)
 imported = time.perf_counter()
@@ -46,6 +47,7 @@ from neptune.frontend.te import from_te
 from neptune.fusion.schedule import Schedule
 from neptune.tile.pipeline import lower
 from neptune.codegen.triton import generate
+from neptune.tune.defaults import defaults
 from neptune.templates.flash_attention import flash_attention
 imported = time.perf_counter()
 {expression}
@@ -78,7 +80,7 @@ flash_attention(sch)
 scheduled = time.perf_counter()
 tiles = lower(sch.program)
 lowered = time.perf_counter()
-generate(tiles, loads="descriptor")
+generate(tiles, defaults(tiles), loads="descriptor")
 end = time.perf_counter()
 marks = dict(begin=imported - start, schedule=scheduled - imported, lower=lowered - scheduled, text=end - lowered)
 print(json.dumps(marks | dict(total=end - start, cpu=time.process_time() - busy)))
@@ -97,7 +99,7 @@ import torch
 {before}
 start = time.perf_counter()
 import neptune
-import neptune.compiler
+import neptune.driver.pipeline
 {expression}
 def seconds():
     start = time.perf_counter()

@@ -7,6 +7,7 @@ check, as a compilation would run it; the program without the mistake is accepte
 
 - *both models*: the field pair accuses, and the ordered rationals confirm it with the true maximum;
 - *field pair*, *ordered rationals* alone, or the *range of float32*, which sees what overflows;
+- *dtypes of the program, at all magnitudes*: only inputs of some magnitude show it;
 - *more draws*: accepted by the draws of a compilation, rejected by those of NEPTUNE_VERIFY=2;
 - *rounding errors*: equal in every exact model, and beyond the numeric criterion on hostile inputs.
 
@@ -18,7 +19,6 @@ missed or undecided.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter, defaultdict
@@ -33,6 +33,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench import record
 from bench.mutants_cases import CASES, Case
 from bench.mutants_numbers import in_numbers
 from bench.mutate import KINDS, NAMED, Change
@@ -40,18 +41,19 @@ from bench.mutate_loops import loop_mutants
 from bench.mutate_tiles import tile_mutants
 from neptune.config import DRAWS
 from neptune.errors import InternalError
+from neptune.ir.evaluate.domains import TooLarge
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.tile.ir import TileProgram
 from neptune.tile.verify import verify_tiles
-from neptune.verify.domains import TooLarge
 from neptune.verify.draws import Shared
-from neptune.verify.exact import ExactReport, check_exact
+from neptune.verify.exact import MAGNITUDES, ExactReport, check_exact
 from neptune.verify.ranged import Ranged
 from neptune.versions import versions
 
 LEVELS = ("loops", "tiles")
-EXACTLY = ("both models", "field pair", "ordered rationals", Ranged.name)
+ROUNDED = (Ranged.name, MAGNITUDES)
+EXACTLY = ("both models", "field pair", "ordered rationals", *ROUNDED)
 REJECTED = ("well-formedness", *EXACTLY, "more draws", "rounding errors")
 OUTCOMES = (*REJECTED, "equal", "undecided", "missed")
 MORE_DRAWS = DRAWS[2]
@@ -109,7 +111,7 @@ def _verdict(name: str, mutant: AnyProgram, draws: int) -> tuple[str, str]:
     shared = _accepted(name, draws)
     report = _checked(name, mutant, draws, list(shared) if in_tiles(mutant) else None)
     if report.verdict == "rejected":
-        both = report.model != Ranged.name and "field pair: rejected" in report.notes
+        both = report.model not in ROUNDED and "field pair: rejected" in report.notes
         return "both models" if both else report.model, str(report.counterexample)
     if report.verdict == "undecided":
         return "undecided", "; ".join(report.notes)
@@ -121,7 +123,15 @@ def _verdict(name: str, mutant: AnyProgram, draws: int) -> tuple[str, str]:
 
 def _checked(name: str, program: AnyProgram, draws: int, shared: list[Shared] | None) -> ExactReport:
     forms = CASES[name].forms()
-    return check_exact(forms.original, program, draws=draws, finite=forms.finite, shared=shared)
+    return check_exact(
+        forms.original,
+        program,
+        draws=draws,
+        finite=forms.finite,
+        ranges=forms.ranges,
+        magnitudes=True,
+        shared=shared,
+    )
 
 
 def in_tiles(program: AnyProgram) -> bool:
@@ -246,7 +256,7 @@ def main() -> int:
     for shown in (table(outcomes), table(outcomes, by="kind"), matrix(outcomes)):
         console.print(shown)
     if args.json is not None:
-        args.json.write_text(json.dumps(as_json(outcomes, settings), indent=1) + "\n")
+        args.json.write_text(record.as_json(as_json(outcomes, settings)))
     return int(any(o.verdict in ("missed", "undecided") for o in outcomes))
 
 

@@ -15,6 +15,7 @@ from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.program import Program
+from neptune.ir.ranges import RangePredicate
 from neptune.ops import masks
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator
@@ -29,13 +30,14 @@ DEPTH = 16
 class Forms:
     """What is compared: the expression, and the two forms made of it; large constants made small.
 
-    `finite` names the inputs that a repair takes to be finite.
+    `finite` names the inputs that a repair takes to be finite, `ranges` is what it assumes of their ranges.
     """
 
     original: Program
     fused: Program
     tiles: TileProgram
     finite: frozenset[str] = frozenset()
+    ranges: tuple[RangePredicate, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,8 @@ class Case:
         made = neptune.compile(self.make(), self.template, target="interpret").build
         original, fused, tiles = shrink(made.loops, made.fused, made.tiles)
         assert isinstance(original, Program) and isinstance(fused, Program) and isinstance(tiles, TileProgram)
-        return Forms(original, fused, tiles, frozenset(name for d in made.decisions for name in d.finite))
+        finite = frozenset(name for d in made.decisions for name in d.finite)
+        return Forms(original, fused, tiles, finite, tuple(r for d in made.decisions for r in d.ranges))
 
 
 def _with_lengths() -> Program:

@@ -2,8 +2,8 @@
 
 `in_numbers` runs it beside the expression on random sizes and on small ones of every kind, with ties and with -inf.
 An element that differs makes it *missed*. What differs nowhere may still round worse than the program it was made of:
-then the numeric criterion (design §8: so many times the error of the unfused expression) rejects it. The rest is
-*equal*: the mistake changes nothing (a guard that the loop's bounds imply, a mean that any other value serves for).
+then the numeric criterion of docs/design.md, "Numerics", rejects it. The rest is *equal*: the mistake changes nothing
+(a guard that the loop's bounds imply, a mean that any other value serves for).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 from bench.mutants_cases import CASES
 from neptune.ir.dtypes import is_float
+from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.evaluate.floats import Rounded, round_to
 from neptune.ir.program import Program
 from neptune.ir.program import Scalar as ScalarParam
 from neptune.tile.ir import TileProgram
-from neptune.verify.domains import EvaluationError
 from neptune.verify.evaluate import evaluate
-from neptune.verify.floats import Rounded, round_to
 from neptune.verify.instances import compared_only, number, structural_sizes
 from neptune.verify.numerics import allowance, rel_error
 

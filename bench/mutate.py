@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from neptune.ir.dtypes import is_float, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, Var, as_expr, children, rebuild
+from neptune.ir.nodes import E, Node
 from neptune.ir.program import Buffer, Program
 from neptune.tile.ir import TileProgram
 
@@ -97,14 +98,14 @@ def numbers_of_parts(program: Program | TileProgram) -> frozenset[str]:
     return frozenset(s.name for s in program.scalars if s.upto is not None)
 
 
-def expr_holes(e: Expr) -> Iterator[tuple[Expr, Put]]:
+def holes(e: Node[E]) -> Iterator[tuple[E, Put]]:
     """Every node of an expression, the root first."""
-    yield e, lambda new: new
+    yield cast("E", e), lambda new: new
     parts = children(e)
     for k, part in enumerate(parts):
-        for inner, put in expr_holes(part):
+        for inner, put in holes(part):
 
-            def whole(new: Expr, k: int = k, put: Put = put) -> Expr:
+            def whole(new: E, k: int = k, put: Put = put) -> Any:
                 return rebuild(e, (*parts[:k], put(new), *parts[k + 1 :]))
 
             yield inner, whole
@@ -112,7 +113,7 @@ def expr_holes(e: Expr) -> Iterator[tuple[Expr, Put]]:
 
 def expr_changes(e: Expr, scope: Scope) -> Iterator[Change]:
     """Every mistake in one expression."""
-    for node, put in expr_holes(e):
+    for node, put in holes(e):
         for kind, new in _node(node, scope):
             made = put(new)
             if made != e:
@@ -154,7 +155,7 @@ def other_values(value: Any, dtype: str) -> list[Any]:
     return [0.0] if abs(value) >= 6e4 else [value * 2]
 
 
-def _op(e: Op) -> Iterator[tuple[str, Expr]]:
+def _op(e: Op[Expr]) -> Iterator[tuple[str, Expr]]:
     args, numbers = e.args, bool(e.args) and is_float(e.args[0].dtype)
     kind = OPS[e.name].kind
     if kind == "compare":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from bench.mutate import EXPONENTIALS, PARTS, Change, Put, Scope, expr_changes, numbers_of_parts
+from neptune.ir.evaluate.parallel import accesses, classify
 from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, loads, logical_and, maximum, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import (
@@ -26,7 +27,6 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.verify.parallel import accesses, classify
 
 REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum", "argmax": "argmin", "argmin": "argmax"}
 LATE = 2

@@ -16,12 +16,13 @@ from bench.mutate import (
     Put,
     Scope,
     expr_changes,
+    holes,
     numbers_of_parts,
     other_values,
 )
 from bench.mutate_loops import LATE
 from neptune.ir.dtypes import is_float, is_int
-from neptune.ir.expr import OPS, Const, Op, Var, as_expr, maximum, variables
+from neptune.ir.expr import OPS, Const, Op, Select, Var, as_expr, maximum, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -30,7 +31,6 @@ from neptune.tile.ir import (
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -39,11 +39,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
-    Where,
     stmt_exprs,
-    tile_children,
-    tile_rebuild,
-    tile_walk,
     walk_stmts,
 )
 
@@ -92,16 +88,16 @@ class _Scope:
         self.rescales = {
             n.name
             for s in repairs
-            for m in tile_walk(s.value)
-            if isinstance(m, Map) and m.op == "mul" and any(_is(a, s.name) for a in m.args)
+            for m in walk(s.value)
+            if isinstance(m, Op) and m.name == "mul" and any(_is(a, s.name) for a in m.args)
             for a in m.args
-            for n in tile_walk(a)
+            for n in walk(a)
             if isinstance(n, Local) and n.name != s.name
         }
 
 
 def _reads_itself(s: TStmt) -> bool:
-    return isinstance(s, Assign) and any(isinstance(n, Local) and n.name == s.name for n in tile_walk(s.value))
+    return isinstance(s, Assign) and any(isinstance(n, Local) and n.name == s.name for n in walk(s.value))
 
 
 def _is(e: TExpr, name: str) -> bool:
@@ -154,7 +150,7 @@ def _touched(s: TStmt) -> tuple[set[str], set[str]]:
             writes.add(x.name)
         elif isinstance(x, StoreTile):
             writes.add(f"{x.buffer}[]")
-        for n in (n for e in stmt_exprs(x) for n in tile_walk(e)):
+        for n in (n for e in stmt_exprs(x) for n in walk(e)):
             if isinstance(n, Local):
                 reads.add(n.name)
             elif isinstance(n, LoadTile):
@@ -219,17 +215,15 @@ def _role(change: Change, s: Assign, scope: _Scope) -> str:
     if change.kind == "swapped operands" and s.name in scope.rescales:
         return "reversed rescale"
     if change.kind == "factor dropped":
-        weights = [
-            sum(isinstance(n, Map) and n.op in EXPONENTIALS for n in tile_walk(v)) for v in (s.value, change.made)
-        ]
-        reads = {n.name for n in tile_walk(s.value) if isinstance(n, Local)}
+        weights = [sum(isinstance(n, Op) and n.name in EXPONENTIALS for n in walk(v)) for v in (s.value, change.made)]
+        reads = {n.name for n in walk(s.value) if isinstance(n, Local)}
         if weights[1] < weights[0] and reads & scope.partial:
             return "combine that ignores m"
     return change.kind
 
 
 def _loads(e: TExpr) -> list[LoadTile]:
-    return [n for n in tile_walk(e) if isinstance(n, LoadTile)]
+    return [n for n in walk(e) if isinstance(n, LoadTile)]
 
 
 def _late(s: Assign, var: str) -> Iterator[Change]:
@@ -255,24 +249,12 @@ def _loop(s: Loop) -> Iterator[Change]:
 # --- tile expressions -----------------------------------------------------------------------------
 
 
-def _holes(e: TExpr) -> Iterator[tuple[TExpr, Put]]:
-    yield e, lambda new: new
-    parts = tile_children(e)
-    for k, part in enumerate(parts):
-        for inner, put in _holes(part):
-
-            def whole(new: TExpr, k: int = k, put: Put = put) -> TExpr:
-                return tile_rebuild(e, (*parts[:k], put(new), *parts[k + 1 :]))
-
-            yield inner, whole
-
-
 def _changes(e: TExpr, loops: tuple[str, ...], scope: _Scope, target: str) -> Iterator[Change]:
     """Every mistake in one tile expression that keeps the dims of every node."""
-    for node, put in _holes(e):
+    for node, put in holes(e):
         for kind, where, new in _node(node, loops, scope, target):
-            if new != node and new.dims in (node.dims, ()) and (new.dims == node.dims or node is not e):
-                yield Change(kind, where, put(new))
+            if new != node and new.dims in (node.dims, ()) and (made := put(_spread(new, node.dims))).dims == e.dims:
+                yield Change(kind, where, made)
 
 
 def _node(e: TExpr, loops: tuple[str, ...], scope: _Scope, target: str) -> Iterator[tuple[str, str, TExpr]]:
@@ -288,9 +270,9 @@ def _node(e: TExpr, loops: tuple[str, ...], scope: _Scope, target: str) -> Itera
             for other in scope.locals.get((dims, dtype), ()):
                 if other != name:
                     yield "other buffer", name, Local(other, dims, dtype)
-        case Map():
-            yield from ((kind, e.op, new) for kind, new in _map(e, target))
-        case Where(_, then, other, _):
+        case Op():
+            yield from ((kind, e.name, new) for kind, new in _map(e, target))
+        case Select(_, then, other):
             yield "mask dropped", "where", _spread(then, e.dims)
             yield "mask dropped", "where", _spread(other, e.dims)
         case Reduce(reducer, _, _) if reducer in REDUCERS:
@@ -308,7 +290,7 @@ def _node(e: TExpr, loops: tuple[str, ...], scope: _Scope, target: str) -> Itera
 
 def _spread(e: TExpr, dims: tuple[str, ...]) -> TExpr:
     """A scalar as a tile."""
-    return Full(e, dims, e.dtype) if isinstance(e, Scalar) else e
+    return Full(e, dims, e.dtype) if isinstance(e, Scalar) and dims else e
 
 
 def _load(e: LoadTile) -> Iterator[tuple[str, str, TExpr]]:
@@ -319,7 +301,7 @@ def _load(e: LoadTile) -> Iterator[tuple[str, str, TExpr]]:
     for k, i in enumerate(e.index):
         if isinstance(i, Scalar) and isinstance(i.expr, Const):
             continue
-        more = Map("add", (i, Scalar(as_expr(1, i.dtype))), i.dims, i.dtype)
+        more = Op("add", (i, Scalar(as_expr(1, i.dtype))), i.dtype)
         yield "other index", f"index of {e.buffer}", replace(e, index=(*e.index[:k], more, *e.index[k + 1 :]))
     scalars = [k for k, i in enumerate(e.index) if not i.dims]
     for a, b in pairwise(scalars):
@@ -328,33 +310,33 @@ def _load(e: LoadTile) -> Iterator[tuple[str, str, TExpr]]:
         yield "transposed", f"indices of {e.buffer}", replace(e, index=tuple(index))
 
 
-def _map(e: Map, target: str) -> Iterator[tuple[str, TExpr]]:
+def _map(e: Op[TExpr], target: str) -> Iterator[tuple[str, TExpr]]:
     args, numbers = e.args, bool(e.args) and is_float(e.args[0].dtype)
-    kind = OPS[e.op].kind
+    kind = OPS[e.name].kind
     if kind == "compare":
-        off = "other operator" if numbers or e.op in ("eq", "ne") else "mask off by one"
-        yield off, replace(e, op=SAME_SHAPE[e.op])
+        off = "other operator" if numbers or e.name in ("eq", "ne") else "mask off by one"
+        yield off, replace(e, name=SAME_SHAPE[e.name])
         if not numbers and is_int(args[1].dtype):
             for step in (1, -1):
-                right = Map("add", (args[1], Scalar(as_expr(step, args[1].dtype))), args[1].dims, args[1].dtype)
+                right = Op("add", (args[1], Scalar(as_expr(step, args[1].dtype))), args[1].dtype)
                 yield "mask off by one", replace(e, args=(args[0], right))
     elif kind == "logic" and len(args) == 2:
         yield from (("conjunct dropped", a) for a in args)
-    elif e.op in ("sub", "div"):
+    elif e.name in ("sub", "div"):
         yield "swapped operands", replace(e, args=args[::-1])
-    if e.op in OTHER and numbers:
-        yield "other operator", replace(e, op=OTHER[e.op])
-    if e.op in ("mul", "div") and numbers:
-        mine = target and any(_is(n, target) for a in args for n in tile_walk(a))
+    if e.name in OTHER and numbers:
+        yield "other operator", replace(e, name=OTHER[e.name])
+    if e.name in ("mul", "div") and numbers:
+        mine = target and any(_is(n, target) for a in args for n in walk(a))
         kinds = "missing rescale" if mine else "factor dropped"
-        yield from ((kinds, a) for a in (args if e.op == "mul" else args[:1]))
-    if e.op in ("add", "sub") and numbers:
-        yield from (("term dropped", a) for a in (args if e.op == "add" else args[:1]))
-    if e.op in ("max", "min") and numbers:
+        yield from ((kinds, a) for a in (args if e.name == "mul" else args[:1]))
+    if e.name in ("add", "sub") and numbers:
+        yield from (("term dropped", a) for a in (args if e.name == "add" else args[:1]))
+    if e.name in ("max", "min") and numbers:
         yield from (("term dropped", a) for a in args)
-    if e.op in BASES:
-        yield "other base", replace(e, op=BASES[e.op])
-    if e.op in ("exp", "exp2"):
-        yield "other sign", replace(e, args=(Map("neg", args, args[0].dims, args[0].dtype),))
+    if e.name in BASES:
+        yield "other base", replace(e, name=BASES[e.name])
+    if e.name in ("exp", "exp2"):
+        yield "other sign", replace(e, args=(Op("neg", args, args[0].dtype),))
     if kind == "math" and len(args) == 1 and numbers:
         yield "function dropped", args[0]

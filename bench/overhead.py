@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
@@ -23,12 +22,12 @@ from typing import Any
 import torch
 
 import neptune
-from bench import stub_driver
+from bench import record, stub_driver
 from bench.cases import environment
-from neptune.codegen.compile_worker import load_source
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from neptune.runtime.modules import Form
+from neptune.runtime.source import load_source
 
 BATCH, SAMPLES = 200, 15
 
@@ -43,7 +42,7 @@ def cases(device: str) -> Iterator[tuple[str, Any, str, list[torch.Tensor]]]:
 
 def by_hand(kernel: neptune.Kernel, loads: str) -> Callable[..., None]:
     """The generated launch function."""
-    function: Callable[..., None] = getattr(load_source(kernel._modules.source(Form(loads))), kernel.name)
+    function: Callable[..., None] = getattr(load_source(kernel.executable.modules.source(Form(loads))), kernel.name)
     return function
 
 
@@ -85,9 +84,9 @@ def measure(program: Any, template: str, inputs: list[torch.Tensor], loads: str)
     kernel(*grown(1)), kernel(*grown(3))
 
     def unseen() -> None:
-        kernel._plans._plans.clear()
-        kernel._signature._seen.clear()
-        kernel._modules._chosen.clear()
+        kernel.executable.plans._plans.clear()
+        kernel.executable.signature._seen.clear()
+        kernel.executable.modules._chosen.clear()
         kernel(*next(fresh))
 
     found["kernel, new lengths"] = sample(unseen)
@@ -111,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name:<20}" + "".join(f"  {what} {m:.1f}" for what, m in medians.items()), flush=True)
     if options.json:
         content = {"environment": environment(), "driver": "real" if real else "stub", "us": results}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        options.json.write_text(record.as_json(content))
     return 0
 
 

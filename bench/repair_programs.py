@@ -206,6 +206,20 @@ def _greedy(x: torch.Tensor) -> Outputs:
     return [torch.softmax(x, -1).amax(-1), x.argmax(-1)]
 
 
+def scores() -> Program:
+    """The best of the logarithms of shares with a bonus each: log(w / l) + u, which structure does not gather."""
+    x, u = _matrix("x"), _matrix("u")
+    l = _row(lambda i, j: te.abs(x[i, j]) + 0.5, "l")  # noqa: E741
+    best = _row(lambda i, j: log((te.abs(x[i, j]) + 0.5) / l[i]) + u[i, j], "best", te.max)
+    return build([best, l], inputs=[x, u], name="scores")
+
+
+def _scores(x: torch.Tensor, u: torch.Tensor) -> Outputs:
+    weight = x.abs() + 0.5
+    total = weight.sum(-1)
+    return [(torch.log(weight / total[:, None]) + u).amax(-1), total]
+
+
 # --- several axes ----------------------------------------------------------------------------------
 
 
@@ -240,6 +254,7 @@ PROGRAMS: dict[str, Chain] = {
     "from -inf": Chain(from_infinity, _from_infinity),
     "pairs": Chain(pairs, _pairs),
     "greedy": Chain(greedy, _greedy),
+    "scores": Chain(scores, _scores, infinite=False),
     "powers": Chain(powers, _powers, infinite=False),
     "Performers": Chain(performers, _performers, scales=(1.0, 3.0), infinite=False),
     "chain of five": Chain(chain_of_five, _chain_of_five, infinite=False),

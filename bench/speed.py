@@ -3,15 +3,15 @@
     python -m bench.speed [--json speed.json] [--depths 64 128] [--lengths 1024 4096 16384] [--quick]
 
 Attention forward, float16, batch × heads chosen so that each call has 16k rows times 16 heads; global and causal
-(top-left and bottom-right agree, since there are as many queries as keys). Every Triton candidate is tuned over the
-same tiles. Medians of `triton.testing.do_bench`, which clears the L2 cache before each call. TFLOP/s counts
-4·b·h·s_q·s_kv·d, halved for causal. Candidates that cannot run say why.
+(top-left and bottom-right agree, since there are as many queries as keys). "neptune default" is what a user gets from
+`neptune.compile(expr)`, nothing picked by hand; the other Triton candidates are the best of the same tiles. Medians of
+`triton.testing.do_bench`, which clears the L2 cache before each call. TFLOP/s counts 4·b·h·s_q·s_kv·d, halved for
+causal. Candidates that cannot run say why.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import neptune
+from bench import record
 from bench.baselines.flash_attention_triton import Tile, flash_attention
 from bench.cases import environment
 from neptune.ops.attention import prefill_causal, prefill_global
@@ -40,6 +41,13 @@ def neptune_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator
         params = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
         kernel = neptune.compile(program, "flash_attention", target="cuda", params=params)
         yield f"{m}×{n} w{warps} s{stages}", partial(kernel, *qkv)
+
+
+def default_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
+    program = (prefill_causal if causal else prefill_global)(depth=depth)
+    length = qkv[0].shape[2]
+    kernel = neptune.compile(program, target="cuda", shapes={"s_q": length, "s_kv": length})
+    yield " ".join(f"{k}={v}" for k, v in kernel.params.items()), partial(kernel, *qkv)
 
 
 def hand_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
@@ -72,6 +80,7 @@ def flex_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tu
 
 
 CANDIDATES = {
+    "neptune default": default_calls,
     "neptune": neptune_calls,
     "hand-written Triton": hand_calls,
     "cuDNN": sdpa_calls(SDPBackend.CUDNN_ATTENTION),
@@ -129,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(line, flush=True)
                 if options.json:
                     content = {"environment": environment(), "TFLOP/s": "4·b·h·s²·d / time", "results": results}
-                    options.json.write_text(json.dumps(content, indent=1) + "\n")
+                    options.json.write_text(record.as_json(content))
     return 0
 
 

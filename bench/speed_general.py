@@ -9,7 +9,6 @@ Each row is one operator at one size: Neptune (the best of the listed tunables),
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import torch
 import triton.testing
 
 import neptune
+from bench import record
 from bench.cases import environment
 from neptune.frontend import builder as nt
 from neptune.ops.linear import matmul
@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             flush=True,
         )
         if options.json:
-            options.json.write_text(json.dumps({"environment": environment(), "us": results}, indent=1) + "\n")
+            options.json.write_text(record.as_json({"environment": environment(), "us": results}))
     return 0
 
 

@@ -12,7 +12,6 @@ Decode is bound by memory: its rate is the bytes of keys and values over the tim
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import neptune
+from bench import record
 from bench.cases import alibi_slopes, environment
 from bench.speed import Call, best
 from neptune.ops.attention import OPERATORS, operator
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.append(found)
             print(line, flush=True)
             if options.json:
-                options.json.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+                options.json.write_text(record.as_json({"environment": environment(), "results": results}))
     return 0
 
 

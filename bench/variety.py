@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from collections import Counter
@@ -236,6 +237,8 @@ def _reason(message: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # What a check rejects is a failure here.
+    os.environ.setdefault("NEPTUNE_STRICT", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)

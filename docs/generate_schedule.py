@@ -104,6 +104,12 @@ EXAMPLES: dict[str, Example] = {
         lambda s: s.fuse(s.loop("c", "i"), s.loop("c", "j")),
         lambda s: s.fuse(s.loop("c", "j"), s.loop("c", "p")),
     ),
+    "rename": Example(
+        neighbours,
+        lambda s: s.rename(s.loop("y", "i0"), "tile"),
+        lambda s: s.rename(s.loop("y", "i0"), "i1"),
+        lambda s: s.split(s.loop("y", "i"), 64),
+    ),
     "pack": Example(
         grouped,
         lambda s: s.pack(s.loop("s", "h"), s.loop("s", "i")),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.versions import __version__ as __version__
 
 if TYPE_CHECKING:
-    from neptune.compiler import compile
+    from neptune.driver.pipeline import compile
     from neptune.errors import (
         ExpressionError,
         FusionError,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     )
     from neptune.fusion.schedule import Schedule
     from neptune.ir.program import Program
-    from neptune.runtime.kernel import Kernel
-    from neptune.runtime.saved import load
+    from neptune.kernel import Kernel, load
     from neptune.schedule.template import Template, template
 
 __all__ = [
@@ -51,12 +50,12 @@ __all__ = [
 ]
 
 _HOME = {
-    "Kernel": "neptune.runtime.kernel",
+    "Kernel": "neptune.kernel",
     "Program": "neptune.ir.program",
     "Schedule": "neptune.fusion.schedule",
     "Template": "neptune.schedule.template",
-    "compile": "neptune.compiler",
-    "load": "neptune.runtime.saved",
+    "compile": "neptune.driver.pipeline",
+    "load": "neptune.kernel",
     "template": "neptune.schedule.template",
 }
 

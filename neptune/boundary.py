@@ -1,4 +1,4 @@
-"""Where the user's code calls ours: an error that leaves through here ends at the user's own line.
+"""The boundary between the user's code and ours: an error that crosses it ends at the user's own line.
 
 Frames of Neptune below the user's line say nothing to a user, and hide the line that does. They are kept with
 NEPTUNE_TRACEBACK=1, and always for an InternalError, whose reader is us.
@@ -6,8 +6,8 @@ NEPTUNE_TRACEBACK=1, and always for an InternalError, whose reader is us.
 Before → after, for a template with a wrong name::
 
     kernel.py, line 9: neptune.compile(expr, mine)         kernel.py, line 9: neptune.compile(expr, mine)
-    neptune/compiler.py, line 170: step.run(work)          kernel.py, line 4: sch.loops("scroe")
-    neptune/compiler.py, line 82: template(w.schedule)     neptune.errors.ScheduleError: unknown stage `scroe`
+    neptune/driver/pipeline.py, line 170: step.run(work)          kernel.py, line 4: sch.loops("scroe")
+    neptune/driver/pipeline.py, line 82: template(w.schedule)     neptune.errors.ScheduleError: unknown stage `scroe`
     kernel.py, line 4: sch.loops("scroe")
     neptune/schedule/schedule.py, line 95: …
     neptune/schedule/state.py, line 263: raise …
@@ -63,7 +63,7 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is of Neptune or of the standard library."""
+    """Return True for a frame of Neptune or of the standard library."""
     file = frame.f_code.co_filename
     if file == "<string>":
         # Methods that `dataclass` writes run in the module of their class.

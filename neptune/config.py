@@ -1,7 +1,13 @@
 """Settings from the environment, read when they are asked for.
 
 NEPTUNE_TARGET        what to compile for where the caller does not say ("cuda", "llvm", "interpret", …)
-NEPTUNE_VERIFY        0: no checks; 1 (default): verifiers and a few exact instances; 2: many exact instances
+NEPTUNE_VERIFY        0: no checks; 1 (default): verifiers and a few exact instances; 2: verifiers after
+                      every step, and many exact instances
+NEPTUNE_STRICT        1: a template that a check rejects is a defect (InternalError), also where the automatic choice
+                      would go on to the next one; for tests, and for those who look into a rejection
+NEPTUNE_CHECK         1: each call looks at the indices that its tensors hold, and one that leads out of a tensor is a
+                      ShapeError; costs time and a wait for the GPU. Read when a kernel is compiled or loaded; calls
+                      that a CUDA graph captures are not looked at
 NEPTUNE_CACHE_DIR     the folder of compiled kernels; by default the user's cache folder (~/.cache/neptune on Linux),
                       and 0 for none
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
@@ -26,6 +32,8 @@ from neptune.errors import NeptuneError
 VARIABLES = (
     "NEPTUNE_TARGET",
     "NEPTUNE_VERIFY",
+    "NEPTUNE_STRICT",
+    "NEPTUNE_CHECK",
     "NEPTUNE_CACHE_DIR",
     "NEPTUNE_DUMP",
     "NEPTUNE_LOGS",
@@ -47,10 +55,11 @@ class Config:
     cache: str | None = None
     logs: str = ""
     fuel: int | None = None
+    strict: bool = False
 
     @property
     def cache_dir(self) -> Path | None:
-        """Where compiled kernels are kept, None for nowhere."""
+        """The folder that compiled kernels are cached in, None for no cache."""
         if self.cache == NO_CACHE:
             return None
         return _user_cache() if self.cache is None else Path(os.path.expanduser(self.cache)).absolute()
@@ -67,7 +76,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None)
+    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
@@ -78,6 +87,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         cache=env.get("NEPTUNE_CACHE_DIR") or None,
         logs=env.get("NEPTUNE_LOGS") or "",
         fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
+        strict=_on(env.get("NEPTUNE_STRICT")),
     )
 
 
@@ -91,8 +101,17 @@ def _user_cache() -> Path | None:
 
 
 def full_tracebacks() -> bool:
-    """Whether errors show Neptune's own frames; asked only once there is an error."""
-    return os.environ.get("NEPTUNE_TRACEBACK", "") not in ("", "0")
+    """Return True if errors are to show Neptune's own frames; read only once there is an error."""
+    return _on(os.environ.get("NEPTUNE_TRACEBACK"))
+
+
+def checked_calls() -> bool:
+    """True where calls are to look at the indices that their tensors hold."""
+    return _on(os.environ.get("NEPTUNE_CHECK"))
+
+
+def _on(text: str | None) -> bool:
+    return text not in (None, "", "0")
 
 
 def _level(text: str | None) -> int:

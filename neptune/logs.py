@@ -61,16 +61,16 @@ def parse(text: str) -> dict[str, int]:
     >>> {t: n for t, n in parse("+all,-tile,codegen").items() if t in ("fusion", "tile", "codegen")}
     {'fusion': 10, 'tile': 30, 'codegen': 20}
     """
-    found = dict.fromkeys(TOPICS, logging.WARNING)
+    levels = dict.fromkeys(TOPICS, logging.WARNING)
     for word in filter(None, (w.strip() for w in text.split(","))):
         sign = word[0] if word[0] in "+-" else ""
         name = word.removeprefix(sign)
-        if name not in found and name != ALL:
+        if name not in levels and name != ALL:
             raise NeptuneError(
                 f"NEPTUNE_LOGS={text}",
                 f"there is no topic {name!r} to log",
                 legal=(*TOPICS, ALL),
                 hint="a + in front shows more, a - silences",
             )
-        found.update(dict.fromkeys(TOPICS if name == ALL else (name,), LEVELS[sign]))
-    return found
+        levels.update(dict.fromkeys(TOPICS if name == ALL else (name,), LEVELS[sign]))
+    return levels

@@ -17,7 +17,7 @@ from neptune.errors import NeptuneError
 from neptune.frontend import builder as te
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import compute, eq, maximum, placeholder, reduce_axis, var
-from neptune.runtime.arguments import evaluate_size
+from neptune.ir.integers import evaluate_size
 
 m, n, k, b = (var(x) for x in "mnkb")
 Array = Any

@@ -1,7 +1,38 @@
-"""Tests never read or write the user's cache of compiled kernels; those of the cache name a folder of their own."""
+"""One cache of compiled kernels for a run: a new folder, shared by xdist's workers and removed at the end.
+
+A kernel that several tests of `tests/numerics` ask for is compiled once, by the compiler as it is now: no test ever
+reads the user's cache, nor that of another run. Other tests change what compiles, look at how something is compiled
+(a kernel from a cache has no checks to show), or compile twice to compare: they are not served from it, nor are those
+that use `monkeypatch`. Tests of the cache itself name a folder of their own.
+
+A template that a check rejects fails a test, also where the automatic choice would try the next one.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 
-os.environ["NEPTUNE_CACHE_DIR"] = "0"
+import pytest
+
+os.environ["NEPTUNE_STRICT"] = "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers inherit the controller's environment.
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="neptune-tests-")
+        os.environ["NEPTUNE_CACHE_DIR"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(autouse=True)
+def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without the run's cache where a test asks for that, or may change what compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        served = request.path.parent.name == "numerics" or request.node.get_closest_marker("cached")
+        if not served or "monkeypatch" in request.fixturenames or request.node.get_closest_marker("uncached"):
+            patch.setenv("NEPTUNE_CACHE_DIR", "0")
+        yield

@@ -8,9 +8,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "golden"
 
 
-def check_golden(name: str, text: str) -> None:
+def check_golden(name: str, text: str, folder: Path = FOLDER) -> None:
     """Compare `text` with the golden file `name`; pytest shows the difference."""
-    path = FOLDER / name
+    path = folder / name
     if os.environ.get("NEPTUNE_UPDATE_GOLDENS") == "1":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

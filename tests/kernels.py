@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.evaluate.domains import Domain
+from neptune.ir.expr import Const, Expr, Op, Var, walk
 from neptune.ir.program import Buffer
 from neptune.ir.program import Scalar as ScalarParam
 from neptune.tile.ir import (
@@ -24,7 +25,6 @@ from neptune.tile.ir import (
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -34,11 +34,9 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
     stmt_exprs,
-    tile_walk,
     walk_stmts,
 )
 from neptune.tile.verify import verify_tiles
-from neptune.verify.domains import Domain
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from tests.tile_examples import LOWEST, lit, map_
@@ -166,12 +164,12 @@ def assigned(program: TileProgram, name: str) -> list[TExpr]:
 
 def nodes(program: TileProgram) -> list[TExpr]:
     """Every tile expression node."""
-    return [n for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for n in tile_walk(e)]
+    return [n for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for n in walk(e)]
 
 
 def count(program: TileProgram, op: str) -> int:
     """How many Maps of an operator there are."""
-    return sum(1 for n in nodes(program) if isinstance(n, Map) and n.op == op)
+    return sum(1 for n in nodes(program) if isinstance(n, Op) and n.name == op)
 
 
 __all__ = ["LOWEST", "lit", "map_"]

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from neptune.codegen.llvm import compile_llvm, evaluate_size
-from neptune.codegen.triton import generate
+from neptune.codegen.llvm import compile_llvm
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
+from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.runtime.interpret import run_interpreted
@@ -22,6 +22,7 @@ from neptune.tile.pipeline import PASSES, lower
 from neptune.tile.translate import translate
 from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
+from tests.texts import generate
 
 Array = npt.NDArray[Any]
 Arrange = Callable[[Schedule], None]

@@ -20,7 +20,6 @@ from neptune.tile.ir import (
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Scalar,
     StoreTile,
@@ -28,7 +27,6 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
     map_stmt,
-    tile_rewrite,
 )
 
 Bounds = Callable[[Expr, Expr], tuple[Expr, Expr]]
@@ -143,9 +141,9 @@ def tile_change(program: TileProgram, name: str, fn: TileRewrite) -> TileProgram
 
     def visit(s: TStmt) -> TStmt:
         if isinstance(s, Assign) and s.name == name:
-            return map_stmt(s, lambda e: tile_rewrite(e, fn))
+            return map_stmt(s, lambda e: rewrite(e, fn))
         if isinstance(s, StoreTile) and s.buffer == name:
-            return replace(s, value=tile_rewrite(s.value, fn))
+            return replace(s, value=rewrite(s.value, fn))
         return s
 
     return _tiles(program, visit)
@@ -185,24 +183,24 @@ def without_factor(name: str) -> TileRewrite:
     def is_it(e: TExpr) -> bool:
         return (isinstance(e, Local) and e.name == name) or (isinstance(e, Rearrange) and is_it(e.arg))
 
-    return lambda e: e.args[0] if isinstance(e, Map) and e.op == "mul" and is_it(e.args[1]) else None
+    return lambda e: e.args[0] if isinstance(e, Op) and e.name == "mul" and is_it(e.args[1]) else None
 
 
 def tile_rename(old: str, new: str) -> TileRewrite:
     """An elementwise operator becomes another one."""
-    return lambda e: replace(e, op=new) if isinstance(e, Map) and e.op == old else None
+    return lambda e: replace(e, name=new) if isinstance(e, Op) and e.name == old else None
 
 
 def tile_reverse(e: TExpr) -> TExpr | None:
     """a - b becomes b - a."""
-    return replace(e, args=e.args[::-1]) if isinstance(e, Map) and e.op == "sub" and len(e.dims) == 1 else None
+    return replace(e, args=e.args[::-1]) if isinstance(e, Op) and e.name == "sub" and len(e.dims) == 1 else None
 
 
 def tile_one_more(e: TExpr) -> TExpr | None:
     """a <= b becomes a < b + 2 (which is a <= b + 1)."""
-    if isinstance(e, Map) and e.op == "le":
+    if isinstance(e, Op) and e.name == "le":
         two = Scalar(Const(2, "int32"))
-        return replace(e, op="lt", args=(e.args[0], Map("add", (e.args[1], two), e.args[1].dims, "int32")))
+        return replace(e, name="lt", args=(e.args[0], Op("add", (e.args[1], two), "int32")))
     return None
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.decompose import decompose
+from neptune.ir.evaluate.domains import Value
 from neptune.ir.expr import Expr, variables
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.schedule.trace import trace_from_json, trace_to_json
-from neptune.verify.domains import Value
 from neptune.verify.evaluate import evaluate
 from neptune.verify.instances import number
 

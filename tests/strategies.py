@@ -20,6 +20,7 @@ from neptune.ir.program import (
     Buffer,
     For,
     If,
+    Made,
     Program,
     Scalar,
     Stage,
@@ -133,7 +134,9 @@ def nests(draw: st.DrawFn, name: str, target: Buffer, readable: tuple[Buffer, ..
     guard = draw(st.none() | exprs("bool", names, 2))
     body: Stmt
     if reduces:
-        reducer = draw(st.sampled_from(sorted(n for n, row in REDUCERS.items() if row.width == 1)))
+        # `all` and `any` fold predicates.
+        numeric = sorted(n for n, row in REDUCERS.items() if row.width == 1 and OPS[row.op].kind != "logic")
+        reducer = draw(st.sampled_from(numeric))
         init = REDUCERS[reducer].identity(target.dtype)
         explicit = draw(st.booleans())
         update = Update((target.name,), index, reducer, (value,), None if explicit else init)
@@ -141,7 +144,7 @@ def nests(draw: st.DrawFn, name: str, target: Buffer, readable: tuple[Buffer, ..
         body = body if local is None else Alloc(local, body)
         body = For(reduced, ZERO, names.loops[reduced], body)
         if explicit:
-            body = seq(Stage(f"{name}_init", Store(target.name, index, init[0])), body)
+            body = seq(Stage(f"{name}_init", Store(target.name, index, init[0]), None, Made("init", name)), body)
     else:
         body = seq(*first, Stage(name, Store(target.name, index, value), guard))
         body = body if local is None else Alloc(local, body)

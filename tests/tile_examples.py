@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-from neptune.ir.expr import Const, Expr, Var, ceildiv, maximum, minimum, op
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, ceildiv, maximum, minimum, op
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 from neptune.tile.ir import (
     Assign,
-    CastTile,
     Dot,
     Full,
     GridAxis,
@@ -17,7 +16,6 @@ from neptune.tile.ir import (
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -26,7 +24,6 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
-    Where,
 )
 
 LOWEST = -3.4028234663852886e38
@@ -44,24 +41,18 @@ def size(name: str) -> ScalarParam:
     return ScalarParam(name, lo=1)
 
 
-def map_(name: str, *args: TExpr, dtype: str | None = None) -> Map:
-    """A Map whose dims are those of its operands, joined."""
-    dims: tuple[str, ...] = ()
-    for a in args:
-        if a.dims and dims:
-            dims = tuple(x if x != "1" else y for x, y in zip(dims, a.dims, strict=True))
-        else:
-            dims = a.dims or dims
+def map_(name: str, *args: TExpr, dtype: str | None = None) -> Op[TExpr]:
+    """An operator on tiles."""
     if dtype is None:
         dtype = "bool" if name in ("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not") else args[0].dtype
-    return Map(name, args, dims, dtype)
+    return Op(name, args, dtype)
 
 
-def where(pred: TExpr, then: TExpr, other: TExpr) -> Where:
-    return Where(pred, then, other, map_("add", pred, then).dims)
+def where(pred: TExpr, then: TExpr, other: TExpr) -> Select[TExpr]:
+    return Select(pred, then, other)
 
 
-def at(start: Expr, axis: str) -> Map:
+def at(start: Expr, axis: str) -> Op[TExpr]:
     """Positions start + 0, 1, … along an axis."""
     return map_("add", Scalar(start), Iota(axis))
 
@@ -78,14 +69,14 @@ def softmax(dtype: str = "float16") -> TileProgram:
     e, total = Local("e", ("r", "c"), "float32"), Local("total", ("r",), "float32")
     log2e = Scalar(op("log2e"))
     body: tuple[TStmt, ...] = (
-        Assign("xf", where(col_ok, CastTile(x, "float32"), lit(-math.inf)), "x"),
+        Assign("xf", where(col_ok, Cast(x, "float32"), lit(-math.inf)), "x"),
         Assign("top", Reduce("max", "c", xf), "top"),
         Assign("e", map_("exp2", map_("mul", map_("sub", xf, Rearrange(top, "r -> r 1")), log2e)), "e"),
         Assign("total", Reduce("sum", "c", e), "total"),
         StoreTile(
             "y",
             (Rearrange(row, "r -> r 1"), Rearrange(Iota("c"), "c -> 1 c")),
-            CastTile(map_("div", e, Rearrange(total, "r -> r 1")), dtype),
+            Cast(map_("div", e, Rearrange(total, "r -> r 1")), dtype),
             inside,
             ("r", "c"),
             "y",
@@ -167,7 +158,7 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
             Assign("l", map_("add", map_("mul", total, alpha), Reduce("sum", "n", p)), "l"),
             Assign(
                 "acc",
-                Dot(CastTile(p, dtype), read("v", masked), map_("mul", acc, Rearrange(alpha, "m -> m 1"))),
+                Dot(Cast(p, dtype), read("v", masked), map_("mul", acc, Rearrange(alpha, "m -> m 1"))),
                 "acc",
             ),
             Assign("m", m_new, "m"),
@@ -180,9 +171,7 @@ def attention(d: int = 128, dtype: str = "float16") -> TileProgram:
         Assign("acc", Full(lit(0.0), ("m", "d"), "float32"), "acc"),
         Loop("j0", Const(0, "int32"), clean, step(False)),
         Loop("j0", clean, maximum(clean, end), step(True)),
-        StoreTile(
-            "out", rows, CastTile(map_("div", acc, Rearrange(total, "m -> m 1")), dtype), row_ok, ("m", "d"), "out"
-        ),
+        StoreTile("out", rows, Cast(map_("div", acc, Rearrange(total, "m -> m 1")), dtype), row_ok, ("m", "d"), "out"),
     )
     grid = (GridAxis("i0", ceildiv(s_q, block_m), "x"), GridAxis("h", heads, "y"), GridAxis("b", batch, "z"))
     kernel = TileKernel("attention", grid, (("m", block_m), ("n", block_n), ("d", depth)), body)

@@ -33,13 +33,14 @@ from bench.fuzzing.programs import (
 )
 from bench.variety import by_tvm
 from bench.variety_words import Reference, said
-from neptune.choose import check_settled
 from neptune.codegen.compile import compile_offline
-from neptune.codegen.llvm import LLVMKernel, compile_llvm, evaluate_size
+from neptune.codegen.llvm import LLVMKernel, compile_llvm
 from neptune.codegen.triton import generate
-from neptune.compiler import as_program
+from neptune.driver.pipeline import as_program
 from neptune.errors import FusionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.fusion.schedule import Schedule, replay
+from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.runtime.interpret import run_interpreted
@@ -48,7 +49,8 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
-from neptune.verify.domains import EvaluationError
+from neptune.tune.choose import check_settled
+from neptune.tune.defaults import defaults
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.numerics import allowance, rel_error
@@ -160,6 +162,7 @@ class _Judge:
         self.program, self.sch = driver.program, _settled(driver)
         # What a repair takes for granted, as explain() says, and the compiler checks under.
         self.finite = frozenset(name for d in self.sch.decisions for name in d.finite)
+        self.ranges = [r for d in self.sch.decisions for r in d.ranges]
 
     def fail(self, kind: str, message: str) -> None:
         self.verdict.failures.append(Failure(kind, message))
@@ -223,7 +226,9 @@ class _Judge:
 
     def exact(self, name: str, form: Program | TileProgram) -> None:
         try:
-            report = check_exact(self.program, form, draws=self.effort.draws, finite=self.finite)
+            report = check_exact(
+                self.program, form, draws=self.effort.draws, finite=self.finite, ranges=self.ranges, magnitudes=True
+            )
         except EvaluationError as error:
             self.verdict.exact[name] = f"undecided: {error}"[:60]
             return
@@ -262,13 +267,13 @@ class _Judge:
         free = {t.name: params[t.name] for t in tiles.tunables if t.covers is None}
         given = {**run.sizes, **params}
         extra = [given[s.name] for s in tiles.scalars if s.name not in self.program.shape_scalars]
-        source = generate(tiles)
+        source = generate(tiles, defaults(tiles))
         self.float32("interpret", run, lambda t, o: run_interpreted(source, tiles.name, [*t, *o], extra, free))
 
     def compiled(self, tiles: TileProgram) -> None:
         """Compiled offline, as on a GPU, with tiles that it takes."""
         try:
-            compile_offline(generate(tiles), tiles, "cuda:90", {t.name: 16 for t in tiles.tunables})
+            compile_offline(generate(tiles, defaults(tiles)), tiles, "cuda:90", {t.name: 16 for t in tiles.tunables})
         except TargetError as error:
             self.fail("offline", str(error))
         self.verdict.targets.append("offline")

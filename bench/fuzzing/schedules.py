@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import neptune
-from neptune.choose import automatic, shipped_template, shipped_templates
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import PRIMITIVES, Schedule
 from neptune.ir.expr import Var
 from neptune.ir.program import Program, Update
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, trace_from_json, trace_to_json
+from neptune.tune.choose import automatic, shipped_template, shipped_templates
 
 SCREEN = 25
 """How many lines the message of a refusal may have."""

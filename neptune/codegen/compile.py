@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
-from neptune.codegen.triton_limits import extent_of
-from neptune.codegen.worker import Json, Worker
 from neptune.errors import InternalError, TargetError
+from neptune.runtime.addressing import KernelParameters, extent_of
+from neptune.runtime.worker import Json, Worker
 from neptune.tile.ir import TileProgram
 
 TYPES = {
@@ -46,18 +46,6 @@ class Compiled:
     shared_bytes: int
     matrix: str | None
     warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelParameters:
-    """What a real launch would find of a kernel's parameters, whatever the values of tunables: types by name
-    ("constexpr" for a tunable), and the names of those that are divisible by 16. The type of a descriptor is that of
-    its elements, and `boxes` has its extents: numbers, or names of tunables."""
-
-    function: str
-    types: Mapping[str, str]
-    boxes: Mapping[str, Sequence[int | str]]
-    aligned: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +127,7 @@ def compile_kernels(
 
 
 def launch_types(program: TileProgram, params: Mapping[str, int], *, loads: str = "pointer") -> list[KernelTypes]:
-    """What a real launch would find of each kernel's parameters, in launch order."""
+    """Return the types that a real launch would find for each kernel's parameters, in launch order."""
     values = tunable_values(program, params)
     return [_with_values(k, values) for k in kernel_parameters(program, loads=loads)]
 
@@ -186,5 +174,5 @@ def parameters_of(program: TileProgram, kernel: KernelText) -> KernelParameters:
 
 def _short(text: str, lines: int = 6) -> str:
     """A compiler's message: its first line, and the last ones, which say what is the matter."""
-    found = [line[:200] for line in text.splitlines()]
-    return "\n".join(found if len(found) <= lines else [found[0], "…", *found[2 - lines :]])
+    message = [line[:200] for line in text.splitlines()]
+    return "\n".join(message if len(message) <= lines else [message[0], "…", *message[2 - lines :]])

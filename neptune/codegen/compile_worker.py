@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from neptune.codegen.worker import Json, serve
+from neptune.runtime.source import load_source
+from neptune.runtime.worker import Json, serve
 
-_modules: dict[str, ModuleType] = {}
-_lock = threading.Lock()
 _folder = tempfile.TemporaryDirectory(prefix="neptune-")
-
-
-def load_source(source: str) -> ModuleType:
-    """Import source text; triton reads functions back from their file, so that there must be one."""
-    with _lock:
-        if source not in _modules:
-            name = f"generated_{len(_modules)}"
-            path = Path(_folder.name, f"{name}.py")
-            path.write_text(source)
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            _modules[source] = module
-        return _modules[source]
 
 
 def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
@@ -79,8 +60,8 @@ def _measure_hip(compiled: Any) -> tuple[Json, bytes]:
     asm: str = compiled.asm["amdgcn"]
 
     def field(name: str) -> int:
-        found = re.search(rf"\.{name}:\s*(\d+)", asm)
-        return int(found[1]) if found else 0
+        match = re.search(rf"\.{name}:\s*(\d+)", asm)
+        return int(match[1]) if match else 0
 
     answer: Json = {
         "registers": field("vgpr_count"),

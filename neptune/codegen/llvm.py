@@ -16,15 +16,29 @@ from typing import Any
 import torch
 
 from neptune.boundary import public
+from neptune.codegen.clamp import clamped
 from neptune.codegen.tvmscript import carrier, print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, rewrite, variables
+from neptune.ir.expr import Expr, Load, Var, rewrite, variables
 from neptune.ir.extremes import Extremes
+from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Alloc, Buffer, For, If, Program, Stage, Stmt, Store, map_action, sub_stmts, with_stmts
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Program,
+    Stage,
+    Stmt,
+    map_action,
+    retarget,
+    sub_stmts,
+    with_stmts,
+)
 
 # torch dtypes that DLPack or TVM would not take as they are, and the bits they are passed as.
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
@@ -65,7 +79,7 @@ class LLVMKernel:
     def __init__(self, program: Program, fast: bool) -> None:
         self.program = program
         self._fast = fast
-        self._lowered = hoist_allocs(decompose(program))
+        self._lowered = clamped(hoist_allocs(decompose(program)))
         _compiled(self.text(), fast, program.name)
 
     def text(self, strided: frozenset[str] = frozenset()) -> str:
@@ -153,44 +167,6 @@ class LLVMKernel:
             )
 
 
-def evaluate_size(e: Expr, env: Mapping[str, int | float]) -> int:
-    """The value of a size: integer arithmetic on scalars and tunables.
-
-    >>> evaluate_size(Op("floordiv", (Var("n"), Const(2, "int32")), "int32"), {"n": 7})
-    3
-    """
-    match e:
-        case Const(value, _):
-            return int(value)
-        case Var(name, _) if name in env:
-            return int(env[name])
-        case Cast(arg, _):
-            return evaluate_size(arg, env)
-        case Select(p, a, b):
-            return evaluate_size(a if evaluate_size(p, env) else b, env)
-        case Op(name, args, _) if name in _SIZE_OPS and len(args) == 2:
-            return int(_SIZE_OPS[name](evaluate_size(args[0], env), evaluate_size(args[1], env)))
-        case _:
-            raise InternalError(f"the size {print_expr(e)} cannot be computed before the launch")
-
-
-_SIZE_OPS: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
-
-
 # --- scratch ---------------------------------------------------------------------------------------
 
 
@@ -204,7 +180,7 @@ def hoist_allocs(program: Program) -> Program:
         for i ...: t[i] = ...               for i ...: t[i] = ...
     """
     known = {s.name for s in program.scalars} | {t.name for t in program.tunables}
-    taken = set(program.globals) | known
+    used = set(program.globals) | known
     made: dict[str, Buffer] = {}
 
     def choose(buffer: Buffer, live: frozenset[str], loops: tuple[For, ...]) -> Buffer:
@@ -212,9 +188,9 @@ def hoist_allocs(program: Program) -> Program:
         free = set().union(*(variables(d) for d in buffer.shape)) - known
         if free:
             raise InternalError(f"the extent of local buffer {buffer.name} varies with {', '.join(sorted(free))}")
-        for name in (buffer.name, *(f"{buffer.name}_{k}" for k in range(1, len(made) + len(taken) + 2))):
+        for name in (buffer.name, *(f"{buffer.name}_{k}" for k in range(1, len(made) + len(used) + 2))):
             fresh = replace(buffer, name=name)
-            if name not in taken and name not in live and made.setdefault(name, fresh) == fresh:
+            if name not in used and name not in live and made.setdefault(name, fresh) == fresh:
                 return fresh
         raise AssertionError("some name is free")
 
@@ -233,8 +209,8 @@ def hoist_allocs(program: Program) -> Program:
 def _largest(program: Program, extent: Expr, loops: tuple[For, ...]) -> Expr:
     """An extent that serves every iteration: of a tile that ends with its part of an axis, the longest."""
     inner = [f.var for f in reversed(loops) if f.var in variables(extent)]
-    found = Extremes(scope_of(program, loops)).of(poly(extent), inner, largest=True) if inner else None
-    return extent if found is None else to_expr(found)
+    bound = Extremes(scope_of(program, loops)).of(poly(extent), inner, largest=True) if inner else None
+    return extent if bound is None else to_expr(bound)
 
 
 def _rename_buffers(s: Stmt, names: dict[str, str]) -> Stmt:
@@ -256,13 +232,9 @@ def _rename_buffers(s: Stmt, names: dict[str, str]) -> Stmt:
             return replace(s, lo=fix(lo), hi=fix(hi), facts=tuple(fix(f) for f in facts))
         case If(pred, _):
             return replace(s, pred=fix(pred))
-        case Stage(_, action, when):
-            action = map_action(action, fix)
-            if isinstance(action, Store):
-                action = replace(action, buffer=changed.get(action.buffer, action.buffer))
-            else:
-                action = replace(action, buffers=tuple(changed.get(b, b) for b in action.buffers))
-            return Stage(s.name, action, None if when is None else fix(when))
+        case Stage(_, action, when, made):
+            action = retarget(map_action(action, fix), changed)
+            return Stage(s.name, action, None if when is None else fix(when), made)
         case _:
             return s
 
@@ -304,8 +276,8 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _interleaves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two views of equal strides, as slices of one packed tensor are, can be shown disjoint:
-    within some period that divides the larger strides, each keeps to a part of its own."""
+    """Return True if two views of equal strides, such as slices of one packed tensor, are shown to be disjoint:
+    within some period that divides the larger strides, each occupies a part of its own."""
     if a.stride() != b.stride() or a.dtype != b.dtype:
         return False
     gap = abs(a.data_ptr() - b.data_ptr()) // a.element_size()
@@ -379,10 +351,10 @@ def _summary(error: BaseException) -> str:
 
 def _line(error: BaseException, text: str) -> str:
     """The line of the text that TVM's message points to, with the stage comment over it."""
-    found = re.search(r"<str>:(\d+):", str(error))
+    match = re.search(r"<str>:(\d+):", str(error))
     lines = text.splitlines()
-    if found is None or not 0 < int(found[1]) <= len(lines):
+    if match is None or not 0 < int(match[1]) <= len(lines):
         return ""
-    at = int(found[1]) - 1
+    at = int(match[1]) - 1
     stage = next((s for s in reversed(lines[:at]) if s.lstrip().startswith("# ")), "")
     return "".join(f"\n  {s.strip()}" for s in (stage, lines[at]) if s.strip())

@@ -2,7 +2,7 @@
 
 The module holds one `@triton.jit` function per kernel and one launch function, named like the program,
 that reads sizes and strides off the tensors, allocates temporaries and launches the kernels in order.
-The text is a function of the TileProgram alone, so that it can be compared and cached.
+The text is a function of the TileProgram and of the defaults alone, so that it can be compared and cached.
 
 How names come about: `<buffer>_ptr` and `stride_<buffer>_<dim>` are parameters, `offs_<axis>` runs along
 a tile axis, `idx_<axis>` holds positions in the whole problem, `<buffer>_base` and `<buffer>_offs` are the
@@ -12,12 +12,17 @@ masks. Everything else is named by the program.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_launch import write_launch
 from neptune.codegen.triton_text import HELPERS
+from neptune.runtime.addressing import LOADS
 from neptune.tile.ir import TileProgram
 
-LOADS = ("pointer", "descriptor")
+NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
+"""Every call of the launch function gives all values."""
 
 
 def kernel_texts(program: TileProgram, *, loads: str = "pointer", int64_offsets: bool = False) -> list[KernelText]:
@@ -28,21 +33,27 @@ def kernel_texts(program: TileProgram, *, loads: str = "pointer", int64_offsets:
     return [write_kernel(program, k, descriptors=descriptors, int64_offsets=int64_offsets) for k in program.kernels]
 
 
-def generate(program: TileProgram, *, header: str = "", loads: str = "pointer", int64_offsets: bool = False) -> str:
-    """The Python module of a TileProgram.
+def generate(
+    program: TileProgram,
+    defaults: Mapping[str, int] = NO_DEFAULTS,
+    *,
+    header: str = "",
+    loads: str = "pointer",
+    int64_offsets: bool = False,
+) -> str:
+    """The Python module of a TileProgram, whose launch function has `defaults` for tile sizes, warps and stages.
 
     `header` becomes the module's docstring. With `loads="descriptor"`, loads and stores that are boxes go
     through host tensor descriptors. `int64_offsets` is for tensors with strides so large that a tile spans 2**31
-    elements. What each form asks of tensors is in `neptune.codegen.triton_limits`.
+    elements. What each form asks of tensors is in `neptune.runtime.addressing`.
 
-    >>> from neptune.tile.ir import TileProgram
     >>> print(generate(TileProgram("nothing", (), (), (), (), (), ())).splitlines()[0])
     \"\"\"Triton kernels of `nothing`.\"\"\"
     """
-    return module_text(program, kernel_texts(program, loads=loads, int64_offsets=int64_offsets), header)
+    return module_text(program, kernel_texts(program, loads=loads, int64_offsets=int64_offsets), defaults, header)
 
 
-def module_text(program: TileProgram, kernels: list[KernelText], header: str = "") -> str:
+def module_text(program: TileProgram, kernels: list[KernelText], defaults: Mapping[str, int], header: str = "") -> str:
     """The Python module of kernels that `kernel_texts` has written."""
     lines = [*_docstring(header or f"Triton kernels of `{program.name}`."), ""]
     lines += _imports(program, kernels)
@@ -50,7 +61,7 @@ def module_text(program: TileProgram, kernels: list[KernelText], header: str = "
         lines += ["", "", *HELPERS[name].splitlines()]
     for k in kernels:
         lines += ["", "", *k.lines]
-    lines += ["", "", *write_launch(program, kernels)]
+    lines += ["", "", *write_launch(program, kernels, defaults)]
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +74,7 @@ def _docstring(text: str) -> list[str]:
 
 
 def _imports(program: TileProgram, kernels: list[KernelText]) -> list[str]:
-    """What the module uses, and no more."""
+    """Return the import lines of a module, only those that it uses."""
     lines = ["import torch"] if program.temporaries else []
     lines += ["import triton", "import triton.language as tl"]
     if any(p.kind == "descriptor" for k in kernels for p in k.parameters):

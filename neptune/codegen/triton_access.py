@@ -14,9 +14,10 @@ import math
 from dataclasses import dataclass, field
 
 from neptune.codegen.triton_index import Term, linear, place
-from neptune.codegen.triton_scope import Context, Span
+from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text, call, infix
 from neptune.ir.expr import Const, Expr
+from neptune.runtime.addressing import Span
 from neptune.tile.ir import Iota, TExpr
 
 

@@ -18,9 +18,9 @@ from neptune.codegen.triton_index import Term, linear
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Const, Expr, Op, Var
 from neptune.ir.program import Buffer
-from neptune.tile.ir import Iota, LoadTile, Map, Rearrange, Scalar, StoreTile, TExpr
+from neptune.tile.ir import Iota, LoadTile, Rearrange, Scalar, StoreTile, TExpr
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -66,7 +66,7 @@ def aligned_rows(b: Buffer) -> bool:
 
 
 def _lengths(ctx: Context, extent: Expr) -> list[int]:
-    """What a tile axis may measure; nothing where it follows a size."""
+    """Return the lengths in elements that a tile axis may have; [] if it follows a size."""
     if isinstance(extent, Const):
         return [int(extent.value)]
     tunable = next((t for t in ctx.program.tunables if extent == Var(t.name) and t.covers is None), None)
@@ -81,15 +81,15 @@ def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | No
     """True where `mask` is a conjunction of `index[k] < size of dimension k`."""
     if mask is None:
         return True
-    if isinstance(mask, Map) and mask.op == "and":
+    if isinstance(mask, Op) and mask.name == "and":
         return all(inside(ctx, buffer, index, a) for a in mask.args)
     if isinstance(mask, Rearrange):
         return inside(ctx, buffer, index, mask.arg)
-    if not (isinstance(mask, Map) and mask.op == "lt" and isinstance(mask.args[1], Scalar)):
+    if not (isinstance(mask, Op) and mask.name == "lt" and isinstance(mask.args[1], Scalar)):
         return False
     shape = ctx.buffer(buffer).shape
-    wanted = (_unordered(linear(mask.args[0])), mask.args[1].expr)
-    return any(wanted == (_unordered(linear(i)), size) for i, size in zip(index, shape, strict=True))
+    bound = (_unordered(linear(mask.args[0])), mask.args[1].expr)
+    return any(bound == (_unordered(linear(i)), size) for i, size in zip(index, shape, strict=True))
 
 
 def _unordered(terms: tuple[Term, ...]) -> frozenset[tuple[bool, tuple[Expr, ...], str]]:
@@ -112,10 +112,6 @@ def coordinates(ctx: Context, box: Box) -> str:
     return f"[{', '.join(str(scalar_sum(ctx, None, list(s))) if s else '0' for s in box.starts)}]"
 
 
-def _extent(ctx: Context, axis: str) -> str:
-    return str(ctx.scalar(ctx.extents[axis]))
-
-
 def descriptor_load(ctx: Context, e: LoadTile) -> Text | None:
     """The read through a descriptor, or None where only pointers will do."""
     box = box_of(ctx, e.buffer, e.index, e.dims)
@@ -125,7 +121,7 @@ def descriptor_load(ctx: Context, e: LoadTile) -> Text | None:
     order = [a for a in box.axes if a is not None]
     text = f"{descriptor_name(ctx, e.buffer, box)}.load({coordinates(ctx, box)})"
     if len(order) < len(box.axes):
-        text += f".reshape({', '.join(_extent(ctx, a) for a in order)})"
+        text += f".reshape({', '.join(str(ctx.scalar(ctx.extents[a])) for a in order)})"
     if order == list(e.dims):
         return Text(text)
     if len(order) == 2:
@@ -142,6 +138,6 @@ def descriptor_store(ctx: Context, s: StoreTile, value: Text) -> str | None:
         return None
     text = value
     if len(s.dims) < len(box.axes):
-        shape = ", ".join("1" if a is None else _extent(ctx, a) for a in box.axes)
+        shape = ", ".join("1" if a is None else str(ctx.scalar(ctx.extents[a])) for a in box.axes)
         text = Text(f"{value.at(ATOM)}.reshape({shape})")
     return f"{descriptor_name(ctx, s.buffer, box)}.store({coordinates(ctx, box)}, {text})"

@@ -1,21 +1,18 @@
 """Scalar expressions as Python text: inside a kernel, and in the launch function.
 
 Triton's integer `//` and `%` truncate towards zero, the IR's round towards minus infinity: where the
-numerator cannot be seen to be non-negative the kernel gets a form that floors.
+operands cannot be seen to be non-negative the kernel gets a form that floors, and that overflows for none of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from neptune.codegen.triton_text import (
-    ADD,
     ATOM,
     CHOICE,
-    COMPARE,
     INFIX,
-    MUL,
     NOT_WORD,
     OR_WORD,
     TL_DTYPES,
@@ -46,6 +43,7 @@ MATH = {
     "ceil": "tl.ceil",
     "round": "_round",
     "trunc": "_trunc",
+    "fmod": "_fmod",
 }
 SMALL_POWER = 8
 
@@ -97,14 +95,15 @@ def lifted(x: Text, dtype: str) -> Text:
     return call("tl.cast", x, TL_DTYPES[dtype]) if _LITERAL.fullmatch(x.text) else x
 
 
-def apply_math(name: str, x: Text, dtype: str, helper: Callable[[str], None]) -> Text:
-    """A one-argument function; 16-bit floats go through float32, the least that Triton's functions take."""
-    fn, x = MATH[name], lifted(x, dtype)
+def apply_math(name: str, args: Sequence[Text], dtype: str, helper: Callable[[str], None]) -> Text:
+    """A function; 16-bit floats go through float32, the least that Triton's functions take."""
+    fn, args = MATH[name], [lifted(x, dtype) for x in args]
+    fn = "_tanh64" if (name, dtype) == ("tanh", "float64") else fn
     if fn.startswith("_"):
         helper(fn)
     if dtype in ("float16", "bfloat16"):
-        return Text(f"{call(fn, f'{x.at(ATOM)}.to(tl.float32)')}.to({TL_DTYPES[dtype]})")
-    return call(fn, x)
+        return Text(f"{call(fn, *(f'{x.at(ATOM)}.to(tl.float32)' for x in args))}.to({TL_DTYPES[dtype]})")
+    return call(fn, *args)
 
 
 def apply_pow(x: Text, y: Text, exponent: Expr | None, dtype: str, helper: Callable[[str], None]) -> Text:
@@ -116,7 +115,8 @@ def apply_pow(x: Text, y: Text, exponent: Expr | None, dtype: str, helper: Calla
         return call("_power", x, str(int(n)))
     helper("_pow")
     if dtype in ("float16", "bfloat16"):
-        return Text(f"{call('_pow', f'{x.at(ATOM)}.to(tl.float32)', y)}.to({TL_DTYPES[dtype]})")
+        wide = [f"{t.at(ATOM)}.to(tl.float32)" for t in (x, lifted(y, dtype))]
+        return Text(f"{call('_pow', *wide)}.to({TL_DTYPES[dtype]})")
     return call("_pow", x, y)
 
 
@@ -159,7 +159,7 @@ class ScalarPrinter:
             case Op():
                 return self.operator(e, guard)
 
-    def select(self, e: Select, guard: Text | None) -> Text:
+    def select(self, e: Select[Expr], guard: Text | None) -> Text:
         """A choice. Both sides are computed, so loads in them are guarded by the predicate."""
         p = self(e.pred, guard)
         yes = p if guard is None else infix("and", guard, p)
@@ -168,15 +168,13 @@ class ScalarPrinter:
         then = self(e.then, yes if loads(e.then) else guard)
         return call("tl.where", p, then, self(e.other, no if loads(e.other) else guard))
 
-    def operator(self, e: Op, guard: Text | None) -> Text:
+    def operator(self, e: Op[Expr], guard: Text | None) -> Text:
         name, args = e.name, e.args
         if (parts := ceiling(e)) is not None and nonnegative(parts[0], self.known):
             return call("tl.cdiv", *(self(p, guard) for p in parts))
         texts = [self(a, guard) for a in args]
-        if name in ("floordiv", "mod"):
-            plain = [nonnegative(a, self.known) for a in args]
-            if not all(plain):
-                return floored(name, texts[0], texts[1], plain[1], self.helper)
+        if name in ("floordiv", "mod") and not all(nonnegative(a, self.known) for a in args):
+            return floored(name, texts[0], texts[1], self.helper)
         if name in INFIX:
             return arithmetic(name, texts[0], texts[1], args[0].dtype, e.dtype)
         if name in ("min", "max"):
@@ -189,7 +187,7 @@ class ScalarPrinter:
             return call("tl.abs", lifted(texts[0], e.dtype))
         if name == "pow":
             return apply_pow(texts[0], texts[1], args[1], e.dtype, self.helper)
-        return apply_math(name, texts[0], e.dtype, self.helper)
+        return apply_math(name, texts, e.dtype, self.helper)
 
 
 def arithmetic(name: str, a: Text, b: Text, source: str, dtype: str) -> Text:
@@ -202,20 +200,19 @@ def arithmetic(name: str, a: Text, b: Text, source: str, dtype: str) -> Text:
     return Text(f"{text.at(ATOM)}.to({TL_DTYPES[dtype]})") if dtype in ("float16", "bfloat16") else text
 
 
-def floored(name: str, a: Text, b: Text, positive: bool, helper: Callable[[str], None]) -> Text:
-    """Floor division or its remainder from operators that truncate; `positive` says b > 0.
+def floored(name: str, a: Text, b: Text, helper: Callable[[str], None]) -> Text:
+    """Floor division or its remainder, exact for all operands: a shift or a mask where `b` is a literal power of two.
 
-    >>> str(floored("floordiv", Text("x"), Text("4"), True, print))
-    'tl.where(x < 0, x - (4 - 1), x) // 4'
+    >>> str(floored("floordiv", Text("x"), Text("4"), print)), str(floored("mod", Text("x"), Text("4"), print))
+    ('x >> 2', 'x & 3')
     """
-    if not positive:
-        fn = "_floordiv" if name == "floordiv" else "_floormod"
-        helper(fn)
-        return call(fn, a, b)
-    if name == "mod":
-        return Text(f"({a.at(MUL)} % {b.at(UNARY)} + {b.at(MUL)}) % {b.at(UNARY)}", MUL)
-    shifted = f"{a.at(ADD)} - ({b.at(ADD)} - 1)"
-    return Text(f"tl.where({a.at(COMPARE + 1)} < 0, {shifted}, {a}) // {b.at(UNARY)}", MUL)
+    n = int(b.text) if b.text.isdecimal() else 0
+    if n > 0 and n & (n - 1) == 0:
+        op, by = ("shr", n.bit_length() - 1) if name == "floordiv" else ("bitand", n - 1)
+        return infix(op, a, Text(str(by)))
+    fn = "_floordiv" if name == "floordiv" else "_floormod"
+    helper(fn)
+    return call(fn, a, b)
 
 
 def host_expr(e: Expr, name_of: Callable[[str], str]) -> Text:

@@ -10,19 +10,8 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import InternalError
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Const, Expr, Op, loads
-from neptune.tile.ir import (
-    CastTile,
-    Full,
-    Iota,
-    LoadTile,
-    Map,
-    Rearrange,
-    Scalar,
-    TExpr,
-    Where,
-    tile_walk,
-)
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, loads, rebuild, walk
+from neptune.tile.ir import Full, Iota, LoadTile, Rearrange, Scalar, TExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +32,20 @@ def linear(e: TExpr) -> tuple[Term, ...]:
             return (Term(False, (), e),)
         case Full(value, _, _):
             return linear(value)
-        case CastTile(arg, dtype) if is_int(dtype) and is_int(arg.dtype):
+        case Cast(arg, dtype) if is_int(dtype) and is_int(arg.dtype):
             return linear(arg)
         case Rearrange(arg, pattern):
             return tuple(
                 t if t.tile is None or isinstance(t.tile, Iota) else replace(t, tile=_rearranged(t.tile, arg, pattern))
                 for t in linear(arg)
             )
-        case Map("add", (a, b), _, _):
+        case Op("add", (a, b), _):
             return (*linear(a), *linear(b))
-        case Map("sub", (a, b), _, _):
+        case Op("sub", (a, b), _):
             return (*linear(a), *_negated(linear(b)))
-        case Map("neg", (a,), _, _):
+        case Op("neg", (a,), _):
             return _negated(linear(a))
-        case Map("mul", (a, Scalar(c)), _, _) | Map("mul", (Scalar(c), a), _, _):
+        case Op("mul", (a, Scalar(c)), _) | Op("mul", (Scalar(c), a), _):
             return tuple(replace(t, factors=(*t.factors, c)) for t in linear(a))
         case _:
             return (Term(False, (), e),)
@@ -112,13 +101,8 @@ def oriented(e: TExpr, source: tuple[str, ...], target: tuple[str, ...]) -> TExp
     order = [source.index(d) for d in target]
     dims = tuple(e.dims[k] for k in order)
     match e:
-        case Map():
-            return replace(e, args=tuple(oriented(a, source, target) for a in e.args), dims=dims)
-        case Where():
-            p, a, b = (oriented(x, source, target) for x in (e.pred, e.then, e.other))
-            return Where(p, a, b, dims)
-        case CastTile():
-            return replace(e, arg=oriented(e.arg, source, target))
+        case Op() | Cast() | Select():
+            return rebuild(e, tuple(oriented(x, source, target) for x in children(e)))
         case Full():
             return replace(e, dims=dims)
         case Rearrange(arg, pattern):
@@ -147,9 +131,9 @@ def along(e: TExpr) -> tuple[str, TExpr] | None:
     >>> along(Rearrange(Iota("n"), "n -> n 1"))
     ('n', Iota(axis='n'))
     """
-    nodes = list(tile_walk(e))
+    nodes = list(walk(e))
     axes = {x.axis for x in nodes if isinstance(x, Iota)}
-    pure = all(isinstance(x, Scalar | Full | Iota | CastTile | Map | Rearrange) for x in nodes)
+    pure = all(isinstance(x, Scalar | Full | Iota | Cast | Op | Rearrange) for x in nodes)
     if len(axes) != 1 or not pure or not is_int(e.dtype) or any(isinstance(x, Scalar) and loads(x.expr) for x in nodes):
         return None
     (axis,) = axes
@@ -163,11 +147,8 @@ def _flat(e: TExpr, axis: str) -> TExpr:
             return _flat(arg, axis)
         case Full(value, _, _):
             return value
-        case CastTile(arg, dtype):
-            return CastTile(_flat(arg, axis), dtype)
-        case Map():
-            args = tuple(_flat(a, axis) for a in e.args)
-            return replace(e, args=args, dims=(axis,) if any(a.dims for a in args) else ())
+        case Op() | Cast():
+            return rebuild(e, tuple(_flat(x, axis) for x in children(e)))
         case _:
             return e
 

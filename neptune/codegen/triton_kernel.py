@@ -10,11 +10,12 @@ from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
 from neptune.codegen.triton_index import place
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
-from neptune.codegen.triton_scope import Context, Span, local_names, stride_name
+from neptune.codegen.triton_scope import Context, local_names, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var, children, walk
+from neptune.runtime.addressing import Span
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -31,7 +32,6 @@ from neptune.tile.ir import (
     is_rest,
     reread,
     stmt_exprs,
-    tile_walk,
     walk_stmts,
 )
 
@@ -100,7 +100,7 @@ def _general(program: TileProgram, kernel: TileKernel, parameters: tuple[Paramet
     """
     most: dict[str, int] = {}
     for s in walk_stmts(kernel.body):
-        nodes = [x for e in stmt_exprs(s) for x in tile_walk(e) if isinstance(x, LoadTile)]
+        nodes = [x for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile)]
         for buffer, dims in [*((x.buffer, x.dims) for x in nodes), *_stored(s)]:
             most[buffer] = max(most.get(buffer, 0), len(dims))
     largest = max(most.values(), default=0)
@@ -119,21 +119,21 @@ def _names(names: list[str]) -> str:
 
 
 def _parameters(ctx: Context) -> tuple[Parameter, ...]:
-    """What the body used, in one order: pointers, strides, scalars, tunables."""
-    found: list[Parameter] = []
+    """Return the parameters that the body uses, in a fixed order: pointers, strides, scalars, tunables."""
+    parameters: list[Parameter] = []
     for b in ctx.program.globals.values():
         if f"{b.name}_ptr" in ctx.used:
-            found.append(Parameter(f"{b.name}_ptr", "pointer", b.name))
+            parameters.append(Parameter(f"{b.name}_ptr", "pointer", b.name))
         for (buffer, axes), name in ctx.boxes.items():
             if buffer == b.name:
                 box = tuple(None if a is None else ctx.extents[a] for a in axes)
-                found.append(Parameter(name, "descriptor", b.name, box=box))
+                parameters.append(Parameter(name, "descriptor", b.name, box=box))
     for b in ctx.program.globals.values():
         names = [(stride_name(b, k), k) for k in range(len(b.shape) - 1)]
-        found += [Parameter(n, "stride", b.name, dim=k) for n, k in names if n in ctx.used]
-    found += [Parameter(s.name, "scalar", s.name) for s in ctx.program.scalars if s.name in ctx.used]
-    found += [Parameter(t.name, "tunable", t.name) for t in ctx.program.tunables if t.name in ctx.used]
-    return tuple(found)
+        parameters += [Parameter(n, "stride", b.name, dim=k) for n, k in names if n in ctx.used]
+    parameters += [Parameter(s.name, "scalar", s.name) for s in ctx.program.scalars if s.name in ctx.used]
+    parameters += [Parameter(t.name, "tunable", t.name) for t in ctx.program.tunables if t.name in ctx.used]
+    return tuple(parameters)
 
 
 def grid_letters(grid: tuple[GridAxis, ...]) -> dict[str, tuple[GridAxis, ...]]:
@@ -167,7 +167,7 @@ class _Writer:
         self.types: dict[str, Local] = {}
         for s in walk_stmts(ctx.kernel.body):
             for root in stmt_exprs(s):
-                self.types |= {x.name: x for x in tile_walk(root) if isinstance(x, Local)}
+                self.types |= {x.name: x for x in walk(root) if isinstance(x, Local)}
 
     # --- grid ----------------------------------------------------------------------------------
 
@@ -230,19 +230,19 @@ class _Writer:
 
     def assign(self, s: Assign) -> None:
         """A local. Its dims and dtype are those that its readers expect, so that a loop can carry it."""
-        wanted = self.types.get(s.name)
+        expected = self.types.get(s.name)
         value = s.value
-        if wanted is not None and wanted.dims and isinstance(value, Scalar):
-            value = Full(value, wanted.dims, wanted.dtype)
+        if expected is not None and expected.dims and isinstance(value, Scalar):
+            value = Full(value, expected.dims, expected.dtype)
         elif isinstance(value, Scalar) and value.dtype not in ("float32", "int32"):
             # A bare literal would be carried as 32 bits.
             self.set(s.name, call("tl.cast", self.tile(value), TL_DTYPES[value.dtype]))
             return
         text = self.tile.load(value) if isinstance(value, LoadTile) else self.tile(value)
-        if wanted is not None and wanted.dims != value.dims and wanted.dims:
-            text = call("tl.broadcast_to", place(text.at(ATOM), value.dims, wanted.dims), self.shape(wanted.dims))
-        if wanted is not None and wanted.dtype != value.dtype:
-            text = call("tl.cast", text, TL_DTYPES[wanted.dtype])
+        if expected is not None and expected.dims != value.dims and expected.dims:
+            text = call("tl.broadcast_to", place(text.at(ATOM), value.dims, expected.dims), self.shape(expected.dims))
+        if expected is not None and expected.dtype != value.dtype:
+            text = call("tl.cast", text, TL_DTYPES[expected.dtype])
         self.set(s.name, text)
 
     def shape(self, dims: tuple[str, ...]) -> str:

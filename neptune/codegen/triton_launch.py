@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from neptune.codegen.triton_expr import host_expr
 from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
 from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Tunable
-from neptune.tile.fit import params
+from neptune.runtime.plans import LAUNCHER
 from neptune.tile.ir import TileKernel, TileProgram
 
 
@@ -17,30 +19,37 @@ def _text(e: Expr) -> str:
 
 
 def shape_sources(program: TileProgram) -> dict[str, str]:
-    """Where each size that is a plain dimension of an input is read: name → `q.shape[2]`."""
-    found: dict[str, str] = {}
+    """Map each size that is a plain dimension of an input to its source: name → `q.shape[2]`."""
+    sources: dict[str, str] = {}
     for b in program.inputs:
         for k, d in enumerate(b.shape):
-            if isinstance(d, Var) and d.name not in found:
-                found[d.name] = f"{b.name}.shape[{k}]"
-    return found
+            if isinstance(d, Var) and d.name not in sources:
+                sources[d.name] = f"{b.name}.shape[{k}]"
+    return sources
 
 
-def launch_signature(program: TileProgram) -> str:
-    """`q, k, out, scale, *, part=None, BLOCK_M=64, num_warps=4, num_stages=2`."""
+def launch_signature(program: TileProgram, defaults: Mapping[str, int]) -> str:
+    """`q, k, out, scale, *, part=None, BLOCK_M=64, num_warps=4, num_stages=2, launcher=lambda kernel: kernel`.
+
+    What has no default must be given.
+    """
     sources = shape_sources(program)
     words = [b.name for b in (*program.inputs, *program.outputs)]
     words += [s.name for s in program.scalars if s.name not in sources]
     words.append("*")
     words += [f"{b.name}=None" for b in program.temporaries]
-    defaults = params(program)
-    words += [f"{t.name}={defaults.get(t.name)}" for t in program.tunables]
-    return ", ".join([*words, *(f"{name}={defaults[name]}" for name in ("num_warps", "num_stages"))])
+    words += [f"{t.name}=None" if t.covers is not None else _value(t.name, defaults) for t in program.tunables]
+    words += [_value(name, defaults) for name in ("num_warps", "num_stages")]
+    return ", ".join([*words, f"{LAUNCHER}=lambda kernel: kernel"])
 
 
-def write_launch(program: TileProgram, kernels: list[KernelText]) -> list[str]:
+def _value(name: str, defaults: Mapping[str, int]) -> str:
+    return f"{name}={defaults[name]}" if name in defaults else name
+
+
+def write_launch(program: TileProgram, kernels: list[KernelText], defaults: Mapping[str, int]) -> list[str]:
     """The launch function's lines."""
-    lines = [f"def {program.name}({launch_signature(program)}):", *_describe(program, kernels)]
+    lines = [f"def {program.name}({launch_signature(program, defaults)}):", *_describe(program, kernels)]
     sources = shape_sources(program)
     needed = _needed(program, kernels)
     lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
@@ -69,6 +78,7 @@ def _describe(program: TileProgram, kernels: list[KernelText]) -> list[str]:
         lines.append(f"{b.name}: {b.dtype} [{shape}]{', ' * bool(notes)}{', '.join(notes)}")
     sources = shape_sources(program)
     lines += [f"{s.name}: {s.dtype}" for s in program.scalars if s.name not in sources]
+    lines.append(f"{LAUNCHER}: applied to each kernel before its launch, such as torch.library.wrap_triton")
     return [f'    """{lines[0]}', *(f"    {x}".rstrip() for x in lines[1:]), '    """']
 
 
@@ -102,7 +112,7 @@ def _launch(kernel: TileKernel, text: KernelText) -> list[str]:
         sizes.append(str(parts[0]) if len(parts) == 1 else " * ".join(p.at(MUL + 1) for p in parts) or "1")
     comma = "," if len(sizes) == 1 else ""
     lines.append(f"    grid = ({', '.join(sizes)}{comma})")
-    lines.append(f"    {text.function}[grid](")
+    lines.append(f"    {LAUNCHER}({text.function})[grid](")
     for kind in ("tensor", "stride", "scalar"):
         words = [_argument(p) for p in text.parameters if _group(p) == kind]
         lines += wrap_words(words)

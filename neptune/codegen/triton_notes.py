@@ -1,4 +1,4 @@
-"""What a reader of a kernel wants to be told, as far as the tile IR knows it.
+"""Comments of generated kernels, as far as the tile IR knows what a reader wants to be told.
 
 Accumulators say what they hold, and the pieces that a loop was cut into say what they are.
 """
@@ -8,23 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from neptune.ir.expr import Op, Select, walk
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.ir import (
-    Assign,
-    Dot,
-    LoadTile,
-    Local,
-    Loop,
-    Map,
-    Reduce,
-    TExpr,
-    TileKernel,
-    TStmt,
-    Where,
-    stmt_exprs,
-    tile_walk,
-    walk_stmts,
-)
+from neptune.tile.ir import Assign, Dot, LoadTile, Local, Loop, Reduce, TExpr, TileKernel, TStmt, stmt_exprs, walk_stmts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +23,15 @@ class Piece:
 
 
 def accumulators(kernel: TileKernel) -> dict[str, str]:
-    """What the tile variables that loops fold into hold: `m` → `running maximum, in units of log2`."""
+    """Describe the tile variables that loops fold into: `m` → `running maximum, in units of log2`."""
     exponents = set(_subtracted_exponents(kernel))
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for loop in (s for s in walk_stmts(kernel.body) if isinstance(s, Loop)):
         for s in loop.body:
             if isinstance(s, Assign) and (kind := _fold(s)) is not None:
                 units = ", in units of log2" if kind in ("max", "min") and s.name in exponents else ""
-                found.setdefault(s.name, f"running {REDUCERS[kind].word}{units}")
-    return found
+                notes.setdefault(s.name, f"running {REDUCERS[kind].word}{units}")
+    return notes
 
 
 def _fold(s: Assign) -> str | None:
@@ -55,8 +41,8 @@ def _fold(s: Assign) -> str | None:
     match s.value:
         case Dot():
             return "sum"
-        case Map(op, args, _, _):
-            inner = [x for a in args for x in tile_walk(a)]
+        case Op(op, args, _):
+            inner = [x for a in args for x in walk(a)]
             kinds = {x.reducer for x in inner if isinstance(x, Reduce)} | {"sum" for x in inner if isinstance(x, Dot)}
             return next((k for k in sorted(kinds) if REDUCERS[k].op == op), None)
         case _:
@@ -64,33 +50,33 @@ def _fold(s: Assign) -> str | None:
 
 
 def _reads(e: TExpr, name: str) -> bool:
-    return any(isinstance(x, Local) and x.name == name for x in tile_walk(e))
+    return any(isinstance(x, Local) and x.name == name for x in walk(e))
 
 
 def _subtracted_exponents(kernel: TileKernel) -> Iterator[str]:
     """Variables x of exp2(… - x)."""
-    for e in (x for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for x in tile_walk(root)):
-        if isinstance(e, Map) and e.op == "exp2" and isinstance(arg := e.args[0], Map) and arg.op == "sub":
+    for e in (x for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for x in walk(root)):
+        if isinstance(e, Op) and e.name == "exp2" and isinstance(arg := e.args[0], Op) and arg.name == "sub":
             yield from (x.name for x in _unplaced(arg.args[1]))
 
 
 def _unplaced(e: TExpr) -> list[Local]:
     """The variable that `e` is, brought to other dims or not."""
-    leaves = [x for x in tile_walk(e) if isinstance(x, Local)]
-    return leaves if len(leaves) == 1 and not any(isinstance(x, Map) for x in tile_walk(e)) else []
+    leaves = [x for x in walk(e) if isinstance(x, Local)]
+    return leaves if len(leaves) == 1 and not any(isinstance(x, Op) for x in walk(e)) else []
 
 
 def pieces(body: tuple[TStmt, ...]) -> dict[int, Piece]:
     """The loops directly in a body, by position; neighbours over one variable that meet are one loop cut up."""
-    found: dict[int, Piece] = {}
+    notes: dict[int, Piece] = {}
     run: list[Loop] = []
     for k, s in enumerate(body):
         if not isinstance(s, Loop):
             run = []
             continue
         run = [*run, s] if run and (run[-1].var, run[-1].hi) == (s.var, s.lo) else [s]
-        found |= {k - len(run) + 1 + at: p for at, p in enumerate(_names(run))}
-    return found
+        notes |= {k - len(run) + 1 + at: p for at, p in enumerate(_names(run))}
+    return notes
 
 
 def _names(run: list[Loop]) -> list[Piece]:
@@ -114,5 +100,5 @@ def _comment(k: int, clean: int) -> str:
 
 def _masks(loop: Loop) -> bool:
     """True where elements are masked in a loop."""
-    nodes = (x for s in walk_stmts(loop.body) for root in stmt_exprs(s) for x in tile_walk(root))
-    return any(isinstance(x, Where) or (isinstance(x, LoadTile) and x.mask is not None) for x in nodes)
+    nodes = (x for s in walk_stmts(loop.body) for root in stmt_exprs(s) for x in walk(root))
+    return any(isinstance(x, Select) or (isinstance(x, LoadTile) and x.mask is not None) for x in nodes)

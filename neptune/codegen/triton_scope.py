@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from neptune.codegen.triton_expr import ScalarPrinter, nonnegative
 from neptune.codegen.triton_text import ATOM, Text, call, infix
-from neptune.ir.expr import Expr, Load, Var, children, variables
+from neptune.ir.expr import Expr, Load, Var, children, variables, walk
 from neptune.ir.program import Buffer
+from neptune.runtime.addressing import Span
 from neptune.tile.ir import (
     LoadTile,
     Loop,
@@ -27,7 +28,6 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
     stmt_exprs,
-    tile_walk,
     walk_stmts,
 )
 
@@ -46,16 +46,8 @@ class Scope:
         return self.first + self.body
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What a tile of int32 offsets into a buffer adds up: (dimension, extent, factor) of each axis."""
-
-    buffer: str
-    axes: tuple[tuple[int, Expr, int], ...]
-
-
 class Context:
-    """What all parts of the kernel writer share."""
+    """The state that all parts of the kernel writer share."""
 
     def __init__(self, program: TileProgram, kernel: TileKernel, descriptors: bool, int64_offsets: bool) -> None:
         self.program, self.kernel = program, kernel
@@ -221,7 +213,7 @@ def stride_name(b: Buffer, dim: int) -> str:
 
 
 def axis_labels(kernel: TileKernel) -> dict[str, str]:
-    """What names of positions call each tile axis: `i` for `i1`, half of the loop i, where no other axis is."""
+    """Map each tile axis to its name in variables of positions: `i` for `i1`, half of loop i, if no other axis is."""
     stems = [axis.rstrip("0123456789") or axis for axis, _ in kernel.axes]
     return {axis: stem if stems.count(stem) == 1 else axis for stem, (axis, _) in zip(stems, kernel.axes, strict=True)}
 
@@ -239,14 +231,14 @@ def reserved_names(program: TileProgram, kernel: TileKernel) -> frozenset[str]:
 
 def local_names(program: TileProgram, kernel: TileKernel) -> dict[str, str]:
     """The Python name of each tile variable: its own, unless a size or a loop variable has it."""
-    taken = {"tl", "triton", "torch", "range", "float", *keyword.kwlist}
-    taken |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
-    taken |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    used = {"tl", "triton", "torch", "range", "float", *keyword.kwlist}
+    used |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
+    used |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
     names: dict[str, str] = {}
     for s in walk_stmts(kernel.body):
         name = getattr(s, "name", None)
         if isinstance(name, str) and name not in names:
-            names[name] = f"{name}_tile" if name in taken else name
+            names[name] = f"{name}_tile" if name in used else name
     return names
 
 
@@ -266,15 +258,15 @@ def _statement_variables(s: TStmt) -> set[str]:
         exprs = [s.lo, s.hi]
     elif not isinstance(s, StoreTile) and hasattr(s, "pred"):
         exprs = [s.pred]
-    found = {v for e in exprs for v in _direct(e)}
+    names = {v for e in exprs for v in _direct(e)}
     roots = stmt_exprs(s)
     if isinstance(s, StoreTile):
         roots = roots[len(s.index) :]
         for i in s.index:
-            found |= _index_variables(i)
+            names |= _index_variables(i)
     for root in roots:
-        found |= _tile_variables(root)
-    return found
+        names |= _tile_variables(root)
+    return names
 
 
 def _direct(e: Expr) -> set[str]:
@@ -288,24 +280,24 @@ def _direct(e: Expr) -> set[str]:
 
 def _tile_variables(e: TExpr) -> set[str]:
     """Variables of scalars in `e`, but for bare scalar indices of its loads."""
-    found: set[str] = set()
+    names: set[str] = set()
     skip: set[int] = set()
-    for x in tile_walk(e):
+    for x in walk(e):
         if isinstance(x, LoadTile):
             for i in x.index:
-                found |= _index_variables(i)
-                skip |= {id(n) for n in tile_walk(i)}
+                names |= _index_variables(i)
+                skip |= {id(n) for n in walk(i)}
         elif isinstance(x, Scalar) and id(x) not in skip:
-            found |= _direct(x.expr)
-    return found
+            names |= _direct(x.expr)
+    return names
 
 
 def _index_variables(i: TExpr) -> set[str]:
     """Variables of the parts of an index that become tiles."""
     from neptune.codegen.triton_index import linear
 
-    found: set[str] = set()
+    names: set[str] = set()
     for t in linear(i):
         if t.tile is not None:
-            found |= {v for f in t.factors for v in _direct(f)} | _tile_variables(t.tile)
-    return found
+            names |= {v for f in t.factors for v in _direct(f)} | _tile_variables(t.tile)
+    return names

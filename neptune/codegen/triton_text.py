@@ -92,12 +92,12 @@ def shortest_float32(value: float) -> float:
     0.12751743
     """
     try:
-        wanted = struct.pack("f", value)
+        bits = struct.pack("f", value)
     except OverflowError:
         return value
     for digits in range(1, 10):
         short = float(f"{value:.{digits}g}")
-        if struct.pack("f", short) == wanted:
+        if struct.pack("f", short) == bits:
             return short
     return value
 
@@ -190,6 +190,19 @@ def _tanh(x):
     t = tl.where(a < 0.625, near, far)
     return tl.where(x < 0, -t, t)
 """,
+    "_tanh64": """\
+@triton.jit
+def _tanh64(x):
+    # As _tanh; near zero the continued fraction x / (1 + x² / (3 + …)), cut where a double sees no more.
+    a = tl.abs(x)
+    far = 1.0 - 2.0 / (tl.exp(a * 2.0) + 1.0)
+    s = a * a
+    f = s * 0.0 + 19.0
+    for k in tl.static_range(9):
+        f = (17.0 - 2.0 * k) + s / f
+    t = tl.where(a < 0.625, a / f, far)
+    return tl.where(x < 0, -t, t)
+""",
     "_round": """\
 @triton.jit
 def _round(x):
@@ -205,6 +218,19 @@ def _round(x):
 @triton.jit
 def _trunc(x):
     return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""",
+    "_fmod": """\
+@triton.jit
+def _fmod(a, b):
+    # In float64, where what is left is exact; a rounded quotient may be one too large.
+    x = a.to(tl.float64)
+    y = b.to(tl.float64)
+    q = x / y
+    r = tl.fma(-tl.where(q < 0, tl.ceil(q), tl.floor(q)), y, x)
+    r = tl.where((r != 0) & ((r < 0) != (x < 0)), r + tl.where(x < 0, -tl.abs(y), tl.abs(y)), r)
+    r = tl.where(r == 0, x * 0.0, r)
+    r = tl.where((tl.abs(y) == float("inf")) & (tl.abs(x) < float("inf")), x, r)
+    return r.to(a.dtype)
 """,
     "_floordiv": """\
 @triton.jit

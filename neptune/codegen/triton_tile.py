@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from neptune.codegen import triton_access as access
@@ -11,22 +12,8 @@ from neptune.codegen.triton_index import Term, along, place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Op, children
-from neptune.tile.ir import (
-    CastTile,
-    Dot,
-    Full,
-    Iota,
-    LoadTile,
-    Local,
-    Map,
-    Rearrange,
-    Reduce,
-    Scalar,
-    TExpr,
-    Where,
-    tile_walk,
-)
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, walk
+from neptune.tile.ir import Dot, Full, Iota, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
 
 REDUCTIONS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
 
@@ -57,11 +44,11 @@ class TileWriter:
                 return Text(self.locals.get(name, name))
             case LoadTile():
                 return self.named_load(e)
-            case Map():
+            case Op():
                 return self.map(e)
-            case CastTile():
+            case Cast():
                 return self.cast(e)
-            case Where():
+            case Select():
                 return call("tl.where", *(self.placed(x, e.dims) for x in (e.pred, e.then, e.other)))
             case Reduce():
                 return self.reduce(e)
@@ -78,7 +65,7 @@ class TileWriter:
 
     def fold(self, e: TExpr) -> Text | None:
         """Arithmetic of literals with log2(e), as one literal."""
-        expr = as_scalar(e) if isinstance(e, Map) else None
+        expr = as_scalar(e) if isinstance(e, Op) else None
         return None if expr is None else constant(expr)
 
     def full(self, e: Full) -> Text:
@@ -148,16 +135,16 @@ class TileWriter:
         if total.level == ATOM:
             return Text(place(str(total), (axis,), dims))
         exprs = [f for _, t in terms for f in t.factors]
-        exprs += [x.expr for _, t in terms if t.tile is not None for x in tile_walk(t.tile) if isinstance(x, Scalar)]
+        exprs += [x.expr for _, t in terms if t.tile is not None for x in walk(t.tile) if isinstance(x, Scalar)]
         name = self.ctx.define(("rows", str(total)), f"{buffer}_rows", total, self.ctx.level(exprs))
         return Text(place(name, (axis,), dims))
 
     # --- arithmetic ----------------------------------------------------------------------------
 
-    def map(self, e: Map) -> Text:
+    def map(self, e: Op[TExpr]) -> Text:
         if (position := self.position(e)) is not None:
             return position
-        name = e.op
+        name = e.name
         if name in ("floordiv", "mod"):
             return self.division(e)
         args = [self.placed(a, e.dims) for a in e.args]
@@ -175,32 +162,32 @@ class TileWriter:
             return call("tl.abs", lifted(args[0], e.dtype))
         if name == "pow":
             return apply_pow(args[0], args[1], as_scalar(e.args[1]), e.dtype, self.ctx.helpers.add)
-        return apply_math(name, args[0], e.dtype, self.ctx.helpers.add)
+        return apply_math(name, args, e.dtype, self.ctx.helpers.add)
 
-    def division(self, e: Map) -> Text:
+    def division(self, e: Op[TExpr]) -> Text:
         """A quotient or remainder; of positions along one axis by a scalar it gets a name, `idx_<axis>_div_4`."""
         found, divisor = along(e), e.args[1]
         if found is None or not isinstance(divisor, Scalar) or children(divisor.expr):
             return self.divided(e)
         axis, tile = found
-        assert isinstance(tile, Map)
-        kind = "div" if e.op == "floordiv" else "mod"
-        name, text = f"idx_{self.ctx.labels[axis]}_{kind}_{self.ctx.scalar(divisor.expr)}", self.divided(tile)
-        level = self.ctx.level(x.expr for x in tile_walk(tile) if isinstance(x, Scalar))
+        assert isinstance(tile, Op)
+        kind = "div" if e.name == "floordiv" else "mod"
+        by = re.sub(r"\W", "_", str(self.ctx.scalar(divisor.expr)).replace("-", "minus_"))
+        name, text = f"idx_{self.ctx.labels[axis]}_{kind}_{by}", self.divided(tile)
+        level = self.ctx.level(x.expr for x in walk(tile) if isinstance(x, Scalar))
         return Text(place(self.ctx.define((kind, str(text)), name, text, level), (axis,), e.dims))
 
-    def divided(self, e: Map) -> Text:
+    def divided(self, e: Op[TExpr]) -> Text:
         args = [self.placed(a, e.dims) for a in e.args]
-        plain = [self.nonnegative(a) for a in e.args]
-        if not all(plain):
-            return floored(e.op, args[0], args[1], plain[1], self.ctx.helpers.add)
-        return arithmetic(e.op, args[0], args[1], e.args[0].dtype, e.dtype)
+        if not all(self.nonnegative(a) for a in e.args):
+            return floored(e.name, args[0], args[1], self.ctx.helpers.add)
+        return arithmetic(e.name, args[0], args[1], e.args[0].dtype, e.dtype)
 
-    def position(self, e: Map) -> Text | None:
+    def position(self, e: Op[TExpr]) -> Text | None:
         """`scalar + iota`, the positions of a tile along an axis, as a name of its own: `idx_<axis>`."""
         scalars = [a.expr for a in e.args if isinstance(a, Scalar)]
         axes = [x for a in e.args if isinstance(x := a.arg if isinstance(a, Rearrange) else a, Iota)]
-        if e.op != "add" or len(scalars) != 1 or len(axes) != 1:
+        if e.name != "add" or len(scalars) != 1 or len(axes) != 1:
             return None
         axis = axes[0].axis
         text = infix("add", self.ctx.scalar(scalars[0]), Text(access.iota(self.ctx, axis)))
@@ -214,11 +201,11 @@ class TileWriter:
                 return nonnegative(expr, self.ctx.is_nonnegative)
             case Iota():
                 return True
-            case Map("add" | "mul" | "min" | "floordiv", args, _, _):
+            case Op("add" | "mul" | "min" | "floordiv", args, _):
                 return all(self.nonnegative(a) for a in args)
-            case Map("max", args, _, _):
+            case Op("max", args, _):
                 return any(self.nonnegative(a) for a in args)
-            case Map("mod", (_, b), _, _):
+            case Op("mod", (_, b), _):
                 return self.nonnegative(b)
             case Rearrange(arg, _):
                 return self.nonnegative(arg)
@@ -227,7 +214,7 @@ class TileWriter:
             case _:
                 return False
 
-    def cast(self, e: CastTile) -> Text:
+    def cast(self, e: Cast[TExpr]) -> Text:
         if e.arg.dtype == e.dtype:
             return self(e.arg)
         if not e.arg.dims:
@@ -273,7 +260,7 @@ def as_scalar(e: TExpr) -> Expr | None:
     match e:
         case Scalar(expr):
             return expr
-        case Map(op, args, (), dtype):
+        case Op(op, args, dtype):
             parts = [as_scalar(a) for a in args]
             exprs = tuple(p for p in parts if p is not None)
             return Op(op, exprs, dtype) if len(exprs) == len(parts) else None

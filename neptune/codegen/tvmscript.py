@@ -1,4 +1,4 @@
-"""Print a Program as TVMScript text, for the LLVM target (design §8: every rounding is honoured).
+"""Print a Program as TVMScript text, for the LLVM target (docs/design.md, "A cast is part of the expression").
 
 TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text says nothing it could rewrite:
 
@@ -7,10 +7,9 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
   erases `Cast(f32, Cast(bf16, x))`.
 - Float literals are printed by their bits, because TVM folds `x * 0` to 0, `x + 0` to x and `x / c` to
   `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
-- int32 is carried as int64: sizes, indices and products of them are exact (a Cast to int32 still wraps).
+- Integers are carried as int64: sizes, indices and products of them are exact (a Cast to a narrower one still wraps).
 - What `Select`, `and` and `or` do not take is not executed where it could trap (loads, integer divisions).
-- `max(a, b)` and `min(a, b)` are `a > b ? a : b` and `a < b ? a : b` up to the order of the operands; whether
-  a NaN operand survives is unspecified.
+- `max` and `min` of floats are LLVM's maxnum and minnum: of NaN and a number the number (`neptune.ir.edges`).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ import re
 import struct
 
 from neptune.errors import InternalError
-from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
 from neptune.ir.reducers import REDUCERS
 
 # What holds a dtype inside an expression, and in memory (bfloat16 and bool have no usable TVM type).
-CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64"}
+CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
 STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
 _RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
@@ -38,6 +37,8 @@ _LIBM = {
     ("tanh", "float64"): "tanh",
     ("erf", "float32"): "erff",
     ("erf", "float64"): "erf",
+    ("fmod", "float32"): "fmodf",
+    ("fmod", "float64"): "fmod",
 }
 _BITS = {
     "bitand": "bitwise_and",
@@ -96,13 +97,19 @@ def _packed(code: str, value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+def _holds(wide: str, narrow: str) -> bool:
+    """True where an integer dtype has all numbers of another."""
+    a, b = DTYPES[wide], DTYPES[narrow]
+    return a.lowest <= b.lowest and b.highest <= a.highest
+
+
 def _can_trap(e: Expr) -> bool:
-    """Whether evaluating `e` where it is not wanted could fault: it loads, or divides integers."""
+    """Return True if evaluating `e` under a false guard could fault: it loads, or divides integers."""
     return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
 
 
 def _has_product(e: Expr) -> bool:
-    """Whether a sum of integers has a product of variables among its terms."""
+    """Return True if a sum of integers has a product of variables among its terms."""
     if isinstance(e, Op) and is_int(e.dtype) and e.name in ("add", "sub", "mul", "neg"):
         return any(map(_has_product, e.args)) or (e.name == "mul" and not any(isinstance(a, Const) for a in e.args))
     return False
@@ -197,8 +204,8 @@ class Printer:
             return self.round16(text, dst)
         if is_float(src) and is_int(dst):
             text, src = f'T.Cast("int64", {text})', "int64"
-        if src == "int64" and dst == "int32":
-            return f'T.Cast("int64", T.Cast("int32", {text}))'
+        if is_int(src) and is_int(dst) and not _holds(dst, src):
+            return f'T.Cast("int64", T.Cast("{dst}", {text}))'
         return text if carrier(src) == carrier(dst) else f'T.Cast("{carrier(dst)}", {text})'
 
     # --- expressions
@@ -227,7 +234,7 @@ class Printer:
         dtype = self.scalars.get(e.name, e.dtype)
         if dtype == "bool":
             return f"({text} != T.int64(0))"
-        return f'T.Cast("{dtype}", {text})' if dtype in ("int8", "uint8") else text
+        return text
 
     def expr(self, e: Expr) -> str:
         """The text of an expression, in its carrier."""
@@ -253,7 +260,7 @@ class Printer:
                 text = self.arith(name, args, carrier(dtype))
                 if name == "shl":
                     return self.cast(text, carrier(dtype), dtype)
-                exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc")
+                exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc", "fmod")
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
 
     def logic(self, name: str, args: tuple[Expr, ...]) -> str:
@@ -291,11 +298,9 @@ class Printer:
             case "add" | "sub" | "mul" | "div":
                 return f"({texts[0]} {OPS[name].infix} {texts[1]})"
             case "floordiv" | "mod":
-                if any(isinstance(x, Load) for x in walk(args[1])):  # data may hold a 0, which would end the process
-                    texts[1] = self.let(dtype, texts[1], f"T.Select({{}} == T.{dtype}(0), T.{dtype}(1), {{}})")
-                if any("T.Let(" in t for t in texts):  # TVM would repeat both, and with them the names bound there
-                    return self.divided(name, texts, dtype)
-                return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
+                if any(isinstance(x, Load) for x in walk(args[1])):
+                    return self.divided_by_data(name, texts, args[1], dtype)
+                return self.quotient(name, texts, dtype)
             case _ if name in _BITS:
                 return f"T.{_BITS[name]}({texts[0]}, {texts[1]})"
             case "round":
@@ -310,10 +315,28 @@ class Printer:
                 return f"({one} / T.sqrt({texts[0]}))"
             case "sigmoid":
                 return f"({one} / ({one} + T.exp(-{texts[0]})))"
+            case "max" | "min" if is_float(dtype):
+                return f'T.call_llvm_pure_intrin("{dtype}", "llvm.{name}num", {", ".join(texts)})'
             case _ if (name, dtype) in _LIBM:
-                return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {texts[0]})'
+                return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {", ".join(texts)})'
             case _:
                 return f"T.{name}({', '.join(texts)})"
+
+    def divided_by_data(self, name: str, texts: list[str], divisor: Expr, dtype: str) -> str:
+        """floordiv or mod by what memory holds: a 0 there, or -1 below the least int64, would end the process."""
+        unsafe = f"T.Or({{}} == T.{dtype}(0), {{}} == T.{dtype}(-1))"
+        safe = self.let(dtype, texts[1], f"T.Select({unsafe}, T.{dtype}(1), {{}})")
+        quotient = self.quotient(name, [texts[0], safe], dtype)
+        if name == "mod":  # by -1 nothing is left, as by 1
+            return quotient
+        minus = f"T.{dtype}(-1)"  # the divisor is printed again, so that it has names of its own
+        return f"({quotient} * T.Select({self.expr(divisor)} == {minus}, {minus}, T.{dtype}(1)))"
+
+    def quotient(self, name: str, texts: list[str], dtype: str) -> str:
+        """floordiv or mod by a divisor that is not 0."""
+        if any("T.Let(" in t for t in texts):  # TVM would repeat both, and with them the names bound there
+            return self.divided(name, texts, dtype)
+        return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
 
     def divided(self, name: str, texts: list[str], dtype: str) -> str:
         """floordiv or mod from division that truncates; operands that bind names are evaluated once.
@@ -367,7 +390,7 @@ class Printer:
         return lines + ["    " * indent + line for line in self.action(s.action)]
 
     def action(self, action: Store | Update) -> list[str]:
-        buffers = (action.buffer,) if isinstance(action, Store) else action.buffers
+        buffers = action.buffers
         dtypes = [self.program.globals[b].dtype for b in buffers]
         targets = [f"{self.name('buffer', b)}[{self.index(action.index)}]" for b in buffers]
         if isinstance(action, Store):
@@ -375,15 +398,13 @@ class Printer:
         reducer = REDUCERS[action.reducer]
         state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
         if reducer.width == 1:
-            # max(a, b) is b where either is NaN: what is folded comes first, so that a NaN leaves the state as it is.
-            operands = (action.values, state) if reducer.op in ("max", "min") else (state, action.values)
-            (folded,) = reducer.combine(*operands).result
+            (folded,) = reducer.combine(state, action.values).result
             return [f"{targets[0]} = {self.stored(folded, dtypes[0])}"]
         # What the parts are computed from has a name: it is read many times, and before any part is written.
         lines: list[str] = []
         names = [f"%{word}{k}" for word in ("state", "value") for k in range(reducer.width)]
-        given = [self.bound(n, e, lines) for n, e in zip(names, (*state, *action.values), strict=True)]
-        combined = reducer.combine(given[: reducer.width], given[reducer.width :])
+        bound = [self.bound(n, e, lines) for n, e in zip(names, (*state, *action.values), strict=True)]
+        combined = reducer.combine(bound[: reducer.width], bound[reducer.width :])
         for let, e in combined.lets:
             self.bound(let.name, e, lines)
         stored = [self.stored(v, d) for v, d in zip(combined.result, dtypes, strict=True)]

@@ -86,7 +86,7 @@ class TupleReduction(Fold):
 
 @dataclass(frozen=True)
 class Body:
-    """What a stage computes at each point of `axes`."""
+    """The value, or the fold, that a stage computes at each point of `axes`."""
 
     axes: tuple[Axis, ...]
     value: Expr | Fold
@@ -322,13 +322,13 @@ def _buffer(tensor: Tensor) -> Buffer:
     return Buffer(tensor.name, tensor.shape, tensor.dtype)
 
 
-def _nest(tensor: Tensor, taken: set[str]) -> Stmt:
-    """The loops and the stage of one tensor; loop names avoid `taken` and one another."""
+def _nest(tensor: Tensor, used: set[str]) -> Stmt:
+    """The loops and the stage of one tensor; loop names avoid `used` and one another."""
     assert tensor.body is not None
     names: dict[Axis, str] = {}
     for k, axis in enumerate(tensor.body.loops):
         plain = axis.name if axis.name.isidentifier() and axis.name.strip("_") else f"i{k}"
-        names[axis] = unique(plain, taken | set(names.values()))
+        names[axis] = unique(plain, used | set(names.values()))
 
     def plain_node(e: Expr) -> Expr | None:
         if isinstance(e, Axis):

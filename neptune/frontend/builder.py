@@ -28,7 +28,6 @@ from typing import overload
 from neptune import boundary
 from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend import assemble, functions
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
 from neptune.frontend.choices import checked_axes, choice, exponentials, top_row
 from neptune.frontend.functions import (
@@ -47,6 +46,7 @@ from neptune.frontend.functions import (
     exp,
     exp2,
     floor,
+    fmod,
     if_then_else,
     isfinite,
     isinf,
@@ -66,7 +66,6 @@ from neptune.frontend.functions import (
     tanh,
     trunc,
 )
-from neptune.ir import dtypes
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
@@ -80,7 +79,9 @@ __all__ = [
     "Tensor",
     "TupleReduction",
     "abs",
+    "all",
     "all_of",
+    "any",
     "any_of",
     "argmax",
     "argmin",
@@ -96,6 +97,7 @@ __all__ = [
     "exp",
     "exp2",
     "floor",
+    "fmod",
     "if_then_else",
     "isfinite",
     "isinf",
@@ -250,7 +252,7 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
 
 
 def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
-    """What a stage computes, with its axes and dtypes checked."""
+    """Return the body of a stage, with its axes and dtypes checked."""
     body = Body(axes, value)
     for e in body.exprs:
         for node in ir.walk(e):
@@ -271,7 +273,7 @@ def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
 def reduction(
     reducer: str,
     value: ExprLike,
-    axis: Axis | Sequence[Axis],
+    axis: Axis | Sequence[Axis] | None,
     where: ExprLike | None = None,
     init: ExprLike | None = None,
 ) -> Reduction:
@@ -279,7 +281,9 @@ def reduction(
     hint = "maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None
     axes = checked_axes(reducer, axis, hint)
     e = as_value(value)
-    if e.dtype == "bool":
+    if REDUCERS[reducer].folds_bools:
+        e = checked_predicate(e)
+    elif e.dtype == "bool":
         raise ExpressionError(f"{reducer} of `{print_expr(e)}`", "a bool cannot be reduced", hint=".astype('int32')")
     identity = REDUCERS[reducer].identity(e.dtype)[0]
     start = identity if init is None else ir.as_expr(init, e.dtype)
@@ -294,7 +298,10 @@ def reduction(
 
 @public
 def sum(
-    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+    expr: ExprLike,
+    axis: Axis | Sequence[Axis] | None = None,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
 ) -> Reduction:
     """Σ expr over `axis`, in the dtype of `expr`, starting from 0 (or `init`)."""
     return reduction("sum", expr, axis, where, init)
@@ -302,7 +309,10 @@ def sum(
 
 @public
 def prod(
-    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+    expr: ExprLike,
+    axis: Axis | Sequence[Axis] | None = None,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
 ) -> Reduction:
     """The product of expr over `axis`, starting from 1 (or `init`)."""
     return reduction("prod", expr, axis, where, init)
@@ -310,7 +320,10 @@ def prod(
 
 @public
 def max(
-    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+    expr: ExprLike,
+    axis: Axis | Sequence[Axis] | None = None,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
 ) -> Reduction:
     """The maximum of expr over `axis`, starting from the lowest finite value (or `init`)."""
     return reduction("max", expr, axis, where, init)
@@ -318,14 +331,29 @@ def max(
 
 @public
 def min(
-    expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None, init: ExprLike | None = None
+    expr: ExprLike,
+    axis: Axis | Sequence[Axis] | None = None,
+    where: ExprLike | None = None,
+    init: ExprLike | None = None,
 ) -> Reduction:
     """The minimum of expr over `axis`, starting from the highest finite value (or `init`)."""
     return reduction("min", expr, axis, where, init)
 
 
 @public
-def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+def all(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> Reduction:
+    """A bool: the predicate holds everywhere along `axis` (over nothing: true)."""
+    return reduction("all", expr, axis, where)
+
+
+@public
+def any(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> Reduction:
+    """A bool: the predicate holds somewhere along `axis` (over nothing: false)."""
+    return reduction("any", expr, axis, where)
+
+
+@public
+def argmax(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> TupleReduction:
     """The largest value over `axis` and where it first stands: two results, of the value's dtype and int32.
 
     NaN counts as the largest. The index is that of the axis; over several, the row-major position among them.
@@ -335,13 +363,15 @@ def argmax(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None =
 
 
 @public
-def argmin(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+def argmin(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> TupleReduction:
     """The smallest value over `axis` and where it first stands; see `argmax`. NaN counts as the smallest."""
     return choice("argmin", as_value(expr), axis, None if where is None else checked_predicate(where))
 
 
 @public
-def max_sumexp(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+def max_sumexp(
+    expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None
+) -> TupleReduction:
     """The maximum m over `axis` and Σ exp(expr - m), what softmax and log-sum-exp need: `<name>_max`, `<name>_sum`.
 
     m + log(sum) is the log-sum-exp; of nothing but -inf it is that of the lowest number and 0.
@@ -350,7 +380,9 @@ def max_sumexp(expr: ExprLike, axis: Axis | Sequence[Axis], where: ExprLike | No
 
 
 @public
-def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike | None = None) -> TupleReduction:
+def top_k(
+    expr: ExprLike, k: int, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None
+) -> TupleReduction:
     """The k (1 to 8) largest values over `axis`, descending, and where they stand: k values, then k indices.
 
     Of equal values the first stands first. Elements that there are too few of are as in `argmax`.
@@ -362,7 +394,7 @@ def top_k(expr: ExprLike, k: int, axis: Axis | Sequence[Axis], where: ExprLike |
 def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
     """The tensors side by side along a new last dimension: `stack(values, "v")[i, t]` is `values[t][i]`."""
     asked = f"stage `{name}`"
-    alike = all(isinstance(t, Tensor) for t in tensors) and len({(t.shape, t.dtype) for t in tensors}) == 1
+    alike = builtins.all(isinstance(t, Tensor) for t in tensors) and len({(t.shape, t.dtype) for t in tensors}) == 1
     if not alike:
         raise ExpressionError(asked, "stack takes one or several tensors of one shape and dtype")
 
@@ -399,9 +431,11 @@ def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
 
 
 def _parameters(asked: str, fcompute: Callable[..., object], rank: int) -> list[str]:
-    """Names of the `rank` indices that the lambda takes."""
+    """Names of the `rank` indices that the lambda takes: its parameters without a default."""
     parameters = inspect.signature(fcompute).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    # `lambda i, scale=s: …` is how a loop hands its own value to a lambda.
+    names = [p.name for p in positional if p.default is p.empty]
     if builtins.any(p.kind == p.VAR_POSITIONAL for p in parameters):
         names += [f"i{k}" for k in range(rank - len(names))]
     if len(names) != rank:
@@ -412,12 +446,10 @@ def _parameters(asked: str, fcompute: Callable[..., object], rank: int) -> list[
 def _raised_by_us(error: Exception) -> bool:
     """True where the IR's constructors refused, not the user's own code."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return last.filename in (ir.__file__, dtypes.__file__)
+    return last.filename.startswith(f"{boundary.PACKAGE}ir/")
 
 
 def _user_line(error: Exception) -> str | None:
-    """The line of the lambda that failed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = {__file__, *(m.__file__ for m in (boundary, functions, ir, dtypes, assemble))}
-    user = [f for f in frames if f.filename not in ours]
+    """The line of the lambda that failed, where it is none of ours."""
+    user = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(boundary.PACKAGE)]
     return f"{user[-1].line}" if user and user[-1].line else None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, TupleReduction
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Expr, binary, select
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, select
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import MAX_K, REDUCERS
@@ -24,12 +24,16 @@ from neptune.ir.reducers import MAX_K, REDUCERS
 
 def checked_axes(asked: str, axis: object, hint: str | None = None) -> tuple[Axis, ...]:
     """The reduce axes that `axis` names: one, or several distinct ones."""
+    if axis is None:
+        raise ExpressionError(
+            f"{asked} without an axis", "nothing says what is folded", hint=hint or "axis=a reduce axis"
+        )
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    found = tuple(a for a in axes if isinstance(a, Axis))
-    if not found or len(found) < len(axes) or len(set(found)) < len(found):
-        shown = print_expr(axis) if isinstance(axis, Expr) else repr(axis)
+    chosen = tuple(a for a in axes if isinstance(a, Axis))
+    if not chosen or len(chosen) < len(axes) or len(set(chosen)) < len(chosen):
+        shown = print_expr(axis) if isinstance(axis, Const | Var | Load | Op | Cast | Select) else repr(axis)
         raise ExpressionError(f"{asked} over {shown}", "`axis` must be one or several distinct reduce axes", hint=hint)
-    return found
+    return chosen
 
 
 def position(asked: str, axes: tuple[Axis, ...]) -> Expr:
@@ -53,7 +57,7 @@ def choice(reducer: str, value: Expr, axis: object, where: Expr | None) -> Tuple
     if value.dtype == "bool":
         raise ExpressionError(asked, "a bool cannot be reduced", hint=".astype('int32')")
     index = position(asked, axes)
-    k = row.width // 2
+    k = row.elements
     nothing = row.identity(*[value.dtype] * k, *[index.dtype] * k)
     if where is not None:
         value, index = select(where, value, nothing[0]), select(where, index, nothing[k])

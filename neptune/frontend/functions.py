@@ -146,6 +146,12 @@ power = pow
 
 
 @public
+def fmod(x: ExprLike, y: ExprLike) -> Expr:
+    """The rest of x after subtracting y a whole number of times, with the sign of x: fmod(-7.5, 2) → -1.5."""
+    return ir.binary("fmod", x, y)
+
+
+@public
 def cast(x: ExprLike, dtype: str) -> Expr:
     """`x.astype(dtype)`, with the dtype checked."""
     return ir.cast(as_value(x), checked_dtype("cast", dtype))

@@ -57,7 +57,7 @@ def from_te(
 
 @dataclass
 class _Importer(Names):
-    """What has been imported so far."""
+    """The tensors and names imported so far."""
 
     tensors: dict[tuple[Any, int], Tensor] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class _Importer(Names):
         asked = f"importing stage `{name}`"
         scope = _Scope(self, name, self.tensor)
         if isinstance(t.op, te.PlaceholderOp):
-            return (Tensor(name, tuple(scope.expr(d) for d in t.shape), known_dtype(asked, name, t.dtype)),)
+            return (Tensor(name, scope.shape(t.shape), known_dtype(asked, name, t.dtype)),)
         if not isinstance(t.op, te.ComputeOp):
             kind = type(t.op).__name__
             raise ExpressionError(asked, f"`{kind}` is not supported", legal=("te.placeholder", "te.compute"))
@@ -99,12 +99,17 @@ class _Importer(Names):
         if len(t.op.body) != 1 and not pairs:
             raise ExpressionError(asked, f"a stage has one value, not {len(t.op.body)}", hint="one te.compute for each")
         axes = scope.bind(t.op.axis)
+        separate = [combining(e.combiner, c) for c, e in enumerate(t.op.body)] if pairs else []
+        if len(separate) > 1 and all(separate):
+            names = [self.name((t.op, c), f"{name}_v{c}") for c in range(len(separate))]
+            parts = [scope.reduction(e, c) for c, e in enumerate(t.op.body)]
+            return tuple(builder.define(n, scope.shape(t.shape), axes, v) for n, v in zip(names, parts, strict=True))
         if len(t.op.body) != 1:
             choice, folded = scope.choice(t.op.body[0])
-            family = builder.define_family(name, tuple(scope.expr(d) for d in t.shape), axes, folded)
+            family = builder.define_family(name, scope.shape(t.shape), axes, folded)
             return family if choice.value == 0 else family[::-1]
         value = scope.body(t.op.body[0])
-        shape = tuple(scope.expr(d) for d in t.shape)
+        shape = scope.shape(t.shape)
         return (builder.define(name, shape, axes, value),)
 
 
@@ -115,19 +120,21 @@ class _Scope(Scope):
         """A stage's value: an expression, or one reduction."""
         return self.reduction(e) if isinstance(e, te.Reduce) else self.expr(e)
 
-    def reduction(self, e: Any) -> Reduction:
-        """A `te.Reduce`, with the `where=` and `init=` that TVM's own lowering drops."""
-        result, pair = e.combiner.result[0], (e.combiner.lhs[0], e.combiner.rhs[0])
-        reducer = COMBINERS.get(type(result))
-        if reducer is None or not _combines(result, pair):
-            raise self.refuse("a reduction with its own combiner", "only sum, max, min and prod are supported")
+    def reduction(self, e: Any, component: int = 0) -> Reduction:
+        """A component of a `te.Reduce`, with the `where=` and `init=` that TVM's own lowering drops."""
+        reducer = combining(e.combiner, component)
+        if reducer is None:
+            folds = ", ".join(COMBINERS.values())
+            raise self.refuse("a reduction with its own combiner", f"only {folds} are supported")
         axes = self.bind(e.axis)
         condition = self.expr(e.condition)
-        start = self.expr(e.init[0]) if len(e.init) else finite(self.expr(e.combiner.identity_element[0]))
+        start = (
+            self.expr(e.init[component]) if len(e.init) else finite(self.expr(e.combiner.identity_element[component]))
+        )
         return self.checked(
             e,
             lambda: builder.reduction(
-                reducer, self.expr(e.source[0]), axes, None if condition == TRUE else condition, start
+                reducer, self.expr(e.source[component]), axes, None if condition == TRUE else condition, start
             ),
         )
 
@@ -137,7 +144,14 @@ class _Scope(Scope):
         return folded_choice(self, e.combiner, e.source, self.bind(e.axis), [self.expr(x) for x in starts], e.condition)
 
 
-def _combines(result: Any, pair: tuple[Any, Any]) -> bool:
-    """True when the combiner applies its operator to just its two arguments."""
+def combining(combiner: Any, component: int) -> str | None:
+    """The reducer of one component of a combiner, where that folds just its own two arguments.
+
+    (a0, a1), (b0, b1) → (a0 + b0, max(a1, b1)): "sum" of component 0, "max" of component 1.
+    """
+    result, pair = combiner.result[component], (combiner.lhs[component], combiner.rhs[component])
+    reducer = COMBINERS.get(type(result))
+    if reducer is None:
+        return None
     direct = result.a.same_as(pair[0]) and result.b.same_as(pair[1])
-    return bool(direct or (result.a.same_as(pair[1]) and result.b.same_as(pair[0])))
+    return reducer if direct or (result.a.same_as(pair[1]) and result.b.same_as(pair[0])) else None

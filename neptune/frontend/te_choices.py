@@ -44,7 +44,7 @@ class _Other(Exception):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a combiner is: our reducer, which component is the value, and whether it minds the indices' order."""
+    """A recognised combiner: our reducer, the value's component, and whether the order of indices matters to it."""
 
     reducer: str
     value: int
@@ -68,7 +68,7 @@ def recognise(combiner: Any) -> Choice | str:
 
 
 def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:
-    """Whether it keeps the best value, of equal ones the smaller index (`which` = "last": the larger).
+    """Return True if a combiner picks the best value, of equal ones the smaller index (`which` = "last": the larger).
 
     Tried on every order of two values and two indices, the second index being the smaller only for "any".
     """
@@ -77,11 +77,11 @@ def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:
             continue
         left, right = ((lv * sign, -li), (rv * sign, -ri))
         best = max(left, right) if which != "last" else max(left, right, key=lambda p: (p[0], -p[1]))
-        wanted = {value: best[0] * sign, 1 - value: -best[1]}
+        expected = {value: best[0] * sign, 1 - value: -best[1]}
         env: dict[Any, tuple[int, int]] = {}
         for side, v, i in ((combiner.lhs, lv, li), (combiner.rhs, rv, ri)):
             env |= {side[value]: (value, v), side[1 - value]: (1 - value, i)}
-        if any(_run(e, env) != (c, wanted[c]) for c, e in enumerate(combiner.result)):
+        if any(_run(e, env) != (c, expected[c]) for c, e in enumerate(combiner.result)):
             return False
     return True
 
@@ -128,27 +128,27 @@ def folded_choice(
 
     ExpressionError for other combiners, and for indices that are not the position along the reduction.
     """
-    taken = "argmax and argmin of a value and its position, of equal values the first"
-    found = recognise(combiner)
-    if isinstance(found, str):
-        raise scope.refuse("te.comm_reducer", found, legal=(taken,))
-    value, index = (scope.expr(source[c]) for c in (found.value, 1 - found.value))
-    along = scope.checked(source[1 - found.value], lambda: position("a reduction of tuples", axes))
+    supported = "argmax and argmin of a value and its position, of equal values the first"
+    choice = recognise(combiner)
+    if isinstance(choice, str):
+        raise scope.refuse("te.comm_reducer", choice, legal=(supported,))
+    value, index = (scope.expr(source[c]) for c in (choice.value, 1 - choice.value))
+    along = scope.checked(source[1 - choice.value], lambda: position("a reduction of tuples", axes))
     plain = index
     while isinstance(plain, Cast):
         plain = plain.arg
     if poly(plain) != poly(along) or any(not isinstance(a.lo, Const) or a.lo.value < 0 for a in axes):
         wrong = f"the index is not the position `{print_expr(along)}` along the reduction"
-        raise scope.refuse(print_expr(index), wrong, legal=(taken,))
-    inits = tuple(finite(starts[c]) for c in (found.value, 1 - found.value))
-    if not found.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
+        raise scope.refuse(print_expr(index), wrong, legal=(supported,))
+    inits = tuple(finite(starts[c]) for c in (choice.value, 1 - choice.value))
+    if not choice.minds and not (isinstance(inits[1], Const) and inits[1].value <= 0):
         wrong = f"a start of index {print_expr(inits[1])} would win against the elements"
         raise scope.refuse("te.comm_reducer", wrong, "start from index -1")
     where = scope.expr(condition)
     if where != TRUE:
-        nothing = REDUCERS[found.reducer].identity(value.dtype, index.dtype)
+        nothing = REDUCERS[choice.reducer].identity(value.dtype, index.dtype)
         value, index = select(where, value, nothing[0]), select(where, index, nothing[1])
-    return found, TupleReduction(found.reducer, (value, index), axes, inits, ("value", "index"))
+    return choice, TupleReduction(choice.reducer, (value, index), axes, inits, ("value", "index"))
 
 
 def finite(identity: Expr) -> Expr:
@@ -164,7 +164,7 @@ def finite(identity: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class Combiner:
-    """What a block folds: `result` says the new state in terms of the old (`lhs`) and of one element (`rhs`)."""
+    """The fold of a block: `result` is the new state in terms of the old (`lhs`) and of one element (`rhs`)."""
 
     lhs: tuple[Any, ...]
     rhs: tuple[Any, ...]
@@ -178,10 +178,10 @@ def split_update(old: Sequence[Any], new: Sequence[Any]) -> tuple[Combiner, list
     a component chooses between more than two values. What is left over by a wrong guess, no combiner has.
     """
     source: list[Any] = []
-    for mine, e in zip(old, new, strict=True):
+    for target, e in zip(old, new, strict=True):
         others: list[Any] = []
         for leaf in _leaves(e):
-            if not any(tvm_ffi.structural_equal(leaf, x) for x in (mine, *others)):
+            if not any(tvm_ffi.structural_equal(leaf, x) for x in (target, *others)):
                 others.append(leaf)
         if len(others) != 1:
             return None
@@ -193,7 +193,7 @@ def split_update(old: Sequence[Any], new: Sequence[Any]) -> tuple[Combiner, list
 
 
 def _leaves(e: Any) -> Iterator[Any]:
-    """What an expression of choices can be."""
+    """Yield the values that an expression of choices can have."""
     choice = _choice(e)
     parts = choice[1:] if choice is not None else (e.a, e.b) if type(e) in _PICK else ()
     yield from (x for part in parts for x in _leaves(part)) if parts else (e,)

@@ -7,6 +7,7 @@ compiles them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +20,12 @@ from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Tensor, unique
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op, Var, binary, bitwise, cast, invert, is_nan, op, select
+from neptune.ir.facts import range_of
+from neptune.ir.ops import Range
 from neptune.ir.printer import print_expr
 
 T = TypeVar("T")
-COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min"}
+COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min", tirx.And: "all", tirx.Or: "any"}
 """The reducer of an operator that folds."""
 _BINARY = {
     tirx.Add: "add",
@@ -50,7 +53,13 @@ _BINARY = {
 _SAME_NAME = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "pow", "erf", "sin", "cos")
 _CALLS = {name: name for name in (*_SAME_NAME, "floor", "ceil", "round", "trunc")}
 _CALLS |= {"nearbyint": "round", "fabs": "abs"}
-_TRUNCATES = {tirx.Div: "te.floordiv, or //", tirx.Mod: "te.floormod, or %"}
+_COMPOSED: dict[str, Callable[[Expr], Expr]] = {
+    "tan": lambda x: binary("div", op("sin", x), op("cos", x)),
+    "sinh": lambda x: binary("mul", binary("sub", op("exp", x), op("exp", op("neg", x))), 0.5),
+    "cosh": lambda x: binary("mul", binary("add", op("exp", x), op("exp", op("neg", x))), 0.5),
+    "log10": lambda x: binary("mul", op("log2", x), math.log10(2)),
+}
+"""Functions that TVM itself computes by others."""
 
 
 @dataclass
@@ -70,11 +79,11 @@ class Names:
     def scalar(self, v: Any, stage: str) -> Var:
         """The size or scalar argument for a free variable."""
         if v not in self.scalars:
-            taken = {*self.names.values(), *(s.name for s in self.scalars.values())}
+            names = {*self.names.values(), *(s.name for s in self.scalars.values())}
             dtype = known_dtype(f"importing stage `{stage}`", v.name, v.ty)
             # TE's int64 sizes and indices would only put casts everywhere; lengths fit 32 bits.
             dtype = "int32" if is_int(dtype) else dtype
-            self.scalars[v] = Var(unique(identifier(v.name), taken), dtype)
+            self.scalars[v] = Var(unique(identifier(v.name), names), dtype)
         return self.scalars[v]
 
     def check_scalars(self) -> None:
@@ -101,12 +110,21 @@ class Scope:
         """Make the axes of `itervars` known here, under `name` where it is given."""
         axes = []
         for iv in itervars:
-            lo = self.expr(iv.dom.min)
-            axis = Axis(identifier(name or iv.var.name), "int32", lo, _end(lo, self.expr(iv.dom.extent)))
+            lo = self.size(iv.dom.min)
+            axis = Axis(identifier(name or iv.var.name), "int32", lo, _end(lo, self.size(iv.dom.extent)))
             self.env[iv.var] = axis
             self.names.axes[iv.var] = self.stage
             axes.append(axis)
         return tuple(axes)
+
+    def size(self, e: Any) -> Expr:
+        """An extent or a bound. Literals are int32, as all sizes are here."""
+        made = self.expr(e)
+        return Const(made.value, "int32") if isinstance(made, Const) else made
+
+    def shape(self, dims: Sequence[Any]) -> tuple[Expr, ...]:
+        """The sizes of a tensor."""
+        return tuple(self.size(d) for d in dims)
 
     def expr(self, e: Any) -> Expr:
         """One TVM expression."""
@@ -118,7 +136,7 @@ class Scope:
             return Const(float(e.value), known_dtype(f"importing stage `{self.stage}`", str(e.value), e.ty))
         if kind is tirx.Var:
             return self.env[e] if e in self.env else self.names.scalar(e, self.stage)
-        if kind in _BINARY or kind in _TRUNCATES:
+        if kind in _BINARY or kind is tirx.Mod:
             return self.binary(e)
         if kind is tirx.Not:
             return self.checked(e, lambda: op("not", self.expr(e.a)))
@@ -146,14 +164,14 @@ class Scope:
         return self.checked(e, lambda: tensor(*index))
 
     def binary(self, e: Any) -> Expr:
-        """An operator of two sides. TVM's `/` and `truncmod` on integers truncate: ours do not exist."""
+        """An operator of two sides; TVM's `/` and `truncmod` on integers round towards zero."""
         a, b = _level(self.expr(e.a), self.expr(e.b))
-        if type(e) in _TRUNCATES and not is_float(a.dtype):
-            sign = "/" if type(e) is tirx.Div else "truncmod"
-            raise self.refuse(
-                f"{print_expr(a, 6)} {sign} {print_expr(b, 7)}", f"integer `{sign}` truncates", _TRUNCATES[type(e)]
-            )
-        name = _BINARY[type(e)]
+        kind = type(e)
+        if kind is tirx.Mod and is_float(a.dtype):
+            return self.checked(e, lambda: op("fmod", a, b))
+        if kind is tirx.Mod or (kind is tirx.Div and is_int(a.dtype)):
+            return self.checked(e, lambda: _truncated(a, b, remainder=kind is tirx.Mod))
+        name = _BINARY[kind]
         if name.startswith("bit"):
             return self.checked(e, lambda: bitwise(name[3:], a, b))
         return self.checked(e, lambda: binary(name, a, b))
@@ -178,8 +196,10 @@ class Scope:
             return self.checked(e, lambda: is_nan(*args))
         if name in _CALLS:
             return self.checked(e, lambda: op(_CALLS[name], *args))
+        if name in _COMPOSED:
+            return self.checked(e, lambda: _COMPOSED[name](*args))
         text = f"{name}({', '.join(print_expr(a) for a in args)})"
-        legal = sorted({*_CALLS.values(), "if_then_else", "isnan"})
+        legal = sorted({*_CALLS.values(), *_COMPOSED, "if_then_else", "isnan"})
         raise self.refuse(text, "this function is not supported", legal=legal)
 
     def checked(self, e: Any, make: Callable[[], T]) -> T:
@@ -226,3 +246,30 @@ def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     if isinstance(b, Const) and is_int(b.dtype) and is_int(a.dtype):
         return a, Const(b.value, a.dtype)
     return a, b
+
+
+def _truncated(a: Expr, b: Expr, remainder: bool) -> Expr:
+    """The integer quotient rounded towards zero, or its remainder, which has the sign of `a`.
+
+    i / 2 → i // 2 where neither side can be negative; else select((i < 0) != (n < 0), -(-i // n), i // n).
+    """
+    if _never_negative(a) and _never_negative(b):
+        return binary("mod" if remainder else "floordiv", a, b)
+    differ = binary("ne", binary("lt", a, 0), binary("lt", b, 0))
+    negated = op("neg", binary("floordiv", op("neg", a), b))
+    quotient = select(differ, negated, binary("floordiv", a, b))
+    return binary("sub", a, binary("mul", quotient, b)) if remainder else quotient
+
+
+def _never_negative(e: Expr) -> bool:
+    """True for an integer that is at least 0: an axis, and what is made of such."""
+    return range_of(e, _known).lo >= 0
+
+
+def _known(e: Expr) -> Range | None:
+    """The range of what `range_of` does not know: an axis starts at its `lo`, and `mod` has the sign of its divisor."""
+    if isinstance(e, Axis):
+        return Range(range_of(e.lo, _known).lo, math.inf)
+    if isinstance(e, Op) and e.name == "mod" and _never_negative(e.args[1]):
+        return Range(0.0, math.inf)
+    return None

@@ -72,11 +72,13 @@ def _function(source: Any) -> tuple[Any, str]:
     """The PrimFunc to import and its name."""
     if isinstance(source, tirx.PrimFunc):
         return source, str((source.attrs or {}).get("global_symbol", "main"))
-    found = {v.name_hint: f for v, f in source.functions.items() if isinstance(f, tirx.PrimFunc)}
-    if len(found) != 1:
-        what = f"it has {len(found)} PrimFuncs: {', '.join(sorted(found))}" if found else "it has no PrimFunc"
+    functions = {v.name_hint: f for v, f in source.functions.items() if isinstance(f, tirx.PrimFunc)}
+    if len(functions) != 1:
+        what = (
+            f"it has {len(functions)} PrimFuncs: {', '.join(sorted(functions))}" if functions else "it has no PrimFunc"
+        )
         raise ExpressionError("importing an IRModule", what, legal=("one PrimFunc",), hint='pass module["name"]')
-    ((known_as, function),) = found.items()
+    ((known_as, function),) = functions.items()
     return function, str(known_as)
 
 
@@ -110,7 +112,7 @@ class _Nest:
 
 
 class _Importer(Names):
-    """What has been imported so far. `tensors` are parameters that were read and blocks that have run."""
+    """The import so far. `tensors` are parameters that were read and blocks that have run."""
 
     def __init__(self, function: Any, asked: str) -> None:
         super().__init__()
@@ -189,8 +191,8 @@ class _Importer(Names):
         if direct and _is_one(predicate):
             return
         ranges = {f.loop_var: tvm.ir.Range.from_min_extent(f.min, f.extent) for f in loops}
-        found = sym.detect_iter_map([v for _, v in axes], ranges, predicate, "bijective", False).indices
-        if len(found) != len(axes) or not all(_spans(x, iv.dom) for x, (iv, _) in zip(found, axes, strict=True)):
+        indices = sym.detect_iter_map([v for _, v in axes], ranges, predicate, "bijective", False).indices
+        if len(indices) != len(axes) or not all(_spans(x, iv.dom) for x, (iv, _) in zip(indices, axes, strict=True)):
             where = "" if _is_one(predicate) else f" (where {predicate})"
             raise self.refuse(
                 level.realize.block.name_hint,
@@ -208,7 +210,7 @@ class _Importer(Names):
         buffer, name = store.buffer, self.name(store.buffer, store.buffer.name)
         scope = Scope(self, name, self.tensor)
         axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
-        shape = tuple(scope.expr(d) for d in buffer.shape)
+        shape = scope.shape(buffer.shape)
         spatial = [axis for axis, kind in axes if kind == _SPATIAL]
         reduce = tuple(axis for axis, kind in axes if kind == _REDUCE)
         out = self.out_axes(nest, scope, store, shape, spatial)
@@ -249,7 +251,7 @@ class _Importer(Names):
         names = [self.name(s.buffer, s.buffer.name) for s in stores]
         scope = Scope(self, name, self.tensor)
         axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
-        shapes = [tuple(scope.expr(d) for d in s.buffer.shape) for s in stores]
+        shapes = [scope.shape(s.buffer.shape) for s in stores]
         spatial = [axis for axis, kind in axes if kind == _SPATIAL]
         if not _same_place(*stores) or not all(map(_same_size, *shapes)):
             raise self.refuse(nest.name, f"`{names[0]}` and `{names[1]}` are not stored at the same place")
@@ -279,7 +281,7 @@ class _Importer(Names):
         return stores, new
 
     def starts(self, nest: _Nest, scope: Scope, stores: list[Any]) -> list[Expr]:
-        """What the two results of a block start from."""
+        """Return the values that the two results of a block start from."""
         init = nest.block.init
         parts = list(init.seq) if isinstance(init, tirx.SeqStmt) else []
         if len(parts) != 2 or not all(
@@ -295,23 +297,23 @@ class _Importer(Names):
         self, nest: _Nest, scope: Scope, store: Any, shape: tuple[Expr, ...], spatial: list[Axis]
     ) -> tuple[Axis, ...]:
         """The axes that index the written buffer, in its order; they must cover it."""
-        wanted = list(spatial)
+        remaining = list(spatial)
         out: list[Axis] = []
         for k, (i, dim) in enumerate(zip(store.indices, shape, strict=True)):
             index = scope.expr(i)
             if index == ZERO and dim == Const(1, "int32"):
                 out.append(Axis(f"i{k}", "int32", ZERO, dim))
                 continue
-            if not isinstance(index, Axis) or index not in wanted:
+            if not isinstance(index, Axis) or index not in remaining:
                 what = f"it stores at index `{print_expr(index)}`, not at its own spatial axes, each once"
                 raise self.refuse(nest.name, what)
             if index.lo != ZERO or not _same_size(index.hi, dim):
                 span = f"[{print_expr(index.lo)}, {print_expr(index.hi)})"
                 what = f"it writes {span} of a dimension [0, {print_expr(dim)}) of `{scope.stage}`"
                 raise self.refuse(nest.name, what, "store everywhere, and choose the value with T.if_then_else")
-            wanted.remove(index)
+            remaining.remove(index)
             out.append(index)
-        for axis in wanted:
+        for axis in remaining:
             if (axis.lo, axis.hi) != (ZERO, Const(1, "int32")):
                 raise self.refuse(nest.name, f"its spatial axis `{axis.name}` does not index what it writes")
             # TVM gives a block without axes this one.
@@ -344,7 +346,7 @@ class _Importer(Names):
         return scope.checked(value, lambda: builder.reduction(reducer, folded, axes, None, init))
 
     def start(self, nest: _Nest, scope: Scope, store: Any, out: tuple[Axis, ...]) -> Expr:
-        """What a reduction starts from: its T.init(), or the block before that stored it."""
+        """Return the start of a reduction: its T.init(), or the block before that stored it."""
         init = nest.block.init
         before = self.tensors.pop(store.buffer, None)
         if init is not None:
@@ -370,7 +372,7 @@ class _Importer(Names):
             if buffer not in self.parameters:
                 raise ExpressionError(self.asked, f"`{name}` is read before a block writes it", legal=_TAKEN)
             scope = Scope(self, name, self.tensor)
-            shape = tuple(scope.expr(d) for d in self.layout(buffer).shape)
+            shape = scope.shape(self.layout(buffer).shape)
             self.tensors[buffer] = Tensor(name, shape, known_dtype(self.asked, name, buffer.ty.dtype))
         return self.tensors[buffer]
 
@@ -405,11 +407,11 @@ class _Importer(Names):
 
     def argument(self, known: Mapping[Any, Any], x: Any) -> Any:
         """One entry of the user's `inputs`."""
-        found = [v for p, v in known.items() if (p.name == x if isinstance(x, str) else p.same_as(x))]
-        if not found:
+        matches = [v for p, v in known.items() if (p.name == x if isinstance(x, str) else p.same_as(x))]
+        if not matches:
             legal = tuple(f"`{p.name}`" for p in known)
             raise ExpressionError(self.asked, f"inputs: {x!r} is none of its inputs and scalars", legal=legal)
-        return found[0]
+        return matches[0]
 
     def refuse(self, block: str, why: str, hint: str | None = None) -> ExpressionError:
         return ExpressionError(self.asked, f"block `{block}`: {why}", legal=_TAKEN, hint=hint)
@@ -439,17 +441,17 @@ def _is_zero(e: Any) -> bool:
 def _is_alias(iv: Any, value: Any, outer: tuple[_Level, ...]) -> bool:
     """True for an axis [v, v + 1) that stands for the spatial axis v of a block further out."""
     around = [x.var for level in outer for x in level.realize.block.iter_vars]
-    here = any(value.same_as(v) for v in around) and _same(iv.dom.min, value) and _same(iv.dom.extent, 1)
-    return here and bool(iv.iter_type == _SPATIAL)
+    aliases = any(value.same_as(v) for v in around) and _same(iv.dom.min, value) and _same(iv.dom.extent, 1)
+    return aliases and bool(iv.iter_type == _SPATIAL)
 
 
-def _spans(found: Any, dom: Any) -> bool:
+def _spans(index: Any, dom: Any) -> bool:
     """True where one result of detect_iter_map runs over exactly `dom`."""
-    if not _same(found.base, dom.min):
+    if not _same(index.base, dom.min):
         return False
-    if not len(found.args):
+    if not len(index.args):
         return _same(dom.extent, 1)
-    (part, *more) = found.args
+    (part, *more) = index.args
     whole = _is_one(part.lower_factor) and _is_one(part.scale) and _same(part.extent, part.source.extent)
     return not more and whole and _same(part.extent, dom.extent)
 

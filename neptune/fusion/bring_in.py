@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
 from neptune.fusion.infinite import bounded, unclamped
-from neptune.fusion.plan import Plan, place_in
-from neptune.fusion.repair import defer
-from neptune.fusion.roles import Predecessor, Roles
+from neptune.fusion.place import place_in
+from neptune.fusion.plan import Plan
+from neptune.fusion.roles import Predecessor, Roles, scale_of
+from neptune.fusion.strategies import defer
 from neptune.ir.expr import Expr, Load, Var, loads, rewrite, substitute, variables
-from neptune.ir.program import Store, Update, stages, writes
+from neptune.ir.program import Made, Store, stages, writes
 from neptune.schedule.alignment import nest_of
+from neptune.schedule.definition import Definition
 from neptune.schedule.inline import inline_loads
-from neptune.schedule.state import Definition, State, fresh_name, names_in_use
+from neptune.schedule.state import State, fresh_name, names_in_use
 
 View = Mapping[str, Expr]
 
@@ -65,17 +67,18 @@ def bring_in(state: State, p: Plan) -> tuple[State, Expr]:
     Where the maps cannot hold it, the target folds what the proof is about with all maps written out.
     """
     action = state.definitions[p.target].action
-    assert isinstance(action, Update)
     views = _views(p, action.values[0])
     # A shift, max(c + φ), or a function is taken out of the whole, not map by map.
-    if p.repair.deferred_op != "mul" or not all(_along_axes(v) for v in views.values()):
-        return state, p.repair.body
+    alone = p.repair.slots[0]
+    scaled = not p.repair.deferred or (alone.start is None and scale_of(p.repair.finish) is not None)
+    if not scaled or not all(_along_axes(v) for v in views.values()):
+        return state, alone.value
     chain = Chain(state, p, views, {}, {}, {}, {})
     kept = _kept(state, p)
     for name in p.frontier.between:
         chain = _bring(chain, name, name in kept)
     folded = chain.split(action.values[0], p.query.roles)[1]
-    return (chain.state, folded) if _same(chain.state, p, folded) else (state, p.repair.body)
+    return (chain.state, folded) if _same(chain.state, p, folded) else (state, alone.value)
 
 
 def _along_axes(view: View | None) -> bool:
@@ -86,7 +89,7 @@ def _along_axes(view: View | None) -> bool:
 
 
 def _views(p: Plan, value: Expr) -> dict[str, View | None]:
-    """Where the target reads each map: map axis → expression in the target's variables (None if not at one place)."""
+    """Return the views of the maps: map axis → expression in the target's variables (None if not read at one place)."""
     views: dict[str, View | None] = {}
 
     def visit(e: Expr) -> None:
@@ -167,18 +170,17 @@ def _copy(chain: Chain, name: str, d: Definition, store: Store) -> Chain:
     state, p = chain.state, chain.plan
     fresh = fresh_name(names_in_use(state.program), f"{name}_in_{p.ref.var}")
     state = state.with_temporary(replace(state.program.globals[store.buffer], name=fresh))
-    state = place_in(state, fresh, replace(d, action=replace(store, buffer=fresh)), p.ref, p.request)
-    state = replace(state, copies={**state.copies, (f"copy of {name}", fresh): fresh})
+    copied = replace(d, action=replace(store, buffer=fresh))
+    state = place_in(state, fresh, copied, p.ref, p.request, Made("copy", name))
     return _as(replace(chain, state=state), store, fresh)
 
 
 def _existing(state: State, p: Plan, name: str, psi: Expr) -> str | None:
     """A copy that an earlier fusion made of the same map, where it still says the same."""
-    for (kind, _), copy in state.copies.items():
-        if kind == f"copy of {name}":
-            action = state.definitions[copy].action
-            if isinstance(action, Store) and action.value == psi and _in_place(state, p, copy):
-                return action.buffer
+    for copy in state.made("copy", name):
+        action = state.map(copy).action
+        if action.value == psi and _in_place(state, p, copy):
+            return action.buffer
     return None
 
 
@@ -187,11 +189,10 @@ def _in_place(state: State, p: Plan, name: str) -> bool:
 
 
 def _same(state: State, p: Plan, value: Expr) -> bool:
-    """What is folded, with its maps inlined again, must be exactly what the repair was proved for."""
+    """Return True if the folded value, its maps inlined again, is exactly what the repair was proved for."""
     here = {s.name for s in stages(state.loop(p.ref))}
-    actions = (d.action for s, d in state.definitions.items() if s in here)
-    stores = {a.buffer: a for a in actions if isinstance(a, Store)}
-    return inline_loads(value, stores) == inline_loads(p.repair.body, stores)
+    stores = {d.action.buffer: d.action for s, d in state.maps.items() if s in here}
+    return inline_loads(value, stores) == inline_loads(p.repair.slots[0].value, stores)
 
 
 def sweep(state: State, p: Plan) -> State:
@@ -200,7 +201,7 @@ def sweep(state: State, p: Plan) -> State:
         buffers = writes(state.definitions[name].action)
         if any(state.readers(b) or state.is_output(b) for b in buffers):
             continue
-        copies = [c for (kind, _), c in state.copies.items() if kind == f"copy of {name}"]
+        copies = state.made("copy", name)
         state = state.drop_stage(name)
         if len(copies) == 1 and buffers == (name,):
             state = state.rename(copies[0], name)

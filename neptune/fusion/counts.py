@@ -1,4 +1,4 @@
-"""How many elements of an axis a loop has folded, where it takes them in order, a tile per iteration.
+"""Numbers of elements of an axis that a loop has folded, if it takes them in order, a tile per iteration.
 
 j ↦ j0*BLOCK_N + j1, j1 in [0, BLOCK_N):   j0*BLOCK_N before iteration j0, min(j0*BLOCK_N + BLOCK_N, n) after it
 """

@@ -21,13 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.fusion.parts import PART_OF
 from neptune.ir.expr import Expr, Load, Var, eq, loads, ne, rewrite, substitute
-from neptune.ir.program import For, If, Seq, Stmt, Store, Update, for_loops, paths, seq, stages, writes
+from neptune.ir.program import For, If, Made, Seq, Stmt, Store, for_loops, paths, seq, stages, starts, writes
 from neptune.ir.reducers import REDUCERS
+from neptune.schedule.alignment import meetings
+from neptune.schedule.definition import Axis, Definition, define, whole_axis
 from neptune.schedule.fuse_at import fuse_definition
 from neptune.schedule.inline import inliner
-from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
+from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, replace_node
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def write_directly(state: State, ref: Loop) -> State:
         # In the expression's order: an output may be computed from others.
         stage = fresh_name(names_in_use(state.program), f"{name}_direct")
         inner = _inner(state, p)
-        made = fuse_definition(state, stage, d, Loop(p.host, inner.var), p.request)
+        placed = fuse_definition(state, stage, d, Loop(p.host, inner.var), p.request, Made("direct", name))
         # Definitions are the user's: there the result has one stage, the other one.
-        state = replace(state, program=made.program)
+        state = replace(state, program=placed.program)
     inner = _inner(state, p)
     count = len(before.stmts) if isinstance(before, Seq) else 1
     assert isinstance(inner.body, Seq)
@@ -73,12 +74,12 @@ def _parts(state: State, ref: Loop) -> _Parts:
     loop = state.loop(ref)
     local = {
         b: mine
-        for (kind, fold), part in state.copies.items()
-        if kind == PART_OF and fold in state.definitions and part in state.definitions
+        for fold in state.definitions
+        for part in _parts_of(state, fold)
         for b, mine in zip(*(writes(state.definitions[s].action) for s in (fold, part)), strict=True)
     }
     chosen = {s.name for s in state.program.scalars if s.upto is not None}
-    host = next((s for (kind, _), s in state.copies.items() if kind == PART_OF), None)
+    host = next((part for fold in state.definitions for part in _parts_of(state, fold)), None)
     if (
         host is None
         or not any(f is loop for f in state.loops(host))
@@ -89,6 +90,11 @@ def _parts(state: State, ref: Loop) -> _Parts:
         raise ScheduleError(request, wrong, hint='split_k(loop, "NUM_SPLITS"), and bind the loop that it returns')
     nest = next(n for n in _nests(state.program.body) if any(f is loop for f in _loops(n)))
     return _Parts(request, loop, nest, host, local)
+
+
+def _parts_of(state: State, fold: str) -> list[str]:
+    """The local stage of a global fold, in a list; none for other stages."""
+    return [s for s in state.made("part", fold) if s in state.definitions]
 
 
 def _nests(body: Stmt) -> tuple[Stmt, ...]:
@@ -109,7 +115,7 @@ def _inner(state: State, p: _Parts) -> For:
 
 
 def _follows(state: State, p: _Parts, buffer: str) -> bool:
-    """Whether a buffer is computed from what the parts folded together."""
+    """Return True if a buffer is computed from the combined folds of the parts."""
     writer = state.writer(buffer)
     if buffer in p.local:
         return True
@@ -125,10 +131,24 @@ def _definition(state: State, p: _Parts, buffer: str) -> Definition:
     d = state.definitions[writer]
     index = d.action.index
     whole = Load(buffer, index, state.program.globals[buffer].dtype)
-    value = d.action.value if isinstance(d.action, Store) else whole
-    axes = tuple((a, n) for a, n in d.axes if a not in d.reduced)
-    part = (p.loop.var, p.loop.hi)
-    return Definition((part, *axes), Store(buffer, index, _of_part(state, p, value)), d.when, d.ranges)
+    value = whole if writer in state.reductions else d.action.values[0]
+    part = whole_axis(p.loop.var, p.loop.hi)
+    direct = define((part, *d.spatial), Store(buffer, index, _of_part(state, p, value)), d.when)
+    return replace(direct, axes=tuple(_like_folds(state, p, direct, a) for a in direct.axes))
+
+
+def _like_folds(state: State, p: _Parts, d: Definition, axis: Axis) -> Axis:
+    """The axis as the local folds run over it, in tiles of the one part, where it is the one that is split."""
+    for local in p.local.values():
+        writer = state.writer(local)
+        assert writer is not None
+        fold = state.definitions[writer]
+        for mine, theirs in meetings(d, fold, (), through_inputs=True):
+            if mine == axis.name and theirs in fold.names and theirs != p.loop.var:
+                split = fold.axis(theirs)
+                if not split.whole and split.extent == axis.extent and split.choosing & set(d.names) == {p.loop.var}:
+                    return replace(split, name=axis.name)
+    return axis
 
 
 def _of_part(state: State, p: _Parts, e: Expr) -> Expr:
@@ -143,7 +163,7 @@ def _of_part(state: State, p: _Parts, e: Expr) -> Expr:
         writer = state.writer(x.buffer)
         assert writer is not None
         d = state.definitions[writer]
-        if isinstance(d.action, Update) or d.when is not None:
+        if writer in state.reductions or d.when is not None:
             wrong = f"`{writer}` folds what the parts have folded together: its result is not there yet"
             raise FusionError(p.request, wrong, hint="leave the combination to its own kernel")
         store = inliner(writer, d)[x.buffer]
@@ -157,17 +177,16 @@ def _of_one(state: State, p: _Parts, buffer: str, index: tuple[Expr, ...]) -> Ex
     """A global fold's result where there is one part: what that has folded, taken into what the whole starts from."""
     name = state.writer(buffer)
     assert name is not None
-    d = state.definitions[name]
+    d = state.reduction(name)
     action = d.action
-    assert isinstance(action, Update) and action.init is not None
     k = action.buffers.index(buffer)
     if _from_nothing(state, p, name):
         local = p.local[buffer]
         return Load(local, (Var(p.loop.var), *index), state.program.globals[local].dtype)
     env = {v.name: i for v, i in zip(action.index, index, strict=True) if isinstance(v, Var)}
     env |= {a: Var(p.loop.var) for a in d.reduced}
-    starts, parts = ([_of_part(state, p, substitute(e, env)) for e in es] for es in (action.init, action.values))
-    combined = REDUCERS[action.reducer].combine(starts, parts)
+    before, parts = ([_of_part(state, p, substitute(e, env)) for e in es] for es in (starts(action), action.values))
+    combined = REDUCERS[action.reducer].combine(before, parts)
     known: dict[str, Expr] = {}
     for v, e in combined.lets:
         known[v.name] = substitute(e, known)
@@ -175,9 +194,8 @@ def _of_one(state: State, p: _Parts, buffer: str, index: tuple[Expr, ...]) -> Ex
 
 
 def _from_nothing(state: State, p: _Parts, name: str) -> bool:
-    """Whether a global fold, and what it is repaired with, start from what each part starts from."""
-    action, part = (state.definitions[n].action for n in (name, state.copies[PART_OF, name]))
-    assert isinstance(action, Update) and isinstance(part, Update)
+    """Return True if a global fold, and those it is repaired with, start from the same values as each part."""
+    action, part = (state.definitions[n].action for n in (name, *_parts_of(state, name)))
     repaired = {state.writer(x.buffer) for e in action.values for x in loads(e) if x.buffer in p.local}
     return action.init == part.init and all(n is not None and _from_nothing(state, p, n) for n in repaired)
 

@@ -1,4 +1,4 @@
-"""Split a contribution into what can wait, φ(r), and what is folded, ψ(r, c) (design §6, steps 0 and 1).
+"""Split a contribution into what can wait, φ(r), and what is folded, ψ(r, c).
 
     exp(s[i, j] - m[i]) / l[i] * v[j]   →   φ = 1 / l[i],   ψ = exp(s[i, j] - m[i]) * v[j],
                                             ψ rolls with the exponent term -m[i]
@@ -6,19 +6,20 @@
 The split follows the structure of the expression: products, quotients, constant powers, roots, absolute
 values, float casts, choices against 0, and sums inside exp and exp2.  A subexpression that reads no r is
 never opened.  ψ reads r inside such exponents only, which is what makes it defined at every r that can
-occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its reason.
+occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its reason (docs/design.md, "Solvers are a
+list, the prover believes none").
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.guards import guard
 from neptune.fusion.linear import additive, is_log, without
-from neptune.fusion.prove import assume, cancels, magnitude, sign, times
-from neptune.fusion.roles import Predecessor, Problem, Roles, Split, Term
+from neptune.fusion.prove import magnitude, sign
+from neptune.fusion.range import Ceiling, ceiling, ceiling_of_reciprocal, leaf_of, too_narrow
+from neptune.fusion.roles import Problem, Roles, Split, Term
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import (
     Cast,
@@ -35,13 +36,8 @@ from neptune.ir.expr import (
     select,
     walk,
 )
+from neptune.ir.ops import EXPONENTIALS, OPS
 from neptune.ir.printer import print_expr
-
-# The direction an accumulator moves makes exp of a term with this sign shrink.
-SHRINKS = {"max": "-", "min": "+"}
-
-LARGEST_CONSTANT = 64.0
-"""What a constant may add to an exponent: exp of it leaves float32 room for any sum."""
 
 _MOMENTS = "r is added to what is folded: no factor of it depends on r alone"
 
@@ -59,15 +55,7 @@ def product(parts: tuple[Expr, ...], dtype: str) -> Expr:
     return Const(1.0, dtype) if result is None else result
 
 
-def coefficient(term: Term, roles: Roles) -> str | None:
-    """The sign of the coefficient of r in an exponent's term."""
-    result: str | None = "-" if term.negative else "+"
-    for _, by in term.scale:
-        result = times(result, sign(by, roles))
-    return result
-
-
-def cast_text(e: Cast) -> str:
+def cast_text(e: Cast[Expr]) -> str:
     """A cast as it is reported."""
     return f"{e.arg.dtype} → {e.dtype} of {print_expr(e.arg)}"
 
@@ -84,15 +72,19 @@ def _mul(a: Expr, b: Expr) -> Expr:
 class Splitter:
     """Splits expressions and keeps what it met: problems, transparent casts, bounds of exponentials.
 
-    `known` gives the φ already taken out of a buffer, so that a load of it stands for φ · load.
+    `known` gives the φ already taken out of a buffer, so that a load of it stands for φ · load. `ceilings` bound the
+    exponentials that roll, `steps` say which φ was taken out of each part of ψ. `judges`: float16 is refused where it
+    is not known to do.
     """
 
     roles: Roles
     known: Mapping[str, Expr] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     casts: list[str] = field(default_factory=list)
-    bounds: dict[Expr, float] = field(default_factory=dict)
+    ceilings: dict[Expr, Ceiling] = field(default_factory=dict)
     ranges: list[str] = field(default_factory=list)
+    steps: dict[Expr, tuple[Expr, ...]] = field(default_factory=dict)
+    judges: bool = True
     predicates: tuple[Expr, ...] = ()
 
     # --- small helpers -------------------------------------------------------------------------
@@ -120,6 +112,12 @@ class Splitter:
 
     def split(self, e: Expr) -> Split:
         """e = Π phis · psi."""
+        part = self._split(e)
+        if part.phis or part.rolls:
+            self.steps[part.psi] = part.phis
+        return part
+
+    def _split(self, e: Expr) -> Split:
         if not self.involved(e):
             return Split((), e)
         if isinstance(e, Load) and e.buffer in self.known:
@@ -138,9 +136,9 @@ class Splitter:
                 return replace(part, psi=op("neg", part.psi))
             case Op("add" | "sub", args, _):
                 return self._in_range(e, self._sum(e, self.split(args[0]), self.split(args[1])))
-            case Op("pow" | "sqrt" | "rsqrt" | "abs"):
-                return self._power(e)
-            case Op("exp" | "exp2"):
+            case Op(name, _, _) if name == "pow" or OPS[name].degrees:
+                return self._in_range(e, self._power(e))
+            case Op(name, _, _) if name in EXPONENTIALS:
                 return self._exponential(e)
             case Load():
                 return self.fail(e, "separate", "r is used as an index or read at another position")
@@ -158,14 +156,14 @@ class Splitter:
                 return self.fail(x, "separate", f"{x.buffer} is read at more than one position")
         return Split((e,), Const(1.0, e.dtype)) if is_float(e.dtype) else self.fail(e, "defer", "it is not a float")
 
-    def _product(self, e: Op, a: Split, b: Split) -> Split:
+    def _product(self, e: Op[Expr], a: Split, b: Split) -> Split:
         if e.name == "mul":
             return Split((*a.phis, *b.phis), _mul(a.psi, b.psi), (*a.rolls, *b.rolls))
         under = tuple(binary("div", Const(1.0, p.dtype), p) for p in b.phis)
         psi = a.psi if _is(b.psi, 1) else binary("div", a.psi, b.psi)
         return Split((*a.phis, *under), psi, (*a.rolls, *(t.negated() for t in b.rolls)))
 
-    def _sum(self, e: Op, a: Split, b: Split) -> Split:
+    def _sum(self, e: Op[Expr], a: Split, b: Split) -> Split:
         """Both sides must carry the same factors: x/l + y/l waits for 1/l, x/l + y does not."""
         same_rolls = sorted(a.rolls, key=repr) == sorted(b.rolls, key=repr)
         if a.phis == b.phis and same_rolls and not (self.roles.reads(a.psi) and not a.rolls):
@@ -174,7 +172,7 @@ class Splitter:
             return self.fail(e, "separate", "its two sides would have to be repaired by different factors")
         return self.fail(e, "separate", _MOMENTS, "two passes: keep this reduction in a loop of its own")
 
-    def _power(self, e: Op) -> Split:
+    def _power(self, e: Op[Expr]) -> Split:
         """Roots, absolute values and constant powers go through a product where its signs allow it."""
         before = len(self.problems)
         inner = self.split(e.args[0])
@@ -194,13 +192,12 @@ class Splitter:
         def powered(x: Expr) -> Expr:
             return binary("pow", x, Const(exponent.value, x.dtype)) if isinstance(exponent, Const) else op(e.name, x)
 
-        by = Const({"sqrt": 0.5, "rsqrt": -0.5, "abs": 1.0}.get(e.name, 0.0), e.dtype)
-        scale: Expr = exponent if isinstance(exponent, Const) else by
+        scale = exponent if isinstance(exponent, Const) else Const(OPS[e.name].degrees[0], e.dtype)
         rolls = inner.rolls if e.name == "abs" else tuple(t.scaled("mul", scale) for t in inner.rolls)
         psi = inner.psi if _is(inner.psi, 1) else powered(inner.psi)
         return Split(tuple(powered(p) for p in inner.phis), psi, rolls)
 
-    def _cast(self, e: Cast) -> Split:
+    def _cast(self, e: Cast[Expr]) -> Split:
         source, target = DTYPES[e.arg.dtype], DTYPES[e.dtype]
         if source.kind != "float":
             before = len(self.problems)
@@ -216,15 +213,15 @@ class Splitter:
         return self._in_range(e, replace(inner, psi=cast(inner.psi, e.dtype)))
 
     def _in_range(self, e: Expr, split: Split) -> Split:
-        """float16 overflows at 65504: a ψ of that dtype must be known to stay below without the final r."""
+        """float16 is narrow: a ψ of that dtype must be known to stay in its range without the final r."""
         if e.dtype != "float16" or not (split.phis or split.rolls):
             return split
-        if magnitude(split.psi, self.bounds) <= DTYPES["float16"].highest:
+        reason = too_narrow(split.psi, split.phis, leaf_of(self.roles, self.ceilings)) if self.judges else None
+        if reason is None:
             return split
-        reason = "without the final r this may leave the range of float16, which it is rounded to"
         return self.fail(e, "defer", reason, "compute it in bfloat16 or float32")
 
-    def _select(self, e: Select) -> Split:
+    def _select(self, e: Select[Expr]) -> Split:
         if self.involved(e.pred):
             return self.fail(e, "separate", "which branch is taken depends on r")
         outer = self.predicates
@@ -245,7 +242,7 @@ class Splitter:
 
     # --- exponents -----------------------------------------------------------------------------
 
-    def _exponential(self, e: Op) -> Split:
+    def _exponential(self, e: Op[Expr]) -> Split:
         """exp of a sum: terms in r roll, a term log φ(r) waits if the others keep ψ in range."""
         terms: list[Term] = []
         logs: list[tuple[Expr, bool]] = []
@@ -265,46 +262,18 @@ class Splitter:
             if isinstance(x, Cast) and self.involved(x) and DTYPES[x.dtype].bits < DTYPES[x.arg.dtype].bits:
                 self.casts.append(cast_text(x))
         psi = e if not logs else op(e.name, without(e.args[0], {leaf for leaf, _ in logs}))
-        if (reason := self._range(psi, e, terms)) is not None:
-            return self.fail(e, "separate", reason, "subtract the maximum of the exponent itself")
-        phis = tuple(op(e.name, op("neg", leaf) if negative else leaf) for leaf, negative in logs)
-        return Split(phis, psi, tuple(terms))
-
-    def _range(self, psi: Expr, e: Op, terms: list[Term]) -> str | None:
-        """ψ at an intermediate r must stay as small as at the final one; else the reason it may not."""
-        names = ", ".join(dict.fromkeys(t.load.buffer for t in terms))
-        for t in terms:
-            pred = self._predecessor(t.load)
-            if pred.reducer not in SHRINKS:
-                return f"{t.load.buffer} is a {pred.reducer}: {e.name} of it may overflow at an intermediate value"
-            if pred.repaired:
-                return f"{t.load.buffer} is itself repaired in this loop, so that it may move both ways"
-            if pred.value is None:
-                return f"what {t.load.buffer} folds in at this position is unknown, so that nothing bounds {e.name}"
-        values = {t.load: self._predecessor(t.load).value for t in terms}
-        known = {r: assume(v, self.predicates) for r, v in values.items() if v is not None}
         assert isinstance(psi, Op)
-        exponent = assume(psi.args[0], self.predicates)
-        rest = cancels(exponent, known, self.roles) if len(known) == len(values) > 0 else None
-        if rest is None:
-            held = f"what {names} folds in does not bound it" if names else "no max or min bounds it"
-            return f"the exponent of {e.name} may overflow at an intermediate value: {held}"
-        left = " + ".join((*rest.atoms, *([f"{rest.constant:g}"] if rest.constant else [])))
-        if not rest.falls or rest.constant > LARGEST_CONSTANT:
-            return f"{names} leaves {left} in the exponent of {e.name}, which may overflow at an intermediate value"
-        if not rest.atoms and all(
-            coefficient(t, self.roles) == SHRINKS[self._predecessor(t.load).reducer] for t in terms
-        ):
-            self.bounds[psi] = math.exp(min(rest.constant * (1.0 if e.name == "exp" else math.log(2)), 700.0))
-        self.ranges.append(
-            f"{names} bounds what it folds in: {print_expr(psi)} <= {f'{e.name}({left})' if left else '1'}"
-        )
-        return None
-
-    def _predecessor(self, load: Load) -> Predecessor:
-        pred = self.roles.predecessor(load)
-        assert pred is not None, load
-        return pred
+        found = ceiling_of_reciprocal(psi, terms, self.roles, self.predicates)
+        if found is None:
+            found = ceiling(psi, terms, self.roles, self.predicates)
+        if isinstance(found, str):
+            return self.fail(e, "separate", found, "subtract the maximum of the exponent itself")
+        self.ceilings[psi] = found
+        self.ranges.append(found.text)
+        phis = tuple(op(e.name, op("neg", leaf) if negative else leaf) for leaf, negative in logs)
+        part = Split(phis, psi, tuple(terms))
+        # What is reached, the expression computes too.
+        return part if found.reached and not logs else self._in_range(e, part)
 
 
 Parts = tuple[Expr | None, Expr]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from neptune.ir.program import For, Store, reduction_loops
+from neptune.ir.program import For, reduction_loops
 from neptune.schedule.alignment import Nest
 from neptune.schedule.fuse_at import common_loops
 from neptune.schedule.state import State
@@ -34,7 +34,7 @@ def frontier(state: State, target: str, nest: Nest) -> Frontier:
         """True if an incomplete reduction feeds this stage (or is this stage)."""
         if stage in leads:
             return leads[stage]
-        if isinstance(state.definitions[stage].action, Store):
+        if stage not in state.reductions:
             hits = [visit(w) for w in producers(state, stage)]  # all of them, not up to the first hit
             leads[stage] = any(hits)
             if leads[stage]:

@@ -1,4 +1,4 @@
-"""What keeps a deferred factor defined where nothing was folded: then the result is 0, whatever φ comes to.
+"""Guards that keep a deferred factor defined if nothing was folded: then the result is 0, whatever φ is.
 
 A φ taken out of `select(mask, x / l, 0)` is applied even if the mask was false throughout and l = 0, where the
 original is 0: 1 / l becomes `select(l != 0, 1 / l, 0)`.  A test says where φ is undefined at finite values; where φ
@@ -15,6 +15,7 @@ from neptune.fusion.prove import sign
 from neptune.fusion.roles import Predecessor, Roles
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, children, logical_and, select, walk
+from neptune.ir.ops import BOUNDED, EXPONENTIALS, LOGARITHMS, OPS
 
 
 def guard(phi: Expr, roles: Roles) -> Expr | None:
@@ -25,26 +26,21 @@ def guard(phi: Expr, roles: Roles) -> Expr | None:
     return phi if not tests else select(logical_and(*dict.fromkeys(tests)), phi, 0)
 
 
-def _test(x: Op, roles: Roles) -> Expr | None:
-    """Where this operator is defined; None where that is everywhere."""
-    a = x.args[0]
-    zero = Const(0.0, x.dtype)
-    known = sign(a, roles, empty=True)
-    match x.name:
-        case "div" if roles.reads(x.args[1]) and sign(x.args[1], roles, empty=True) not in ("+", "-"):
-            return binary("ne", x.args[1], zero)
-        case "rsqrt" | "log" | "log2" if known != "+":
-            return binary("gt", a, zero)
-        case "sqrt" if known not in ("+", "0+"):
-            return binary("ge", a, zero)
-        case "pow" if known != "+":
+def _test(x: Op[Expr], roles: Roles) -> Expr | None:
+    """Return the condition under which an operator is defined; None if it always is."""
+    for a, need in zip(x.args, OPS[x.name].domain, strict=False):
+        known, zero = sign(a, roles, empty=True), Const(0.0, a.dtype)
+        if need == "one" and roles.reads(a) and known not in ("+", "-"):
+            return binary("ne", a, zero)
+        if need == "base" and known != "+":
             return _base(a, x.args[1])
-        case _:
-            return None
+        if (need == "+" and known != "+") or (need == "0+" and known not in ("+", "0+")):
+            return binary("gt" if need == "+" else "ge", a, zero)
+    return None
 
 
 def _base(a: Expr, exponent: Expr) -> Expr | None:
-    """Where a ** exponent is defined, the exponent being a constant: a whole one takes negative numbers too."""
+    """Return the condition under which a ** constant is defined: a whole exponent takes negative numbers too."""
     assert isinstance(exponent, Const)
     zero, by = Const(0.0, a.dtype), float(exponent.value)
     if by.is_integer():
@@ -56,7 +52,7 @@ def _base(a: Expr, exponent: Expr) -> Expr | None:
 
 
 class Size(IntEnum):
-    """How large a value is where its accumulators are at what they start from."""
+    """The magnitude of a value while its accumulators hold their start values."""
 
     ORDINARY = 0
     EXTREME = 1
@@ -64,8 +60,9 @@ class Size(IntEnum):
     INFINITE = 2
 
 
-_BOUNDED = ("tanh", "sigmoid", "erf")
-_KEEPS = ("neg", "abs", "floor", "ceil", "round", "trunc")
+def _keeps(name: str) -> bool:
+    """True for an operator whose result is about as large as its argument."""
+    return OPS[name].degrees == (1.0,) or (OPS[name].whole and OPS[name].arity == 1)
 
 
 def _size(e: Expr, roles: Roles) -> Size:
@@ -77,14 +74,14 @@ def _size(e: Expr, roles: Roles) -> Size:
         case Cast(a, dtype):
             narrower = DTYPES[dtype].bits < DTYPES[a.dtype].bits
             return _sum(_size(a, roles), Size.EXTREME) if narrower else _size(a, roles)
-        case Op(name, _, _) if name in _BOUNDED:
+        case Op(name, _, _) if name in BOUNDED:
             return Size.ORDINARY
-        case Op(name, (a,), _) if name in _KEEPS:
+        case Op(name, (a,), _) if _keeps(name):
             return _size(a, roles)
-        case Op("sqrt" | "rsqrt" | "log" | "log2" as name, (a,), _):
+        case Op(name, (a,), _) if name in LOGARITHMS or OPS[name].degrees in ((0.5,), (-0.5,)):
             of = _size(a, roles)
             return of if of == Size.INFINITE and name != "rsqrt" else Size.ORDINARY
-        case Op("exp" | "exp2", (a,), _):
+        case Op(name, (a,), _) if name in EXPONENTIALS:
             inside = a.args[0] if isinstance(a, Op) and a.name == "neg" else a
             return _size(inside, roles) if is_log(inside) else Size.INFINITE
         case Op("add" | "sub", (a, b), _):
@@ -108,7 +105,7 @@ def _size(e: Expr, roles: Roles) -> Size:
 
 
 def _start(pred: Predecessor | None) -> Size:
-    """What a reduction is before it has folded anything."""
+    """Return the size of a reduction's result before it has folded anything."""
     if pred is None:
         return Size.INFINITE
     if isinstance(pred.start, Const):
@@ -136,7 +133,7 @@ def _quotient(a: Expr, b: Expr, roles: Roles) -> Size:
 
 
 def _behind(name: str, e: Expr, roles: Roles) -> bool:
-    """Whether a maximum (minimum) with this is the other, as long as nothing was folded."""
+    """Return True if a maximum (minimum) with `e` is its other argument as long as nothing was folded."""
     pred = roles.predecessor(e.arg if isinstance(e, Cast) else e)
     if pred is None or pred.reducer != name:
         return False

@@ -17,10 +17,11 @@ import math
 from collections.abc import Collection, Mapping
 
 from neptune.fusion.roles import ObligationRecord, Predecessor, previous
-from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, loads, rewrite, walk
+from neptune.ir.ops import BOUNDED, EXPONENTIALS, OPS
+from neptune.ir.reducers import REDUCERS
 
-START = {"max": -math.inf, "min": math.inf}
+START = {row.name: row.neutral for row in REDUCERS.values() if row.moves}
 
 
 def starts_infinite(reducer: str, init: Expr) -> bool:
@@ -62,15 +63,14 @@ def unclamped(e: Expr, reducers: Mapping[str, str]) -> tuple[Expr, frozenset[str
 
 
 def contribution(value: Expr, reducer: str, e: Expr) -> Expr:
-    """What such an accumulator folds in, as `e` says it: the element, or the element where that is finite."""
+    """Return the value that such an accumulator folds according to `e`: the element, or the finite form of it."""
     finite = binary(reducer, value, _end(reducer, value.dtype))
     return finite if finite in set(walk(e)) else value
 
 
 def _end(reducer: str, dtype: str) -> Const:
-    """What the reducer starts from by itself."""
-    row = DTYPES[dtype]
-    return Const(row.lowest if reducer == "max" else row.highest, dtype)
+    """Return the reducer's own start value."""
+    return REDUCERS[reducer].identity(dtype)[0]
 
 
 def with_previous(reducers: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +79,7 @@ def with_previous(reducers: Mapping[str, str]) -> dict[str, str]:
 
 
 def record(buffers: Collection[str]) -> ObligationRecord:
-    """What the reading rests on."""
+    """Return the record that these buffers are read as finite numbers, and why that is right."""
     names = ", ".join(buffers)
     statement = f"{names} is read as a finite number: it starts from an infinite one"
     return ObligationRecord(
@@ -88,14 +88,14 @@ def record(buffers: Collection[str]) -> ObligationRecord:
 
 
 def left_finite(pre: Predecessor, predecessors: frozenset[str]) -> bool:
-    """Whether elements of -inf leave a result finite, as long as one is above: a maximum, a sum of exponentials."""
+    """Return True if elements of -inf leave a result finite, if one is above: a maximum, a sum of exponentials."""
     if pre.value is None:
         return False
     return _low(pre.value, predecessors) if pre.reducer == "max" else _bounded(pre.value, predecessors)
 
 
 def _low(e: Expr, finite: frozenset[str]) -> bool:
-    """Whether inputs of -inf make it finite or -inf; what is in buffers `finite` is no input."""
+    """Return True if `e` is finite or -inf for inputs of -inf; buffers in `finite` are no inputs."""
     match e:
         case Load() | Const():
             return True
@@ -112,15 +112,15 @@ def _low(e: Expr, finite: frozenset[str]) -> bool:
 
 
 def _bounded(e: Expr, finite: frozenset[str]) -> bool:
-    """Whether it is finite, also where inputs are -inf."""
+    """Return True if `e` is finite, also for inputs of -inf."""
     match e:
         case Const(value, _):
             return math.isfinite(value)
         case Load(buffer, _, _):
             return buffer in finite
-        case Op("exp" | "exp2", (a,), _):
+        case Op(name, (a,), _) if name in EXPONENTIALS:
             return _low(a, finite)
-        case Op("tanh" | "sigmoid", _, _):
+        case Op(name, _, _) if name in BOUNDED and OPS[name].slopes == ("+",):
             return True
         case Op("add" | "mul", (a, b), _) | Select(_, a, b):
             return _bounded(a, finite) and _bounded(b, finite)

@@ -16,12 +16,12 @@ from typing import Any
 from neptune.fusion.prove import Unproved, as_sympy, prove_identity, sign
 from neptune.fusion.roles import ObligationRecord, Query
 from neptune.fusion.symbols import pretty, symbols_of
-from neptune.ir.expr import Const, Expr, Op, Var, op, rewrite, walk
+from neptune.ir.expr import Expr, Op, Var, as_expr, op, rewrite, walk
+from neptune.ir.ops import OPS
 
 LARGEST = 64
 """Nodes of an expression that SymPy is asked to simplify."""
 _T = Var("t", "float32")
-_UNARY = {"exp": "log", "log": "exp", "exp2": "log2", "log2": "exp2", "neg": "neg"}
 _COMBINE = {"sum": "add", "prod": "mul"}
 
 
@@ -73,32 +73,11 @@ def peeled(e: Expr, c: str, t: Expr) -> Expr | None:
     return None if step is None else peeled(e.args[k], c, step)
 
 
-def _undone(e: Op, k: int, t: Expr) -> Expr | None:
-    """What argument k of the operator is, where the operator gives t."""
-    other = e.args[1 - k] if len(e.args) == 2 else t
-    match e.name, k:
-        case (("exp" | "log" | "exp2" | "log2" | "neg"), _):
-            return op(_UNARY[e.name], t)
-        case "sqrt", _:
-            return op("mul", t, t)
-        case "rsqrt", _:
-            return op("div", Const(1.0, "float32"), op("mul", t, t))
-        case "add", _:
-            return op("sub", t, other)
-        case "sub", 0:
-            return op("add", t, other)
-        case "sub", 1:
-            return op("sub", other, t)
-        case "mul", _:
-            return op("div", t, other)
-        case "div", 0:
-            return op("mul", t, other)
-        case "div", 1:
-            return op("div", other, t)
-        case "pow", 0:
-            return op("pow", t, op("div", Const(1.0, "float32"), other))
-        case _:
-            return None
+def _undone(e: Op[Expr], k: int, t: Expr) -> Expr | None:
+    """Return the argument k for which the operator gives t, None without an inverse."""
+    column = OPS[e.name].inverse
+    inverse = column[k] if column else None
+    return None if inverse is None else as_expr(inverse(op, t, *e.args), t.dtype)
 
 
 def _put(e: Expr, values: dict[str, Expr]) -> Expr:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Expr, Op, binary, op
+from neptune.ir.ops import LOGARITHMS
 
 Leaf = tuple[Expr, bool, tuple[tuple[str, Expr], ...]]
 
 
 def is_log(e: Expr) -> bool:
-    return isinstance(e, Op) and e.name in ("log", "log2")
+    return isinstance(e, Op) and e.name in LOGARITHMS
 
 
 def additive(

@@ -1,4 +1,4 @@
-"""Sums about a mean that is not known yet: a repair of a vector of accumulators (design §6, "moments").
+"""Sums about a mean that is not known yet (docs/design.md, "A repair may be a vector").
 
 A target Σ φ(r)·ψ(c, ρ), with ψ a polynomial in means ρ of what is folded, keeps one accumulator for each of
 its Taylor coefficients in ρ.  Moving ρ by δ then moves all of them exactly, whatever ρ was::
@@ -13,46 +13,26 @@ vector's update law and composition, component by component, linearity, and that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
+from neptune.fusion.degrees import own_parts, steep, too_steep
 from neptune.fusion.factor import Splitter, product
 from neptune.fusion.prove import sign
-from neptune.fusion.roles import (
-    ALL,
-    FOLDED,
-    Moment,
-    Moments,
-    Problem,
-    Query,
-    Shift,
-    moment,
-    step,
-)
-from neptune.fusion.scales import scale_degree
+from neptune.fusion.roles import ALL, FOLDED, Evidence, Mean, Problem, Query, Repair, Slot, change, slot
 from neptune.fusion.shifts import find_shifts
 from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, taylor
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, op, rewrite, substitute, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, binary, cast, op, rewrite, walk
 from neptune.ir.printer import print_expr
 
 MOST = 16
 """The largest number of accumulators."""
-Over = Callable[[Expr], Expr]
 
 
-@dataclass(frozen=True)
-class Found:
-    """The moments, not proved yet; `casts` and `assumptions` as in Repair."""
-
-    moments: Moments
-    casts: tuple[str, ...]
-    assumptions: tuple[str, ...]
-
-
-def find_moments(query: Query, problems: list[Problem]) -> Found | None:
-    """The moments of a sum; None where it has none, with the reasons added to `problems`."""
+def find_moments(query: Query, problems: list[Problem]) -> Repair | None:
+    """The vector of a sum about means; None where it has none, with the reasons added to `problems`."""
     if query.reducer != "sum" or query.count is None:
         return None
     shifts, odd = find_shifts(query.value, query.roles, query.count)
@@ -61,13 +41,17 @@ def find_moments(query: Query, problems: list[Problem]) -> Found | None:
         return None
     found: list[Problem] = []
     terms, casts = _terms(_shifted(query.value, shifts), query, found)
-    vector = None if terms is None else _vector(query, shifts, terms, casts, found)
     means: dict[Expr, Expr] = {s.load: s.value for s in shifts}
+    for phis, psi in ({} if terms is None else terms).items():
+        whole = rewrite(psi, means.get)
+        fast = steep(whole, phis, own_parts(query, free=True), query.roles)
+        found += [] if fast is None else [too_steep(whole, phis, *fast)]
+    vector = None if terms is None or found else _vector(query, shifts, terms, casts, found)
     problems += [replace(p, part=rewrite(p.part, means.get)) for p in found]
     return vector
 
 
-def _shifted(e: Expr, shifts: tuple[Shift, ...]) -> Expr:
+def _shifted(e: Expr, shifts: tuple[Mean, ...]) -> Expr:
     loads: dict[Expr, Expr] = {s.value: s.load for s in shifts}
     return rewrite(e, loads.get)
 
@@ -93,10 +77,7 @@ def _terms(e: Expr, query: Query, problems: list[Problem]) -> tuple[Terms | None
     for phis, psi, _ in found:
         terms[phis] = psi if phis not in terms else binary("add", terms[phis], psi)
     casts = tuple(dict.fromkeys(c for _, _, casts in found for c in casts))
-    for phis, psi in terms.items():
-        if phis and scale_degree(product(phis, query.dtype), query.roles) > 1:
-            reason = "without this scale the sum overflows where the expression does not"
-            problems.append(Problem("defer", product(phis, query.dtype), reason))
+    for psi in terms.values():
         narrow = _narrow(psi, query)
         if narrow is not None:
             reason = f"it is rounded to {narrow.dtype} while the mean in it is not the final one"
@@ -153,9 +134,9 @@ def _narrow(e: Expr, query: Query) -> Expr | None:
 
 
 def _vector(
-    query: Query, shifts: tuple[Shift, ...], terms: Terms, casts: tuple[str, ...], problems: list[Problem]
-) -> Found | None:
-    loads = tuple(s.load for s in shifts)
+    query: Query, means: tuple[Mean, ...], terms: Terms, casts: tuple[str, ...], problems: list[Problem]
+) -> Repair | None:
+    loads = tuple(m.load for m in means)
     by_term: list[tuple[tuple[Expr, ...], tuple[Coefficient, ...]]] = []
     for phis, psi in terms.items():
         try:
@@ -164,33 +145,34 @@ def _vector(
             name = e.part.name if isinstance(e.part, Op) else "it"
             problems.append(Problem("moments", e.part, f"{name} is no polynomial in r of a low degree"))
             return None
-    # What another is repaired with comes behind it, and so is of a lower degree.
+    # What another is repaired with comes behind it, and so is of a lower degree. A multiple of the number of elements
+    # needs no accumulator.
     every = {c.value: len(taylor(c.value, loads)) for _, coefficients in by_term for c in coefficients}
-    order = sorted(every, key=lambda e: -every[e])
+    order = sorted((e for e in every if not _counted(e, query)), key=lambda e: -every[e])
     if len(order) > MOST:
         problems.append(Problem("moments", query.value, f"it takes {len(order)} accumulators, more than {MOST}"))
         return None
     numbers = {e: k for k, e in enumerate(order)}
-    repaired: dict[Expr, Expr | None] = {}
+    steps: dict[Expr, Expr | None] = {}
     for _, coefficients in by_term:
         for c in coefficients:
-            repaired[c.value] = _repaired(c, coefficients, numbers, query)
-    parts = tuple(Moment(e, repaired[e], counted=_counted(e, query)) for e in order)
+            steps[c.value] = _step(c, coefficients, numbers, query)
+    dtype = query.dtype
+    zero = Const(0.0, dtype)
+    slots = tuple(Slot("sum", e, dtype, zero if k else None, steps[e]) for e, k in numbers.items())
     total: Expr | None = None
     for phis, coefficients in by_term:
         value = coefficients[0].value
-        summed: Expr = moment(numbers[value], query.dtype)
-        if _counted(value, query):
-            summed = binary("mul", cast(value, query.dtype), cast(ALL, query.dtype))
-        term = product((summed, *phis), query.dtype)
+        every_one = binary("mul", cast(value, dtype), cast(ALL, dtype))
+        term = product((slot(numbers[value], dtype) if value in numbers else every_one, *phis), dtype)
         total = term if total is None else binary("add", total, term)
     assert total is not None
-    # A sum of squares is not negative, also where rounding makes it so: sqrt of it must not be NaN.
-    least = len(by_term) == 1 and not by_term[0][0] and _never_negative(order[0], query)
-    return Found(Moments(shifts, parts, total, least=least), casts, _assumptions(query, shifts))
+    names = ", ".join(print_expr(m.value) for m in means)
+    assumed = f"what is folded about {names} of a part of the elements stays in the range of {dtype}"
+    return Repair(slots, total, means, Evidence(casts=casts, assumptions=(assumed,)))
 
 
-def _repaired(
+def _step(
     c: Coefficient, coefficients: tuple[Coefficient, ...], numbers: Mapping[Expr, int], query: Query
 ) -> Expr | None:
     """T' = Σ (α over β) · c_α / c_β · δ^(α - β) · T_α, by Horner's rule; None where ρ is not in it."""
@@ -199,14 +181,15 @@ def _repaired(
         if c.orders in below(other.orders):
             factor = binomial(other.orders, c.orders) * other.number / c.number
             powers = tuple(a - b for a, b in zip(other.orders, c.orders, strict=True))
-            summed: Expr = moment(numbers[other.value], query.dtype)
-            if _counted(other.value, query):
+            if other.value in numbers:
+                summed: Expr = slot(numbers[other.value], query.dtype)
+            else:
                 summed = _product(cast(other.value, query.dtype), cast(FOLDED, query.dtype))
             terms.append((factor, powers, summed))
     return None if len(terms) == 1 else _horner(terms, 0, query.dtype)
 
 
-def _never_negative(e: Expr, query: Query) -> bool:
+def never_negative(e: Expr, query: Query) -> bool:
     """True for w·d·d with w >= 0."""
     rest: list[Expr] = []
     for x in _factors(e):
@@ -244,20 +227,5 @@ def _horner(terms: list[tuple[Fraction, tuple[int, ...], Expr]], k: int, dtype: 
     if not high:
         return _horner(low, k + 1, dtype)
     down = bool(low) and len(high) == 1 and high[0][0] < 0
-    moved = binary("mul", step(k, dtype), _horner([(-high[0][0], *high[0][1:])] if down else high, k, dtype))
+    moved = binary("mul", change(k, dtype), _horner([(-high[0][0], *high[0][1:])] if down else high, k, dtype))
     return binary("sub" if down else "add", _horner(low, k + 1, dtype), moved) if low else moved
-
-
-def _assumptions(query: Query, shifts: tuple[Shift, ...]) -> tuple[str, ...]:
-    means = ", ".join(print_expr(s.value) for s in shifts)
-    return (f"what is folded about {means} of a part of the elements stays in the range of {query.dtype}",)
-
-
-def describe_moments(found: Moments, over: Over) -> str:
-    """The repairs as explain() shows them: h0 = t0 + δ*(t1*-2.0 + δ*n)."""
-    many = len(found.shifts) > 1
-    env: dict[str, Expr] = {f"%t{k}": Var(f"t{k}", "float32") for k in range(len(found.parts))}
-    env |= {f"%d{k}": Var(f"δ{k + 1}" if many else "δ", "float32") for k in range(len(found.shifts))}
-    env[FOLDED.name] = Var("folded", "float32")
-    repairs = [(k, m.repaired) for k, m in enumerate(found.parts) if m.repaired is not None]
-    return ", ".join(f"h{k} = {print_expr(substitute(over(e), env)).replace(' * ', '*')}" for k, e in repairs)

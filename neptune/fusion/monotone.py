@@ -1,4 +1,4 @@
-"""Targets that only order what they fold: max, min and choices of pairs (design §6, step 3).
+"""Targets that only order what they fold: max, min and choices of pairs.
 
 Where g(r, c) = f(ψ(c), r) and f rises with its first argument, the largest g belongs to the largest ψ::
 
@@ -7,19 +7,20 @@ Where g(r, c) = f(ψ(c), r) and f rises with its first argument, the largest g b
 Nothing is rolled, and f is applied to the winner alone, at the final r: it is defined, and stays in range,
 wherever the expression itself does.  An f that falls becomes one that rises by folding -ψ.  `peel` finds ψ and f
 by the structure of g; whether f rises is then read off f by rules of its own, with the sign facts of r.  What they
-do not decide is refused.  A choice of pairs needs an f that rises *strictly*, or ties would choose other indices.
+do not decide is refused.  A choice of pairs needs an f that rises *strictly*, or ties would choose other indices
+(docs/design.md, "A target that only orders its elements waits as a whole").
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 
 from neptune.fusion.factor import Splitter, product, split_sum
-from neptune.fusion.prove import flip, sign, times
-from neptune.fusion.roles import Problem, Query, Roles
+from neptune.fusion.prove import facts_of, sign
+from neptune.fusion.roles import Problem, Query, Roles, slot
 from neptune.fusion.symbols import symbols_of
-from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
     Cast,
     Const,
@@ -35,35 +36,12 @@ from neptune.ir.expr import (
     select,
     variables,
 )
+from neptune.ir.facts import Unknown, range_of, slope
+from neptune.ir.ops import OPS
 from neptune.ir.reducers import REDUCERS
 
-HOLE = "%t"
-"""The variable that stands for the folded value in f (not an identifier: no program has it)."""
-
-# Which way an operator goes, and the sign that its argument needs for that ("" for any).
-_UNARY = {
-    "exp": ("+", ""),
-    "exp2": ("+", ""),
-    "tanh": ("+", ""),
-    "sigmoid": ("+", ""),
-    "erf": ("+", ""),
-    "neg": ("-", ""),
-    "log": ("+", "+"),
-    "log2": ("+", "+"),
-    "sqrt": ("+", "0+"),
-    "rsqrt": ("-", "+"),
-    "abs": ("+", "0+"),
-}
-_ANYWHERE = [name for name, (way, needs) in _UNARY.items() if way == "+" and not needs]
-_STEPS = ("floor", "ceil", "round", "trunc")
-
-
-@dataclass(frozen=True)
-class Slope:
-    """Which way a function of the hole goes: "+", "-", or "0" where it does not depend on it."""
-
-    way: str
-    strict: bool = True
+HOLE = slot(0, "").name
+"""The variable that stands for the folded value in f: the first accumulator of a repair."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ class Ordered:
 
 def hole(dtype: str) -> Var:
     """The argument of f."""
-    return Var(HOLE, dtype)
+    return slot(0, dtype)
 
 
 def fill(f: Expr, value: Expr) -> Expr:
@@ -94,24 +72,41 @@ def ordered(e: Expr, roles: Roles, problems: list[Problem]) -> Ordered | None:
         return None
     psi: Expr = found[0]
     f = found[1]
-    while isinstance(psi, Op) and psi.name in _ANYWHERE:
+    while isinstance(psi, Op) and OPS[psi.name].slopes == ("+",) and not OPS[psi.name].domain:
         # What rises everywhere is computed for the winner only.
         outer: Expr = op(psi.name, hole(psi.dtype))
         psi, f = psi.args[0], fill(f, outer)
-    slope = _Slopes(psi, roles, problems).of(f)
-    if slope is None or slope.way == "0" or not is_float(psi.dtype):
+    way = direction(f, psi, roles, problems)
+    if way is None or way == "0" or not is_float(psi.dtype):
         return None
-    if slope.way == "-":
+    if way[-1] == "-":
         f, psi = fill(f, op("neg", hole(psi.dtype))), op("neg", psi)
-    return Ordered(psi, f, slope.strict, tuple(dict.fromkeys(splitter.casts)))
+    return Ordered(psi, f, len(way) == 1, tuple(dict.fromkeys(splitter.casts)))
+
+
+def direction(f: Expr, psi: Expr, roles: Roles, problems: list[Problem] | None = None) -> str | None:
+    """Return f's direction as its argument ψ rises: "+", "0+" if not strictly; None, with the reason, if unknown."""
+    loads = facts_of(roles)
+    argument = range_of(psi, loads)
+    try:
+        return slope(f, HOLE, lambda x: argument if x == hole(psi.dtype) else loads(x))
+    except Unknown as e:
+        if problems is not None:
+            problems.append(Problem("order", fill(e.part, psi), e.reason))
+        return None
 
 
 def masked(query: Query, problems: list[Problem]) -> Ordered | None:
     """The same for max or min, where an element that a mask leaves out is -inf (for min, inf) and stays so."""
-    e, last = query.value, _last("gt" if query.reducer == "max" else "lt", query.value.dtype)
+    return masked_by(lambda e: ordered(e, query.roles, problems), query, problems)
+
+
+def masked_by(solve: Callable[[Expr], Ordered | None], query: Query, problems: list[Problem]) -> Ordered | None:
+    """Apply `solve` to the contribution, or to its value under a mask."""
+    e, last = query.value, REDUCERS[query.reducer].nothing(query.value.dtype)
     if not (isinstance(e, Select) and e.other == last and not query.roles.reads(e.pred)):
-        return ordered(e, query.roles, problems)
-    inner = ordered(e.then, query.roles, problems)
+        return solve(e)
+    inner = solve(e.then)
     if inner is None or not _keeps_infinity(inner.f, query.roles):
         reason = f"without its mask it would not be {last.value} where the mask is false"
         problems += [] if inner is None else [Problem("order", e, reason)]
@@ -124,7 +119,7 @@ def masked(query: Query, problems: list[Problem]) -> Ordered | None:
 
 def choice(query: Query, problems: list[Problem]) -> Ordered | None:
     """The value of a choice of pairs as a strictly rising function; an element left out has the last pair."""
-    e, last = query.value, _last(REDUCERS[query.reducer].best, query.value.dtype)
+    e, last = query.value, REDUCERS[query.reducer].nothing(query.value.dtype)
     out = isinstance(e, Select) and e.other == last and not query.roles.reads(e.pred)
     inner = ordered(e.then if out and isinstance(e, Select) else e, query.roles, problems)
     if inner is None:
@@ -137,11 +132,6 @@ def choice(query: Query, problems: list[Problem]) -> Ordered | None:
     if not (out and isinstance(e, Select)):
         return inner
     return replace(inner, psi=select(e.pred, inner.psi, Const(last.value, inner.psi.dtype)))
-
-
-def _last(best: str, dtype: str) -> Const:
-    """What comes behind every element."""
-    return Const(-inf if best == "gt" else inf, dtype)
 
 
 def _keeps_infinity(f: Expr, roles: Roles) -> bool:
@@ -188,7 +178,7 @@ def peel(e: Expr, splitter: Splitter) -> tuple[Expr, Expr] | None:
     return inner[0], rebuild(e, parts)
 
 
-def _gathered(e: Op, splitter: Splitter) -> tuple[Expr, Expr] | None:
+def _gathered(e: Op[Expr], splitter: Splitter) -> tuple[Expr, Expr] | None:
     """A sum φ(r) + ψ(c), or a product φ(r)·ψ(c)."""
     trial = Splitter(splitter.roles)
     if e.name in ("add", "sub"):
@@ -205,121 +195,6 @@ def _gathered(e: Op, splitter: Splitter) -> tuple[Expr, Expr] | None:
         psi, f = split.psi, binary("mul", hole(split.psi.dtype), product(split.phis, split.psi.dtype))
     splitter.casts += trial.casts
     return psi, f
-
-
-# --- the direction of f --------------------------------------------------------------------------
-
-
-@dataclass
-class _Slopes:
-    """Reads the direction off an expression over the hole; `psi` says what sign the hole has."""
-
-    psi: Expr
-    roles: Roles
-    problems: list[Problem]
-
-    def of(self, e: Expr) -> Slope | None:
-        """The direction of `e`, None where it is not known."""
-        if HOLE not in variables(e):
-            return Slope("0")
-        match e:
-            case Var():
-                return Slope("+")
-            case Cast(a, dtype):
-                return self.cast(e, self.of(a), a.dtype, dtype)
-            case Op(name, (a,), _):
-                return self.unary(e, name, a)
-            case Op("add" | "sub", (a, b), _):
-                return _sum(self.of(a), self.of(b) if e.name == "add" else _turned("-", self.of(b)))
-            case Op("mul", (a, b), _):
-                return _sum(self.scaled(e, a, b), self.scaled(e, b, a))
-            case Op("div", (a, b), _):
-                return _sum(self.scaled(e, a, b), self.divisor(e, a, b))
-            case Op("max" | "min", (a, b), _):
-                both = _sum(self.of(a), self.of(b))
-                return None if both is None else Slope(both.way, both.strict and "0" not in self.ways(a, b))
-            case Op("pow", (a, b), _):
-                return self.power(e, a, b)
-            case _:
-                return self.fail(e, "it is not known whether it rises or falls")
-
-    def sign(self, e: Expr) -> str | None:
-        return sign(fill(e, self.psi), self.roles)
-
-    def fail(self, e: Expr, reason: str) -> Slope | None:
-        self.problems.append(Problem("order", fill(e, self.psi), reason))
-        return None
-
-    def ways(self, *parts: Expr) -> list[str]:
-        return [s.way for x in parts if (s := self.of(x)) is not None]
-
-    def cast(self, e: Expr, inner: Slope | None, source: str, target: str) -> Slope | None:
-        """A rounding keeps the order; one to 16 bits or more counts as exact, as everywhere (design §6, Casts)."""
-        if not (is_float(source) and is_float(target)):
-            return self.fail(e, f"the cast {source} → {target} is not known to keep the order")
-        return None if inner is None else Slope(inner.way, inner.strict and DTYPES[target].bits >= 16)
-
-    def unary(self, e: Expr, name: str, a: Expr) -> Slope | None:
-        inner = self.of(a)
-        if inner is None:
-            return None
-        if name in _STEPS:
-            return Slope(inner.way, False)
-        way, needs = _UNARY.get(name, ("", ""))
-        if not way:
-            return self.fail(e, f"it is not known whether {name} of it rises or falls")
-        if needs and self.sign(a) not in (("+",) if needs == "+" else ("+", "0+", "0")):
-            what = "positive" if needs == "+" else ">= 0"
-            return self.fail(a, f"{name} rises or falls where its argument is {what}, and its sign is unknown")
-        return _turned(way, inner)
-
-    def scaled(self, e: Expr, a: Expr, by: Expr) -> Slope | None:
-        """a · by or a / by as `a` moves."""
-        inner = self.of(a)
-        return inner if inner is None or inner.way == "0" else self.turned_by(e, inner, self.sign(by), by)
-
-    def turned_by(self, e: Expr, inner: Slope, by: str | None, what: Expr) -> Slope | None:
-        if by is None:
-            return self.fail(what, "the sign of this factor is unknown, so that the order may turn round")
-        return replace_way("0" if by == "0" else times(inner.way, by[-1]) or "0", inner.strict and len(by) == 1)
-
-    def divisor(self, e: Expr, a: Expr, b: Expr) -> Slope | None:
-        """a / b as `b` moves: it must keep clear of 0."""
-        inner = self.of(b)
-        if inner is None or inner.way == "0":
-            return inner
-        if self.sign(b) not in ("+", "-"):
-            return self.fail(b, "what is divided by may change its sign")
-        return self.turned_by(e, Slope(flip(inner.way) or "0", inner.strict), self.sign(a), a)
-
-    def power(self, e: Expr, a: Expr, b: Expr) -> Slope | None:
-        """pow with a base that is not negative and an exponent that stays."""
-        inner, by = self.of(a), self.sign(b)
-        if inner is None or HOLE in variables(b):
-            return self.fail(e, "it is not known whether a power rises with its exponent")
-        if self.sign(a) != "+" and not (self.sign(a) in ("0+", "0") and by in ("+", "0+")):
-            return self.fail(a, "a power rises or falls where its base is positive, and its sign is unknown")
-        return self.turned_by(e, inner, by, b)
-
-
-def replace_way(way: str, strict: bool) -> Slope:
-    """A slope that is strict only if it goes some way."""
-    return Slope(way, strict and way != "0")
-
-
-def _turned(way: str, inner: Slope | None) -> Slope | None:
-    if inner is None or inner.way == "0":
-        return inner
-    return Slope(inner.way if way == "+" else flip(inner.way) or "0", inner.strict)
-
-
-def _sum(a: Slope | None, b: Slope | None) -> Slope | None:
-    """Both parts going one way, or one of them not at all."""
-    if a is None or b is None:
-        return None
-    if "0" in (a.way, b.way):
-        return b if a.way == "0" else a
-    return Slope(a.way, a.strict or b.strict) if a.way == b.way else None
 
 
 def shown(f: Expr) -> Expr:

@@ -1,172 +1,371 @@
-"""What a candidate for a repair owes, and the proofs (paper §4.2, Theorem 4.2).
+"""The obligations of a repair, and their proofs (paper §4.2, Theorem 4.2).
 
-The obligations are listed in `neptune.fusion.repair`.  What cannot be proved raises Unproved.
+One prover for every repair, component by component, over symbols for c, r, ρ (means) and their changes δ.  For a
+step h:
+
+    update     h(ψ(r, c), r, r') = ψ(r', c)
+    commute    h(x ⊕ y, r, r') = h(x, r, r') ⊕ h(y, r, r')
+    compose    h(h(t, r, r'), r', r'') = h(t, r, r'') and h(t, r, r) = t
+
+and for `finish`, f, over what is folded, ψ, by ⊕':
+
+    split      f(ψ) = g
+    commute    f(x ⊕' y) = f(x) ⊕ f(y)
+
+SymPy is asked whether differences are 0; order (max, min, choices) is decided by the sign and direction rules.  The
+solver's word is taken for nothing here but for bounds of exponents, which `fusion.factor` proves as it splits.
+What cannot be proved raises Unproved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neptune.fusion.monotone import HOLE, fill, shown
-from neptune.fusion.powers import Exponential
-from neptune.fusion.prove import prove_identity, sign
-from neptune.fusion.roles import ObligationRecord, Query, Roles, Term, previous
+from neptune.fusion.monotone import HOLE, direction, fill, shown
+from neptune.fusion.prove import Unproved, not_negative, prove_identity, sign
+from neptune.fusion.roles import (
+    ALL,
+    COUNT,
+    FOLDED,
+    ORDERED,
+    Mean,
+    ObligationRecord,
+    Query,
+    Repair,
+    Slot,
+    change,
+    previous,
+    scale_of,
+    slot,
+)
+from neptune.fusion.shifts import is_number
 from neptune.fusion.symbols import Symbols, pretty
-from neptune.ir.expr import Const, Expr, Op, Select, Var, binary, rewrite, variables, walk
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    binary,
+    children,
+    loads,
+    rewrite,
+    substitute,
+    variables,
+    walk,
+)
+from neptune.ir.printer import print_expr
+
+Signs = tuple[tuple[str, str | None], ...]
+_ONE, _ZERO = Const(1.0, "float32"), Const(0.0, "float32")
+
+
+def prove(query: Query, symbols: Symbols, repair: Repair) -> tuple[ObligationRecord, ...]:
+    """The obligations of `repair`, or Unproved; those that its evidence holds already come last."""
+    prover = Prover(query, symbols, repair)
+    return (*prover.finish(), *prover.update(), *prover.commute(), *prover.compose(), *prover.ends())
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A candidate: what waits, what is folded, what rolls; not proved yet."""
+class Prover:
+    """The claims about one repair. Times 0, 1 and 2 are those of r, r' and r'', or of ρ, ρ + δ and ρ + δ + δ'."""
 
-    deferred: Expr | None
-    deferred_op: str
-    body: Expr
-    rolls: tuple[Term, ...]
-    casts: tuple[str, ...] = ()
-    ranges: tuple[str, ...] = ()
-    power: Exponential | None = None
+    query: Query
+    symbols: Symbols
+    repair: Repair
 
+    # --- symbols -------------------------------------------------------------------------------
 
-def over_steps(symbols: Symbols, rolls: tuple[Term, ...], e: Expr, steps: tuple[str, str] = ("", "'")) -> Expr:
-    """A factor over symbols: previous reads get the first suffix, current ones the second."""
-    names = dict(symbols.names)
-    rename: dict[Expr, str] = {}
-    for load in dict.fromkeys(t.load for t in rolls):
-        rename[previous(load)], rename[load] = names[load] + steps[0], names[load] + steps[1]
-    return symbols.apply(e, rename)
+    @property
+    def at_end(self) -> Signs:
+        """The sign facts where everything is folded."""
+        return tuple((name, sign(e, self.query.roles)) for e, name in self.symbols.names)
 
+    @property
+    def on_the_way(self) -> Signs:
+        """Without those of r, which is not yet what its contributions make it."""
+        return tuple((n, s) for n, s in self.at_end if not n.startswith("r"))
 
-def _prime(e: Expr, names: frozenset[str]) -> Expr:
-    return rewrite(e, lambda x: Var(x.name + "'", x.dtype) if isinstance(x, Var) and x.name in names else None)
+    @property
+    def steps(self) -> list[tuple[int, Slot, Expr]]:
+        return [(k, s, s.step) for k, s in enumerate(self.repair.slots) if s.step is not None]
 
+    def named(self, letter: str) -> list[Var]:
+        """A symbol for each mean: ρ, or ρ1, ρ2, … of several."""
+        count = len(self.repair.means)
+        return [_sym(letter if count == 1 else f"{letter}{k + 1}") for k in range(count)]
 
-def prove(query: Query, symbols: Symbols, found: Candidate, factor: Expr | None) -> tuple[ObligationRecord, ...]:
-    roles, plus = query.roles, query.reducer
-    g, body = symbols.apply(query.value), symbols.apply(found.body)
-    at_end = tuple((name, sign(e, roles)) for e, name in symbols.names)
-    # On the way r is not yet what its contributions make it: its sign facts hold at the end only.
-    on_the_way = tuple((n, s) for n, s in at_end if not n.startswith("r"))
-    records = []
-    if found.power is not None:
-        return _multiplied(query, symbols, found.power, at_end)
-    if found.deferred is not None and found.deferred_op == "apply":
-        return _ordered(query, symbols, found, found.deferred, at_end)
-    if found.deferred is not None:
-        # A guard only chooses 0 where φ is undefined: the identity is about where it is defined.
-        phi = symbols.apply(rewrite(found.deferred, _unguarded))
-        text, mark = pretty(phi), "*" if found.deferred_op == "mul" else " + "
-        whole = Op(found.deferred_op, (body, phi), "float32")
-        records.append(prove_identity("split", f"g = ({pretty(body)}){mark}({text})", g, whole, at_end))
-        records.append(_defer_commutes(plus, found.deferred_op, text))
-        records.append(ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original"))
-    if factor is None:
-        return tuple(records)
-    f = over_steps(symbols, found.rolls, factor)
-    rs = frozenset(dict(symbols.names)[t.load] for t in found.rolls)
-    updated = Op("mul", (body, f), "float32")
-    what = "g" if found.deferred is None else "ψ"
-    records.append(
-        prove_identity("update", f"h({what}(r, c), r, r') = {what}(r', c)", updated, _prime(body, rs), on_the_way)
-    )
-    records.append(_rolled_commutes(plus, f, on_the_way))
-    later = over_steps(symbols, found.rolls, factor, ("'", "''"))
-    across = over_steps(symbols, found.rolls, factor, ("", "''"))
-    same = over_steps(symbols, found.rolls, factor, ("", ""))
-    twice = Op("mul", (f, later), "float32")
-    records.append(prove_identity("compose", "h(h(t, r, r'), r', r'') = h(t, r, r'')", twice, across, on_the_way))
-    records.append(prove_identity("compose", "h(t, r, r) = t", same, Const(1.0, "float32"), on_the_way))
-    records.append(_defined(roles, found.rolls))
-    records.append(
-        ObligationRecord("range", f"{pretty(f)} <= 1", "r only moves one way, and the exponent falls with it")
-    )
-    how = "the exponent with r replaced by its contribution, as sums of monomials"
-    records += [ObligationRecord("range", note, how) for note in found.ranges]
-    return tuple(records)
+    def change(self, before: int, now: int) -> list[Expr]:
+        """Return the changes of the means from one time to another."""
+        first, second = self.named("δ"), [_sym(f"{d.name}'") for d in self.named("δ")]
+        if (before, now) == (0, 2):
+            return [binary("add", d, e) for d, e in zip(first, second, strict=True)]
+        return [_ZERO for _ in first] if before == now else list(second if before else first)
 
+    def at(self, e: Expr, time: int, before: int = 0) -> Expr:
+        """An expression over symbols at a time; `before`: the time that previous values are of."""
+        names, rename = dict(self.symbols.names), dict[Expr, str]()
+        for load in self.repair.followed:
+            rename[load] = names[load] + "'" * time
+            rename[previous(load)] = names[load] + "'" * before
+        means: dict[Expr, Expr] = {}
+        for m, rho, moved in zip(self.repair.means, self.named("ρ"), self.change(0, time), strict=True):
+            means[m.load] = rho if time == 0 else binary("add", rho, moved)
+        return rewrite(self.symbols.apply(e, rename), means.get)
 
-def _ordered(
-    query: Query, symbols: Symbols, found: Candidate, f: Expr, signs: tuple[tuple[str, str | None], ...]
-) -> tuple[ObligationRecord, ...]:
-    """A rising f, applied once to the element that was chosen."""
-    body, whole = found.body, query.value
-    if (
-        isinstance(body, Select)
-        and isinstance(whole, Select)
-        and body.pred == whole.pred
-        and isinstance(body.other, Const)
-    ):
-        # Where the mask is false both sides are -inf (inf): the last of all.
-        body, whole = body.then, whole.then
-        f = f.then if isinstance(f, Select) and HOLE in variables(f.pred) else f
-    inner = body.args[0] if isinstance(body, Op) and body.name == "neg" else body
-    if inner in walk(whole):
-        symbols = symbols.opened(inner)
-    plus, g, psi = query.reducer, symbols.apply(whole), symbols.apply(body)
-    text = pretty(symbols.apply(shown(f)))
-    statement = f"g = f({pretty(psi)}), f(t) = {text}"
-    records = [prove_identity("split", statement, g, symbols.apply(fill(f, body)), signs)]
-    how = "f rises with t: the direction of each operator, and the sign facts of r"
-    return (
-        *records,
-        ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how),
-        ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", "one of the values of the original"),
-        ObligationRecord("range", "f(ψ) is computed as in the original, once", "one of the values of the original"),
-    )
+    def step(self, e: Expr, values: Sequence[Expr], before: int, now: int, folded: Expr) -> Expr:
+        """A step with these for the accumulators, and for the number of elements."""
+        env = {slot(k, s.dtype).name: v for k, (s, v) in enumerate(zip(self.repair.slots, values, strict=True))}
+        env |= {change(k, "").name: d for k, d in enumerate(self.change(before, now))}
+        return substitute(self.at(e, now, before), {**env, FOLDED.name: folded, ALL.name: folded})
 
+    # --- the steps -----------------------------------------------------------------------------
 
-def _multiplied(
-    query: Query, symbols: Symbols, power: Exponential, signs: tuple[tuple[str, str | None], ...]
-) -> tuple[ObligationRecord, ...]:
-    """A product taken as exp of a sum of logarithms."""
-    if power.body in walk(query.value):
-        symbols = symbols.opened(power.body)
-    g, x, y = symbols.apply(query.value), Var("x", "float32"), Var("y", "float32")
+    def says(self, k: int, one: str, several: str) -> str:
+        """A statement about the step of one accumulator; in that of a vector k, ρ and δ are put in."""
+        if not self.repair.means:
+            return one
+        return several.format(k=k, rho=self.named("ρ")[0].name, d=self.named("δ")[0].name)
 
-    def f(total: Expr, n: float) -> Expr:
-        return symbols.apply(power.at(total, Const(n, "float32")))
+    def update(self) -> list[ObligationRecord]:
+        for s in self.repair.slots:
+            self.follows(s)
+        psi = "ψ" if self.repair.deferred else "g"
+        one, several = f"h({psi}(r, c), r, r') = {psi}(r', c)", "h{k}(ψ(c, {rho})) = ψ{k}(c, {rho} + {d})"
+        single = [self.at(s.value, 0) for s in self.repair.slots]
+        return [
+            prove_identity(
+                "update",
+                self.says(k, one, several),
+                self.step(e, single, 0, 1, _ONE),
+                self.at(s.value, 1),
+                self.on_the_way,
+            )
+            for k, s, e in self.steps
+        ]
 
-    alone = f(power.body, 1.0)
-    pair = Op("mul", (f(x, 1.0), f(y, 1.0)), "float32")
-    positive = "ψ > 0 and φ(r) > 0 by their form, so that every logarithm is defined"
-    return (
-        prove_identity("split", f"g = {pretty(alone)}", g, alone, signs),
-        prove_identity(
+    def follows(self, s: Slot) -> None:
+        """Raise Unproved where what is folded reads an r or a mean that no step follows."""
+        read = set(loads(s.value))
+        left = {x for x in read if x.buffer in self.query.roles.buffers} - self.repair.followed
+        if left or (s.step is None and any(m.load in read for m in self.repair.means)):
+            statement = f"a step for {print_expr(s.value)}"
+            raise Unproved(ObligationRecord("update", statement, "it reads what changes in the loop"))
+
+    def commute(self) -> list[ObligationRecord]:
+        x, y = ([_sym(n if not self.repair.means else f"{n}{k}") for k in range(len(self.repair.slots))] for n in "xy")
+        both = [binary("add", a, b) for a, b in zip(x, y, strict=True)]
+        a, b = _sym("nx"), _sym("ny")
+        one, several = "h(x + y, r, r') = h(x, r, r') + h(y, r, r')", "h{k}(x + y) = h{k}(x) + h{k}(y)"
+        records = []
+        for k, s, e in self.steps:
+            if s.fold != "sum":
+                records.append(self.ordered_step(s.fold, e))
+                continue
+            whole = self.step(e, both, 0, 1, binary("add", a, b))
+            separately = binary("add", self.step(e, x, 0, 1, a), self.step(e, y, 0, 1, b))
+            records.append(prove_identity("commute", self.says(k, one, several), whole, separately, self.on_the_way))
+        return records
+
+    def ordered_step(self, fold: str, e: Expr) -> ObligationRecord:
+        """A step by a positive factor keeps the order."""
+        record = ObligationRecord(
             "commute",
-            f"f(x, 1)*f(y, 1) = f(x + y, 2), f(t, n) = {pretty(f(Var('t', 'float32'), 1.0))}",
-            pair,
-            f(binary("add", x, y), 2.0),
-            signs,
-        ),
-        ObligationRecord("defined", positive, "sign facts, at the final r"),
-        ObligationRecord("range", "a sum of logarithms stays in range", "each is below 750, whatever the product is"),
-    )
+            f"h({fold}(x, y)) = {fold}(h(x), h(y))",
+            f"{pretty(self.factor(e))} > 0, so h is increasing in t",
+        )
+        by = scale_of(e)
+        if fold not in ("max", "min") or by is None or sign(by, self.query.roles) != "+":
+            raise Unproved(record)
+        return record
+
+    def factor(self, e: Expr) -> Expr:
+        """The factor of a step T·factor, over symbols."""
+        by = scale_of(e)
+        return self.at(e if by is None else by, 1, 0)
+
+    def compose(self) -> list[ObligationRecord]:
+        t = [_sym("t" if not self.repair.means else f"t{k}") for k in range(len(self.repair.slots))]
+        n, records = _sym("n"), []
+        moved: list[Expr] = list(t)
+        for k, _, e in self.steps:
+            moved[k] = self.step(e, t, 0, 1, n)
+        for k, _, e in self.steps:
+            twice, at_once = self.step(e, moved, 1, 2, n), self.step(e, t, 0, 2, n)
+            text = self.says(k, "h(h(t, r, r'), r', r'') = h(t, r, r'')", "h{k}(h(t, {d}), {d}') = h{k}(t, {d} + {d}')")
+            records.append(prove_identity("compose", text, twice, at_once, self.on_the_way))
+            text = self.says(k, "h(t, r, r) = t", "h{k}(t, 0) = t{k}")
+            records.append(prove_identity("compose", text, self.step(e, t, 0, 0, n), t[k], self.on_the_way))
+        return records
+
+    def ends(self) -> list[ObligationRecord]:
+        """Definedness before anything is folded and on the way; the last ρ is the expression's."""
+        records = [x for k, m in enumerate(self.repair.means) for x in self.mean(m, self.named("ρ")[k].name)]
+        if self.repair.means:
+            nothing = "the accumulators and the count start from 0, and a multiple of 0 is added to each"
+            return [*records, ObligationRecord("defined", "h before anything is folded", nothing)]
+        for _, _, e in self.steps:
+            starts = dict.fromkeys(x.buffer for x in loads(e) if x in self.repair.followed)
+            statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
+            how = "r is read inside exp only, and as a finite number"
+            records.append(ObligationRecord("defined", statement, how))
+            how = "r only moves one way, and the exponent falls with it"
+            records.append(ObligationRecord("range", f"{pretty(self.factor(e))} <= 1", how))
+        return [*records, *self.repair.evidence.obligations]
+
+    def mean(self, m: Mean, name: str) -> list[ObligationRecord]:
+        """A mean is the expression's where all is folded, and something on the way."""
+        last = _last(m)
+        n = extent(self.query, self.symbols, m.value)
+        at_end = substitute(self.symbols.apply(last), {COUNT.name: n, ALL.name: n})
+        value = self.symbols.apply(m.value)
+        says = f"{name} = {print_expr(m.value)} where all is folded"
+        record = prove_identity("final", says, at_end, value, self.on_the_way)
+        on_the_way = print_expr(substitute(last, {COUNT.name: Var("count"), ALL.name: Var("all")}))
+        how = "divided by a number of elements, at least 1"
+        if m.helpers:
+            how = "weighted by absolute values until all is folded, and as it was while these are 0"
+        elif isinstance(m.running, Select):
+            how = f"and as it was where {print_expr(m.running.pred)} does not hold"
+        return [record, ObligationRecord("defined", f"{name} = {on_the_way} on the way", how)]
+
+    # --- what is applied behind the loop -------------------------------------------------------
+
+    def finish(self) -> list[ObligationRecord]:
+        """f(ψ) = g, and f commutes with ⊕."""
+        if self.repair.means:
+            return [self.term_by_term()]
+        if not self.repair.deferred:
+            return self.as_it_is()
+        if self.query.reducer == "prod":
+            return self.exponential()
+        return self.function() if self.repair.slots[0].start is not None else self.shift_or_scale()
+
+    def as_it_is(self) -> list[ObligationRecord]:
+        """Prove that the folded value is g."""
+        value = self.repair.slots[0].value
+        if value != self.query.value:
+            g, psi = self.symbols.apply(self.query.value), self.symbols.apply(value)
+            says = f"{print_expr(value)} is what the reduction folds"
+            if any(isinstance(x, Load) for x in walk(psi)):
+                raise Unproved(ObligationRecord("split", says, "it reads something else"))
+            prove_identity("split", says, g, psi, self.at_end)
+        return []
+
+    def term_by_term(self) -> ObligationRecord:
+        """g is what the total makes of a single element."""
+        means: dict[Expr, Expr] = {m.load: self.symbols.apply(m.value) for m in self.repair.means}
+        single = [rewrite(self.symbols.apply(s.value), means.get) for s in self.repair.slots]
+        whole = self.step(self.repair.finish, single, 0, 0, _ONE)
+        says = f"g = the sum of φ(r)·ψ({self.named('ρ')[0].name}, c), term by term"
+        return prove_identity("split", says, self.symbols.apply(self.query.value), whole, self.on_the_way)
+
+    def shift_or_scale(self) -> list[ObligationRecord]:
+        """T·φ or T + φ. A guard only chooses 0 where φ is undefined: the identity is about where it is defined."""
+        fold, f, psi = self.query.reducer, self.repair.finish, self.symbols.apply(self.repair.slots[0].value)
+        phi = scale_of(f)
+        how = "add" if phi is None else "mul"
+        bare = rewrite(phi if phi is not None else children(f)[1], unguarded)
+        by = self.symbols.apply(bare)
+        text, mark = pretty(by), "*" if how == "mul" else " + "
+        if how == "add":
+            moves = f"{fold}(x + φ, y + φ) = {fold}(x, y) + φ", "adding keeps the order"
+        elif fold == "sum":
+            moves = "φ*x + φ*y = φ*(x + y)", "distributivity"
+        else:
+            moves = (
+                f"{fold}(φ*x, φ*y) = φ*{fold}(x, y)",
+                f"sign facts: {text} >= 0, where at least one element is folded",
+            )
+        commute = ObligationRecord("commute", *moves)
+        ordered = fold in ORDERED and (how == "add" or not_negative(bare, self.query.roles))
+        if not ordered and (how, fold) != ("mul", "sum"):
+            raise Unproved(commute)
+        g, whole = self.symbols.apply(self.query.value), Op(how, (psi, by), "float32")
+        return [
+            prove_identity("split", f"g = ({pretty(psi)}){mark}({text})", g, whole, self.at_end),
+            commute,
+            ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original"),
+        ]
+
+    def function(self) -> list[ObligationRecord]:
+        """A rising f, applied once to the element that was chosen."""
+        f, body, whole = self.repair.finish, self.repair.slots[0].value, self.query.value
+        if (
+            isinstance(body, Select)
+            and isinstance(whole, Select)
+            and body.pred == whole.pred
+            and isinstance(body.other, Const)
+        ):
+            # Where the mask is false both sides are -inf (inf): the last of all.
+            body, whole = body.then, whole.then
+            f = f.then if isinstance(f, Select) and HOLE in variables(f.pred) else f
+        inner = body.args[0] if isinstance(body, Op) and body.name == "neg" else body
+        symbols = self.symbols.opened(inner) if inner in walk(whole) else self.symbols
+        plus, psi = self.query.reducer, pretty(symbols.apply(body))
+        how = "f rises with t: the direction of each operator, and the sign facts of r"
+        commute = ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how)
+        slope = direction(f, body, self.query.roles)
+        if slope != "+" and not (slope == "0+" and plus in ORDERED):
+            raise Unproved(commute)
+        statement = f"g = f({psi}), f(t) = {pretty(symbols.apply(shown(f)))}"
+        original = "one of the values of the original"
+        return [
+            prove_identity("split", statement, symbols.apply(whole), symbols.apply(fill(f, body)), self.at_end),
+            commute,
+            ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", original),
+            ObligationRecord("range", "f(ψ) is computed as in the original, once", original),
+        ]
+
+    def exponential(self) -> list[ObligationRecord]:
+        """A product taken as exp of a sum of logarithms."""
+        body, finish = self.repair.slots[0].value, rewrite(self.repair.finish, unguarded)
+        symbols = self.symbols.opened(body) if body in walk(self.query.value) else self.symbols
+        x, y = _sym("x"), _sym("y")
+
+        def f(total: Expr, n: float) -> Expr:
+            return substitute(symbols.apply(finish), {HOLE: total, ALL.name: Const(n, "float32")})
+
+        positive = ObligationRecord(
+            "defined",
+            "ψ > 0 and φ(r) > 0 by their form, so that every logarithm is defined",
+            "sign facts, at the final r",
+        )
+        logs = {e for e in (*walk(body), *walk(finish)) if isinstance(e, Op) and e.name == "log"}
+        if any(sign(e.args[0], self.query.roles) != "+" for e in logs - set(walk(self.query.value))):
+            raise Unproved(positive)
+        alone, pair = f(symbols.apply(body), 1.0), Op("mul", (f(x, 1.0), f(y, 1.0)), "float32")
+        says = f"f(x, 1)*f(y, 1) = f(x + y, 2), f(t, n) = {pretty(f(_sym('t'), 1.0))}"
+        return [
+            prove_identity("split", f"g = {pretty(alone)}", symbols.apply(self.query.value), alone, self.at_end),
+            prove_identity("commute", says, pair, f(binary("add", x, y), 2.0), self.at_end),
+            positive,
+            ObligationRecord(
+                "range", "a sum of logarithms stays in range", "each is below 750, whatever the product is"
+            ),
+        ]
 
 
-def _unguarded(e: Expr) -> Expr | None:
-    return rewrite(e.then, _unguarded) if isinstance(e, Select) and e.other == Const(0.0, e.dtype) else None
+def unguarded(e: Expr) -> Expr | None:
+    """The value behind a guard, where `e` is one: select(l != 0, 1 / l, 0) → 1 / l."""
+    return rewrite(e.then, unguarded) if isinstance(e, Select) and e.other == Const(0.0, e.dtype) else None
 
 
-def _defer_commutes(reducer: str, how: str, phi: str) -> ObligationRecord:
-    if how == "add":
-        return ObligationRecord("commute", f"{reducer}(x + φ, y + φ) = {reducer}(x, y) + φ", "adding keeps the order")
-    if reducer == "sum":
-        return ObligationRecord("commute", "φ*x + φ*y = φ*(x + y)", "distributivity")
-    how_signed = f"sign facts: {phi} >= 0, where at least one element is folded"
-    return ObligationRecord("commute", f"{reducer}(φ*x, φ*y) = φ*{reducer}(x, y)", how_signed)
+def extent(query: Query, symbols: Symbols, value: Expr) -> Expr:
+    """The number of elements as `value` is divided by it, or a symbol."""
+    assert query.count is not None
+    return symbols.apply(next((x for x in walk(value) if is_number(x, query.count)), _sym("n")))
 
 
-def _rolled_commutes(reducer: str, f: Expr, signs: tuple[tuple[str, str | None], ...]) -> ObligationRecord:
-    if reducer != "sum":
-        statement = f"h({reducer}(x, y)) = {reducer}(h(x), h(y))"
-        return ObligationRecord("commute", statement, f"{pretty(f)} > 0, so h is increasing in t")
-    x, y = Var("x", "float32"), Var("y", "float32")
-    left = Op("mul", (Op("add", (x, y), "float32"), f), "float32")
-    right = Op("add", (Op("mul", (x, f), "float32"), Op("mul", (y, f), "float32")), "float32")
-    return prove_identity("commute", "h(x + y, r, r') = h(x, r, r') + h(y, r, r')", left, right, signs)
+def _last(m: Mean) -> Expr:
+    """Return the running form of a mean when all is folded and it is defined."""
+    if not isinstance(m.running, Select):
+        return m.running
+    last = m.running.other if m.helpers else m.running.then
+    return last.then if isinstance(last, Select) else last
 
 
-def _defined(roles: Roles, rolls: tuple[Term, ...]) -> ObligationRecord:
-    starts = dict.fromkeys(p.load.buffer for t in rolls if (p := roles.predecessor(t.load)) is not None)
-    statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
-    return ObligationRecord("defined", statement, "r is read inside exp only, and as a finite number")
+def _sym(name: str) -> Var:
+    return Var(name, "float32")

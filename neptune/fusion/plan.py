@@ -17,26 +17,24 @@ from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
 from neptune.fusion.guards import guard
 from neptune.fusion.infinite import START, bounded, contribution, record, starts_infinite, unclamped, with_previous
+from neptune.fusion.place import place_in
 from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair, previous
+from neptune.fusion.roles import Predecessor, Query, Repair, scale_of, times
 from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, maximum, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     Program,
-    Stage,
-    Stmt,
     Store,
     Update,
     reduction_loops,
-    rewrite_stmt,
     stages,
     writes,
 )
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import Nest, align, nest_of
-from neptune.schedule.fuse_at import fuse_definition
+from neptune.schedule.definition import Definition, ReductionDef
 from neptune.schedule.inline import inline_loads, inliner
-from neptune.schedule.state import Definition, Loop, State, names_in_use
+from neptune.schedule.state import Loop, State
 
 
 @dataclass(frozen=True)
@@ -63,54 +61,26 @@ class Plan:
     @property
     def rolled(self) -> tuple[Predecessor, ...]:
         """The predecessors whose previous value the repair reads."""
-        if self.repair.factor is None:
-            return ()
-        read = set(loads(self.repair.factor))
-        return tuple(p for p in self.query.predecessors if previous(p.load) in read)
-
-
-KEPT = "about the mean of a part"
-"""The kind of entry in `State.copies` for a stage whose result others move, and that must stay about the mean that it
-has; to the first accumulator of its vector."""
+        return tuple(p for p in self.query.predecessors if p.load in self.repair.followed)
 
 
 def request(target: str, ref: Loop) -> str:
-    """What was asked, as errors repeat it."""
+    """Return the request as errors repeat it."""
     return f"cannot fuse reduction `{target}` into loop `{ref.var}` of `{ref.stage}`"
-
-
-def repair_name(stage: str) -> str:
-    """The stage that repairs the accumulator of `stage`."""
-    return f"{stage}_repair"
-
-
-def without(body: Stmt, name: str) -> Stmt:
-    """The body without a stage that is not the only one."""
-    rest = rewrite_stmt(body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
-    assert rest is not None
-    return rest
-
-
-def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str) -> State:
-    """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop."""
-    try:
-        return fuse_definition(state.with_body(without(state.program.body, name)), name, d, ref, asked)
-    except ScheduleError as e:
-        wrong = e.wrong if e.wrong.startswith(f"`{name}`") else f"`{name}`: {e.wrong}"
-        raise FusionError(asked, wrong, where=e.where, legal=e.legal, hint=e.hint) from None
 
 
 def plan(state: State, target: str, ref: Loop) -> Plan:
     """Frontier, g, repair and proof; raises FusionError and changes nothing."""
     asked = request(target, ref)
     d = _reduction(state, target, ref, asked)
-    assert isinstance(d.action, Update)
     nest = nest_of(state, ref)
     front = frontier(state, target, nest)
     guarded = [s for s in (target, *front.between, *front.predecessors) if state.definitions[s].when is not None]
     if guarded:
         # The elements a guard leaves out would have to be followed through the repair.
-        raise FusionError(asked, f"stage `{guarded[0]}` is guarded", hint="say it by a select in its expression")
+        raise FusionError(
+            asked, f"stage `{guarded[0]}` is guarded", hint="move the condition into the value: select(cond, x, 0)"
+        )
     stores = _stores(state, front.between, asked)
     g, *others = (inline_loads(v, stores) for v in d.action.values)
     seen = replace(d, action=replace(d.action, values=(g, *others)))
@@ -128,33 +98,27 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
         predecessors=tuple(as_clamped(r, clamped, g) for r in roles),
         varying=frozenset(d.reduced),
         count=count(d),
-        vector=True,
+        # What the parts of an axis fold is moved from the mean of its part.
+        fixed=target in state.made("part"),
     )
     for e in others:
         if query.roles.reads(e):
             raise FusionError(asked, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
-    result = Plan(target, ref, front, stores, stages_of, query, _kept(state, target, solve(query)))
+    result = Plan(target, ref, front, stores, stages_of, query, solve(query))
     read = {b: r for b, r in leading(state, front.predecessors).items() if b in clamped}
     result = replace(result, some=some(state, result, d), clamped=read)
-    _check_starts(state, result, d.action)
+    _check_starts(state, result, d)
     result = _finite(state, result)
     _check_rolled(state, result)
     return _defined_when_empty(state, result, d)
 
 
-def _kept(state: State, target: str, repair: Repair) -> Repair:
-    """A repair that leaves the accumulators of a part about the mean that its combination takes them to be about."""
-    if repair.moments is None or (KEPT, target) not in state.copies:
-        return repair
-    return replace(repair, moments=replace(repair.moments, rests=(), least=False))
-
-
 # --- what is asked ---------------------------------------------------------------------------------
 
 
-def _reduction(state: State, target: str, ref: Loop, asked: str) -> Definition:
+def _reduction(state: State, target: str, ref: Loop, asked: str) -> ReductionDef:
     d = state.definition(target)
-    if not isinstance(d.action, Update):
+    if not isinstance(d, ReductionDef):
         raise FusionError(asked, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
     loop = state.loop(ref)
     if any(f is loop for f in state.loops(target)):
@@ -182,36 +146,33 @@ def leading(state: State, names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         action = state.definitions[name].action
-        assert isinstance(action, Update)
         found[action.buffers[0]] = REDUCERS[action.reducer].leads or action.reducer
     return {b: r for b, r in found.items() if r in START}
 
 
 def _copied(state: State) -> dict[str, Store]:
     """The maps that earlier fusions copied into loops: contributions of predecessors are written with them."""
-    actions = [state.definitions[c].action for c in state.copies.values() if c in state.definitions]
-    return {a.buffer: a for a in actions if isinstance(a, Store)}
+    return {a.buffer: a for a in (state.map(c).action for c in state.made("copy"))}
 
 
 def _predecessor(
     state: State, name: str, load: Load, d: Definition, nest: Nest, known: Mapping[str, Store]
 ) -> Predecessor:
     """Role r as the target reads it, with its contribution in the target's own variables."""
-    other = state.definitions[name]
+    other = state.reduction(name)
     action = other.action
-    assert isinstance(action, Update)
     env: dict[str, Expr] = {v.name: i for v, i in zip(action.index, load.index, strict=True) if isinstance(v, Var)}
     # The fused axis of the predecessor is the target's axis that runs along with it.
     for axis, (host, theirs) in align(state, d, nest).items():
         for mine, where in state.axes[name].items():
             if mine not in env and state.axes[host][theirs] == where:
                 env[mine] = Var(axis)
-    complete = set(other.extents) <= set(env)
+    complete = set(other.names) <= set(env)
     for between in frontier(state, name, nest).between:
         with suppress(ScheduleError):
             known = {**inliner(between, state.definitions[between]), **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
-    return part_read(action, load, value, ("repair", name) in state.copies)
+    return part_read(action, load, value, bool(state.made("repair", name)))
 
 
 def as_clamped(r: Predecessor, clamped: frozenset[str], g: Expr) -> Predecessor:
@@ -259,30 +220,28 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
             raise InternalError(f"{asked}: `{early[0]}` reads `{buffer}` before the end of the loop, and was let pass")
 
 
-def _check_starts(state: State, p: Plan, action: Update) -> None:
+def _check_starts(state: State, p: Plan, d: ReductionDef) -> None:
     """A repair scales what the accumulator starts from, and exp of a difference needs finite numbers."""
-    if p.repair.kind == "none" and p.repair.deferred is None:
+    if not p.repair.rolled and not p.repair.deferred:
         return
     # What waits as a function is folded into whatever the target starts from.
-    choice = bool(REDUCERS[action.reducer].best)
-    apart = p.repair.deferred_op == "apply" and action.init is not None and not choice
-    identity = REDUCERS[action.reducer].identity(*(v.dtype for v in action.values))
-    if action.init != identity and not apart:
-        start = "what another stage wrote" if action.init is None else print_expr(action.init[0])
+    init = d.action.init
+    apart = p.repair.slots[0].start is not None and init is not None and not d.places
+    if init != d.identity and not apart:
+        start = "what another stage wrote" if init is None else print_expr(init[0])
         raise FusionError(
             p.request,
             f"`{p.target}` starts from {start}, which the repair would change: only the identity of "
-            f"{action.reducer} stays what it is",
+            f"{d.action.reducer} stays what it is",
             hint=f"start from the identity, and take {start} in afterwards",
         )
     for pre in p.rolled:
-        of = state.definitions[p.stages[pre.load.buffer]].action
-        assert isinstance(of, Update)
-        init = _init(p, of, pre)
-        if pre.load.buffer in p.clamped or (init is not None and starts_infinite(pre.reducer, init)):
+        of = state.reduction(p.stages[pre.load.buffer]).action
+        first = _init(of, pre)
+        if pre.load.buffer in p.clamped or (first is not None and starts_infinite(pre.reducer, first)):
             continue
-        if not (isinstance(init, Const) and math.isfinite(init.value)):
-            start = "what another stage wrote" if init is None else print_expr(init)
+        if not (isinstance(first, Const) and math.isfinite(first.value)):
+            start = "what another stage wrote" if first is None else print_expr(first)
             raise FusionError(
                 p.request,
                 f"`{pre.load.buffer}` starts from {start}: the difference of two such values is "
@@ -291,8 +250,8 @@ def _check_starts(state: State, p: Plan, action: Update) -> None:
             )
 
 
-def _init(p: Plan, of: Update, pre: Predecessor) -> Expr | None:
-    """What the accumulator that the target reads starts from."""
+def _init(of: Update, pre: Predecessor) -> Expr | None:
+    """Return the init of the accumulator that the target reads."""
     return None if of.init is None else of.init[of.buffers.index(pre.load.buffer)]
 
 
@@ -300,8 +259,7 @@ def _finite(state: State, p: Plan) -> Plan:
     """The repair with what starts from an infinity read as a finite number."""
     found = dict(p.clamped)
     for pre in p.rolled:
-        of = state.definitions[p.stages[pre.load.buffer]].action
-        init = _init(p, of, pre) if isinstance(of, Update) else None
+        init = _init(state.reduction(p.stages[pre.load.buffer]).action, pre)
         if init is not None and starts_infinite(pre.reducer, init):
             found[pre.load.buffer] = pre.reducer
     return finite(p, found)
@@ -311,36 +269,27 @@ def finite(p: Plan, found: Mapping[str, str]) -> Plan:
     """The plan with these accumulators, maxima and minima, read as finite numbers in what is folded and rolled."""
     if not found:
         return p
-    r = p.repair
     rolled = [b for b in found if b in {pre.load.buffer for pre in p.rolled}]
-    repair = replace(
-        r,
-        factor=None if r.factor is None else bounded(r.factor, with_previous(found)),
-        body=bounded(r.body, found),
-        deferred=None if r.deferred is None else bounded(r.deferred, p.clamped),
-        obligations=(*r.obligations, *([record(rolled)] if rolled else [])),
+    slots = tuple(
+        replace(
+            s, value=bounded(s.value, found), step=None if s.step is None else bounded(s.step, with_previous(found))
+        )
+        for s in p.repair.slots
     )
+    repair = replace(p.repair, slots=slots, finish=bounded(p.repair.finish, p.clamped))
+    if rolled:
+        repair = replace(repair, evidence=repair.evidence.proved(record(rolled)))
     return replace(p, repair=repair, infinite=found)
 
 
 def _check_rolled(state: State, p: Plan) -> None:
     """The previous value is kept inside the loop: the predecessor must be updated there."""
     loop = state.loop(p.ref)
-    if p.rolled and repair_name(p.target) in names_in_use(state.program):
-        raise FusionError(p.request, f"the name `{repair_name(p.target)}`, which its repair needs, is taken")
     for pre in p.rolled:
         name = p.stages[pre.load.buffer]
         if not any(f is loop for f in state.loops(name)):
             legal = [f.var for f in changing_loops(state, name, nest_of(state, p.ref))]
             raise FusionError(p.request, f"`{name}`, which it has to follow, is not inside `{p.ref.var}`", legal=legal)
-        wanted = previous(pre.load).buffer
-        ours = {v for (kind, _), v in state.copies.items() if kind == f"previous {pre.load.buffer}"}
-        if wanted in state.program.buffers and wanted not in ours:
-            raise FusionError(
-                p.request,
-                f"the name `{wanted}`, which the previous value of `{pre.load.buffer}` needs, is taken",
-                hint=f"rename the buffer `{wanted}`",
-            )
 
 
 def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
@@ -349,20 +298,20 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
 
 
 def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
-    """Where the loop may be empty the result is the identity, though φ, say 1/0, may be undefined there."""
-    phi = repair.deferred
+    """Guard a repair: after an empty loop the result is the identity, though φ, say 1/0, may be undefined."""
+    phi = None if repair.means else scale_of(repair.finish)
     if phi is None or query.reducer != "sum" or all(_positive(state.program, n) for n in _lengths(d)):
         return repair
     guarded = guard(phi, query.roles)
     if guarded is None:
         raise FusionError(asked, f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty")
-    return replace(repair, deferred=guarded)
+    return replace(repair, finish=times(guarded, query.dtype))
 
 
 def some(state: State, p: Plan, d: Definition) -> Expr:
     """The condition under which the target's loops run, for a function that is applied behind them."""
     # A choice says by its index where it found nothing.
-    if p.repair.deferred_op != "apply" or REDUCERS[p.query.reducer].best:
+    if p.repair.slots[0].start is None or REDUCERS[p.query.reducer].best:
         return TRUE
     lengths = [n for n in _lengths(d) if not _positive(state.program, n)]
     for e in lengths:
@@ -374,13 +323,14 @@ def some(state: State, p: Plan, d: Definition) -> Expr:
 
 
 def _lengths(d: Definition) -> list[Expr]:
-    """How far the axes run that a reduction folds away; over none of a part's elements where it is not above 0."""
-    return [binary("sub", *reversed(d.ranges[a])) if a in d.ranges else d.extents[a] for a in d.reduced]
+    """Return the lengths in elements of a reduction's folded axes; a part has no elements if one is not above 0."""
+    return [d.axis(a).length for a in d.reduced]
 
 
 def count(d: Definition) -> Expr | None:
-    """How many elements a reduction folds into one; 1 where a part of an axis has none."""
-    lengths = [maximum(n, 1) if a in d.ranges else n for a, n in zip(d.reduced, _lengths(d), strict=True)]
+    """Return the number of elements that a reduction folds into one; 1 if a part of an axis has none."""
+    axes = [d.axis(a) for a in d.reduced]
+    lengths = [a.length if a.whole else maximum(a.length, 1) for a in axes]
     if any(variables(e) & set(d.reduced) for e in lengths):
         return None
     return reduce(lambda a, b: binary("mul", a, b), lengths)

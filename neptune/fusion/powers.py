@@ -1,4 +1,4 @@
-"""Products as sums of logarithms: ⊕ = prod with powers and factors that read r (design §6, step 3).
+"""⊕ = prod with powers and factors that read r (docs/design.md, "Products are sums of logarithms").
 
     Π over j of c[j] ** r   =  exp(r · Σ log c[j])            n: how many elements are folded
     Π over j of c[j] * r    =  exp(Σ log c[j] + n · log r)
@@ -49,7 +49,7 @@ class Exponential:
         return op("exp", e)
 
     def f(self, count: Expr) -> Expr:
-        """What waits, over the hole."""
+        """Return the deferred function of the hole."""
         return self.at(hole(self.body.dtype), count, guarded=True)
 
 
@@ -108,7 +108,7 @@ class _Powers:
                 self.note(e, "it is no product of powers, each of r or of c alone")
         return None
 
-    def product(self, e: Op, a: Power | None, b: Power | None) -> Power | None:
+    def product(self, e: Op[Expr], a: Power | None, b: Power | None) -> Power | None:
         if a is None or b is None:
             return None
         if e.name == "div":

@@ -20,6 +20,7 @@ from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     Buffer,
     For,
+    Made,
     Stage,
     Stmt,
     Update,
@@ -61,11 +62,11 @@ def privatize(state: State, name: str, ref: Loop) -> State:
     state = state.with_temporary(Buffer(local, (*target.shape, trips), target.dtype))
     index = (*action.index, simplify(binary("sub", Var(loop.var), loop.lo)))
     private_name = fresh_name(names_in_use(state.program), f"{name}_local")
-    private: Stmt = Stage(private_name, replace(action, buffers=(local,), index=index), stage.when)
+    private: Stmt = Stage(private_name, replace(action, buffers=(local,), index=index), stage.when, Made("part", name))
     gone = {f.var for f in reduced}
     kept = [c for c in conjuncts(stage.when) if not variables(c) & gone]
     whole = replace(action, values=(Load(local, index, target.dtype),))
-    fold: Stmt = Stage(name, whole, logical_and(*kept) if kept else None)
+    fold: Stmt = replace(stage, action=whole, when=logical_and(*kept) if kept else None)
     for f in reversed(inner):
         private = replace(f, body=private)
         fold = fold if f.var in gone else replace(f, body=fold)

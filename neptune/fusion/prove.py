@@ -13,128 +13,52 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from neptune.fusion.roles import ObligationRecord, Roles
-from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, cast, conjuncts, rewrite, walk
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, conjuncts, rewrite, walk
+from neptune.ir.facts import Known, folded, range_of, times
+from neptune.ir.ops import ANY, Range
 from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
 
-# --- signs -------------------------------------------------------------------------------------
-# "+" positive, "0+" not negative, "0" zero, "0-" not positive, "-" negative, None unknown.
-
-_FLIP = {"+": "-", "0+": "0-", "0": "0", "0-": "0+", "-": "+"}
-_ALWAYS = {"exp": "+", "exp2": "+", "sigmoid": "+", "rsqrt": "+", "log2e": "+", "ln2": "+", "sqrt": "0+", "abs": "0+"}
-# How a reduction's sign follows from that of its contributions, where at least one was folded in.
-_FOLDED = {"sum": "all", "max": "all", "min": "all", "prod": "positive"}
+# --- signs and sizes ---------------------------------------------------------------------------
 
 
-def flip(sign: str | None) -> str | None:
-    """The sign of -x."""
-    return None if sign is None else _FLIP[sign]
+def facts_of(roles: Roles, *, empty: bool = False) -> Known:
+    """Return the facts about loads in an expression: of a predecessor, the range of a fold of its contributions.
 
+    With `empty` it may have folded nothing at all. Of other floats nothing is known, not that they are finite.
+    """
 
-def times(a: str | None, b: str | None) -> str | None:
-    """The sign of x·y."""
-    if a is None or b is None:
-        return None
-    if "0" in (a, b):
-        return "0"
-    positive = (a[-1] == "+") == (b[-1] == "+")
-    strict = len(a) == len(b) == 1
-    return ("" if strict else "0") + ("+" if positive else "-")
+    def known(e: Expr) -> Range | None:
+        if not isinstance(e, Load | Var):
+            return None
+        pred = roles.predecessor(e)
+        if pred is None or pred.value is None or pred.start is not None:
+            return ANY if is_float(e.dtype) else None
+        of = folded(pred.reducer, range_of(pred.value, known))
+        start = REDUCERS[pred.reducer].identity
+        return of | range_of(start(e.dtype)[0]) if empty and of != ANY else of
 
-
-def plus(a: str | None, b: str | None) -> str | None:
-    """The sign of x + y."""
-    if a is None or b is None:
-        return None
-    if a == "0" or b == "0":
-        return b if a == "0" else a
-    if a[-1] != b[-1]:
-        return None
-    return a if len(a) == 1 else b
-
-
-def either(a: str | None, b: str | None) -> str | None:
-    """The sign of a value that is x or y."""
-    if a == b or a is None or b is None:
-        return a if a == b else None
-    ends = {s[-1] for s in (a, b) if s != "0"}
-    return "0" + ends.pop() if len(ends) == 1 else None
+    return known
 
 
 def sign(e: Expr, roles: Roles, *, empty: bool = False) -> str | None:
-    """What the sign facts say of `e`; with `empty`, a predecessor may have folded nothing at all.
+    """The sign of `e`; with `empty`, a predecessor may have folded nothing at all.
 
     >>> from neptune.ir.expr import op
     >>> sign(op("exp", Load("x", (), "float32")), Roles((), frozenset()))
     '+'
     """
-    match e:
-        case Const(value, _):
-            return None if value != value else "+" if value > 0 else "-" if value < 0 else "0"
-        case Cast(arg, dtype):
-            of = sign(arg, roles, empty=empty)
-            # Conversion to an integer can bring a fraction to 0.
-            return of if is_float(dtype) or of is None else "0" + of[-1] if of != "0" else of
-        case Select(_, a, b):
-            return either(sign(a, roles, empty=empty), sign(b, roles, empty=empty))
-        case Load(_, _, dtype):
-            return _load_sign(e, roles, empty) or ("0+" if dtype == "uint8" else None)
-        case Op(name, args, _):
-            return _ALWAYS.get(name) or _op_sign(name, args, [sign(a, roles, empty=empty) for a in args])
-        case _:
-            return None
-
-
-def _load_sign(e: Load, roles: Roles, empty: bool) -> str | None:
-    pred = roles.predecessor(e)
-    if pred is None or pred.value is None or pred.start is not None:
-        return None
-    of = sign(pred.value, roles, empty=empty)
-    if pred.reducer == "prod":
-        return of if of in ("+", "0+") else None
-    if pred.reducer not in _FOLDED or of is None:
-        return None
-    if not empty:
-        return of
-    # An empty max or min is the dtype's extreme; an empty sum is 0.
-    return None if pred.reducer != "sum" else of if of[0] == "0" else "0" + of
-
-
-def _op_sign(name: str, args: tuple[Expr, ...], signs: list[str | None]) -> str | None:
-    match name:
-        case "neg":
-            return flip(signs[0])
-        case "add":
-            return plus(signs[0], signs[1])
-        case "sub":
-            return plus(signs[0], flip(signs[1]))
-        case "mul":
-            return "0+" if args[0] == args[1] and signs[0] is None else times(signs[0], signs[1])
-        case "div":
-            return times(signs[0], signs[1])
-        case "tanh":
-            return signs[0]
-        case "pow":
-            even = isinstance(args[1], Const) and args[1].value % 2 == 0
-            return "0+" if even and signs[0] != "+" else signs[0] if signs[0] in ("+", "0+") else None
-        case "max" | "min":
-            want = "+" if name == "max" else "-"
-            known = sorted((s for s in signs if s is not None and s[-1] == want), key=len)
-            return known[0] if known else either(signs[0], signs[1])
-        case _:
-            return None
+    return range_of(e, facts_of(roles, empty=empty)).sign
 
 
 def not_negative(e: Expr, roles: Roles) -> bool:
     """True where e >= 0 is known."""
     return sign(e, roles) in ("+", "0+", "0")
-
-
-# --- sizes -------------------------------------------------------------------------------------
 
 
 def magnitude(e: Expr, known: Mapping[Expr, float]) -> float:
@@ -144,30 +68,7 @@ def magnitude(e: Expr, known: Mapping[Expr, float]) -> float:
     >>> magnitude(op("tanh", Load("x", (), "float32")), {})
     1.0
     """
-    if e in known:
-        return known[e]
-    match e:
-        case Const(value, _):
-            return abs(float(value))
-        case Load(_, _, dtype) | Var(_, dtype):
-            return DTYPES[dtype].highest if DTYPES[dtype].bits <= 16 else math.inf
-        case Cast(arg, _):
-            return magnitude(arg, known)
-        case Select(_, a, b):
-            return max(magnitude(a, known), magnitude(b, known))
-        case Op("tanh" | "sigmoid", _, _):
-            return 1.0
-        case Op("neg" | "abs", args, _):
-            return magnitude(args[0], known)
-        case Op("add" | "sub", args, _):
-            return magnitude(args[0], known) + magnitude(args[1], known)
-        case Op("mul", args, _):
-            left, right = magnitude(args[0], known), magnitude(args[1], known)
-            return math.inf if math.inf in (left, right) else left * right
-        case Op("div", (a, Const(value, _)), _) if value != 0:
-            return magnitude(a, known) / abs(float(value))
-        case _:
-            return math.inf
+    return range_of(e, lambda x: Range(-known[x], known[x]) if x in known else None).most
 
 
 # --- exponents ---------------------------------------------------------------------------------
@@ -177,14 +78,17 @@ Monomials = dict[tuple[str, ...], Fraction]
 
 @dataclass(frozen=True)
 class Rest:
-    """What an exponent comes to at most: a constant plus atoms (as text), `falls` where none of these can raise it.
+    """An upper bound of an exponent: a constant plus atoms (as text), `falls` if none of these can raise it.
 
     An atom may raise it for one element and not for another, unless it is the same for all or never positive.
+    `left` is the sum of those atoms that may be positive; `alike`: no atom varies.
     """
 
     constant: float
     atoms: tuple[str, ...]
     falls: bool
+    left: Expr | None = None
+    alike: bool = True
 
 
 def _linear(e: Expr) -> Monomials:
@@ -241,25 +145,35 @@ def cancels(exponent: Expr, contributions: Mapping[Load, Expr], roles: Roles) ->
     if len(atoms) == len([k for k in alone if k != ()]):
         return None
     named = _atoms(bound)
+    parts = [(tuple(named[a] for a in k), rest[k]) for k in atoms]
+    rising = [(factors, by) for factors, by in parts if not _never_positive(factors, by, roles)]
     return Rest(
         float(rest.get((), Fraction(0))),
         tuple(f"{'' if rest[k] == 1 else f'{float(rest[k]):g}*'}{'*'.join(k)}" for k in atoms),
-        all(_raises_nothing(tuple(named[a] for a in k), rest[k], roles) for k in atoms),
+        not any(roles.varies(x) for factors, _ in rising for x in factors),
+        _sum([_monomial(factors, by) for factors, by in rising]),
+        not any(roles.varies(x) for factors, _ in parts for x in factors),
     )
 
 
 def _atoms(e: Expr) -> dict[str, Expr]:
-    """What the atoms of `_linear` stand for, up to an inverse, which has the same sign."""
+    """Map the atoms of `_linear` to the expressions that they stand for."""
     named = {print_expr(x): x for x in walk(e)}
-    return named | {
-        f"1 / {print_expr(x.args[1], 7)}": x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div"
-    }
+    under = [x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div"]
+    return named | {f"1 / {print_expr(x, 7)}": binary("div", Const(1.0, x.dtype), x) for x in under}
 
 
-def _raises_nothing(factors: tuple[Expr, ...], by: Fraction, roles: Roles) -> bool:
-    """Whether a monomial is the same for every element, or never positive."""
-    if not any(roles.varies(x) for x in factors):
-        return True
+def _sum(parts: list[Expr]) -> Expr | None:
+    return reduce(lambda a, b: binary("add", a, b), parts) if parts else None
+
+
+def _monomial(factors: tuple[Expr, ...], by: Fraction) -> Expr:
+    """by · Π factors in float32."""
+    wide = [cast(x, "float32") for x in factors]
+    return reduce(lambda a, b: binary("mul", a, b), wide if by == 1 else [Const(float(by), "float32"), *wide])
+
+
+def _never_positive(factors: tuple[Expr, ...], by: Fraction, roles: Roles) -> bool:
     of: str | None = "+" if by > 0 else "-"
     for x in dict.fromkeys(factors):
         of = times(of, "0+" if factors.count(x) % 2 == 0 else sign(x, roles))
@@ -342,7 +256,7 @@ def as_sympy(e: Expr, signs: tuple[tuple[str, str | None], ...]) -> Any:
 
 
 def _is_zero(e: Any) -> str | None:
-    """How e = 0 was shown, or None."""
+    """Return how e = 0 was shown, or None."""
     import sympy as sp
 
     if e == 0:

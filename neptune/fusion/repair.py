@@ -1,15 +1,14 @@
-"""Find a repair and prove it, before anything is moved (design §6; paper §4.2, Theorem 4.2, Appendix C).
+"""Find a repair and prove it, before anything is moved (paper §4.2, Theorem 4.2, Appendix C).
 
-In order: 0. *defer* every factor of g that depends on r and p alone, to be applied once after the loop;
-1. *separate* what is left, exp of a difference, into h(t, r, r') = t * exp(r - r'); 2. *moments*: sums about
-means that still change (`fusion.moments`).  Anything else is refused with the reason.
+The solvers, `SOLVERS`, are asked in order; the first answer is proved (`fusion.obligations`), whoever gave it, and
+what cannot be proved is refused with the reason (docs/design.md, "Solvers are a list, the prover believes none").
 
 For `l[i] += exp(s[i, j] - m[i])`::
 
-    g = exp(c - r)          h = t*exp(r - r')          factor  exp(m_prev[i] - m[i])
+    g = exp(c - r)          h = t*exp(r - r')          step  T·exp(m_prev[i] - m[i])
 
 Obligations, each of which is proved or the fusion is refused:
-  split        g = φ(r) · ψ(r, c)
+  split        g = f(ψ(r, c), r), where f finishes what is folded, ψ
   update       h(g(r, c), r, r') = g(r', c)                              (eq. 4)
   commute      h(x ⊕ y, r, r') = h(x, r, r') ⊕ h(y, r, r')               (eq. 5)
   compose      h(h(t, r, r'), r', r'') = h(t, r, r'') and h(t, r, r) = t
@@ -19,77 +18,29 @@ Obligations, each of which is proved or the fusion is refused:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
-from neptune.fusion.factor import SHRINKS, Splitter, coefficient, product, split_sum
 from neptune.fusion.inverse import inverse
-from neptune.fusion.moments import Found as FoundMoments
-from neptune.fusion.moments import describe_moments, find_moments
-from neptune.fusion.monotone import choice, masked
-from neptune.fusion.obligations import Candidate, over_steps, prove
-from neptune.fusion.powers import exponential
-from neptune.fusion.prove import Unproved, magnitude, not_negative, sign
-from neptune.fusion.prove_moments import find_rests, prove_moments
-from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles, Term, previous
-from neptune.fusion.scales import scale_degree
+from neptune.fusion.moments import find_moments
+from neptune.fusion.obligations import Prover, prove
+from neptune.fusion.prove import Unproved
+from neptune.fusion.rests import find_rests, moved
+from neptune.fusion.roles import ALL, Predecessor, Problem, Query, Repair, scale_of
+from neptune.fusion.strategies import chosen, multiplied, separated, shifted, unread
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
-from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Expr, Load, Op, Select, Var, binary, cast, op, walk
+from neptune.fusion.theorem import by_inverse
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Expr, Load, Op, Select, Var, substitute, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
 
+Solver = Callable[[Query, list[Problem]], Repair | None]
+SOLVERS: tuple[Solver, ...] = (unread, chosen, multiplied, shifted, separated, find_moments, by_inverse)
+"""In order: by structure first. Each returns a repair that is not proved yet, or None and adds its reasons."""
 _T = Var("t", "float32")
-
-
-def defer(
-    e: Expr, roles: Roles | Query, known: Mapping[str, Expr], sizes: Mapping[Expr, float] | None = None
-) -> tuple[Expr | None, Expr, float]:
-    """e = φ · ψ with every factor φ(r) that can wait taken out, and a bound on |ψ|; φ is None where there is none.
-
-    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load. `sizes` bounds loads.
-
-        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i]),  1
-    """
-    splitter = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known), bounds=dict(sizes or {}))
-    part = splitter.split(e)
-    phi = product(part.phis, _widest(part.phis)) if part.phis else None
-    return phi, part.psi, magnitude(part.psi, splitter.bounds)
-
-
-def _widest(parts: tuple[Expr, ...]) -> str:
-    return max((p.dtype for p in parts), key=lambda d: DTYPES[d].bits)
-
-
-# --- the factor --------------------------------------------------------------------------------
-
-
-def _factor(rolls: tuple[Term, ...], dtype: str) -> Expr | None:
-    """exp of Σ ±(r' - r) · scale: one function of the differences, so that it cannot lose its range.
-
-    It is computed in the accumulator's dtype, if that is wider: its rounding is met again in every iteration.
-    """
-    exponents: dict[str, Expr] = {}
-    for term in rolls:
-        before, now = (_widened(x, dtype) for x in (previous(term.load), term.load))
-        # exp(-r' + r): a negative term is written previous - current, as in the paper's Figure 1.
-        e = binary("sub", before, now) if term.negative else binary("sub", now, before)
-        for step, by in term.scale:
-            e = _widened(e, by.dtype)
-            e = binary(step, e, cast(by, e.dtype))
-        known = exponents.get(term.base)
-        exponents[term.base] = e if known is None else binary("add", known, cast(e, known.dtype))
-    result: Expr | None = None
-    for base, e in exponents.items():
-        part = op(base, e)
-        result = part if result is None else binary("mul", result, cast(part, result.dtype))
-    return None if result is None else cast(result, dtype)
-
-
-def _widened(e: Expr, dtype: str) -> Expr:
-    return cast(e, dtype) if DTYPES[dtype].bits > DTYPES[e.dtype].bits else e
 
 
 # --- solving -----------------------------------------------------------------------------------
@@ -101,76 +52,58 @@ def solve(query: Query) -> Repair:
 
     >>> from neptune.ir.expr import op
     >>> s, m = Load("s", (Var("j"),), "float32"), Load("m", (), "float32")
-    >>> solve(Query("l", "sum", "float32", op("exp", s - m), (Predecessor(m, "max", s),), frozenset({"j"}))).h
+    >>> solve(Query("l", "sum", "float32", op("exp", s - m), (Predecessor(m, "max", s),), frozenset({"j"}))).evidence.h
     "h = t*exp(r - r')"
     """
-    roles = query.roles
-    symbols = symbols_of(query.value, roles)
+    symbols = symbols_of(query.value, query.roles)
     problems = _unfit(query)
     if problems:
         raise _refusal(query, symbols, problems)
-    found = _find(query, problems)
-    if found is None:
+    for solver in SOLVERS:
         tried: list[Problem] = []
-        vector = find_moments(query, tried) if query.vector else None
-        if vector is None:
-            raise _refusal(query, symbols, [*tried, *problems])
-        return _about_means(query, symbols, vector)
-    factor = _factor(found.rolls, query.dtype)
-    for e in (found.deferred, factor):
-        if e is not None and query.roles.varies(e):
-            raise InternalError(f"the repair of {query.stage} depends on the element: {print_expr(e)}")
-    try:
-        obligations = prove(query, symbols, found, factor)
-    except Unproved as e:
-        wrong = f"{e.record.statement} was not proved ({e.record.how})"
-        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
-    h: Expr = _T if factor is None else Op("mul", (_T, over_steps(symbols, found.rolls, factor)), "float32")
-    return Repair(
-        stage=query.stage,
-        kind="none" if factor is None else "rescale",
-        deferred=found.deferred,
-        deferred_op=found.deferred_op,
-        body=found.body,
-        factor=factor,
-        g=f"g = {pretty(symbols.apply(query.value))}",
-        h=f"h = {pretty(h)}",
-        symbols=symbols.text(),
-        obligations=obligations,
-        casts=found.casts,
-        assumptions=_assumptions(query, found),
-        fold=None if found.power is None else "sum",
-    )
+        candidate = solver(query, tried)
+        # What the last one says comes first.
+        problems = [*tried, *problems]
+        try:
+            if candidate is not None:
+                return _settled(query, symbols, candidate)
+        except Unproved as e:
+            if solver is by_inverse:
+                break
+            wrong = f"{e.record.statement} was not proved ({e.record.how})"
+            problems = [Problem(e.record.name, query.value, wrong)]
+            break
+    raise _refusal(query, symbols, problems)
 
 
-def _about_means(query: Query, symbols: Symbols, found: FoundMoments) -> Repair:
-    """The repair of a vector of accumulators."""
-    on_the_way = tuple((name, sign(e, query.roles)) for e, name in symbols.names if not name.startswith("r"))
-    try:
-        obligations = prove_moments(query, found.moments, symbols.apply, on_the_way)
-        rests, records = find_rests(query, found.moments, symbols.apply, on_the_way)
-    except Unproved as e:
-        wrong = f"{e.record.statement} was not proved ({e.record.how})"
-        raise _refusal(query, symbols, [Problem(e.record.name, query.value, wrong)]) from None
-    return Repair(
-        stage=query.stage,
-        kind="moments",
-        deferred=None,
-        deferred_op="mul",
-        body=found.moments.parts[0].value,
-        factor=None,
+def _settled(query: Query, symbols: Symbols, repair: Repair) -> Repair:
+    """A repair with its proofs, moved by what rounding leaves of its means; raises Unproved."""
+    _check_fixed(query, repair)
+    obligations = prove(query, symbols, repair)
+    rests, records = find_rests(query, symbols, repair)
+    evidence = replace(
+        repair.evidence,
         g=f"g = {pretty(symbols.apply(query.value))}",
-        h=describe_moments(found.moments, symbols.apply),
+        h=describe(query, symbols, repair),
         symbols=symbols.text(),
         obligations=(*obligations, *records),
-        casts=found.casts,
-        assumptions=found.assumptions,
-        moments=replace(found.moments, rests=rests),
+        assumptions=(*repair.evidence.assumptions, *_assumptions(query, repair)),
     )
+    # Accumulators that something else moves must stay about the mean that they are about.
+    finish = repair.finish if query.fixed else moved(query, repair, rests)
+    count = {} if query.count is None else {ALL.name: query.count}
+    return replace(repair, finish=substitute(finish, count), evidence=evidence)
+
+
+def _check_fixed(query: Query, repair: Repair) -> None:
+    """Check that the finish and all steps are the same for every element."""
+    steps = [s.step for s in repair.slots if s.step is not None]
+    for e in (e for e in (repair.finish, *steps) if query.roles.varies(e)):
+        raise InternalError(f"the repair of {query.stage} depends on the element: {print_expr(e)}")
 
 
 def _unfit(query: Query) -> list[Problem]:
-    """What rules out every strategy at once."""
+    """Return the problems that rule out every strategy at once."""
     roles, problems = query.roles, []
     for x in walk(query.value):
         if isinstance(x, Load) and x.buffer in roles.buffers and roles.predecessor(x) is None:
@@ -188,105 +121,40 @@ def _unfit(query: Query) -> list[Problem]:
     return problems
 
 
-def _find(query: Query, problems: list[Problem]) -> Candidate | None:
-    if not query.roles.reads(query.value):
-        return Candidate(None, "mul", query.value, ())
-    if REDUCERS[query.reducer].best:
-        chosen = choice(query, problems)
-        return None if chosen is None else Candidate(chosen.f, "apply", chosen.psi, (), chosen.casts)
+def describe(query: Query, symbols: Symbols, repair: Repair) -> str:
+    """The steps as explain() shows them: h = t*exp(r - r'), or h0 = t0 + δ*(t1*-2.0 + δ*folded)."""
+    prover = Prover(query, symbols, repair)
+    if not repair.means:
+        (alone,) = repair.slots
+        return f"h = {pretty(_T if alone.step is None else prover.step(alone.step, [_T], 0, 1, _T))}"
+    t = [Var(f"t{k}", "float32") for k in range(len(repair.slots))]
+    steps = ((k, prover.step(e, t, 0, 1, Var("folded", "float32"))) for k, _, e in prover.steps)
+    return ", ".join(f"h{k} = {print_expr(e).replace(' * ', '*')}" for k, e in steps)
+
+
+def _assumptions(query: Query, repair: Repair) -> tuple[str, ...]:
+    """Return the assumptions of the kernel that nothing proves."""
+    if not repair.deferred or repair.means:
+        return ()
     if query.reducer == "prod":
-        power = exponential(query, problems)
-        if power is None or query.count is None:
-            return None
-        return Candidate(power.f(query.count), "apply", power.body, (), power=power)
-    if query.reducer in ("max", "min"):
-        splitter = Splitter(query.roles)
-        shifted = split_sum(query.value, splitter)
-        if shifted is not None and shifted[0] is not None:
-            return Candidate(cast(shifted[0], query.dtype), "add", shifted[1], (), tuple(splitter.casts))
-    order: list[Problem] = []
-    splitter = Splitter(query.roles)
-    split = splitter.split(query.value)
-    if query.reducer in ("max", "min") and (split.rolls or splitter.problems):
-        # What only orders its elements can wait as a whole: better than a repair in every iteration.
-        rising = masked(query, order)
-        if rising is not None:
-            return Candidate(rising.f, "apply", rising.psi, (), rising.casts)
-    problems += splitter.problems
-    problems += _directions(query.roles, split.rolls)
-    if query.reducer in ("max", "min"):
-        problems += _ordered(query, split.phis, split.psi, split.rolls)
-    if split.phis and query.dtype == "float16":
-        reason = "a float16 accumulator may overflow without the factor that is applied at the end"
-        problems.append(Problem("defer", query.value, reason, "accumulate in float32"))
-    deferred = product(split.phis, query.dtype) if split.phis else None
-    if deferred is not None and query.reducer == "sum" and scale_degree(deferred, query.roles) > 1:
-        reason = f"without the scale `{print_expr(deferred)}` the sum overflows where the expression does not"
-        problems.append(Problem("defer", query.value, reason, "leave it in a kernel of its own"))
-    if problems:
-        problems += order
-        return None
-    once = tuple(dict.fromkeys(splitter.casts))
-    return Candidate(deferred, "mul", split.psi, split.rolls, once, tuple(dict.fromkeys(splitter.ranges)))
-
-
-def _assumptions(query: Query, found: Candidate) -> tuple[str, ...]:
-    """What the kernel takes for granted and nothing proves."""
-    if found.power is not None:
         return ("the product is exp of a sum of logarithms: its relative error is the absolute error of that sum",)
-    if REDUCERS[query.reducer].best and found.deferred is not None:
+    if REDUCERS[query.reducer].best:
         text = (
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
         )
         return (text + "first, and the kernel the one that comes first before rounding",)
-    if found.deferred_op in ("add", "apply") and _regrouped(query, found.body):
-        return (f"{print_expr(found.body)}, which the expression does not compute, is not rounded more than that is",)
-    if found.deferred is None or found.deferred_op != "mul" or not scale_degree(found.deferred, query.roles):
+    alone = repair.slots[0]
+    if (alone.start is None and scale_of(repair.finish) is not None) or not _regrouped(query, alone.value):
         return ()
-    text = f"what is folded without the scale {print_expr(found.deferred)} stays in the range of {query.dtype}"
-    return (text,)
+    return (f"{print_expr(alone.value)}, which the expression does not compute, is not rounded more than that is",)
 
 
 def _regrouped(query: Query, body: Expr) -> bool:
-    """Whether what is folded gathers values that the expression never adds or multiplies as they are."""
+    """Return True if the folded value combines values that the expression never adds or multiplies as they are."""
     inner = body.then if isinstance(body, Select) else body
     inner = inner.args[0] if isinstance(inner, Op) and inner.name == "neg" else inner
     gathered = [name for _, name in symbols_of(query.value, query.roles).names if name.startswith("c")]
     return len(gathered) > 1 and inner not in walk(query.value)
-
-
-def _directions(roles: Roles, rolls: tuple[Term, ...]) -> list[Problem]:
-    """A rolled exp must never exceed 1: its exponent moves down as r moves the one way that r can."""
-    problems = []
-    for term in rolls:
-        pred = roles.predecessor(term.load)
-        assert pred is not None
-        have, want = coefficient(term, roles), SHRINKS[pred.reducer]
-        if have == want:
-            continue
-        name = f"{pred.load.buffer} ({pred.reducer})"
-        if have is None:
-            scale = " and ".join(print_expr(by) for _, by in term.scale)
-            reason = f"the sign of {scale} is unknown, so that exp of it times {name} may overflow on the way"
-            problems.append(Problem("separate", pred.load, reason, "a constant scale, or one that is positive by form"))
-        else:
-            reason = f"exp of it grows as {name} is repaired: it may overflow at an intermediate value"
-            problems.append(Problem("separate", pred.load, reason))
-    return problems
-
-
-def _ordered(query: Query, phis: tuple[Expr, ...], psi: Expr, rolls: tuple[Term, ...]) -> list[Problem]:
-    """max and min pass a factor ≥ 0 only; a rolled one is 0 at the start, where ψ must absorb it."""
-    problems = []
-    for phi in phis:
-        if not not_negative(phi, query.roles):
-            reason = f"{query.reducer} passes a factor that is >= 0 only, and the sign of r is unknown"
-            problems.append(Problem("defer", phi, reason, "abs or exp of it, if that is what is meant"))
-    safe = ("+", "0+", "0") if query.reducer == "max" else ("-", "0-", "0")
-    if rolls and sign(psi, query.roles) not in safe:
-        reason = f"the first repair turns the identity of {query.reducer} into 0, which the sign of g does not absorb"
-        problems.append(Problem("separate", psi, reason))
-    return problems
 
 
 # --- refusing ----------------------------------------------------------------------------------
@@ -314,11 +182,11 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
 
 
 def _no_inverse(query: Query) -> str | None:
-    """What Theorem 4.3 would give, where that is no repair."""
-    found = inverse(query)
-    if found is None or found.commute is not None:
+    """Describe the h of Theorem 4.3 that is no repair; None if there is none, or if it commutes."""
+    by_theorem = inverse(query)
+    if by_theorem is None or by_theorem.commute is not None:
         return None
-    return f"inverse: `{found.h}`: not shown to commute with {query.reducer}"
+    return f"inverse: `{by_theorem.h}`: not shown to commute with {query.reducer}"
 
 
 def _reads_line(query: Query, reads: list[Predecessor]) -> str:

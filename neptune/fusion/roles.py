@@ -7,10 +7,14 @@ fused loop, g = exp(c - r) with r = m[i] and c = s[i, j].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from neptune.ir.expr import Expr, Load, Var, variables, walk
+from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, loads, variables, walk
+from neptune.ir.ranges import RangePredicate
+
+ORDERED = ("max", "min")
+"""The reducers of single values that only order what they fold."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Predecessor:
 
 @dataclass(frozen=True)
 class Roles:
-    """Who is r and which loop variables make an expression a c; everything else is a p."""
+    """The predecessors, which are r, and the loop variables that make an expression a c; everything else is a p."""
 
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
@@ -56,12 +60,12 @@ class Roles:
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked of `solve`: may `stage` be fused into the loop of its predecessors, and how?
+    """A question to `solve`: may `stage` be fused into the loop of its predecessors, and how?
 
     `reducer` is the target's ⊕, `dtype` its accumulator's dtype, `value` its contribution g with the map
     stages between inlined, `varying` the names of the target's reduction loop variables, `count` how many
-    elements it folds (None where that is known inside the loop only), `vector` whether the asker can take a repair
-    of several accumulators at once.
+    elements it folds (None where that is known inside the loop only), `fixed` whether its accumulators must stay
+    about the means that they are about, since something else moves them.
     """
 
     stage: str
@@ -71,7 +75,7 @@ class Query:
     predecessors: tuple[Predecessor, ...]
     varying: frozenset[str]
     count: Expr | None = None
-    vector: bool = False
+    fixed: bool = False
 
     @property
     def roles(self) -> Roles:
@@ -80,7 +84,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why part of an expression is neither deferred nor rolled: `strategy` failed on `part`."""
+    """The reason why part of an expression is neither deferred nor rolled: `strategy` failed on `part`."""
 
     strategy: str
     part: Expr
@@ -123,10 +127,10 @@ class ObligationRecord:
 
 
 @dataclass(frozen=True)
-class Shift:
-    """What is subtracted from what varies, a mean: ρ.
+class Mean:
+    """A mean that is subtracted from what varies, and that changes in the loop: ρ.
 
-    `load` stands for it in `Moments`; `value` is what it is at the end, `running` on the way, over the values
+    `load` stands for it in a `Repair`; `value` is what it is at the end, `running` on the way, over the values
     that the predecessors then have, `COUNT` and `load`, which is ρ before this step.  `helpers` are sums that it
     reads besides, with what they fold.
     """
@@ -138,45 +142,22 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One accumulator, T = Σ `value`; `repaired` is T with another ρ, or None where it reads none.
+class Slot:
+    """One accumulator T of a repair.
 
-    `repaired` is over `moment(k)`, the accumulators, `step(k)`, ρ' - ρ, and `FOLDED`. `counted`: the value is
-    the same for every element, so that T is a multiple of their number and needs no accumulator.
+    `fold` is its reducer and `value` what an element adds (the first part of it, of a choice of pairs), which reads
+    means by their `load`; `start`, in the accumulator's dtype, is what it holds before anything is folded, None where
+    that is what the target itself starts from.  `step` is what T becomes when r and the means change, over the
+    accumulators (`slot`), `previous(load)` as r and `load` as r', `change` of the means and `FOLDED`; None: it stays.
+
+        l[i] += exp(s[i, j] - m[i])   →   Slot("sum", exp(s[i, j] - m[i]), "float32", step=T·exp(m_prev[i] - m[i]))
     """
 
+    fold: str
     value: Expr
-    repaired: Expr | None
-    counted: bool = False
-
-
-@dataclass(frozen=True)
-class Rest:
-    """Accumulator `part` is 0 at the end if the mean `shift` is exact: it is off by part / `divisor`."""
-
-    shift: int
-    part: int
-    divisor: Expr
-
-
-@dataclass(frozen=True)
-class Moments:
-    """A vector of accumulators about running means, which are repaired together.
-
-    `total` is what comes of them; before that `rests` move them once more, by what rounding left the means off,
-    and the first of them is at `least` 0 where its value never is negative.
-    """
-
-    shifts: tuple[Shift, ...]
-    parts: tuple[Moment, ...]
-    total: Expr
-    rests: tuple[Rest, ...] = ()
-    least: bool = False
-
-    def multiplied(self) -> list[Expr]:
-        """What is folded into the accumulators that others are repaired with."""
-        read = frozenset[str]().union(*(variables(m.repaired) for m in self.parts if m.repaired is not None))
-        return [m.value for k, m in enumerate(self.parts) if moment(k, m.value.dtype).name in read and k > 0]
+    dtype: str
+    start: Const | None = None
+    step: Expr | None = None
 
 
 COUNT = Var("%count")
@@ -187,54 +168,97 @@ ALL = Var("%all")
 """How many elements there are."""
 
 
-def moment(k: int, dtype: str) -> Var:
-    """The accumulator of `Moments.parts[k]`."""
+def slot(k: int, dtype: str) -> Var:
+    """The accumulator of `Repair.slots[k]` (not an identifier: no program has it)."""
     return Var(f"%t{k}", dtype)
 
 
-def step(k: int, dtype: str) -> Var:
-    """ρ' - ρ of `Moments.shifts[k]`."""
+def change(k: int, dtype: str) -> Var:
+    """ρ' - ρ of `Repair.means[k]`."""
     return Var(f"%d{k}", dtype)
 
 
 @dataclass(frozen=True)
-class Repair:
-    """A solved and proved repair of one accumulator (Definition 4.1), or of a vector of them.
+class Evidence:
+    """The proofs and assumptions of a repair, for the reader.
 
-    `kind` is "none" (nothing is rolled), "moments", of which `moments` says all, or "rescale", where
-    h(t, r, r') = t * `factor` is applied to the accumulator before each fold; `factor` reads `previous(load)` as r
-    and `load` as r'.  `body` is what is folded instead of g.  `deferred` (or None) is applied once after the loop:
-    X = acc * deferred or acc + deferred by `deferred_op`, "mul" or "add", and by "apply" X = f(acc), f = `deferred`
-    being an expression over `monotone.HOLE`; `fold` is then the reducer of what is folded, if not the target's own ⊕.
-    `g` and `h` are text over `symbols`; `casts` names
-    the float casts that the proof passed through and the code keeps; `assumptions` say what is not proved.
+    `g` and `h` are text over `symbols`; `casts` name the float casts that the proof passed through and the code keeps;
+    `assumptions` say what is not proved, and `ranges` within which values of the inputs the rest is.
     """
 
-    stage: str
-    kind: str
-    deferred: Expr | None
-    deferred_op: str
-    body: Expr
-    factor: Expr | None
-    g: str
-    h: str
-    symbols: tuple[tuple[str, str], ...]
-    obligations: tuple[ObligationRecord, ...] = field(default=())
-    casts: tuple[str, ...] = field(default=())
-    assumptions: tuple[str, ...] = field(default=())
-    fold: str | None = None
-    moments: Moments | None = None
+    g: str = ""
+    h: str = ""
+    symbols: tuple[tuple[str, str], ...] = ()
+    obligations: tuple[ObligationRecord, ...] = ()
+    casts: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    ranges: tuple[RangePredicate, ...] = ()
+
+    def proved(self, *more: ObligationRecord) -> Evidence:
+        """The same with further obligations that are met."""
+        return replace(self, obligations=(*self.obligations, *more))
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A map on a vector of accumulators that follows r (Definition 4.1, for several accumulators at once).
+
+    In every iteration, before anything is folded, `slots` make their steps; behind the loop `finish`, over the
+    accumulators, the final r and the means, is the result.  Accumulator 0 takes the place of the target's own.
+
+        a rescaling    T·exp(r - r')                              finish T
+        a deferral     no step                                    finish T / l, T - m, f(T)
+        a product      one slot of sum, of logarithms             finish exp(T)
+        a variance     Σ(x - ρ)², Σ(x - ρ), and a running mean    finish T0, moved by what rounding left ρ off
+        top k          one slot of pairs                          finish f(T), once for each value
+    """
+
+    slots: tuple[Slot, ...]
+    finish: Expr
+    means: tuple[Mean, ...] = ()
+    evidence: Evidence = Evidence()
 
     @property
     def rolled(self) -> bool:
-        """Whether what is folded is corrected as r changes; what is deferred alone is not."""
-        return self.factor is not None or self.moments is not None
+        """True where an accumulator is corrected as r changes; what is deferred alone is not."""
+        return any(s.step is not None for s in self.slots)
+
+    @property
+    def deferred(self) -> bool:
+        """True where something is applied behind the loop."""
+        return self.finish != slot(0, self.slots[0].dtype)
+
+    @property
+    def followed(self) -> frozenset[Load]:
+        """The reads of r whose previous value the steps read as well."""
+        read = {x for s in self.slots if s.step is not None for x in loads(s.step)}
+        return frozenset(replace(x, buffer=x.buffer[:-1]) for x in read if x.buffer.endswith("'"))
+
+
+def scale_of(e: Expr) -> Expr | None:
+    """φ where `e`, a step or a finish, is T·φ; T / x is T·(1 / x)."""
+    match e:
+        case Op("mul", (Var("%t0"), phi), _):
+            return phi
+        case Op("div", (Var("%t0"), x), _):
+            return binary("div", Const(1.0, x.dtype), x)
+        case _:
+            return None
+
+
+def times(phi: Expr, dtype: str) -> Expr:
+    """The `finish` T·φ; 1 / x is applied as a division."""
+    t = slot(0, dtype)
+    inverse = isinstance(phi, Op) and phi.name == "div" and phi.args[0] == Const(1.0, phi.dtype)
+    if inverse and isinstance(phi, Op):
+        return binary("div", t, cast(phi.args[1], dtype))
+    return binary("mul", t, cast(phi, dtype))
 
 
 def previous(load: Load) -> Load:
     """The value the accumulator had before this step: r, where `load` itself is r' (paper, Algorithm 1).
 
     >>> previous(Load("m", (), "float32")).buffer
-    'm_prev'
+    "m'"
     """
-    return Load(load.buffer + "_prev", load.index, load.dtype)
+    return Load(load.buffer + "'", load.index, load.dtype)

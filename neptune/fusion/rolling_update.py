@@ -21,17 +21,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import FusionError
-from neptune.fusion.bring_in import bring_in, sweep
-from neptune.fusion.emit import emit
-from neptune.fusion.emit_moments import emit_moments
+from neptune.fusion.bring_in import sweep
 from neptune.fusion.infinite import left_finite
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
-from neptune.fusion.roles import Query, Repair
+from neptune.fusion.roles import Query, Repair, scale_of, slot
+from neptune.fusion.write import write
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, Select, loads, walk
+from neptune.ir.expr import Expr, Select, children, loads, variables, walk
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Owe, Store
+from neptune.ir.program import Owe
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Decision, Loop, State
 
@@ -39,14 +38,9 @@ from neptune.schedule.state import Decision, Loop, State
 def rolling_update(state: State, target: str, ref: Loop) -> State:
     """Fuse `target` under `ref` with a proved repair; raises FusionError with its reason otherwise."""
     state.path(target)
-    p = plan(state, target, ref)
+    p = _stated(state, plan(state, target, ref))
     finite = finite_inputs(state, p.query, p.repair)
-    if p.repair.moments is not None:
-        state = emit_moments(state, p, p.repair.moments)
-    else:
-        state, value = bring_in(state, p)
-        state = emit(state, p, value)
-    state = settle(sweep(state, p))
+    state = settle(sweep(write(state, p), p))
     left = [o for o in state.program.owes if o.stage == target]
     if left:
         raise FusionError(
@@ -68,36 +62,38 @@ def settle(state: State) -> State:
 
 
 def _met(state: State, o: Owe, owes: tuple[Owe, ...]) -> bool:
-    action = state.definitions[o.stage].action
-    if not isinstance(action, Store) or state.is_output(action.buffer):
+    if o.stage in state.reductions or state.is_output(buffer := state.map(o.stage).action.buffer):
         return False
     # Loops of different nests may share a name: what counts is this very loop.
     loop = next((f for f in state.loops(o.stage) if f.var == o.loop), None)
-    readers = state.readers(action.buffer)
+    readers = state.readers(buffer)
     open_ones = {x.stage for x in owes if x.on == o.on and x.loop == o.loop}
     inside = all(any(f is loop for f in state.loops(r)) for r in readers)
     return bool(readers) and loop is not None and inside and not open_ones.intersection(readers)
 
 
 def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]:
-    """The inputs that steps of a mean are made of, or multiplied by: infinite, they would make NaN of what is inf.
+    """Return the inputs that the kernel takes to be finite.
 
-    And those that the r of a choice is made of: where it is infinite, elements are equal that differ without it. And
-    under a mask those of an r that is rolled: exp(r - r') of two infinities makes NaN of a fold that is left at 0.
+    1. The inputs of a running mean, and those that its steps multiply, since inf - inf is NaN.
+    2. For argmax and top-k the inputs of r, since an infinite r makes all elements equal.
+    3. Under a mask the inputs of a rolled r, since exp(r - r') of two infinities is NaN.
     """
-    if repair.moments is None:
-        choice = repair.deferred is not None and bool(REDUCERS[query.reducer].best)
+    if not repair.means:
+        choice = repair.deferred and bool(REDUCERS[query.reducer].best)
         masked = any(isinstance(x, Select) for x in walk(query.value))
-        waiting, rolled = repair.deferred if choice else None, repair.factor if masked else None
+        waiting, rolled = repair.finish if choice else None, repair.slots[0].step if masked else None
         return tuple(sorted(_inputs(state, _infinite(query, waiting) | _infinite(query, rolled))))
-    means = {pre.load.buffer for pre in query.predecessors}
-    shifted = {x.buffer for s in repair.moments.shifts for x in loads(s.value) if x.buffer in means}
-    multiplied = _inputs(state, {x.buffer for e in repair.moments.multiplied() for x in loads(e)})
-    return tuple(sorted(multiplied | _inputs(state, shifted)))
+    sums = {pre.load.buffer for pre in query.predecessors}
+    averaged = {x.buffer for m in repair.means for x in loads(m.value) if x.buffer in sums}
+    read = frozenset[str]().union(*(variables(s.step) for s in repair.slots if s.step is not None))
+    # What is folded into the accumulators that the steps of others multiply.
+    further = (s.value for k, s in enumerate(repair.slots) if k > 0 and slot(k, s.dtype).name in read)
+    return tuple(sorted(_inputs(state, averaged | {x.buffer for e in further for x in loads(e)})))
 
 
 def _infinite(query: Query, f: Expr | None) -> set[str]:
-    """What f reads that infinite inputs may make infinite."""
+    """Return the buffers f reads that infinite inputs may make infinite."""
     read = set() if f is None else {x.buffer for x in loads(f)}
     rs = (pre for pre in query.predecessors if pre.load.buffer in read)
     return {pre.load.buffer for pre in rs if not left_finite(pre, query.roles.buffers)}
@@ -115,26 +111,42 @@ def _inputs(state: State, buffers: set[str]) -> set[str]:
     return seen & floats
 
 
+def _stated(state: State, p: Plan) -> Plan:
+    """The plan without the bounds on a part of an axis, and on all parts: split_k has stated them for the whole."""
+    is_part = p.target in state.made("part") or bool(state.made("part", p.target))
+    return replace(p, repair=replace(p.repair, evidence=replace(p.repair.evidence, ranges=()))) if is_part else p
+
+
 def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     r = p.repair
-    verdict = "rolled" if r.rolled else "deferred" if r.deferred is not None else "fused"
+    verdict = "rolled" if r.rolled else "deferred" if r.deferred else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    return Decision("rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite)
+    return Decision(
+        "rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite, r.evidence.ranges
+    )
 
 
 def details(r: Repair, finite: tuple[str, ...] = ()) -> tuple[str, ...]:
     """g, h, what waits, every proof, and what is assumed (inputs `finite` to be finite), for explain()."""
-    lines = [r.g, r.h, *(f"{a} = {b}" for a, b in r.symbols)]
-    if r.deferred is not None:
-        what = (
-            f"f(t) = {print_expr(shown(r.deferred))}"
-            if r.deferred_op == "apply"
-            else f"{r.deferred_op} {print_expr(r.deferred)}"
-        )
-        lines.append(f"deferred: {what}, applied once behind the loop")
-    lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in r.obligations]
-    lines += [f"cast kept: {c}" for c in r.casts]
-    assumed = [*r.assumptions, *([f"{', '.join(finite)}: finite numbers"] if finite else [])]
+    e = r.evidence
+    lines = [e.g, e.h, *(f"{a} = {b}" for a, b in e.symbols)]
+    if r.deferred and not r.means:
+        lines.append(f"deferred: {_waits(r)}, applied once behind the loop")
+    lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in e.obligations]
+    lines += [f"cast kept: {c}" for c in e.casts]
+    assumed = [
+        *e.assumptions,
+        *(p.text for p in e.ranges),
+        *([f"{', '.join(finite)}: finite numbers"] if finite else []),
+    ]
     lines += [f"assumed, not proved: {a}" for a in assumed]
     return tuple(lines)
+
+
+def _waits(r: Repair) -> str:
+    """Return in words what is applied after the loop: a factor, a shift or a function."""
+    phi = scale_of(r.finish)
+    if r.slots[0].start is not None:
+        return f"f(t) = {print_expr(shown(r.finish))}"
+    return f"add {print_expr(children(r.finish)[1])}" if phi is None else f"mul {print_expr(phi)}"

@@ -70,6 +70,12 @@ def replay(program: Program, trace: Sequence[Step]) -> Schedule:
     of another program), its error with the number of the step.
     """
     sch = Schedule(program)
+    perform(sch, trace)
+    return sch
+
+
+def perform(sch: Schedule, trace: Sequence[Step]) -> None:
+    """`replay` on a schedule."""
     if not isinstance(trace, list | tuple) or not all(isinstance(s, Step) for s in trace):
         raise RecordError(f"replay({trace!r:.40})", "this is no trace", legal=("sch.trace", "trace_from_json(text)"))
     for k, step in enumerate(trace, 1):
@@ -81,7 +87,6 @@ def replay(program: Program, trace: Sequence[Step]) -> Schedule:
         except NeptuneError as error:
             asked = f"{at}: {error.asked}"
             raise type(error)(asked, error.wrong, where=error.where, legal=error.legal, hint=error.hint) from None
-    return sch
 
 
 PRIMITIVES = tuple(name for name in dir(Schedule) if is_primitive(getattr(Schedule, name)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neptune.fusion.prove import sign
-from neptune.fusion.roles import ALL, COUNT, Problem, Roles, Shift
+from neptune.fusion.roles import ALL, COUNT, Mean, Problem, Roles
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
     Cast,
@@ -35,7 +35,7 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr
 
 
-def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...], list[Problem]]:
+def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Mean, ...], list[Problem]]:
     """The ρ of an expression, in order of appearance, and why what is subtracted elsewhere is none."""
     found: list[Expr] = []
     problems: list[Problem] = []
@@ -45,7 +45,7 @@ def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...],
             problems.append(Problem("moments", part, "it is no mean, that is no sum over a count or another sum"))
         else:
             found += means
-    shifts: list[Shift] = []
+    shifts: list[Mean] = []
     for k, value in enumerate(dict.fromkeys(found)):
         shift = _shift(k, value, roles, extent, has_select(e))
         if isinstance(shift, Problem):
@@ -56,7 +56,7 @@ def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Shift, ...],
 
 
 def _subtracted(e: Expr, roles: Roles) -> Iterator[Expr]:
-    """What depends on r alone and is added to, or subtracted from, what varies."""
+    """Yield the terms that depend on r alone and are added to, or subtracted from, terms that vary."""
     if not roles.reads(e):
         return
     if isinstance(e, Op) and e.name in ("add", "sub") and roles.varies(e):
@@ -122,8 +122,8 @@ def _means(e: Expr, roles: Roles) -> list[Expr] | None:
 
 
 def degree(e: Expr, roles: Roles) -> int | None:
-    """How often `e` grows if every sum in it grows, 1 for a multiple of a sum, 0 for a quotient; None for what is
-    no quotient of sums.
+    """Return the degree of `e` in its sums: 1 for a multiple of a sum, 0 for a quotient; None if it is no
+    quotient of sums.
 
     Of what reads no r it is 0.
     """
@@ -156,13 +156,13 @@ def _without_eps(e: Expr, roles: Roles) -> Expr:
 
 
 def _divisors(e: Expr, roles: Roles) -> list[Expr]:
-    """What `e` divides by that still changes."""
+    """Return the divisors in `e` that still change."""
     found = (x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div" and roles.reads(x.args[1]))
     return list(dict.fromkeys(found))
 
 
-def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Shift | Problem:
-    """How a mean is followed, or why it is not: nothing says how much of it there is, or keeps it from 0 / 0."""
+def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Mean | Problem:
+    """Return how a mean is followed, or why it is not: its divisor is unknown, or nothing keeps it from 0 / 0."""
     load = Load(f"%shift{k}", (), value.dtype)
     running: Expr | None = value
     if degree(value, roles) == 1:
@@ -172,10 +172,10 @@ def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Shi
         return Problem("moments", value, reason, "where elements are masked, divide by the sum of the mask")
     divisors = _divisors(value, roles)
     if not divisors:
-        return Shift(load, value, running)
+        return Mean(load, value, running)
     if all(sign(x, roles) is not None for x in divisors):
         # Before any weight there is no mean: the shift stays.
-        return Shift(load, value, _where_defined(running, divisors, load))
+        return Mean(load, value, _where_defined(running, divisors, load))
     (by, *more) = divisors
     pred = roles.predecessor(by)
     unknown = Problem(
@@ -200,7 +200,7 @@ def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Shi
     on_the_way = _where_defined(means, [table[by]], load)
     # What is masked throughout has no mean, and does not look at it.
     last = _where_defined(value, divisors, load) if masked else value
-    return Shift(load, value, select(binary("lt", COUNT, ALL), on_the_way, last), tuple(helpers))
+    return Mean(load, value, select(binary("lt", COUNT, ALL), on_the_way, last), tuple(helpers))
 
 
 def has_select(e: Expr) -> bool:

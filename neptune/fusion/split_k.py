@@ -17,7 +17,7 @@ updates as the unsplit one would be, over the same tiles with the same masks, an
 The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
 h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
 folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
-Sums about a mean keep a vector per part (`neptune.fusion.parts_moments`).
+Sums about a mean keep a vector per part, about the mean of that part (see `neptune.fusion.parts`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from dataclasses import replace
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.frontier import Frontier
 from neptune.fusion.infinite import starts_infinite, unclamped
-from neptune.fusion.parts import PART_OF, Rewriter, Split, depends, start_of_part
-from neptune.fusion.parts_moments import unsuited
+from neptune.fusion.parts import Rewriter, Split, depends, start_of_part
 from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
@@ -38,18 +37,20 @@ from neptune.ir.expr import (
     Const,
     Expr,
     Load,
+    Select,
     Var,
     binary,
     ceildiv,
     loads,
     substitute,
     variables,
+    walk,
 )
 from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Scalar, Store, Update, writes
-from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import Axes
+from neptune.schedule.definition import ReductionDef
 from neptune.schedule.inline import inline_loads, inliner
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use
 
@@ -70,7 +71,7 @@ def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[Stat
         plans[name] = _plan(state, s, name, reductions, plans)
     fresh = Rewriter(state, s, plans).state()
     notes = [_decision(s, plans[n], finite_inputs(state, plans[n].query, plans[n].repair)) for n in reductions]
-    local = fresh.copies[PART_OF, ref.stage]
+    (local,) = fresh.made("part", ref.stage)
     return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
 
 
@@ -81,8 +82,8 @@ def _check_untouched(state: State, request: str) -> None:
     """Definitions are rewritten: nothing may have been scheduled by the old ones."""
     for name, d in state.definitions.items():
         loops = state.loops(name)
-        same = tuple((f.var, f.hi) for f in loops) == d.axes and all(f.kind == "serial" for f in loops)
-        if not same or state.program.owes:
+        same = [(f.var, f.hi) for f in loops] == list(d.extents.items())
+        if not same or any(f.kind != "serial" for f in loops) or state.program.owes:
             raise ScheduleError(request, f"`{name}` has been scheduled already", hint="split_k before anything else")
 
 
@@ -98,7 +99,7 @@ def _declared(state: State, s: Split, step: Expr) -> State:
     """The state with the number of parts as a scalar, where each call chooses that: no more than there are steps."""
     if not isinstance(s.parts, Var):
         return state
-    axes = {a for d in state.definitions.values() for a in d.extents}
+    axes = {a for d in state.definitions.values() for a in d.names}
     if not fits(s.parts.name) or s.parts.name in names_in_use(state.program) | axes:
         raise ScheduleError(s.request, f"`{s.parts.name}` is taken, is no plain identifier, or generated code uses it")
     scalar = Scalar(s.parts.name, lo=1, upto=ceildiv(s.extent, step))
@@ -112,7 +113,7 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
         raise ScheduleError(request, f"`{ref.stage}` does not reduce over `{ref.var}`", legal=list(d.reduced))
     axis = _axis(state, ref, request)
     extent = d.extents[ref.var]
-    if variables(extent) & set(d.extents):
+    if variables(extent) & set(d.names):
         wrong = f"the length of `{ref.var}`, {print_expr(extent)}, is another one in each row"
         hint = "an axis as long as a size, with select(j < length, …, the identity) in what is folded"
         raise FusionError(request, wrong, hint=hint)
@@ -120,7 +121,7 @@ def _split(state: State, ref: Loop, parts: Expr, step: Expr, request: str) -> Sp
     for name in axis:
         _check_stage(state, name, axis, request)
     length = binary("mul", ceildiv(ceildiv(extent, step), parts), step)
-    taken = names_in_use(state.program) | {a for x in state.definitions.values() for a in x.extents}
+    taken = names_in_use(state.program) | {a for x in state.definitions.values() for a in x.names}
     return Split(request, axis, Var(fresh_name(taken, "part")), parts, length, extent)
 
 
@@ -130,7 +131,7 @@ def _axis(state: State, ref: Loop, request: str) -> dict[str, str]:
 
     def found() -> dict[str, list[str]]:
         same = {
-            n: [a for a in d.extents if axes.same((n, a), (ref.stage, ref.var))] for n, d in state.definitions.items()
+            n: [a for a in d.names if axes.same((n, a), (ref.stage, ref.var))] for n, d in state.definitions.items()
         }
         return {n: a for n, a in same.items() if a}
 
@@ -157,10 +158,11 @@ def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str)
     d = state.definitions[name]
     along = axis[name]
     if d.when is not None:
-        raise FusionError(request, f"stage `{name}` is guarded", hint="say it by a select in its expression")
-    if isinstance(d.action, Update) and along in d.reduced:
-        identity = REDUCERS[d.action.reducer].identity(*(v.dtype for v in d.action.values))
-        if d.action.init != identity and (d.action.init is None or d.action.reducer == "lse"):
+        raise FusionError(
+            request, f"stage `{name}` is guarded", hint="move the condition into the value: select(cond, x, 0)"
+        )
+    if isinstance(d, ReductionDef) and along in d.reduced:
+        if d.action.init != d.identity and (d.action.init is None or d.action.reducer == "lse"):
             raise _start(request, name, d.action, "each part would start from that")
     else:
         if Var(along) not in d.action.index or sum(along in variables(i) for i in d.action.index) != 1:
@@ -188,8 +190,7 @@ def _start(request: str, name: str, action: Update, wrong: str) -> FusionError:
 def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
     """Between the reductions nothing may stand that has no local form, or that no repair reaches through."""
     for name in s.axis:
-        d = state.definitions[name]
-        if isinstance(d.action, Update) and name not in reductions and depends(state, name, reductions):
+        if name in state.reductions and name not in reductions and depends(state, name, reductions):
             wrong = f"`{name}` folds, for each element, what reads a reduction over the axis: no repair reaches through"
             raise FusionError(s.request, wrong)
         for x in state.definitions[name].reads():
@@ -203,12 +204,11 @@ def _check_rows(state: State, s: Split, reductions: list[str]) -> None:
 
 
 def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mapping[str, Plan]) -> Plan:
-    """What the global fold applies, as solved and proved for a rolling update over the axis."""
-    d = state.definitions[name]
-    assert isinstance(d.action, Update)
+    """Return the plan of the global fold, as solved and proved for a rolling update over the axis."""
+    d = state.reduction(name)
     stores: dict[str, Store] = {}
     for other in s.axis:
-        if isinstance(state.definitions[other].action, Store) and depends(state, other, reductions):
+        if other in state.maps and depends(state, other, reductions):
             stores |= inliner(other, state.definitions[other])
     g, *others = (inline_loads(v, stores) for v in d.action.values)
     makers = {b: n for n in reductions for b in writes(state.definitions[n].action)}
@@ -219,16 +219,14 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     roles = (_predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.rolled) for x, n in early.items())
     found = tuple(as_clamped(r, clamped, g) for r in roles)
     dtype = state.program.globals[d.action.buffers[0]].dtype
-    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d), vector=True)
+    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
     for x in (x for e in others for x in loads(e) if x.buffer in makers):
         raise FusionError(
             s.request, f"the index that `{name}` folds reads `{x.buffer}`, which each part has another of"
         )
     repair = defined_when_empty(state, query, solve(query), d, s.request)
-    if REDUCERS[d.action.reducer].best and repair.deferred is not None:
-        identity = REDUCERS[d.action.reducer].identity(*(v.dtype for v in d.action.values))
-        if d.action.init != identity:
-            raise _start(s.request, name, d.action, "what is applied behind the parts would change it")
+    if d.places and repair.deferred and d.action.init != d.identity:
+        raise _start(s.request, name, d.action, "what is applied behind the parts would change it")
     waiting = {b: n for b, n in makers.items() if n in known and _waits(known[n].repair)}
     _check_local(s, name, repair, waiting)
     read = {b: r for b, r in leads.items() if b in clamped}
@@ -240,25 +238,22 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
 
 
 def _part_start(state: State, name: str) -> Expr:
-    action = state.definitions[name].action
-    assert isinstance(action, Update)
+    action = state.reduction(name).action
     return start_of_part(action, [v.dtype for v in action.values])[0]
 
 
 def _waits(r: Repair) -> bool:
-    """Whether the result is not there before all parts are."""
-    return r.deferred is not None or r.moments is not None
+    """Return True if the result is complete only after all parts."""
+    return r.deferred or bool(r.means)
 
 
 def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -> None:
-    """What a part reads of another reduction is there when the part is done: nothing of it waits for the whole."""
-    read = [repair.body] if repair.factor is None else [repair.body, repair.factor]
-    if repair.moments is not None:
-        mean = unsuited(repair.moments)
-        if mean is not None:
-            wrong = f"`{name}` is about {print_expr(mean)}, and what that is divided by may be 0 in a part"
+    """Check that the results a part reads of other reductions are complete with the part: none waits for the whole."""
+    for m in repair.means:
+        if m.helpers or any(isinstance(x, Select) for x in walk(m.running)):
+            wrong = f"`{name}` is about {print_expr(m.value)}, and what that is divided by may be 0 in a part"
             raise FusionError(s.request, wrong, hint="leave the axis whole")
-        read = [*(m.value for m in repair.moments.parts), *(x.value for x in repair.moments.shifts)]
+    read = [e for t in repair.slots for e in (t.value, t.step) if e is not None] + [m.value for m in repair.means]
     for x in (x for e in read for x in loads(e) if x.buffer in late):
         raise FusionError(
             s.request, f"`{name}` needs `{late[x.buffer]}` of each part, part of which is deferred to the whole"
@@ -268,11 +263,10 @@ def _check_local(s: Split, name: str, repair: Repair, late: Mapping[str, str]) -
 def _predecessor(
     state: State, s: Split, name: str, load: Load, axis: str, stores: Mapping[str, Store], repaired: bool
 ) -> Predecessor:
-    d = state.definitions[name]
-    assert isinstance(d.action, Update)
+    d = state.reduction(name)
     env: dict[str, Expr] = {v.name: i for v, i in zip(d.action.index, load.index, strict=True) if isinstance(v, Var)}
     env[s.axis[name]] = Var(axis)
-    known = set(d.extents) <= set(env)
+    known = set(d.names) <= set(env)
     value = inline_loads(substitute(d.action.values[0], env), dict(stores)) if known else None
     return part_read(d.action, load, value, repaired)
 
@@ -280,4 +274,4 @@ def _predecessor(
 def _decision(s: Split, p: Plan, finite: tuple[str, ...]) -> Decision:
     verdict = "repaired on the right" if p.repair.rolled else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
-    return Decision("split_k", p.target, verdict, what, details(p.repair, finite), finite)
+    return Decision("split_k", p.target, verdict, what, details(p.repair, finite), finite, p.repair.evidence.ranges)

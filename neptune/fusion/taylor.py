@@ -16,6 +16,7 @@ from itertools import product
 from math import comb, prod
 
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, op, select, walk
+from neptune.ir.ops import OPS
 
 Terms = list[tuple[Fraction, Expr]]
 Orders = tuple[int, ...]
@@ -94,15 +95,14 @@ def _derivative(e: Expr, by: Load) -> Terms:
     match e:
         case Load():
             return [(Fraction(1), Const(1.0, e.dtype))]
-        case Op("add", (a, b), _):
-            return [*_derivative(a, by), *_derivative(b, by)]
-        case Op("sub", (a, b), _):
-            return [*_derivative(a, by), *_negative(_derivative(b, by))]
-        case Op("neg", (a,), _):
-            return _negative(_derivative(a, by))
-        case Op("mul", (a, b), _):
-            left = [(c, _times(x, b)) for c, x in _derivative(a, by)]
-            return _collected([*left, *((c, _times(a, x)) for c, x in _derivative(b, by))])
+        case Op("add" | "sub" | "neg" | "mul" as name, args, _):
+            terms: Terms = []
+            for k, (a, partial) in enumerate(zip(args, OPS[name].partials, strict=True)):
+                slope = partial(op, *args)
+                for c, x in _derivative(a, by):
+                    whole = isinstance(slope, int)
+                    terms.append((c * slope, x) if whole else (c, _times(x, slope) if k == 0 else _times(slope, x)))
+            return _collected(terms)
         case Op("div", (a, b), _) if not any(x == by for x in walk(b)):
             return [(c, binary("div", x, b)) for c, x in _derivative(a, by)]
         case Op("pow", (a, Const(value, _)), _) if value >= 1 and float(value).is_integer():
@@ -117,10 +117,6 @@ def _derivative(e: Expr, by: Load) -> Terms:
             return [*left, *((c, select(p, zero, x)) for c, x in _derivative(b, by))]
         case _:
             raise NotPolynomial(e)
-
-
-def _negative(terms: Terms) -> Terms:
-    return [(-c, x) for c, x in terms]
 
 
 def _one(dtype: str) -> Const:

@@ -1,4 +1,4 @@
-"""What a value is known to be where a predicate is false: does everything downstream absorb it?
+"""Proofs of absorption: everything downstream absorbs the value that a false predicate leaves.
 
 A causal mask stores -inf where it is false.  max(m, -inf) = m, exp(-inf - m) = 0, l + 0 = l: such an
 element contributes nothing, and a tile of them can be skipped.  This module proves it by running a loop
@@ -8,13 +8,17 @@ body over a tiny domain of known values.  It relies on reducers starting from a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, conjuncts, loads
-from neptune.ir.program import Stage, Store, Update, values
+from neptune.ir.facts import constant_range
+from neptune.ir.ops import OPS
+from neptune.ir.program import Stage, values
+from neptune.ir.reducers import REDUCERS
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Same:
 
 
 NEG_INF, ZERO, ONE = "-inf", "0", "1"
+_NUMBERS = {NEG_INF: -inf, ZERO: 0.0, ONE: 1.0}
 Known: TypeAlias = "str | Same | None"
 _HAVE_INF = ("float16", "bfloat16", "float32", "float64")
 _WIDENING = {("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64"), ("float16", "float64")}
@@ -42,7 +47,7 @@ def conjunct_false(pred: Expr) -> IsFalse:
 
 
 def known_value(e: Expr, memory: Mapping[str, Known], is_false: IsFalse) -> Known:
-    """What is known of `e` (see the module's text)."""
+    """Return the known value of `e` (see the module's text), None if nothing is known."""
     match e:
         case Const(value, _):
             return {-inf: NEG_INF, 0: ZERO, 1: ONE}.get(value) if not isinstance(value, bool) else None
@@ -72,12 +77,13 @@ def _cast(known: Known, source: str, target: str) -> Known:
 
 
 def _operator(name: str, args: tuple[Expr, ...], known: list[Known]) -> Known:
+    numbers = [_NUMBERS[k] for k in known if isinstance(k, str)]
+    if args and len(numbers) == len(args):
+        return _number(name, numbers)
     a, b = known[0] if known else None, known[1] if len(known) > 1 else None
-    positive = [
-        (isinstance(x, Const) and 0 < x.value < inf) or (isinstance(x, Op) and x.name in ("log2e", "ln2")) for x in args
-    ]
+    scales = [0 < r.lo <= r.hi < inf for r in map(constant_range, args)]
     if name == "sub":
-        if a is not None and a == b and isinstance(a, Same):
+        if a is not None and a == b:
             return ZERO
         if b == ZERO:
             return a
@@ -85,23 +91,30 @@ def _operator(name: str, args: tuple[Expr, ...], known: list[Known]) -> Known:
     if name == "add":
         return a if b == ZERO else b if a == ZERO else None
     if name == "mul":
-        if {a, b} == {ZERO, NEG_INF}:
-            return None
         if ZERO in (a, b):
             return ZERO
         if ONE in (a, b):
             return b if a == ONE else a
-        return NEG_INF if NEG_INF in (a, b) and positive[1 if a == NEG_INF else 0] else None
+        return NEG_INF if NEG_INF in (a, b) and scales[1 if a == NEG_INF else 0] else None
     if name == "div":
-        return ZERO if a == ZERO and b != ZERO else NEG_INF if a == NEG_INF and positive[1] else None
-    if name in ("exp", "exp2"):
-        return ZERO if a == NEG_INF else ONE if a == ZERO else None
+        return ZERO if a == ZERO else NEG_INF if a == NEG_INF and scales[1] else None
     return None
+
+
+def _number(name: str, numbers: list[float]) -> Known:
+    """An operator on known numbers: exp(-inf) is 0."""
+    function = OPS[name].value
+    try:
+        value = math.nan if function is None else function(*numbers)
+    except (ValueError, OverflowError):
+        value = math.nan
+    return next((k for k, v in _NUMBERS.items() if v == value), None)
 
 
 def absorbed(reducer: str, value: Known) -> bool:
     """True if folding this value in leaves the state as it is."""
-    return (reducer, value) in {("sum", ZERO), ("max", NEG_INF), ("prod", ONE)}
+    row = REDUCERS[reducer]
+    return row.width == 1 and isinstance(value, str) and _NUMBERS[value] == row.neutral
 
 
 def unchanged(
@@ -118,22 +131,21 @@ def unchanged(
     a finite value; those of them that only grow never hold -inf.
     """
     stages = list(body)
-    updates = [s.action for s in stages if isinstance(s.action, Update)]
-    above = finite & {b for u in updates if u.reducer == "max" for b in u.buffers}
+    above = finite & {b for s in stages if s.action.reducer == "max" for b in s.action.buffers}
     memory: dict[str, Written] = {}
     for stage in stages:
-        action = stage.action
-        if isinstance(action, Store) and action.buffer in given:
-            memory[action.buffer] = Written(given[action.buffer], stage)
+        action, first = stage.action, stage.action.buffers[0]
+        if not stage.folds and first in given:
+            memory[first] = Written(given[first], stage)
             continue
         seen = {b: _seen(b, ix, stage, memory, carried, above) for b, ix in _reads(stage).items()}
         known = [known_value(v, seen, is_false) for v in values(action)]
-        if isinstance(action, Store):
-            before = _seen(action.buffer, action.index, stage, {}, carried, above)
-            if action.buffer in carried and known[0] != before:
+        if not stage.folds:
+            before = _seen(first, action.index, stage, {}, carried, above)
+            if first in carried and known[0] != before:
                 return False
-            if action.buffer not in carried:
-                memory[action.buffer] = Written(known[0], stage)
+            if first not in carried:
+                memory[first] = Written(known[0], stage)
         elif any(b in carried for b in action.buffers):
             if len(known) != 1 or not absorbed(action.reducer, known[0]):
                 return False
@@ -144,7 +156,7 @@ def unchanged(
 
 @dataclass(frozen=True)
 class Written:
-    """What the last write of a buffer put there, and the stage that did."""
+    """The known value of a buffer's last write, and the stage that wrote it."""
 
     value: Known
     by: Stage
@@ -152,10 +164,10 @@ class Written:
 
 def _reads(stage: Stage) -> dict[str, tuple[Expr, ...] | None]:
     """buffer → the one index it is read at, None where there are several."""
-    found: dict[str, tuple[Expr, ...] | None] = {}
+    indices: dict[str, tuple[Expr, ...] | None] = {}
     for x in (x for v in values(stage.action) for x in loads(v)):
-        found[x.buffer] = x.index if found.get(x.buffer, x.index) == x.index else None
-    return found
+        indices[x.buffer] = x.index if indices.get(x.buffer, x.index) == x.index else None
+    return indices
 
 
 def _seen(
@@ -166,7 +178,7 @@ def _seen(
     carried: frozenset[str],
     above: frozenset[str],
 ) -> Known:
-    """What a stage finds at `index`: known of the very element that was written under the same guards."""
+    """Return what a stage reads at `index`: known only of the very element written under the same guards."""
     if index is None:
         return None
     if buffer in carried:

@@ -145,7 +145,7 @@ def linear(p: Poly, var: str) -> tuple[Poly, Poly] | None:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known at a point: inclusive ranges of loop variables, lower bounds of sizes, facts p ≥ 0."""
+    """The facts at a point of a program: inclusive ranges of loop variables, lower bounds of sizes, facts p ≥ 0."""
 
     ranges: Mapping[str, tuple[Expr, Expr]]
     at_least: Mapping[str, int]

@@ -20,14 +20,17 @@ target is no reduction loop: the target starts afresh in each of its iterations.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Expr, conjuncts, loads, logical_and, variables
+from neptune.ir.names import fresh_name
 from neptune.ir.program import (
     Alloc,
     For,
     If,
+    Made,
     Program,
     Stage,
     Stmt,
@@ -38,6 +41,7 @@ from neptune.ir.program import (
     reduction_loops,
     seq,
     stages,
+    starts,
     sub_stmts,
     walk,
     with_stmts,
@@ -57,17 +61,18 @@ def _anchor(path: tuple[Stmt, ...], stage: Stage) -> For | None:
     return next(iter(reduction_loops(stage, for_loops(inside))), None)
 
 
-def init_nest(path: tuple[Stmt, ...], stage: Stage, before: For | None = None) -> tuple[For | None, Stmt]:
+def init_nest(
+    path: tuple[Stmt, ...], stage: Stage, taken: Set[str], before: For | None = None
+) -> tuple[For | None, Stmt]:
     """The loop before which the init of `stage` belongs (None: right before the stage), and the init.
 
-    That is its outermost reduction loop, or `before`, a loop around that one.
+    That is its outermost reduction loop, or `before`, a loop around that one. `taken`: names of other stages.
     """
     action = stage.action
-    assert isinstance(action, Update) and action.init is not None
     anchor = before or _anchor(path, stage)
     inside = path[next(k for k, s in enumerate(path) if s is anchor) :] if anchor is not None else ()
     reduced = reduction_loops(stage, for_loops(inside))
-    kept = [s for s in for_loops(inside) if s not in reduced]
+    outer = [s for s in for_loops(inside) if s not in reduced]
     gone = frozenset(f.var for f in reduced)
     # What the loop itself allocates or computes is not there yet either.
     late = frozenset(s.buffer.name for s in walk(anchor) if isinstance(s, Alloc)) if anchor is not None else frozenset()
@@ -77,7 +82,7 @@ def init_nest(path: tuple[Stmt, ...], stage: Stage, before: For | None = None) -
     def known(e: Expr) -> bool:
         return not variables(e) & gone and not any(x.buffer in late for x in loads(e))
 
-    for loop in kept:
+    for loop in outer:
         if not known(loop.lo) or not known(loop.hi):
             raise InternalError(
                 f"the init of stage {stage.name!r} cannot go before loop {anchor.var if anchor else ''!r}: "
@@ -87,17 +92,22 @@ def init_nest(path: tuple[Stmt, ...], stage: Stage, before: For | None = None) -
     guards = conjuncts(stage.when) + [c for s in inside if isinstance(s, If) for c in conjuncts(s.pred)]
     guards = [c for c in guards if known(c)]
     when = logical_and(*guards) if guards else None
-    single = len(action.buffers) == 1
     nest: Stmt = seq(
         *(
-            Stage(f"{stage.name}_init" if single else f"{stage.name}_init{k}", Store(buffer, action.index, value), when)
-            for k, (buffer, value) in enumerate(zip(action.buffers, action.init, strict=True))
+            Stage(name, Store(buffer, action.index, value), when, Made("init", stage.name))
+            for name, buffer, value in zip(_names(stage, taken), action.buffers, starts(action), strict=True)
         )
     )
-    for loop in reversed(kept):
+    for loop in reversed(outer):
         # Its facts hold inside the reduction loop; before it, where that loop may be empty, they need not.
         nest = replace(loop, body=nest, facts=())
     return anchor, nest
+
+
+def _names(stage: Stage, taken: Set[str]) -> list[str]:
+    """The names of the stages that write each part of an init: the same ones for all pieces of a loop."""
+    wishes = [f"{stage.name}_init{k}" for k in range(len(writes(stage.action)))]
+    return [fresh_name(taken, w) for w in (wishes if len(wishes) > 1 else [f"{stage.name}_init"])]
 
 
 def decompose(program: Program) -> Program:
@@ -110,12 +120,12 @@ def decompose(program: Program) -> Program:
       for j in [0, 4):
         s: y[] += 1.0
     """
-    if not any(isinstance(s.action, Update) and s.action.init is not None for s in stages(program.body)):
+    if all(s.action.init is None for s in stages(program.body)):
         return program
-    return program.with_body(_placed(program.body, ()))
+    return program.with_body(_placed(program.body, (), {s.name for s in stages(program.body)}))
 
 
-def _placed(s: Stmt, path: tuple[Stmt, ...]) -> Stmt:
+def _placed(s: Stmt, path: tuple[Stmt, ...], taken: Set[str]) -> Stmt:
     """The statement at the end of `path` with its inits explicit, those that belong right before it included.
 
     Positions are told apart by their path: one object may stand at several places of a program.
@@ -123,12 +133,12 @@ def _placed(s: Stmt, path: tuple[Stmt, ...]) -> Stmt:
     inits: list[Stmt] = []
     if isinstance(s, For | Stage):
         for around, stage in paths(s, path):
-            if isinstance(stage.action, Update) and stage.action.init is not None:
+            if stage.action.init is not None:
                 anchor = _anchor(around, stage)
                 if (s is stage and anchor is None) or (len(around) > len(path) and around[len(path)] is anchor):
-                    inits.append(init_nest(around, stage)[1])
+                    inits.append(init_nest(around, stage, taken)[1])
     if isinstance(s, Stage):
         inner: Stmt = replace(s, action=replace(s.action, init=None)) if isinstance(s.action, Update) else s
     else:
-        inner = with_stmts(s, tuple(_placed(part, (*path, s)) for part in sub_stmts(s)))
+        inner = with_stmts(s, tuple(_placed(part, (*path, s), taken) for part in sub_stmts(s)))
     return seq(*inits, inner) if inits else inner

@@ -6,6 +6,7 @@ know about one is a row here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -20,6 +21,12 @@ class DType:
     lowest: float
     highest: float
     mantissa: int = 0
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive number with a full mantissa, 2⁻¹⁴ of float16."""
+        exponents = self.bits - 1 - self.mantissa
+        return math.ldexp(1.0, 2 - 2 ** (exponents - 1))
 
 
 _F32 = 3.4028234663852886e38

@@ -1,4 +1,4 @@
-"""Scalar expressions of the loop-scalar IR (design §4).
+"""Scalar expressions of the loop-scalar IR.
 
     expr := Const(value, dtype) | Var(name, dtype) | Load(buffer, index…, dtype)
           | Op(name, expr…) | Cast(expr, dtype) | Select(pred, expr, expr)
@@ -16,70 +16,27 @@ is `eq(a, b)`).  Constructors fold integer constants only: a float expression is
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from numbers import Integral, Real
+from typing import Any, Generic, NoReturn, TypeAlias, Union
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.nodes import Dims, E, E_co, Node, Tile, joined
+from neptune.ir.nodes import children as children
+from neptune.ir.nodes import rebuild as rebuild
+from neptune.ir.nodes import rewrite as rewrite
+from neptune.ir.nodes import rewrite_parts as rewrite_parts
+from neptune.ir.nodes import walk as walk
+from neptune.ir.ops import OPS as OPS
 
 
-@dataclass(frozen=True, slots=True)
-class OpInfo:
-    """A row of the operator table: `kind` is arith, math, compare, logic, bits or constant."""
-
-    name: str
-    arity: int
-    kind: str
-    infix: str | None = None
-
-
-_ROWS = (
-    OpInfo("add", 2, "arith", "+"),
-    OpInfo("sub", 2, "arith", "-"),
-    OpInfo("mul", 2, "arith", "*"),
-    OpInfo("div", 2, "arith", "/"),
-    OpInfo("floordiv", 2, "arith", "//"),
-    OpInfo("mod", 2, "arith", "%"),
-    OpInfo("min", 2, "arith"),
-    OpInfo("max", 2, "arith"),
-    OpInfo("neg", 1, "arith"),
-    OpInfo("pow", 2, "math"),
-    OpInfo("exp", 1, "math"),
-    OpInfo("exp2", 1, "math"),
-    OpInfo("log", 1, "math"),
-    OpInfo("log2", 1, "math"),
-    OpInfo("sqrt", 1, "math"),
-    OpInfo("rsqrt", 1, "math"),
-    OpInfo("tanh", 1, "math"),
-    OpInfo("sigmoid", 1, "math"),
-    OpInfo("erf", 1, "math"),
-    OpInfo("sin", 1, "math"),
-    OpInfo("cos", 1, "math"),
-    OpInfo("floor", 1, "math"),
-    OpInfo("ceil", 1, "math"),
-    OpInfo("round", 1, "math"),
-    OpInfo("trunc", 1, "math"),
-    OpInfo("abs", 1, "math"),
-    OpInfo("lt", 2, "compare", "<"),
-    OpInfo("le", 2, "compare", "<="),
-    OpInfo("gt", 2, "compare", ">"),
-    OpInfo("ge", 2, "compare", ">="),
-    OpInfo("eq", 2, "compare", "=="),
-    OpInfo("ne", 2, "compare", "!="),
-    OpInfo("and", 2, "logic", "and"),
-    OpInfo("or", 2, "logic", "or"),
-    OpInfo("not", 1, "logic"),
-    OpInfo("bitand", 2, "bits"),
-    OpInfo("bitor", 2, "bits"),
-    OpInfo("bitxor", 2, "bits"),
-    OpInfo("shl", 2, "bits"),
-    OpInfo("shr", 2, "bits"),
-    # log2(e) and ln(2) stay symbolic so that the exact models can give them exact values.
-    OpInfo("log2e", 0, "constant"),
-    OpInfo("ln2", 0, "constant"),
-)
-OPS = {row.name: row for row in _ROWS}
+def foreign() -> Any:
+    """The module of other libraries' functions, which is made of this one."""
+    return importlib.import_module("neptune.ir.foreign")
 
 
 class _Operators:
@@ -177,13 +134,60 @@ class _Operators:
             "logical_and() and logical_or() instead of if, and, or and chained comparisons"
         )
 
+    def __pow__(self, other: ExprLike) -> Expr:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return binary("pow", other, self)
+
+    def __abs__(self) -> Expr:
+        return op("abs", self)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a Neptune expression cannot be iterated: `sum(x[i, j], axis=j)` folds over a reduce axis")
+
+    def __float__(self) -> NoReturn:
+        raise TypeError(
+            "a Neptune expression has no value while it is being built: "
+            "take functions from neptune.frontend.builder, not from math"
+        )
+
+    __int__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = __float__
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
+        return foreign().apply("numpy", ufunc.__name__ if method == "__call__" and not options else method, args)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        return foreign().apply("torch", function.__name__ if not options else f"{function.__name__} with options", args)
+
     def astype(self, dtype: str) -> Expr:
         """`Cast(self, dtype)`, or self where the dtype is already that."""
         return cast(self, dtype)
 
 
+class _Plain(_Operators):
+    """A node that only scalar expressions have."""
+
+    __slots__ = ()
+
+    @property
+    def dims(self) -> Dims:
+        """The tile axes that a value runs over: a scalar has none."""
+        return ()
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The direct subexpressions, in printing order."""
+        return ()
+
+    def with_parts(self, _parts: tuple[Any, ...]) -> Any:
+        """The node with other parts, through the folding constructors."""
+        return self
+
+
 @dataclass(frozen=True, slots=True)
-class Const(_Operators):
+class Const(_Plain):
     """A literal. Float values are Python floats (inf allowed); integers and bools are exact."""
 
     value: int | float | bool
@@ -191,7 +195,7 @@ class Const(_Operators):
 
 
 @dataclass(frozen=True, slots=True)
-class Var(_Operators):
+class Var(_Plain):
     """A loop variable, a scalar argument, a symbolic size or a tunable, by name."""
 
     name: str
@@ -199,45 +203,96 @@ class Var(_Operators):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(_Operators):
+class Load(_Plain):
     """`buffer[index…]`; the buffer is named, its declaration lives in the Program."""
 
     buffer: str
     index: tuple[Expr, ...]
     dtype: str
 
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The indices."""
+        return self.index
+
+    def with_parts(self, parts: tuple[Expr, ...]) -> Expr:
+        """A load at other indices."""
+        return Load(self.buffer, parts, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
-class Op(_Operators):
+class Op(_Operators, Generic[E_co]):
     """An operator of `OPS` on its arguments. Build one with `op` or `binary`, which derive the dtype."""
 
     name: str
-    args: tuple[Expr, ...]
+    args: tuple[E_co, ...]
     dtype: str
+
+    @property
+    def dims(self) -> Dims:
+        """The dims that those of the arguments are joined to."""
+        return joined(self.args)
+
+    @property
+    def parts(self) -> tuple[E_co, ...]:
+        """The arguments."""
+        return self.args
+
+    def with_parts(self, parts: tuple[Any, ...]) -> Any:
+        """The operator on other arguments, folded where they are integer constants."""
+        return op(self.name, *parts, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(_Operators):
+class Cast(_Operators, Generic[E_co]):
     """One rounding (or conversion) of `arg` to `dtype`."""
 
-    arg: Expr
+    arg: E_co
     dtype: str
+
+    @property
+    def dims(self) -> Dims:
+        """Those of the argument."""
+        return self.arg.dims
+
+    @property
+    def parts(self) -> tuple[E_co, ...]:
+        """The argument."""
+        return (self.arg,)
+
+    def with_parts(self, parts: tuple[Any, ...]) -> Any:
+        """The cast of another argument."""
+        return cast(parts[0], self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Select(_Operators):
+class Select(_Operators, Generic[E_co]):
     """`then` where `pred` holds, else `other`; both have one dtype."""
 
-    pred: Expr
-    then: Expr
-    other: Expr
+    pred: E_co
+    then: E_co
+    other: E_co
 
     @property
     def dtype(self) -> str:
         return self.then.dtype
 
+    @property
+    def dims(self) -> Dims:
+        """The dims that those of the condition and of both branches are joined to."""
+        return joined(self.parts)
 
-Expr: TypeAlias = Const | Var | Load | Op | Cast | Select
+    @property
+    def parts(self) -> tuple[E_co, ...]:
+        """The condition and the branches."""
+        return (self.pred, self.then, self.other)
+
+    def with_parts(self, parts: tuple[Any, ...]) -> Any:
+        """The choice between other branches."""
+        return select(*parts)
+
+
+Expr: TypeAlias = Union[Const, Var, Load, "Op[Expr]", "Cast[Expr]", "Select[Expr]"]
 ExprLike: TypeAlias = "Expr | int | float | bool | _Operators"
 
 TRUE = Const(True, "bool")
@@ -250,12 +305,15 @@ def as_expr(value: ExprLike, dtype: str | None = None) -> Expr:
         return value
     if isinstance(value, bool):
         return Const(value, "bool")
-    if isinstance(value, int):
+    # Also numpy's numbers, which say that they are such.
+    if isinstance(value, Integral):
         if dtype is not None and is_float(dtype):
             return Const(float(value), dtype)
-        return Const(value, dtype or "int32")
-    if isinstance(value, float):
-        return Const(value, dtype if dtype is not None and is_float(dtype) else "float32")
+        return Const(int(value), dtype or "int32")
+    if isinstance(value, Real):
+        return Const(float(value), dtype if dtype is not None and is_float(dtype) else "float32")
+    if isinstance(value, Tile):
+        return typing.cast("Expr", value)  # an argument of an operator of a tile expression
     raise TypeError(f"cannot use {value!r} ({type(value).__name__}) as an expression")
 
 
@@ -391,17 +449,17 @@ def invert(a: ExprLike) -> Expr:
 
 
 def is_nan(x: ExprLike) -> Expr:
-    """Where `x` is NaN: it alone differs from itself."""
+    """Return the condition that `x` is NaN, which alone differs from itself."""
     return ne(x, x)
 
 
 def is_inf(x: ExprLike) -> Expr:
-    """Where `x` is inf or -inf."""
+    """Return the condition that `x` is inf or -inf."""
     return binary("eq", op("abs", x), math.inf)
 
 
 def is_finite(x: ExprLike) -> Expr:
-    """Where `x` is neither infinite nor NaN."""
+    """Return the condition that `x` is neither infinite nor NaN."""
     return binary("lt", op("abs", x), math.inf)
 
 
@@ -443,54 +501,7 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
     return binary("max", a, b)
 
 
-# --- traversal ---------------------------------------------------------------------------------
-
-
-def children(e: Expr) -> tuple[Expr, ...]:
-    """The direct subexpressions, in printing order."""
-    match e:
-        case Load(_, index, _):
-            return index
-        case Op(_, args, _):
-            return args
-        case Cast(arg, _):
-            return (arg,)
-        case Select(p, a, b):
-            return (p, a, b)
-        case _:
-            return ()
-
-
-def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
-    """The node `e` with other children (through the folding constructors)."""
-    match e:
-        case Load(buffer, _, dtype):
-            return Load(buffer, parts, dtype)
-        case Op(name, _, dtype):
-            return op(name, *parts, dtype=dtype)
-        case Cast(_, dtype):
-            return cast(parts[0], dtype)
-        case Select():
-            return select(*parts)
-        case _:
-            return e
-
-
-def walk(e: Expr) -> Iterator[Expr]:
-    """Every node, the root first."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
-
-
-def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Top-down rewriting: where `fn` returns an expression it replaces the node (not revisited)."""
-    new = fn(e)
-    if new is not None:
-        return new
-    parts = children(e)
-    fresh = tuple(rewrite(c, fn) for c in parts)
-    return e if all(a is b for a, b in zip(parts, fresh, strict=True)) else rebuild(e, fresh)
+# --- questions ---------------------------------------------------------------------------------
 
 
 def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
@@ -510,10 +521,11 @@ def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
-def conjuncts(pred: Expr | None) -> list[Expr]:
+def conjuncts(pred: Node[E] | None) -> list[E]:
     """The parts of a conjunction; [] for None and for TRUE."""
-    if pred is None or pred == TRUE:
+    whole = typing.cast("E | None", pred)
+    if whole is None or whole == TRUE:
         return []
-    if isinstance(pred, Op) and pred.name == "and":
-        return conjuncts(pred.args[0]) + conjuncts(pred.args[1])
-    return [pred]
+    if isinstance(whole, Op) and whole.name == "and":
+        return [c for a in whole.args for c in conjuncts(a)]
+    return [whole]

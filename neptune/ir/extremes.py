@@ -39,10 +39,10 @@ class Extremes:
 
         It is never below the largest (above the smallest) value; None where the direction of a part is unknown.
         """
-        found: Poly | None = p
+        bound: Poly | None = p
         for name in names:
-            found = None if found is None else self._over(found, name, largest)
-        return found
+            bound = None if bound is None else self._over(bound, name, largest)
+        return bound
 
     def _over(self, p: Poly, name: str, largest: bool) -> Poly | None:
         """The extreme over one variable: linear terms together, every other atom by itself."""

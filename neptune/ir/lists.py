@@ -15,26 +15,26 @@ from neptune.ir.program import Program, Store, Update, stages
 from neptune.ir.reducers import REDUCERS
 
 
-def folds_list(action: Update) -> bool:
-    """Whether what is folded has the form of a list: every value a load, all of them at one place."""
+def folds_list(action: Store | Update) -> bool:
+    """Return True if the folded values have the form of a list: every value a load, all at one place."""
     places = {x.index if isinstance(x, Load) else None for x in action.values}
     return len(action.values) > 2 and len(places) == 1 and None not in places
 
 
 def check_lists(program: Program) -> Iterator[str]:
     """The updates that fold a list which no update of their reducer has made."""
-    every = tuple(stages(program.body))
-    updates = [s.action for s in every if isinstance(s.action, Update)]
-    copied = {(a.value.buffer, a.buffer) for a in (s.action for s in every)
-              if isinstance(a, Store) and isinstance(a.value, Load)}  # fmt: skip
-    for s in every:
-        action = s.action
-        if isinstance(action, Update) and REDUCERS[action.reducer].best and folds_list(action):
-            found = tuple(x.buffer for x in action.values if isinstance(x, Load))
-            if not any(u.reducer == action.reducer and _same(u.buffers, found, copied) for u in updates):
-                yield f"{', '.join(found)}, which stage {s.name} merges, are no result of {action.reducer}"
+    every = [(s, s.action) for s in stages(program.body)]
+    folds = [a for s, a in every if s.folds]
+    copied = {
+        (x.buffer, b) for s, a in every if not s.folds for b in a.buffers for x in a.values if isinstance(x, Load)
+    }
+    for s, action in every:
+        if s.folds and REDUCERS[action.reducer].best and folds_list(action):
+            parts = tuple(x.buffer for x in action.values if isinstance(x, Load))
+            if not any(u.reducer == action.reducer and _same(u.buffers, parts, copied) for u in folds):
+                yield f"{', '.join(parts)}, which stage {s.name} merges, are no result of {action.reducer}"
 
 
 def _same(made: tuple[str, ...], read: tuple[str, ...], copied: set[tuple[str, str]]) -> bool:
-    """Whether what is read are the parts that were made, in their order, or copies of them."""
+    """Return True if the parts that are read are those that were made, in their order, or copies of them."""
     return all(a == b or (a, b) in copied for a, b in zip(made, read, strict=True))

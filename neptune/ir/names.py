@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 
 from neptune.errors import ExpressionError
 from neptune.ir.program import For, Program, Stage, walk
 
 # What generated modules use themselves.
 _MODULES = ("tl", "triton", "torch", "TensorDescriptor")
-_ARGUMENTS = ("grid", "num_warps", "num_stages")
+_ARGUMENTS = ("grid", "num_warps", "num_stages", "launcher")
 _BUILTINS = ("range", "float", "int", "max", "min", "abs", "inf", "nan")
 RESERVED = frozenset((*_MODULES, *_ARGUMENTS, *_BUILTINS))
 _GENERATED = re.compile(
@@ -48,3 +49,14 @@ def check_names(program: Program) -> None:
                 ),
                 hint="rename it",
             )
+
+
+def fresh_name(taken: Iterable[str], wish: str) -> str:
+    """`wish`, or `wish_1`, `wish_2`, … if it is taken."""
+    used = set(taken)
+    if wish not in used:
+        return wish
+    k = 1
+    while f"{wish}_{k}" in used:
+        k += 1
+    return f"{wish}_{k}"

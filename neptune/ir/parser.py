@@ -22,10 +22,12 @@ from neptune.ir.dtypes import BY_SHORT, is_float, is_int
 from neptune.ir.expr import OPS, Const, Expr, Load, Var, cast, op, select
 from neptune.ir.printer import PRECEDENCE
 from neptune.ir.program import (
+    MADE,
     Alloc,
     Buffer,
     For,
     If,
+    Made,
     Owe,
     Program,
     Scalar,
@@ -36,6 +38,7 @@ from neptune.ir.program import (
     Tunable,
     Update,
     seq,
+    stages,
     walk,
 )
 from neptune.ir.reducers import BY_SYMBOL
@@ -48,7 +51,7 @@ LITERALS: dict[str, float | bool] = {"True": True, "False": False, "inf": math.i
 _TOKEN = re.compile(
     rf"(?P<number>\d+(\.\d*)?([eE][+-]?\d+)?)|(?P<name>{NAME.pattern})|(?P<symbol>//|[<>=!]=|[-+*/%<>=|&^(){{}}\[\],:@])"
 )
-_INFIX = {row.infix: row.name for row in OPS.values() if row.infix}
+INFIX = {row.infix: row.name for row in OPS.values() if row.infix}
 _T = TypeVar("_T")
 
 
@@ -93,7 +96,7 @@ def parse_expr(text: str, env: Env | Mapping[str, str]) -> Expr:
     Op(name='add', args=(Load(buffer='x', index=(Var(name='i', dtype='int32'),), dtype='float32'), Const(value=1.0, \
 dtype='float32')), dtype='float32')
     """
-    line = _Line(1, text)
+    line = Line(1, text)
     result = line.expr(env if isinstance(env, Env) else Env(env, env))
     line.end()
     return result
@@ -104,8 +107,10 @@ def parameter_names(scalars: Iterable[Scalar], tunables: Iterable[Tunable]) -> d
     return {s.name: s.dtype for s in scalars} | {t.name: "int32" for t in tunables}
 
 
-class _Line:
+class Line:
     """One line of text as tokens, with the grammar of everything that fits on a line."""
+
+    pattern = _TOKEN
 
     def __init__(self, number: int, text: str) -> None:
         self.number, self.text = number, text
@@ -117,7 +122,7 @@ class _Line:
             if text[at].isspace():
                 at += 1
                 continue
-            match = _TOKEN.match(text, at)
+            match = self.pattern.match(text, at)
             if match is None:
                 self.fail(f"unexpected character {text[at]!r}")
             self.tokens.append(match.group())
@@ -140,9 +145,9 @@ class _Line:
 
     def accept(self, token: str) -> bool:
         """Take `token` if it is next."""
-        found = self.peek() == token
-        self.at += found
-        return found
+        matches = self.peek() == token
+        self.at += matches
+        return matches
 
     def expect(self, *tokens: str) -> None:
         for token in tokens:
@@ -194,7 +199,7 @@ class _Line:
     def expr(self, env: Env, level: int = 0) -> Expr:
         """An expression whose outermost infix operator binds at least as strongly as `level`."""
         left = self.operand(env)
-        while (name := _INFIX.get(self.peek())) is not None and PRECEDENCE[name] >= level:
+        while (name := INFIX.get(self.peek())) is not None and PRECEDENCE[name] >= level:
             self.take()
             left = self.built(op, name, left, self.expr(env, PRECEDENCE[name] + 1))
         return left
@@ -318,6 +323,18 @@ class _Line:
         self.end()
         return owe
 
+    def made(self) -> tuple[str, Made]:
+        """A stage, and what it was made for."""
+        name = self.name()
+        self.expect("as")
+        kind = self.name()
+        if kind not in MADE:
+            self.fail(f"a stage is not made as {kind!r}", MADE)
+        self.expect("of")
+        made = Made(kind, self.name())
+        self.end()
+        return name, made
+
     # --- stages ---
 
     def stage(self, env: Env) -> Stage:
@@ -359,17 +376,19 @@ class _ProgramReader:
     """The lines of a program, and the grammar of what spans lines."""
 
     def __init__(self, text: str) -> None:
+        self.made: dict[str, Made] = {}
         # The first line is the program's name, which is free text.
         self.source = [(k, line.rstrip()) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
         number, first = self.source[0] if self.source else (1, "")
         if not first.startswith("program "):
-            _Line(number, "").fail("a program starts with `program <name>`")
+            Line(number, "").fail("a program starts with `program <name>`")
         self.name = first.removeprefix("program ").strip()
-        self.lines = [_Line(number, line) for number, line in self.source[1:]]
+        self.lines = [Line(number, line) for number, line in self.source[1:]]
         self.at = 0
 
     def program(self) -> Program:
-        groups: dict[str, list[_Line]] = {"in": [], "out": [], "temp": [], "scalar": [], "tunable": [], "owes": []}
+        words = ("in", "out", "temp", "scalar", "tunable", "owes", "made")
+        groups: dict[str, list[Line]] = {word: [] for word in words}
         while (line := self.next_line()).peek() != "body":
             word = line.take()
             if word not in groups:
@@ -387,15 +406,20 @@ class _ProgramReader:
         )
         buffers = {word: tuple(x.buffer(env) for x in groups[word]) for word in ("in", "out", "temp")}
         owes = tuple(x.owe() for x in groups["owes"])
+        self.made = dict(x.made() for x in groups["made"])
         env = Env(env.variables, {b.name: b.dtype for group in buffers.values() for b in group})
         body = self.inner(0, env)
         if self.at < len(self.lines):
             self.lines[self.at].fail("unexpected indentation")
+        names = {s.name for s in stages(body)}
+        for line in groups["made"]:
+            if line.tokens[1] not in names:
+                line.fail(f"no stage is called {line.tokens[1]!r}", sorted(names))
         return Program(self.name, buffers["in"], buffers["out"], buffers["temp"], scalars, tunables, body, owes)
 
-    def next_line(self) -> _Line:
+    def next_line(self) -> Line:
         if self.at == len(self.lines):
-            _Line(self.source[-1][0], self.source[-1][1]).fail("the program ends before its `body:`")
+            Line(self.source[-1][0], self.source[-1][1]).fail("the program ends before its `body:`")
         self.at += 1
         return self.lines[self.at - 1]
 
@@ -413,10 +437,11 @@ class _ProgramReader:
             stmts.append(self.statement(line, env))
         return seq(*stmts)
 
-    def statement(self, line: _Line, env: Env) -> Stmt:
+    def statement(self, line: Line, env: Env) -> Stmt:
         # `for: y[] = …` is a stage of that name: a keyword is one only where no stage text follows a colon.
         if line.peek(1) == ":" and line.peek(2):
-            return line.stage(env)
+            stage = line.stage(env)
+            return replace(stage, made=self.made.get(stage.name))
         match line.take():
             case "for":
                 return self.loop(line, env)
@@ -432,11 +457,11 @@ class _ProgramReader:
                 return self.inner(line.indent, env)
         line.fail("expected a statement", ("for", "if", "alloc", "block", "<stage>: …"))
 
-    def head_end(self, line: _Line) -> None:
+    def head_end(self, line: Line) -> None:
         line.expect(":")
         line.end()
 
-    def loop(self, line: _Line, env: Env) -> For:
+    def loop(self, line: Line, env: Env) -> For:
         var = line.name()
         line.expect("in", "[")
         lo = line.expr(env)

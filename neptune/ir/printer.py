@@ -7,6 +7,7 @@
       scalar m: i32 lo 1
       tunable BLOCK_M in {64, 128}
       owes xsum <- xmax @ j
+      made t_init as init of t
     body:
       for i in [0, m) grid.x:
         fact i < m
@@ -14,15 +15,16 @@
         for j in [0, n):
           xmax: xmax[i] max= inp[i, j] init -3.4e+38 when j < n
 
-An `alloc` line scopes over the rest of its block. Literals carry a dtype suffix unless they are i32
-integers, f32 floats or bools: `2:i64`, `0.5:f16`. `cast(f16, e)` is a Cast, `select(p, a, b)` a Select.
+A `made` line says what a stage was added for. An `alloc` line scopes over the rest of its block. Literals
+carry a dtype suffix unless they are i32 integers, f32 floats or bools: `2:i64`, `0.5:f16`. `cast(f16, e)`
+is a Cast, `select(p, a, b)` a Select.
 """
 
 from __future__ import annotations
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
-from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store
+from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, stages
 from neptune.ir.reducers import REDUCERS
 
 # Binding strength of the infix operators, loosest first; `-` and `/` families associate to the left.
@@ -138,4 +140,6 @@ def print_program(program: Program) -> str:
         text = f"  tunable {t.name} in {{{', '.join(map(str, t.candidates))}}}"
         lines.append(text + ("" if t.covers is None else f" covers {print_expr(t.covers)}"))
     lines += [f"  owes {o.stage} <- {o.on} @ {o.loop}" for o in program.owes]
+    made = {s.name: s.made for s in stages(program.body) if s.made is not None}
+    lines += [f"  made {name} as {m.kind} of {m.of}" for name, m in made.items()]
     return "\n".join([*lines, "body:", *print_stmt(program.body, 1)]) + "\n"

@@ -1,8 +1,8 @@
-"""Statements and Programs of the loop-scalar IR: the grammar on one screen (design §4).
+"""Statements and Programs of the loop-scalar IR: the grammar on one screen.
 
     program := inputs outputs temporaries scalars tunables owes  body
     stmt    := For(var, lo, hi, kind, facts, body) | If(pred, body) | Alloc(buffer, body)
-             | Seq(stmt…) | Stage(name, when, Store | Update)
+             | Seq(stmt…) | Stage(name, when, Store | Update, made)
     store   := buffer[index…] = expr
     update  := (buffer[index…], …) ⊕= (expr, …)  init (expr, …)
 
@@ -10,7 +10,8 @@ Semantics.
 - `For` runs var = lo … hi-1 in order (an empty range runs nothing); `kind` "serial" or a grid axis
   ("grid.x" …), whose iterations are independent. `facts` are predicates that hold in every iteration.
 - A `Stage` is one named single-statement nest; it runs where `when` holds (None = always). Stage names
-  are unique *per piece*: a partitioned loop holds copies of its stages under the same names.
+  are unique *per piece*: a partitioned loop holds copies of its stages under the same names. `made` says which
+  rewrite added a stage, and for which other one; names say nothing.
 - `Update` folds values into its targets with a reducer. With `init` given, each target location is set to
   `init` on entry to the outermost enclosing loop whose variable is not in the target's index (a
   reduction loop); with `init=None` an explicit Store has done so. `neptune.ir.decompose` makes all
@@ -25,7 +26,7 @@ Semantics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -107,9 +108,28 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Store:
+    """`buffer[index] = value`. What is asked of either action has one name: a store has one buffer and value, no init
+    and no reducer."""
+
     buffer: str
     index: tuple[Expr, ...]
     value: Expr
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        return (self.buffer,)
+
+    @property
+    def values(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    @property
+    def init(self) -> None:
+        return None
+
+    @property
+    def reducer(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +143,46 @@ class Update:
     init: tuple[Expr, ...] | None
 
 
+MADE = {
+    "init": "the start of the reduction `of`",
+    "previous": "the value of buffer `of` at the end of the iteration before",
+    "factor": "what the steps of buffer `of` repair others with, once per iteration",
+    "repair": "the accumulator of the reduction `of`, made right for the present values of what it reads",
+    "mean": "the running mean that follows the sum in buffer `of`",
+    "weight": "a sum that the running mean of buffer `of` is divided by",
+    "moment": "a further accumulator of the reduction `of`",
+    "final": "the result of the reduction `of`, from what that has folded",
+    "copy": "the map `of` as another loop needs it",
+    "element": "the map `of` as the parts of an axis need it",
+    "part": "the reduction `of` over a part of what that folds together",
+    "direct": "the output `of` where one part is the whole",
+    "bound": "an extreme of what buffer `of` holds in a tile, or of the iterations of loop `of` to run",
+    "store": "the tile of buffer `of`, written back",
+}
+"""What a stage may have been added for (`Made.kind`), in words. `of` is a stage where no other thing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The origin of a stage that a rewrite added: `Made("repair", "l")` rescales the fold of stage `l` so far."""
+
+    kind: str
+    of: str
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
+    """A named statement. `made` is None for what the user defined, wherever it has been moved since."""
+
     name: str
     action: Store | Update
     when: Expr | None = None
+    made: Made | None = None
+
+    @property
+    def folds(self) -> bool:
+        """True for a reduction, whose targets its earlier runs have changed."""
+        return isinstance(self.action, Update)
 
 
 Stmt: TypeAlias = For | If | Alloc | Seq | Stage
@@ -180,12 +235,17 @@ class Program:
 
 def writes(action: Store | Update) -> tuple[str, ...]:
     """Names of the buffers an action writes."""
-    return (action.buffer,) if isinstance(action, Store) else action.buffers
+    return action.buffers
 
 
 def values(action: Store | Update) -> tuple[Expr, ...]:
     """The value expressions of an action (the init of an Update is not one)."""
-    return (action.value,) if isinstance(action, Store) else action.values
+    return action.values
+
+
+def starts(action: Store | Update) -> tuple[Expr, ...]:
+    """The expressions that an Update starts from, where it says so itself."""
+    return action.init or ()
 
 
 def map_action(action: Store | Update, fn: Callable[[Expr], Expr]) -> Store | Update:
@@ -195,6 +255,13 @@ def map_action(action: Store | Update, fn: Callable[[Expr], Expr]) -> Store | Up
         return Store(action.buffer, index, fn(action.value))
     init = None if action.init is None else tuple(fn(v) for v in action.init)
     return replace(action, index=index, values=tuple(fn(v) for v in action.values), init=init)
+
+
+def retarget(action: Store | Update, names: Mapping[str, str]) -> Store | Update:
+    """The action with other names for buffers that it writes."""
+    if isinstance(action, Store):
+        return replace(action, buffer=names.get(action.buffer, action.buffer))
+    return replace(action, buffers=tuple(names.get(b, b) for b in action.buffers))
 
 
 # --- statements --------------------------------------------------------------------------------
@@ -242,6 +309,25 @@ def stages(s: Stmt) -> list[Stage]:
     return [x for x in walk(s) if isinstance(x, Stage)]
 
 
+def updates(s: Stmt) -> list[Update]:
+    """Every reduction step in program order."""
+    return [x.action for x in stages(s) if isinstance(x.action, Update)]
+
+
+def written(s: Stmt) -> frozenset[str]:
+    """The buffers that stages write."""
+    return frozenset(b for x in stages(s) for b in x.action.buffers)
+
+
+def made_as(s: Stmt, kind: str, of: str | None = None) -> list[Stage]:
+    """The stages that were made as `kind` (of stage or buffer `of`), the first piece of each, in program order."""
+    found = (x for x in stages(s) if x.made is not None and x.made.kind == kind and of in (None, x.made.of))
+    first: dict[str, Stage] = {}
+    for x in found:
+        first.setdefault(x.name, x)
+    return list(first.values())
+
+
 def paths(s: Stmt, prefix: tuple[Stmt, ...] = ()) -> Iterator[tuple[tuple[Stmt, ...], Stage]]:
     """Every stage with the statements around it, outermost first."""
     if isinstance(s, Stage):
@@ -276,13 +362,13 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Alloc(buffer, map_exprs(body, fn))
         case Seq(stmts):
             return Seq(tuple(map_exprs(x, fn) for x in stmts))
-        case Stage(name, action, when):
-            return Stage(name, map_action(action, fn), None if when is None else fn(when))
+        case Stage(name, action, when, made):
+            return Stage(name, map_action(action, fn), None if when is None else fn(when), made)
 
 
 def reduction_loops(stage: Stage, loops: tuple[For, ...]) -> list[For]:
     """Those of the enclosing `loops` over which an Update reduces: not in its target's index."""
-    if not isinstance(stage.action, Update):
+    if not stage.folds:
         return []
     spatial = frozenset[str]().union(*(variables(i) for i in stage.action.index))
     return [f for f in loops if f.var not in spatial]

@@ -2,8 +2,8 @@
 
 A reducer of width w folds w-tuples: `identity` gives the start for the dtypes of the w parts, `combine` the
 straight-line code of `state ⊕ value`.  Float max and min start from the finite extreme, as TE's do, so that
-exp(-inf - identity) is 0 and never NaN (design §4).  They pass over NaN, as Triton's do: a maximum is that of the
-numbers there are.
+exp(-inf - identity) is 0 and never NaN (docs/design.md, "A maximum starts from a finite number").  They pass over
+NaN, as Triton's do: a maximum is that of the numbers there are.
 
 `argmax`, `argmin` and `top1` … `top8` fold pairs (value, index) under a *total* order: the larger value (argmin:
 the smaller) comes first, of equal values the smaller index, and NaN before every number, as in torch and numpy.
@@ -42,8 +42,9 @@ class Combined:
 
 @dataclass(frozen=True)
 class Reducer:
-    """One row. `monotone` says which way the state can only move as values are folded in: +1 up, -1 down.
+    """One row. `moves`: the only way that the state goes as values are folded in, +1 up, -1 down, 0 for both.
 
+    `neutral` is the number that changes no state when it is folded in; of pairs, the value that comes behind all.
     `op` is the operator that folds one value into another, `word` what the result is called; a reducer of pairs has
     none, but `best`, the comparison by which it chooses ("gt" or "lt"). `leads`: the reducer that its first part by
     itself folds with, where there are several.
@@ -54,18 +55,44 @@ class Reducer:
     width: int
     identity: Callable[..., tuple[Const, ...]]
     combine: Callable[[Sequence[Expr], Sequence[Expr]], Combined]
+    neutral: float
     associative: bool = True
     commutative: bool = True
     idempotent: bool = False
-    monotone: int = 0
+    moves: int = 0
     op: str = ""
     word: str = ""
     best: str = ""
     leads: str = ""
 
+    @property
+    def folds_bools(self) -> bool:
+        """True for a reducer of truth values, which takes nothing else, and no other takes them."""
+        return self.op in ("and", "or")
+
+    @property
+    def elements(self) -> int:
+        """The number of its parts that are values, the others being their indices."""
+        return self.width // 2 if self.best else self.width
+
+    def nothing(self, dtype: str) -> Const:
+        """`neutral` in a dtype: the extreme of an integer one. `identity` is finite, and so above a maximum of -inf.
+
+        >>> REDUCERS["max"].nothing("float32").value, REDUCERS["max"].identity("float32")[0].value
+        (-inf, -3.4028234663852886e+38)
+        """
+        return _number(self.neutral if is_float(dtype) else _finite(self.neutral, dtype), dtype)[0]
+
 
 def _number(value: float, dtype: str) -> tuple[Const]:
-    return (Const(float(value) if is_float(dtype) else int(value), dtype),)
+    number: float = float(value) if is_float(dtype) else bool(value) if dtype == "bool" else int(value)
+    return (Const(number, dtype),)
+
+
+def _finite(value: float, dtype: str) -> float:
+    """The number of a dtype that is next to an infinite one."""
+    row = DTYPES[dtype]
+    return row.lowest if value == -inf else row.highest if value == inf else value
 
 
 def _fold(
@@ -73,12 +100,12 @@ def _fold(
     symbol: str,
     op: str,
     word: str,
-    start: Callable[[str], float],
+    neutral: float,
     *,
     idempotent: bool = False,
-    monotone: int = 0,
+    moves: int = 0,
 ) -> Reducer:
-    """A row that folds single values by one operator, from the start that a dtype has."""
+    """A row that folds single values by one operator."""
 
     def combine(state: Sequence[Expr], value: Sequence[Expr]) -> Combined:
         return Combined((), (binary(op, state[0], value[0]),))
@@ -87,10 +114,11 @@ def _fold(
         name,
         symbol,
         1,
-        lambda d: _number(start(d), d),
+        lambda d: _number(_finite(neutral, d), d),
         combine,
+        neutral,
         idempotent=idempotent,
-        monotone=monotone,
+        moves=moves,
         op=op,
         word=word,
     )
@@ -99,11 +127,14 @@ def _fold(
 # --- choices of pairs --------------------------------------------------------------------------
 
 
+WORST = {"gt": -inf, "lt": inf}
+"""The value that comes behind every other, by the comparison that chooses."""
+
+
 def last_pair(best: str, value: str, index: str) -> tuple[Const, Const]:
     """The pair of these dtypes that comes behind every element: (-inf, highest) for "gt"."""
-    row = DTYPES[value]
-    worst = {"gt": -inf if row.kind == "float" else row.lowest, "lt": inf if row.kind == "float" else row.highest}
-    return _number(worst[best], value)[0], _number(DTYPES[index].highest, index)[0]
+    worst = WORST[best] if is_float(value) else _finite(WORST[best], value)
+    return _number(worst, value)[0], _number(DTYPES[index].highest, index)[0]
 
 
 def _identity(best: str, k: int) -> Callable[..., tuple[Const, ...]]:
@@ -128,7 +159,7 @@ class _Network:
         return name
 
     def comes_first(self, a: Pair, b: Pair) -> Var:
-        """Whether pair `a` stands before pair `b`."""
+        """Return the condition that pair `a` comes before pair `b`."""
         (av, ai), (bv, bi) = a, b
         first, tie = binary(self.best, av, bv), eq(av, bv)
         if is_float(av.dtype):
@@ -141,8 +172,8 @@ class _Network:
         if a is None or b is None:
             return (b, a) if a is None else (a, b)
         keep = self.comes_first(a, b)
-        found = [(a, b), (b, a)] if both else [(a, b)]
-        pairs = [(select(keep, x[0], y[0]), select(keep, x[1], y[1])) for x, y in found]
+        orders = [(a, b), (b, a)] if both else [(a, b)]
+        pairs = [(select(keep, x[0], y[0]), select(keep, x[1], y[1])) for x, y in orders]
         if name:
             pairs = [(self.let(v), self.let(i)) for v, i in pairs]
         return pairs[0], pairs[-1]
@@ -173,7 +204,9 @@ def _merge(best: str, k: int) -> Callable[[Sequence[Expr], Sequence[Expr]], Comb
 def _choice(name: str, best: str, k: int) -> Reducer:
     leads = {"gt": "max", "lt": "min"}[best]
     merge = _merge(best, k)
-    return Reducer(name, f"{name}=", 2 * k, _identity(best, k), merge, idempotent=k == 1, best=best, leads=leads)
+    return Reducer(
+        name, f"{name}=", 2 * k, _identity(best, k), merge, WORST[best], idempotent=k == 1, best=best, leads=leads
+    )
 
 
 # --- sums of exponentials -----------------------------------------------------------------------
@@ -199,14 +232,16 @@ def top_k(k: int) -> Reducer:
 
 
 _ROWS = (
-    _fold("sum", "+=", "add", "sum", lambda d: 0),
-    _fold("prod", "*=", "mul", "product", lambda d: 1),
-    _fold("max", "max=", "max", "maximum", lambda d: DTYPES[d].lowest, idempotent=True, monotone=1),
-    _fold("min", "min=", "min", "minimum", lambda d: DTYPES[d].highest, idempotent=True, monotone=-1),
+    _fold("sum", "+=", "add", "sum", 0),
+    _fold("prod", "*=", "mul", "product", 1),
+    _fold("max", "max=", "max", "maximum", -inf, idempotent=True, moves=1),
+    _fold("min", "min=", "min", "minimum", inf, idempotent=True, moves=-1),
+    _fold("all", "and=", "and", "conjunction", 1, idempotent=True, moves=-1),
+    _fold("any", "or=", "or", "disjunction", 0, idempotent=True, moves=1),
     _choice("argmax", "gt", 1),
     _choice("argmin", "lt", 1),
     *(_choice(f"top{k}", "gt", k) for k in range(1, MAX_K + 1)),
-    Reducer("lse", "lse=", 2, _no_exponentials, _add_exponentials, leads="max"),
+    Reducer("lse", "lse=", 2, _no_exponentials, _add_exponentials, -inf, leads="max"),
 )
 REDUCERS = {row.name: row for row in _ROWS}
 BY_SYMBOL = {row.symbol: row for row in _ROWS}

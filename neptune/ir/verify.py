@@ -1,4 +1,7 @@
-"""Is this Program well-formed?  Run after every pass; what it finds is a defect of ours.
+"""Is this Program well-formed?  What it finds is a defect of ours, except in a Program written by hand.
+
+Run on what is imported, scheduled and placed; with NEPTUNE_VERIFY=2 or NEPTUNE_STRICT=1, as in the tests, after every
+primitive of a schedule.
 
     verify(program)                 names, dtypes, ranks, writers, order, grid
     verify(program, lowered=True)   … and nothing left open: no `owes`, no `Update.init`
@@ -9,8 +12,7 @@ evaluator raises on an access out of bounds.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import InternalError
@@ -36,6 +38,7 @@ from neptune.ir.lists import check_lists, folds_list
 from neptune.ir.parser import LITERALS, NAME, parameter_names
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
+    MADE,
     Alloc,
     Buffer,
     For,
@@ -47,14 +50,13 @@ from neptune.ir.program import (
     Store,
     Update,
     stages,
+    starts,
     values,
     walk,
     writes,
 )
 from neptune.ir.reducers import REDUCERS, Reducer
 
-HELPERS = re.compile(r".*_(init|repair|direct)(_?\d+)?")
-"""One writer: beside its one defining stage, a buffer may be written by stages of these names."""
 SCOPES = ("global", "tile")
 SHOWN = 20
 
@@ -85,7 +87,7 @@ def report(subject: str, findings: Iterable[str]) -> None:
 
 
 def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """What is wrong with an expression, given the dtypes of variables and the buffers in scope."""
+    """Yield the mistakes in an expression, for the dtypes of variables and the buffers in scope."""
     match e:
         case Const():
             yield from _check_const(e)
@@ -113,7 +115,7 @@ def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer])
 
 
 def check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
-    """What is wrong with an operator of these argument dtypes and this result dtype."""
+    """Yield the mistakes in an operator of these argument dtypes and this result dtype."""
     if name not in OPS:
         yield f"unknown operator {name}"
     elif not args and not OPS[name].arity:
@@ -144,7 +146,7 @@ def _check_const(e: Const) -> Iterator[str]:
 
 
 def check_access(buffer: str, index: tuple[Expr, ...], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """What is wrong with `buffer[index…]`, the index expressions themselves apart."""
+    """Yield the mistakes in `buffer[index…]`, those inside the index expressions apart."""
     if buffer not in buffers:
         yield f"buffer {buffer} is used where it is not defined"
     elif len(index) != len(buffers[buffer].shape):
@@ -215,8 +217,8 @@ def _check_buffer(b: Buffer, names: Mapping[str, str], buffers: Mapping[str, Buf
 
 @dataclass(frozen=True)
 class _Scope:
-    """What a statement can see. `grid`: the grid loops around it that have more than one iteration here; `extents`:
-    how many; `outside`: how many of those loops are around an alloc."""
+    """The scope of a statement. `grid`: the grid loops around it with more than one iteration; `extents`: their
+    numbers of iterations; `outside`: the number of those loops around an alloc."""
 
     names: Mapping[str, str]
     buffers: Mapping[str, Buffer]
@@ -238,10 +240,19 @@ def _body(program: Program) -> Iterator[str]:
     names = parameter_names(program.scalars, program.tunables)
     inputs = frozenset(b.name for b in program.inputs)
     yield from _check_stmt(program.body, _Scope(names, program.globals, inputs))
-    acts: dict[str, tuple[str, ...]] = {}
+    first: dict[str, Stage] = {}
     for s in stages(program.body):
-        if acts.setdefault(s.name, writes(s.action)) != writes(s.action):
-            yield f"stage name {s.name} stands for two stages: one writes {acts[s.name]}, one {writes(s.action)}"
+        one = first.setdefault(s.name, s)
+        if writes(one.action) != writes(s.action):
+            yield f"stage name {s.name} stands for two stages: one writes {writes(one.action)}, one {writes(s.action)}"
+        if one.made != s.made:
+            yield f"stage name {s.name} stands for two stages: {_made_text(one)}, and {_made_text(s)}"
+        elif s.made is not None and s.made.kind not in MADE:
+            yield f"stage {s.name} is {_made_text(s)}: there is no such kind"
+
+
+def _made_text(s: Stage) -> str:
+    return "the user's" if s.made is None else f"made as {s.made.kind} of {s.made.of}"
 
 
 def _check_stmt(s: Stmt, scope: _Scope) -> Iterator[str]:
@@ -289,12 +300,11 @@ def _check_for(s: For, scope: _Scope) -> Iterator[str]:
 
 def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
     action = stage.action
-    exprs = [*action.index, *values(action)]
+    exprs = [*action.index, *values(action), *starts(action)]
     if stage.when is not None:
         yield from check_predicate("guard", stage.when)
         exprs.append(stage.when)
     if isinstance(action, Update):
-        exprs += action.init or ()
         yield from _check_reducer(action)
     for e in exprs:
         yield from check_expr(e, scope.names, scope.buffers)
@@ -319,9 +329,9 @@ def _check_stage(stage: Stage, scope: _Scope) -> Iterator[str]:
 
 def _typed_values(action: Store | Update) -> Iterator[tuple[str, list[tuple[str, Expr]]]]:
     """Each written buffer with the expressions that must have its dtype."""
-    init = (action.init or ()) if isinstance(action, Update) else ()
+    parts = (("value", values(action)), ("init", starts(action)))
     for k, buffer in enumerate(writes(action)):
-        yield buffer, [(word, part[k]) for word, part in (("value", values(action)), ("init", init)) if k < len(part)]
+        yield buffer, [(word, part[k]) for word, part in parts if k < len(part)]
 
 
 def _check_reducer(action: Update) -> Iterator[str]:
@@ -337,6 +347,9 @@ def _check_reducer(action: Update) -> Iterator[str]:
     for what, width in widths.items():
         if width != reducer.width:
             yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
+    for v in action.values if reducer.op else ():
+        if (v.dtype == "bool") != reducer.folds_bools:
+            yield f"reducer {reducer.name} folds {'bools' if reducer.folds_bools else 'numbers'}, not {v.dtype}"
     if reducer.best and set(widths.values()) == {reducer.width}:
         yield from _check_choice(reducer, action)
     if reducer.name == "lse" and set(widths.values()) == {reducer.width}:
@@ -352,7 +365,7 @@ def _check_exponentials(action: Update) -> Iterator[str]:
 
 def _check_choice(reducer: Reducer, action: Update) -> Iterator[str]:
     """A choice folds pairs of a number and an integer, one at a time."""
-    k = reducer.width // 2
+    k = reducer.elements
     dtypes = tuple(v.dtype for v in action.values)
     numbers, indices = set(dtypes[:k]), set(dtypes[k:])
     if len(numbers) > 1 or "bool" in numbers or len(indices) > 1 or not indices <= {"int32", "int64"}:
@@ -376,7 +389,7 @@ def _stage_text(stage: Stage) -> str:
 
 
 def _writers(program: Program) -> Iterator[str]:
-    """Every output has a writer, and a buffer has one defining stage (`HELPERS` apart).
+    """Every output has a writer, and a buffer has one defining stage, beside what was made for that.
 
     Two updates of one buffer, or an update of what a plain store defines, are two defining stages.
     """
@@ -384,13 +397,21 @@ def _writers(program: Program) -> Iterator[str]:
         if not any(output.name in writes(s.action) for s in stages(program.body)):
             yield f"output {output.name} is never written"
     defining: dict[str, set[str]] = {}
+    written = {(s.name, b) for s in stages(program.body) for b in writes(s.action)}
     for s in stages(program.body):
         for buffer in writes(s.action):
-            if isinstance(s.action, Update) or not HELPERS.fullmatch(s.name):
+            if not _helps(s, buffer, written):
                 defining.setdefault(buffer, set()).add(s.name)
     for buffer, names in defining.items():
         if len(names) > 1:
             yield f"buffer {buffer} is defined by several stages: {', '.join(sorted(names))}"
+
+
+def _helps(s: Stage, buffer: str, written: Set[tuple[str, str]]) -> bool:
+    """True for a stage that stores to a buffer which another one defines; `written` holds (stage, its buffer)."""
+    if s.made is None or s.folds:
+        return False
+    return s.made.kind == "direct" or (s.made.kind in ("init", "repair") and (s.made.of, buffer) in written)
 
 
 def _owes(program: Program) -> Iterator[str]:
@@ -406,7 +427,7 @@ def _lowered(program: Program) -> Iterator[str]:
     for o in program.owes:
         yield f"stage {o.stage} still owes a repair for {o.on}, which loop {o.loop} changes"
     for s in stages(program.body):
-        if isinstance(s.action, Update) and s.action.init is not None:
+        if s.action.init is not None:
             yield f"stage {s.name} has an implicit init"
 
 
@@ -435,7 +456,7 @@ def _check_order(s: Stmt, written: set[str], findings: list[str]) -> None:
         written.discard(s.buffer.name)
     else:
         read = [x.buffer for e in _own_exprs(s) for x in loads(e)]
-        if isinstance(s, Stage) and isinstance(s.action, Update):
+        if isinstance(s, Stage) and s.folds:
             read += s.action.buffers
         where = f"stage {s.name}" if isinstance(s, Stage) else f"loop {s.var}" if isinstance(s, For) else "a condition"
         findings += [f"{where} reads {b} before anything writes it" for b in read if b not in written]
@@ -453,5 +474,4 @@ def _own_exprs(s: For | If | Stage) -> list[Expr]:
         case If(pred, _):
             return [pred]
         case Stage(_, action, when):
-            init = (action.init or ()) if isinstance(action, Update) else ()
-            return [*action.index, *values(action), *init, *([] if when is None else [when])]
+            return [*action.index, *values(action), *starts(action), *([] if when is None else [when])]

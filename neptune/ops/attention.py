@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, TypeAlias
 
 from neptune.boundary import public
@@ -28,6 +30,7 @@ from neptune.frontend.builder import (
     tanh,
     var,
 )
+from neptune.frontend.functions import checked_predicate
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import Mask, with_queries
@@ -62,6 +65,9 @@ def operator(name: str, **options: Any) -> Program:
     """
     if name not in OPERATORS:
         raise ExpressionError("operator", f"there is no operator {name!r}", legal=tuple(OPERATORS))
+    legal = tuple(inspect.signature(attention).parameters)
+    if unknown := [o for o in options if o not in legal]:
+        raise ExpressionError(f"operator {name!r}", f"attention has no option `{unknown[0]}`", legal=legal)
     return attention(**({"name": name} | dict(OPERATORS[name]) | options))
 
 
@@ -131,7 +137,9 @@ def attention(
     Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, with sinks top and total, o, lse; loops b, h, i
     (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.
     """
-    _check(name, dtype, layout, heads, kv_heads, window)
+    counts = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "window": window}
+    _check_counts(name, {"depth": depth} | {n: v for n, v in counts.items() if v is not None})
+    _check(name, dtype, layout, heads, kv_heads, {"scale": scale, "softcap": softcap})
     group = 1 if heads is None or kv_heads is None else heads // kv_heads
     n_b: int | Var = var("batch") if batch is None else batch
     n_h: int | Var = var("heads") if heads is None else heads
@@ -161,10 +169,12 @@ def attention(
         if alibi:
             x = x + slopes[h] * (j - (i + s_kv - s_q)).astype("float32")
         if score is not None:
-            x = score(b, h, i, j, x)
+            x = _called(name, "score(b, h, i, j, s)", score, (b, h, i, j, x))
         sees = [j <= i + s_kv - s_q] if causal or window is not None else []
         sees += [] if window is None else [i + s_kv - s_q - j < window]
-        sees += [] if mask is None else [with_queries(mask(b, h, i, j), s_q)]
+        if mask is not None:
+            shown = checked_predicate(_called(name, "mask(b, h, i, j)", mask, (b, h, i, j)))
+            sees.append(with_queries(shown, s_q))
         return select(logical_and(*sees), x, NEG_INF) if sees else x
 
     s = compute(scores, lambda b, h, i, j: sum(at(q, b, h, i, d) * at(k, b, of_keys(h), j, d), axis=d), "s")
@@ -215,7 +225,19 @@ def attention(
     return built(o, compute(rows, log_sum, "lse"))
 
 
-def _check(asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, window: int | None) -> None:
+def _check_counts(asked: str, counts: Mapping[str, object]) -> None:
+    """Sizes that are given are whole numbers of at least 1."""
+    for option, n in counts.items():
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise ExpressionError(asked, f"{option} = {n!r} is not a Python integer")
+        if n < 1:
+            wrong = f"a window of {n} keys shows nothing" if option == "window" else f"{option} is {n}"
+            raise ExpressionError(asked, wrong, hint=f"{option} of at least 1")
+
+
+def _check(
+    asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, factors: Mapping[str, float | None]
+) -> None:
     if layout not in ("bhsd", "bshd"):
         raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
     if dtype not in DTYPES:
@@ -223,5 +245,25 @@ def _check(asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")
-    if window is not None and window < 1:
-        raise ExpressionError(asked, f"a window of {window} keys shows nothing", hint="window of at least 1")
+    for option, factor in factors.items():
+        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
+            raise ExpressionError(asked, f"{option} = {factor!r} is not a number")
+    softcap = factors["softcap"]
+    if softcap is not None and not softcap > 0:
+        raise ExpressionError(
+            asked, f"softcap is {softcap}: scores lie between -softcap and softcap", hint="None: no cap"
+        )
+
+
+def _called(asked: str, signature: str, function: object, args: tuple[Expr, ...]) -> Any:
+    """Return the result of the user's mask or score; ExpressionError if it does not take these arguments."""
+    option = signature.partition("(")[0]
+    if not callable(function):
+        raise ExpressionError(asked, f"{option} = {function!r} is not a function", hint=f"a function {signature}")
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError as error:
+        raise ExpressionError(
+            asked, f"the {option} cannot be called: {error}", hint=f"a function {signature}"
+        ) from None
+    return function(*args)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Read, Tensor
+from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, as_expr, binary, eq, logical_and, logical_or, maximum, rewrite
 
 Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
@@ -24,7 +25,7 @@ S_Q, S_KV = Var("s_q"), Var("s_kv")
 
 
 def position(i: Expr) -> Expr:
-    """Where query i stands among the keys: i + s_kv - s_q. Negative for a query before the first key."""
+    """Return the position of query i among the keys: i + s_kv - s_q. Negative for a query before the first key."""
     return i + S_KV - S_Q
 
 
@@ -57,13 +58,15 @@ def causal(q_lengths: Tensor | None = None, kv_lengths: Tensor | None = None) ->
 @public
 def window(w: ExprLike) -> Mask:
     """The last w keys up to the query's own: 0 ≤ i + s_kv - s_q - j < w. Implies causal. `w`: a number or a scalar."""
-    return lambda b, h, i, j: logical_and(j <= position(i), position(i) - j < w)
+    size = _integer("window", w)
+    return lambda b, h, i, j: logical_and(j <= position(i), position(i) - j < size)
 
 
 @public
 def prefix(p: ExprLike) -> Mask:
     """The first p keys: j < p, for a bidirectional prefix (`or_(prefix(p), causal())`) or attention sinks."""
-    return lambda b, h, i, j: as_expr(j) < p
+    size = _integer("prefix", p)
+    return lambda b, h, i, j: j < size
 
 
 @public
@@ -73,7 +76,7 @@ def chunked(c: ExprLike) -> Mask:
     Both directions within a chunk: `and_(chunked(c), causal())` looks back only. A scalar below 1 counts as 1.
     Raises ExpressionError for a number below 1.
     """
-    size = as_expr(c)
+    size = _integer("chunked", c)
     if isinstance(size, Const) and size.value < 1:
         raise ExpressionError(f"mask `chunked({size.value})`", "a chunk has at least one key")
     size = size if isinstance(size, Const) else maximum(size, 1)
@@ -113,11 +116,19 @@ def lengths(kv_lengths: Tensor, q_lengths: Tensor | None = None) -> Mask:
 
 @public
 def and_(*masks: Mask) -> Mask:
-    """What all of the masks let see."""
+    """Return the mask that is true where all of these are."""
     return lambda b, h, i, j: logical_and(*(m(b, h, i, j) for m in masks))
 
 
 @public
 def or_(*masks: Mask) -> Mask:
-    """What any of the masks lets see."""
+    """Return the mask that is true where any of these is."""
     return lambda b, h, i, j: logical_or(*(m(b, h, i, j) for m in masks))
+
+
+def _integer(mask: str, value: ExprLike) -> Expr:
+    """The size of a mask, a number or a scalar of an integer dtype."""
+    size = as_expr(value)
+    if not is_int(size.dtype):
+        raise ExpressionError(f"mask `{mask}`", f"its size is {value!r}, not an integer")
+    return size

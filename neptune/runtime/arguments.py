@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from neptune.codegen.llvm import evaluate_size
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, Var
+from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Program, Scalar
 from neptune.runtime.overlap import overlap, overlaps_itself
@@ -38,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel takes: made once per kernel, asked at every call.
+    """The arguments that a kernel takes: made once per kernel, asked at every call.
 
     `device` is a torch device type, `bounds` the largest allowed value of symbolic sizes.
     """
@@ -62,8 +62,7 @@ class Signature:
         """
         p, free, count = self.program, self.free, len(self.program.inputs)
         if len(args) != count + len(free):
-            names = [*(b.name for b in p.inputs), *(s.name for s in free)]
-            self._refuse(f"{len(args)} arguments were given, it takes {len(names)}: {', '.join(names)}")
+            self._refuse_count(len(args))
         inputs = tuple(args[:count])
         scalars: dict[str, int | float] = dict(self._layouts(inputs))
         for s, value in zip(free, args[count:], strict=True):
@@ -73,6 +72,32 @@ class Signature:
         device = inputs[0].device if inputs else torch.device(self.device)
         outputs = self._outputs(inputs, out, scalars, device)
         return Call(inputs, outputs, scalars)
+
+    def in_order(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments, in order, of a call that gives the last ones by name. Raises ShapeError.
+
+        kernel(q, v=v, k=k) → (q, k, v)
+        """
+        names = self.names
+        if len(args) > len(names):
+            self._refuse_count(len(args) + len(named))
+        for name in named:
+            if name not in names:
+                self._refuse(f"it has no argument `{name}`", legal=names)
+            if name in names[: len(args)]:
+                self._refuse(f"argument `{name}` was given twice: as number {names.index(name) + 1} and by its name")
+        missing = [n for n in names[len(args) :] if n not in named]
+        if missing:
+            self._refuse(f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+        return (*args, *(named[n] for n in names[len(args) :]))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The arguments of a call, in order."""
+        return (*(b.name for b in self.program.inputs), *(s.name for s in self.free))
+
+    def _refuse_count(self, count: int) -> NoReturn:
+        self._refuse(f"{count} arguments were given, it takes {len(self.names)}: {', '.join(self.names)}")
 
     @cached_property
     def free(self) -> list[Scalar]:
@@ -130,8 +155,8 @@ class Signature:
             cast = f"{b.name}.to(torch.{b.dtype})"
             self._refuse(f"argument `{b.name}` is {t.dtype}", legal=[f"torch.{b.dtype}"], hint=cast)
         if t.dim() != len(b.shape):
-            given = f"argument `{b.name}` has {t.dim()} dimensions, {_shape(t)}"
-            self._refuse(given, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"])
+            actual = f"argument `{b.name}` has {t.dim()} dimensions, {_shape(t)}"
+            self._refuse(actual, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"])
         if t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1:
             self._refuse(
                 f"argument `{b.name}` has strides {tuple(t.stride())}",
@@ -142,22 +167,22 @@ class Signature:
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
         """Every symbolic size that is a plain dimension, agreed on by all inputs, and within its bounds."""
         declared = {s.name: s for s in self.program.scalars}
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         first: dict[str, str] = {}
         for b, t in zip(self.program.inputs, inputs, strict=True):
             for k, (d, n) in enumerate(zip(b.shape, t.shape, strict=True)):
                 where = f"`{b.name}` (dimension {k})"
                 if not isinstance(d, Var):
                     continue
-                if found.setdefault(d.name, n) != n:
+                if sizes.setdefault(d.name, n) != n:
                     self._refuse(
                         f"arguments {first[d.name]} and {where} share the size {d.name}, "
-                        f"but the first has {found[d.name]} and the second {n}"
+                        f"but the first has {sizes[d.name]} and the second {n}"
                     )
                 if d.name not in first:
                     first[d.name] = where
                     self._check_range(declared[d.name], n, f"size {d.name} of argument {where}")
-        return found
+        return sizes
 
     def _check_shape(self, b: Buffer, t: torch.Tensor, sizes: Mapping[str, int | float]) -> None:
         """Constant and computed dimensions."""
@@ -165,8 +190,8 @@ class Signature:
             expected = evaluate_size(d, sizes)
             if n != expected:
                 what = "" if str(expected) == print_expr(d) else f" ({print_expr(d)})"
-                given = f"argument `{b.name}` has shape {_shape(t)}; dimension {k} is {n}"
-                self._refuse(given, legal=[f"{expected}{what}"])
+                actual = f"argument `{b.name}` has shape {_shape(t)}; dimension {k} is {n}"
+                self._refuse(actual, legal=[f"{expected}{what}"])
 
     # --- scalars ---
 
@@ -194,6 +219,11 @@ class Signature:
 
     # --- outputs ---
 
+    def shapes(self, sizes: Mapping[str, int | float]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """The shape and the dtype of each output, for these sizes; nothing is allocated."""
+        of = self.program.outputs
+        return [(tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype)) for b in of]
+
     def _outputs(
         self,
         inputs: Sequence[torch.Tensor],
@@ -203,21 +233,17 @@ class Signature:
     ) -> tuple[torch.Tensor, ...]:
         p = self.program
         if out is None:
-            shapes = [tuple(evaluate_size(d, sizes) for d in b.shape) for b in p.outputs]
-            return tuple(
-                torch.empty(shape, dtype=getattr(torch, b.dtype), device=device)
-                for b, shape in zip(p.outputs, shapes, strict=True)
-            )
-        given = (out,) if isinstance(out, torch.Tensor) else tuple(out) if isinstance(out, Sequence) else None
-        if given is None or len(given) != len(p.outputs):
-            what = type(out).__name__ if given is None else f"{len(given)} tensors"
+            return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.shapes(sizes))
+        tensors = (out,) if isinstance(out, torch.Tensor) else tuple(out) if isinstance(out, Sequence) else None
+        if tensors is None or len(tensors) != len(p.outputs):
+            what = type(out).__name__ if tensors is None else f"{len(tensors)} tensors"
             names = ", ".join(b.name for b in p.outputs)
             self._refuse(f"out= is {what}", legal=[f"{len(p.outputs)} tensor(s): {names}"])
-        for b, t in zip(p.outputs, given, strict=True):
+        for b, t in zip(p.outputs, tensors, strict=True):
             self._check_tensor(b, t, str(device))
             self._check_shape(b, t, sizes)
-        self._check_overlap(inputs, given)
-        return given
+        self._check_overlap(inputs, tensors)
+        return tensors
 
     def _check_overlap(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """A kernel reads inputs while it writes outputs, and programs write in any order."""
@@ -249,7 +275,7 @@ def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -
 
 
 def _layout(t: Any) -> Any:
-    """What the checks look at; of what is no dense tensor, something that has never passed."""
+    """Return the properties that the checks look at; for anything but a dense tensor, an object that never passed."""
     if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested:
         refused = t.is_neg() or t.is_conj() or (t.requires_grad and torch.is_grad_enabled()) or not _in_memory(t)
         return t.dtype, t.device, t.shape, t.stride(), refused
@@ -257,7 +283,7 @@ def _layout(t: Any) -> Any:
 
 
 def _in_memory(t: torch.Tensor) -> bool:
-    """Whether a tensor has an address; tracers' and transformations' have none."""
+    """Return True if a tensor has an address; tensors of tracers and transformations have none."""
     if type(t) is not torch.Tensor and hasattr(t, "fake_mode"):
         return False
     try:

@@ -1,8 +1,8 @@
-"""What is left of a compilation when it is done: plain data that runs a kernel and shows it.
+"""Artifact: the plain data that a compilation leaves, which runs a kernel and describes it.
 
 A Kernel works from an Artifact alone, so that a saved kernel and a cached one are the kernel that was compiled.
 Programs are kept as the text that `neptune.ir.parser` reads back. `pack` gives a JSON object and named texts, which
-a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.runtime.store`) hold alike.
+a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.driver.store`) hold alike.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from neptune.codegen.compile import KernelParameters
-from neptune.codegen.triton import LOADS
-from neptune.codegen.triton_limits import extent_of
-from neptune.codegen.triton_scope import Span
-from neptune.errors import RecordError
+from neptune.errors import ExpressionError, RecordError
 from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.parser import parse_program
+from neptune.runtime.addressing import LOADS, Addressing, KernelParameters, Span, extent_of
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
-from neptune.runtime.modules import Addressing
+from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
 
 Json: TypeAlias = dict[str, Any]
 FORMAT = "neptune-kernel"
@@ -37,13 +35,15 @@ class Artifact:
 
     `explanation` is what explain(json=True) says, `programs` the text of every stage that ir() shows,
     `declarations` the parameters of the tile program as a Program without a body, `modules` the Triton
-    modules and what they ask of tensors, by "pointer" and "descriptor".
+    modules and what they ask of tensors, by "pointer" and "descriptor", `parts` how each launch chooses
+    the numbers that it does choose.
     """
 
     explanation: Json
     programs: Mapping[str, str]
     declarations: str
     modules: Mapping[str, Addressing]
+    parts: tuple[Parts, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,9 +62,20 @@ class Artifact:
         return dict(self.explanation["params"])
 
     @property
+    def of_one(self) -> dict[str, dict[str, int]]:
+        """The values that stand in `params` for one launch alone, by the name of its function."""
+        launches: dict[str, dict[str, int]] = {}
+        functions = {launch_name(self.name, k.function): k.function for k in self.modules[LOADS[0]].kernels}
+        for name, value in self.params.items():
+            kernel, dot, plain = name.rpartition(".")
+            if dot:
+                launches.setdefault(functions[kernel], {})[plain] = value
+        return launches
+
+    @property
     def chosen(self) -> tuple[str, ...]:
         """The numbers that each launch chooses."""
-        return tuple(self.explanation["chosen"])
+        return tuple(p.number for p in self.parts)
 
     @property
     def bounds(self) -> dict[str, int]:
@@ -93,6 +104,15 @@ class Artifact:
     def for_target(self, target: str) -> Artifact:
         """The same kernel for another target: all of them run the same programs."""
         return replace(self, explanation={**self.explanation, "target": target})
+
+
+def launch_name(program: str, kernel: str) -> str:
+    """The name of one launch in parameters, such as `o_combine` in {"o_combine.num_warps": 1}.
+
+    >>> launch_name("decode", "decode_o_combine_kernel"), launch_name("softmax", "softmax")
+    ('o_combine', 'softmax')
+    """
+    return kernel.removesuffix("_kernel").removeprefix(f"{program}_")
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,7 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
         "programs": {stage: f"{stage}.txt" for stage in artifact.programs},
         "declarations": artifact.declarations.splitlines(),
         "modules": modules,
+        "parts": [parts_json(p) for p in artifact.parts],
         "files": {name: sha256(text) for name, text in files.items()},
     }
     return Packed({**manifest, "digest": digest(manifest)}, files)
@@ -147,7 +168,7 @@ def unpack(packed: Packed) -> Artifact:
     try:
         # A text that no hash speaks for is not there.
         return _unpacked(packed.manifest, {name: packed.files[name] for name in packed.manifest["files"]})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ExpressionError) as error:
         # Its own digest fits, so that another program has written it.
         what = f"has no entry {error}" if isinstance(error, KeyError) else "holds something else than a kernel"
         raise damaged(f"its manifest {what}") from None
@@ -170,7 +191,7 @@ def check_manifest(manifest: Any) -> None:
 
 
 def damaged(what: str) -> RecordError:
-    """What is wrong with a kernel that was read."""
+    """Return the error for a stored kernel that cannot be read."""
     return RecordError("read a kernel", what, hint="compile it again and kernel.save(path)")
 
 
@@ -198,10 +219,30 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
         for loads, m in ((x, manifest["modules"][x]) for x in LOADS)
     }
     programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
-    made = Artifact(manifest["kernel"], programs, "\n".join(manifest["declarations"]) + "\n", modules)
+    declarations = "\n".join(manifest["declarations"]) + "\n"
+    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations))
     # Whatever a kernel reads off it later is there.
-    _ = made.name, made.target, made.template, made.params, made.chosen, made.bounds, made.shapes, made.facts
+    _ = (
+        made.name,
+        made.target,
+        made.template,
+        made.params,
+        made.chosen,
+        made.bounds,
+        made.shapes,
+        made.facts,
+        made.of_one,
+    )
     return made
+
+
+def _parts(manifest: Json, declarations: str) -> tuple[Parts, ...]:
+    """Return how launches choose numbers; for a kernel saved before this was data, as they did then."""
+    if not manifest["kernel"]["chosen"]:
+        return ()
+    declared = parse_program(declarations)
+    grids = [k["grid"] for k in manifest["kernel"]["kernels"]]
+    return read_parts(manifest["parts"] if "parts" in manifest else first_rows(declared, grids), declared)
 
 
 def _span_json(s: Span) -> Json:
@@ -209,7 +250,7 @@ def _span_json(s: Span) -> Json:
 
 
 def _span(j: Mapping[str, Any]) -> Span:
-    return Span(j["buffer"], tuple((dim, _extent(e), factor) for dim, e, factor in j["axes"]))
+    return Span(j["buffer"], tuple((dim, _axis_extent(e), factor) for dim, e, factor in j["axes"]))
 
 
 def _kernel_json(k: KernelParameters) -> Json:
@@ -222,16 +263,16 @@ def _kernel(j: Mapping[str, Any]) -> KernelParameters:
     return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
 
 
-def _extent(j: int | str) -> Expr:
+def _axis_extent(j: int | str) -> Expr:
     return Var(j) if isinstance(j, str) else Const(j, "int32")
 
 
 def texts(files: Iterable[tuple[str, bytes]]) -> dict[str, str]:
     """File contents as text; RecordError for bytes that are none."""
-    found = {}
+    decoded = {}
     for name, data in files:
         try:
-            found[name] = data.decode("utf-8")
+            decoded[name] = data.decode("utf-8")
         except UnicodeDecodeError:
             raise damaged(f"{name} has been changed") from None
-    return found
+    return decoded

@@ -1,4 +1,4 @@
-"""Make bfloat16 right in Triton's interpreter.
+"""Make bfloat16, and maxima with NaN, right in Triton's interpreter.
 
 The interpreter (3.6) keeps a bfloat16 as the uint16 of its bits. Loads, stores, selections and shape
 operations only move bits and are right; arithmetic, dots, comparisons, casts and reductions work on the
@@ -8,6 +8,9 @@ nearest even. Everything else goes to the original methods, and where an interpr
 bfloat16 as uint16, nothing is touched.
 
 A comparison of scalars keeps the scalars' dtype there, and is spread over a tile as that: also put right.
+
+`tl.maximum` and `tl.minimum` of a number and NaN are the number on every GPU (`neptune.ir.edges`), as reductions are
+in the interpreter too; element by element it gives NaN, which is put right for every dtype.
 
 Dots of float32 need nothing here: the interpreter ignores `input_precision` and multiplies in float32.
 """
@@ -154,10 +157,10 @@ class _Shim:
             if not self.is_bf16(first.handle):
                 return original(op, value, *args, **kwargs)
             wide = tl.tensor(self.handle(decode(first.handle.data), tl.float32), _retyped(first.type, tl.float32, tl))
-            found = original(op, wide, *args, **kwargs)
-            if isinstance(found, tuple | list):
-                return type(found)(self.narrow(x, tl) for x in found)
-            return self.narrow(found, tl)
+            result = original(op, wide, *args, **kwargs)
+            if isinstance(result, tuple | list):
+                return type(result)(self.narrow(x, tl) for x in result)
+            return self.narrow(result, tl)
 
         return method
 
@@ -181,11 +184,14 @@ def install() -> bool:
     import triton.language as tl
     import triton.runtime.interpreter as interpreter
 
+    builder = interpreter.InterpreterBuilder
+    builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
+    builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     if interpreter._get_np_dtype(tl.bfloat16) != np.dtype(np.uint16):
         return False
     if _installed:
         return True
-    shim, builder = _Shim(interpreter, tl), interpreter.InterpreterBuilder
+    shim = _Shim(interpreter, tl)
     wrappers: dict[tuple[Any, str], Callable[[Callable[..., Any]], Callable[..., Any]]] = {
         (builder, "unary_op"): lambda f: shim.elementwise(f, 1),
         (builder, "binary_op"): lambda f: shim.elementwise(f, 2),

@@ -25,7 +25,7 @@ def is_empty(
     tensors: Sequence[torch.Tensor],
     scalars: Mapping[str, int | float],
 ) -> bool:
-    """Whether a tensor has no elements, or a size is below what kernels are made for."""
+    """Return True if a tensor has no elements, or a size is below the least that kernels are made for."""
     return any(t.numel() == 0 for t in tensors) or any(s.lo == 1 and scalars[s.name] < 1 for s in program.scalars)
 
 
@@ -44,12 +44,12 @@ def run_empty(
     # A saved kernel runs where torch and Triton are all there is; only this needs more.
     import numpy as np
 
-    from neptune.verify.domains import EvaluationError
-    from neptune.verify.evaluate import evaluate
+    from neptune.ir.evaluate.domains import EvaluationError
+    from neptune.ir.evaluate.program import evaluate
 
     arrays = {b.name: _array(t) for b, t in zip(program.inputs, inputs, strict=True)}
     try:
-        found = evaluate(program, arrays, scalars)
+        results = evaluate(program, arrays, scalars)
     except EvaluationError as error:
         raise ShapeError(
             f"call of kernel `{program.name}`",
@@ -57,7 +57,7 @@ def run_empty(
             legal=("sizes of at least 1",),
         ) from None
     for b, t in zip(program.outputs, outputs, strict=True):
-        t.copy_(torch.from_numpy(np.ascontiguousarray(found[b.name])).reshape(t.shape))
+        t.copy_(torch.from_numpy(np.ascontiguousarray(results[b.name])).reshape(t.shape))
 
 
 def _array(t: torch.Tensor) -> np.ndarray:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from neptune.codegen.worker import Json, Worker
 from neptune.errors import InternalError
+from neptune.runtime.worker import Json, Worker
 
 WORKER = Worker("neptune.runtime.interpret_worker", {"TRITON_INTERPRET": "1"})
 

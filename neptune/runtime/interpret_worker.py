@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from neptune.codegen.compile_worker import load_source
-from neptune.codegen.worker import Json, serve
 from neptune.runtime.bf16_shim import install
 from neptune.runtime.interpret import distinct, raw_bytes
+from neptune.runtime.source import load_source
+from neptune.runtime.worker import Json, serve
 
 GUARD_BYTES = 1 << 18
 POISON = 0xFF  # in every byte: a NaN in each float format, -1 in each integer

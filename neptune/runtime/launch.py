@@ -1,7 +1,7 @@
 """Targets, and how a compiled program runs on each.
 
-Every target runs the same fused program: "llvm" compiles its loops for this machine's CPU; the others run
-its Triton module, "interpret" in Triton's interpreter.
+Every target runs the same fused program: "llvm" compiles its loops for this machine's CPU (registered from above,
+`neptune.codegen.llvm_launch`); the others run its Triton module, "interpret" in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from neptune.runtime.plans import Plan, distinct_floats, enter_thread, make_plan
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
-Params: TypeAlias = Mapping[str, int]
+CAPABILITIES = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+"""The compute capabilities that Triton compiles for; later ones are for its compiler to judge."""
 Scalars: TypeAlias = Mapping[str, "int | float"]
 Temporaries: TypeAlias = Mapping[str, torch.Tensor]
 Launch: TypeAlias = Callable[..., "Plan | None"]
@@ -53,7 +54,7 @@ class Target:
 
     @property
     def loads(self) -> str:
-        """How kernels for it address memory: by tensor descriptors where the hardware has them (sm_90 on)."""
+        """The way kernels for it address memory: by tensor descriptors where the hardware has them (sm_90 on)."""
         return "descriptor" if self.kind == "cuda" and self.arch.isdigit() and int(self.arch) >= 90 else "pointer"
 
     def __str__(self) -> str:
@@ -72,6 +73,12 @@ def parse_target(text: str) -> Target:
     fits = {"cuda": arch.isdigit(), "hip": arch.startswith("gfx"), "interpret": False, "llvm": False}
     if kind not in fits or (colon and not fits[kind]):
         raise TargetError(f"compile for target {text!r}", "there is no such target", legal=LEGAL)
+    if kind == "cuda" and arch and int(arch) <= CAPABILITIES[-1] and int(arch) not in CAPABILITIES:
+        raise TargetError(
+            f"compile for target {text!r}",
+            "no GPU that can be compiled for has this compute capability (90 stands for 9.0; it is no device's number)",
+            legal=[f"cuda:{c}" for c in CAPABILITIES],
+        )
     return Target(kind, arch)
 
 
@@ -93,36 +100,19 @@ def gpu_target() -> Target | None:
 
 
 def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
-    """What runs a program on a target; compilation that can wait happens at the first call.
+    """Return the function that runs a program on a target; compilation that can wait happens at the first call.
 
     `fused` is the executable form of the program (inits explicit, tiles local), `modules` its Triton.
-    Raises TargetError where the target is not there.
+    Raises TargetError if the target is not available.
     """
-    if target.kind == "llvm":
-        return _on_llvm(fused, modules.params)
-    if target.kind == "interpret":
-        return _interpreted(fused, modules)
-    return _on_gpu(target, fused, modules)
+    if target.kind not in LAUNCHERS:
+        raise TargetError(
+            f"run `{fused.name}` on {target}", "nothing has registered how to run on it", legal=tuple(LAUNCHERS)
+        )
+    return LAUNCHERS[target.kind](target, fused, modules)
 
 
-def _on_llvm(fused: Program, params: Params) -> Launch:
-    from neptune.codegen.llvm import compile_llvm
-
-    start = time.perf_counter()
-    kernel = compile_llvm(fused)
-    LOG.info("`%s` compiled by LLVM, %.0f ms", fused.name, 1e3 * (time.perf_counter() - start))
-    tunables = {t.name: params[t.name] for t in fused.tunables if t.name in params}
-
-    def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
-    ) -> Plan | None:
-        kernel(inputs, outputs, scalars, tunables)
-        return None
-
-    return launch
-
-
-def _interpreted(fused: Program, modules: Modules) -> Launch:
+def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:
     from neptune.runtime.interpret import run_interpreted
 
     free = free_scalars(fused)
@@ -151,7 +141,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     from triton.errors import TritonError
     from triton.runtime.jit import JITFunction
 
-    from neptune.codegen.compile_worker import load_source
+    from neptune.runtime.source import load_source
 
     free = free_scalars(fused)
     keywords = dict(modules.params)
@@ -167,7 +157,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         if fresh:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         numbers = distinct_floats([scalars[n] for n in free])
-        run, log = recording(loaded[form], JITFunction)
+        run, log = recording(loaded[form], JITFunction, modules.of_one)
         with torch.cuda.device(outputs[0].device):
             enter_thread()
             try:
@@ -186,7 +176,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
 
 
 def _not_compiled(asked: str, error: Exception) -> TargetError:
-    """What Triton refuses at a first launch: too much shared memory, an operand it does not take."""
+    """Return the error for a first launch that Triton refuses: too much shared memory, an operand it does not take."""
     last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
     return TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint="other tile sizes, num_warps or num_stages")
 
@@ -195,3 +185,11 @@ def free_scalars(program: Program) -> tuple[str, ...]:
     """The scalars that no input's shape binds: trailing arguments of a call, in order."""
     bound = program.shape_scalars
     return tuple(s.name for s in program.scalars if s.name not in bound)
+
+
+LAUNCHERS: dict[str, Callable[[Target, Program, Modules], Launch]] = {
+    "cuda": _on_gpu,
+    "hip": _on_gpu,
+    "interpret": _interpreted,
+}
+"""How to run on each kind of target. A room above registers the targets that need a compiler here: "llvm"."""

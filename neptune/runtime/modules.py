@@ -12,19 +12,15 @@ from functools import cached_property
 
 import torch
 
-from neptune.codegen.compile import KernelParameters, parameters_of
-from neptune.codegen.llvm import evaluate_size
-from neptune.codegen.triton import LOADS, kernel_texts, module_text
-from neptune.codegen.triton_limits import descriptor_alignment, int32_suffices, tile_spans
-from neptune.codegen.triton_scope import Span
+from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
-from neptune.ir.program import Buffer, Program, Seq
-from neptune.tile.ir import TileProgram
+from neptune.ir.program import Buffer, Program
+from neptune.runtime.addressing import Addressing, int32_suffices
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a module addresses memory: `loads` "pointer" or "descriptor", and the width of tile offsets."""
+    """A module's way to address memory: `loads` "pointer" or "descriptor", and the width of tile offsets."""
 
     loads: str = "pointer"
     int64_offsets: bool = False
@@ -34,54 +30,14 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Addressing:
-    """The modules that load in one way: their texts, with int32 and with int64 tile offsets, and what they ask.
-
-    `aligned` are the inputs and outputs that go through descriptors, `spans` what int32 offsets add up
-    (see `neptune.codegen.triton_limits`), `kernels` the parameters that offline compilation wants.
-    """
-
-    texts: tuple[str, str]
-    aligned: tuple[str, ...]
-    spans: tuple[Span, ...]
-    kernels: tuple[KernelParameters, ...]
-
-
-def addressing(tiles: TileProgram, header: str, loads: str) -> Addressing:
-    """The modules of a TileProgram that load through "pointer" or "descriptor"."""
-    narrow = kernel_texts(tiles, loads=loads)
-    wide = kernel_texts(tiles, loads=loads, int64_offsets=True)
-    return Addressing(
-        texts=(module_text(tiles, narrow, header), module_text(tiles, wide, header)),
-        aligned=tuple(descriptor_alignment(tiles)) if loads == "descriptor" else (),
-        spans=tile_spans(tiles, loads=loads),
-        kernels=tuple(parameters_of(tiles, k) for k in narrow),
-    )
-
-
-def all_modules(tiles: TileProgram, header: str) -> dict[str, Addressing]:
-    """Every form of a TileProgram's module."""
-    return {loads: addressing(tiles, header, loads) for loads in LOADS}
-
-
-def parameters(tiles: TileProgram) -> Program:
-    """The parameters of a TileProgram as a Program without a body."""
-    return Program(tiles.name, tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables, Seq(()))
-
-
-def declarations(tiles: TileProgram) -> str:
-    """`parameters` as text."""
-    return str(parameters(tiles))
-
-
-@dataclass(frozen=True)
 class Modules:
     """The modules of one kernel; `declarations` is the text of its parameters, `params` the values of its free
-    tunables."""
+    tunables, num_warps and num_stages, and `of_one` those of single launches, by the function's name."""
 
     by_loads: Mapping[str, Addressing]
     declarations: str
     params: Mapping[str, int]
+    of_one: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     _chosen: dict[tuple[object, ...], Form] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -115,10 +71,10 @@ class Modules:
         return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
 
 
-def covers(program: Program | TileProgram, sizes: Mapping[str, int | float]) -> dict[str, int]:
+def covers(program: Program, sizes: Mapping[str, int | float]) -> dict[str, int]:
     """The values of tunables that cover a size: the smallest power of two that does."""
-    found = {t.name: evaluate_size(t.covers, sizes) for t in program.tunables if t.covers is not None}
-    return {name: 1 << max(0, size - 1).bit_length() for name, size in found.items()}
+    values = {t.name: evaluate_size(t.covers, sizes) for t in program.tunables if t.covers is not None}
+    return {name: 1 << max(0, size - 1).bit_length() for name, size in values.items()}
 
 
 def _dense(b: Buffer, sizes: Mapping[str, int | float]) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def _reach(t: torch.Tensor) -> int:
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor, period: int) -> bool:
-    """Whether, modulo `period` bytes, the tensors occupy intervals that do not meet."""
+    """Return True if, modulo `period` bytes, the tensors occupy disjoint intervals."""
     widths = []
     for t in (a, b):
         steps = _steps(t)

@@ -15,9 +15,10 @@ of the key or constant in the plan. A plan keeps no tensor alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -29,7 +30,10 @@ from neptune.runtime.workspace import view
 Key: TypeAlias = tuple[Any, ...]
 Hole: TypeAlias = "tuple[int, int, tuple[type, dict[str, Any]] | None]"
 PLAIN = (Tensor, Parameter)
-"""Classes of tensors that are nothing but tensors; others take the long way, which knows how to refuse."""
+"""Classes of tensors that are nothing but tensors; calls with others are checked in full, which may refuse them."""
+NO_VALUES: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+LAUNCHER = "launcher"
+"""The argument of a generated launch function by which its caller sees every kernel before its launch."""
 REMEMBERED = 1024
 """How many plans a kernel keeps; beyond that the oldest goes."""
 
@@ -53,13 +57,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """What a call may ask for beside its arguments: memory for temporaries, and numbers that launches choose."""
+    """The options of a call beside its arguments: memory for temporaries, and numbers that launches choose."""
 
     workspace: Any = None
     params: Any = None
 
     def key(self) -> list[Any] | None:
-        """What a plan depends on of it; None where the long way has to look."""
+        """Return the part of the options that a plan depends on; None if the call must be checked in full."""
         if self.workspace is None and self.params is None:
             return []
         own = [] if self.workspace is None else key_of((self.workspace,))
@@ -151,17 +155,19 @@ class Plan:
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], scalars: Sequence[float], workspace: Any
     ) -> None:
         stream = self.driver.get_current_stream(self.device)
-        given = [*inputs, *outputs, *scalars]
+        arguments = [*inputs, *outputs, *scalars]
         if self.offsets is not None:
-            given += [
+            arguments += [
                 view(workspace, at, t.shape, t.dtype) for at, t in zip(self.offsets, self.temporaries, strict=True)
             ]
         elif self.temporaries:
-            given += [t.make() for t in self.temporaries]
+            arguments += [t.make() for t in self.temporaries]
         for s in self.steps:
             values = list(s.values)
             for position, number, descriptor in s.holes:
-                values[position] = given[number] if descriptor is None else _descriptor(descriptor, given[number])
+                values[position] = (
+                    arguments[number] if descriptor is None else _descriptor(descriptor, arguments[number])
+                )
             c, (x, y, z) = s.compiled, s.grid
             c.run(x, y, z, stream, c.function, c.packed_metadata, None, None, None, *values)
 
@@ -180,7 +186,7 @@ def enter_thread() -> None:
 
 
 def _listening(hook: Any) -> bool:
-    """Whether a launch hook would do anything."""
+    """Return True if a launch hook would do anything."""
     return hook is not None and bool(getattr(hook, "calls", True))
 
 
@@ -193,7 +199,7 @@ def _descriptor(like: tuple[type, dict[str, Any]], base: Any) -> Any:
 
 
 def key_of(tensors: Sequence[Any]) -> list[Any] | None:
-    """What a plan depends on of its tensors; None where the long way has to look (and maybe refuse)."""
+    """Return the properties of tensors that a plan depends on; None if the call must be checked in full."""
     key: list[Any] = []
     grad = torch.is_grad_enabled()
     try:
@@ -221,35 +227,35 @@ class Plans:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""
         if not self._plans:  # a target without plans, or the first call
             return None
-        given = _given(out)
+        results = _given(out)
         inputs = args[: self._count]
-        key = None if given is None else self._key(args, given, special)
+        key = None if results is None else self._key(args, results, special)
         plan = None if key is None else self._plans.get(key)
-        if given is None or plan is None:
+        if results is None or plan is None:
             return None
         own = () if special.workspace is None else (special.workspace,)
-        if (given or own) and not self._separate(plan, (*inputs, *given), own):
+        if (results or own) and not self._separate(plan, (*inputs, *results), own):
             return None
-        outputs = tuple(given) or tuple([b.make() for b in plan.outputs])
+        outputs = tuple(results) or tuple([b.make() for b in plan.outputs])
         floats = [s for s in args[self._count :] if type(s) is float]
         if not plan.run(inputs, outputs, floats, special.workspace):
             return None
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _separate(self, plan: Plan, tensors: Sequence[Tensor], own: Sequence[Tensor]) -> bool:
-        """Whether nothing that is written lies on top of anything else."""
+        """Return True if no tensor that is written overlaps another one."""
         spans = (*plan.spans[: len(tensors)], *(t.numel() for t in own))
         return _apart((*tensors, *own), spans, self._count)
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
-        """What Triton has compiled for the calls so far, in order."""
+        """The specialisations that Triton compiled for the calls so far, in order."""
         return tuple(self._compiled.values())
 
     def learn(self, args: Sequence[Any], out: Any, plan: Plan, special: Special = NOTHING) -> None:
-        """Keep the plan of a call that the long way has carried out."""
-        given = _given(out)
-        key = None if given is None else self._key(args, given, special)
+        """Keep the plan of a call that was checked in full and carried out."""
+        outputs = _given(out)
+        key = None if outputs is None else self._key(args, outputs, special)
         with self._lock:
             for step in plan.steps:
                 if step.compiled.hash not in self._compiled:
@@ -260,7 +266,7 @@ class Plans:
                 self._plans[key] = plan
 
     def _key(self, args: Sequence[Any], out: Sequence[Any], special: Special) -> Key | None:
-        """None where only the long way can tell."""
+        """None where only the full check can tell."""
         if len(args) != self._count + len(self._types):
             return None
         key = key_of((*args[: self._count], *out))
@@ -277,7 +283,7 @@ class Plans:
 
 
 def _given(out: Any) -> tuple[Any, ...] | None:
-    """What `out=` gives, as a tuple; None for what the long way refuses."""
+    """Return the tensors of `out=` as a tuple; None for a value that the full check refuses."""
     if out is None:
         return ()
     return (out,) if isinstance(out, Tensor) else tuple(out) if isinstance(out, list | tuple) else None
@@ -309,11 +315,12 @@ class Recorded:
 class _Recorder:
     """Stands for a kernel in the launch function: launches it and notes the call."""
 
-    def __init__(self, kernel: Any, log: list[Recorded]) -> None:
-        self._kernel, self._log = kernel, log
+    def __init__(self, kernel: Any, log: list[Recorded], own: Mapping[str, int]) -> None:
+        self._kernel, self._log, self._own = kernel, log, own
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **keywords: Any) -> None:
+            keywords |= self._own
             compiled = self._kernel[grid](*args, **keywords)
             names = self._kernel.arg_names[len(args) :]
             self._log.append(Recorded(compiled, grid, (*args, *(keywords[n] for n in names))))
@@ -321,11 +328,21 @@ class _Recorder:
         return launch
 
 
-def recording(launch: Callable[..., None], kind: type) -> tuple[Callable[..., None], list[Recorded]]:
-    """A copy of a generated launch function that notes each launch of a kernel (an instance of `kind`)."""
-    assert isinstance(launch, FunctionType)
+def recording(
+    launch: Callable[..., None], kind: type, own: Mapping[str, Mapping[str, int]] = NO_VALUES
+) -> tuple[Callable[..., None], list[Recorded]]:
+    """A generated launch function that notes each launch of a kernel (an instance of `kind`); `own` are values of
+    single kernels, by name."""
     log: list[Recorded] = []
-    kernels = {n: _Recorder(k, log) for n, k in launch.__globals__.items() if isinstance(k, kind)}
+
+    def recorder(kernel: Any) -> _Recorder:
+        return _Recorder(kernel, log, own.get(kernel.__name__, {}))
+
+    if LAUNCHER in (getattr(launch, "__kwdefaults__", None) or {}):
+        return partial(launch, **{LAUNCHER: recorder}), log
+    # Saved before launch functions took it: a copy, with its kernels replaced.
+    assert isinstance(launch, FunctionType)
+    kernels = {n: recorder(k) for n, k in launch.__globals__.items() if isinstance(k, kind)}
     copy = FunctionType(launch.__code__, {**launch.__globals__, **kernels}, launch.__name__, launch.__defaults__)
     copy.__kwdefaults__ = launch.__kwdefaults__
     return copy, log

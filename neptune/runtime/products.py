@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neptune.codegen.llvm import evaluate_size
 from neptune.errors import ShapeError
 from neptune.ir.expr import Expr, Op, variables, walk
+from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program
 from neptune.ir.program import walk as walk_stmts
@@ -23,13 +23,13 @@ def products(program: Program) -> tuple[Expr, ...]:
     """The products of two or more sizes in ranges of loops."""
     sizes = {s.name for s in program.scalars}
     ranges = [e for f in walk_stmts(program.body) if isinstance(f, For) for e in (f.lo, f.hi)]
-    found = (x for e in ranges for x in walk(e) if isinstance(x, Op) and x.name == "mul")
-    return tuple(dict.fromkeys(x for x in found if len(variables(x)) > 1 and variables(x) <= sizes))
+    factors = (x for e in ranges for x in walk(e) if isinstance(x, Op) and x.name == "mul")
+    return tuple(dict.fromkeys(x for x in factors if len(variables(x)) > 1 and variables(x) <= sizes))
 
 
-def check_products(program: Program, found: tuple[Expr, ...], sizes: Mapping[str, int | float]) -> None:
+def check_products(program: Program, terms: tuple[Expr, ...], sizes: Mapping[str, int | float]) -> None:
     """Raise ShapeError where a product is not below 2**31 (less a tile)."""
-    for e in found:
+    for e in terms:
         value = evaluate_size(e, sizes)
         if value >= LIMIT:
             raise ShapeError(

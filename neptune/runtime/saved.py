@@ -21,11 +21,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from neptune import config
-from neptune.boundary import public
 from neptune.errors import RecordError
-from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, unpack
-from neptune.runtime.kernel import Kernel
+from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts
 from neptune.runtime.launch import default_target, gpu_target, parse_target
 from neptune.versions import versions
 
@@ -42,7 +39,7 @@ LOG = logging.getLogger("neptune.runtime")
 
 def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     """Write a kernel as a folder: under another name first, so that no half of it is ever seen at `path`."""
-    asked = f"save kernel `{artifact.name}` to {_shown(path)}"
+    asked = f"save kernel `{artifact.name}` to {shown(path)}"
     target = _as_path(path, asked).absolute()
     # A link stays a link, and what it leads to is replaced.
     target = target.resolve() if target.is_symlink() else target
@@ -76,7 +73,7 @@ def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
         raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path")) from None
 
 
-def _shown(path: object) -> str:
+def shown(path: object) -> str:
     return f"`{path}`" if isinstance(path, str | Path) else repr(path)
 
 
@@ -134,7 +131,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Whether a folder holds a saved kernel, whole or not, of any version, and nothing else."""
+    """Return True if a folder holds a saved kernel, whole or not, of any version, and nothing else."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -148,30 +145,11 @@ def _is_saved(folder: Path) -> bool:
 # --- loading -------------------------------------------------------------------------------------
 
 
-@public
-def load(path: str | os.PathLike[str], target: str | None = None) -> Kernel:
-    """A kernel that `kernel.save(path)` has written; needs torch and Triton only.
-
-    `target` is as in `neptune.compile`; by default $NEPTUNE_TARGET, else the GPU where there is one, else what
-    the kernel was compiled for if that can run here, else "interpret". Every target runs the same programs, so
-    that it need not be the one that was saved.
-
-    It is code: load only what you trust. Raises RecordError for what is no saved kernel, is damaged, or was written
-    in another format.
-
-        kernel = neptune.load("attention")
-        o = kernel(q, k, v)
-    """
-    asked = f"load the kernel {_shown(path)}"
-    try:
-        packed = _read(_as_path(path, asked))
-        artifact = unpack(packed)
-        chosen = target or config.read().target or _target_here(artifact.target)
-        kernel = Kernel(artifact).for_target(chosen)
-    except RecordError as error:
-        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
+def read(path: str | os.PathLike[str], asked: str) -> Packed:
+    """Return all that `save` wrote at `path`. RecordError for anything else, and for a path that is none."""
+    packed = _read(_as_path(path, asked))
     _say_versions(path, packed)
-    return kernel
+    return packed
 
 
 def _read(path: Path) -> Packed:
@@ -235,11 +213,11 @@ def _content(folder: int, name: str) -> bytes:
         os.close(opened)
 
 
-def _target_here(saved: str) -> str:
+def target_here(saved: str) -> str:
     """The GPU where there is one, else the target that the kernel was saved for, if it can run, else "interpret"."""
     if gpu_target() is not None:
-        present, kept = default_target(), parse_target(saved)
-        return saved if kept.kind == present.kind and kept.arch in ("", _arch()) else str(present)
+        present, wanted = default_target(), parse_target(saved)
+        return saved if wanted.kind == present.kind and wanted.arch in ("", _arch()) else str(present)
     return saved if saved == "llvm" and _has_tvm() else "interpret"
 
 

@@ -13,8 +13,8 @@ from math import prod
 
 import torch
 
-from neptune.codegen.llvm import evaluate_size
 from neptune.errors import ShapeError
+from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Buffer
 from neptune.runtime.overlap import overlap
 
@@ -24,7 +24,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a temporary lies: bytes from the start, shape and dtype."""
+    """The place of a temporary in a workspace: offset in bytes, shape and dtype."""
 
     name: str
     offset: int
@@ -38,23 +38,23 @@ class Place:
 
 def places(temporaries: Sequence[Buffer], sizes: Mapping[str, int | float]) -> tuple[Place, ...]:
     """One temporary behind the other."""
-    found: list[Place] = []
+    result: list[Place] = []
     at = 0
     for b in temporaries:
         place = Place(b.name, at, tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype))
-        found.append(place)
+        result.append(place)
         at += -(-place.bytes // ALIGNMENT) * ALIGNMENT
-    return tuple(found)
+    return tuple(result)
 
 
-def size(found: Sequence[Place]) -> int:
+def size(temporaries: Sequence[Place]) -> int:
     """The bytes that temporaries take together."""
-    return found[-1].offset + found[-1].bytes if found else 0
+    return temporaries[-1].offset + temporaries[-1].bytes if temporaries else 0
 
 
-def deal(workspace: torch.Tensor, found: Sequence[Place]) -> list[torch.Tensor]:
+def deal(workspace: torch.Tensor, temporaries: Sequence[Place]) -> list[torch.Tensor]:
     """The temporaries in a caller's memory."""
-    return [view(workspace, p.offset, p.shape, p.dtype) for p in found]
+    return [view(workspace, p.offset, p.shape, p.dtype) for p in temporaries]
 
 
 def view(workspace: torch.Tensor, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -69,8 +69,8 @@ def check(workspace: object, needed: int, device: torch.device, others: Sequence
     if not isinstance(workspace, torch.Tensor):
         raise ShapeError(asked, f"workspace= is {type(workspace).__name__}", legal=legal)
     if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
-        given = f"{workspace.dtype} of shape {list(workspace.shape)} and strides {list(workspace.stride())}"
-        raise ShapeError(asked, f"workspace= is {given}", legal=legal)
+        actual = f"{workspace.dtype} of shape {list(workspace.shape)} and strides {list(workspace.stride())}"
+        raise ShapeError(asked, f"workspace= is {actual}", legal=legal)
     if workspace.device != device:
         raise ShapeError(asked, f"workspace= is on {workspace.device}", legal=legal)
     if workspace.numel() < needed:

@@ -1,4 +1,4 @@
-"""Which axes of different stages are one axis: the relation that fusion, roles and repairs go by.
+"""Alignment of axes: which axes of different stages are one, for fusion, roles and repairs.
 
 Two axes *meet* where both index the same dimension of a buffer and are equally long. They meet first through
 results that one stage hands to the other, and only where there are none through a common input.
@@ -19,16 +19,17 @@ from dataclasses import dataclass
 
 from neptune.ir.expr import Expr, Op, Var, substitute, variables, walk
 from neptune.ir.program import For, for_loops, paths, stages, writes
-from neptune.schedule.state import Definition, Loop, State
+from neptune.schedule.definition import Definition
+from neptune.schedule.state import Loop, State
 
-Axis = tuple[str, str]
+StageAxis = tuple[str, str]
 """(stage, axis name)"""
 Index = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Where a stage is going: the loops around the end of `loop`'s body, and who lives in that nest."""
+    """The nest that a stage moves into: the loops around the end of `loop`'s body, and the stages there."""
 
     outer: tuple[For, ...]
     hosts: tuple[str, ...]
@@ -52,42 +53,36 @@ def _touches(d: Definition) -> list[tuple[str, Index]]:
     return [(b, d.action.index) for b in writes(d.action)] + [(x.buffer, x.index) for x in d.reads()]
 
 
-def meetings(d: Definition, other: Definition, results: Collection[str], through_inputs: bool) -> Iterator[Axis]:
+def meetings(d: Definition, other: Definition, results: Collection[str], through_inputs: bool) -> Iterator[StageAxis]:
     """(axis of `d`, axis of `other`) that index one dimension of a buffer: of `results`, what `other` writes
     there; through inputs, any buffer but those. What chooses parts of axes in both under one name is one axis, too."""
     if through_inputs:
-        yield from ((a, a) for a in _choosing(d) if a in _choosing(other))
+        yield from ((a, a) for a in d.names if a in d.choosing & other.choosing)
     for buffer, index in _touches(d):
         if (buffer in results) == through_inputs:
             continue
-        theirs = [ix for b, ix in _touches(other) if b == buffer]
+        indices = [ix for b, ix in _touches(other) if b == buffer]
         if not through_inputs:
-            theirs = [other.action.index] if buffer in writes(other.action) else []
-        for a, b in (pair for ix in theirs for pair in zip(index, ix, strict=True)):
+            indices = [other.action.index] if buffer in writes(other.action) else []
+        for a, b in (pair for ix in indices for pair in zip(index, ix, strict=True)):
             if isinstance(a, Var) and isinstance(b, Var):
                 yield a.name, b.name
 
 
-def _choosing(d: Definition) -> list[str]:
-    """The axes that say which part of another one is run over."""
-    return [a for a in d.extents if any(a in variables(e) for ends in d.ranges.values() for e in ends)]
-
-
 def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: Mapping[str, Expr]) -> bool:
     """True if two axes are equally long, as expressions; `env`: axes of `d` → those of `other` they are."""
-    if mine not in d.extents or theirs not in other.extents:
+    if mine not in d.names or theirs not in other.names:
         return False
-    bounds = (d.extents[mine], *d.range_of(mine))
-    needed = frozenset[str]().union(*map(variables, bounds)) & set(d.extents)
-    here = tuple(substitute(e, dict(env)) for e in bounds)
-    return needed <= set(env) and here == (other.extents[theirs], *other.range_of(theirs))
+    bounds, there = ((x.extent, x.lo, x.hi) for x in (d.axis(mine), other.axis(theirs)))
+    needed = frozenset[str]().union(*map(variables, bounds)) & set(d.names)
+    return needed <= set(env) and tuple(substitute(e, dict(env)) for e in bounds) == there
 
 
 class Axes:
-    """Which axes of a program are the same axis: joined where one stage reads another's result."""
+    """The classes of a program's axes that are the same axis: joined where one stage reads another's result."""
 
     def __init__(self, definitions: Mapping[str, Definition]) -> None:
-        self._parent: dict[Axis, Axis] = {}
+        self._parent: dict[StageAxis, StageAxis] = {}
         self._definitions = definitions
         self._results = {b for d in definitions.values() for b in writes(d.action)}
         self._join(through_inputs=False)
@@ -96,17 +91,17 @@ class Axes:
         """Also join the axes of different stages that run over one dimension of an input."""
         self._join(through_inputs=True)
 
-    def same(self, a: Axis, b: Axis) -> bool:
+    def same(self, a: StageAxis, b: StageAxis) -> bool:
         return self.root(a) == self.root(b)
 
-    def root(self, a: Axis) -> Axis:
+    def root(self, a: StageAxis) -> StageAxis:
         while (up := self._parent.get(a, a)) != a:
             a = up
         return a
 
-    def of(self, stage: str, like: Axis) -> str | None:
+    def of(self, stage: str, like: StageAxis) -> str | None:
         """The axis of `stage` that is the same axis as `like`."""
-        return next((n for n, _ in self._definitions[stage].axes if self.same((stage, n), like)), None)
+        return next((n for n in self._definitions[stage].names if self.same((stage, n), like)), None)
 
     def _join(self, through_inputs: bool) -> None:
         for name, d in self._definitions.items():
@@ -114,7 +109,7 @@ class Axes:
                 if host == name:
                     continue
                 for mine, theirs in meetings(d, other, self._results, through_inputs):
-                    along = ((a, self.of(host, (name, a))) for a in d.extents)
+                    along = ((a, self.of(host, (name, a))) for a in d.names)
                     env: dict[str, Expr] = {a: Var(b) for a, b in along if b is not None}
                     if same_extent(d, mine, other, theirs, env):
                         self._parent[self.root((name, mine))] = self.root((host, theirs))
@@ -123,9 +118,9 @@ class Axes:
 # --- moving into a nest ------------------------------------------------------------------------------
 
 
-def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
+def align(state: State, d: Definition, nest: Nest) -> dict[str, StageAxis]:
     """axis of `d` → (host stage, axis of that host) it runs along with."""
-    result: dict[str, Axis] = {}
+    result: dict[str, StageAxis] = {}
     hosts = [h for h in nest.hosts if h in state.definitions]
     made_here = {b for h in hosts for b in writes(state.definitions[h].action)}
     for through_inputs in (False, True):
@@ -141,24 +136,24 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, Axis]:
     return result if nest.names <= covered else _through_others(state, d, nest, hosts, result)
 
 
-def _in_axes_of(state: State, host: str, aligned: Mapping[str, Axis]) -> dict[str, Expr]:
-    """What was aligned with any stage of the nest, as axes of this one: those that are in the same place."""
-    mine = {place: a for a, place in state.axes[host].items()}
+def _in_axes_of(state: State, host: str, aligned: Mapping[str, StageAxis]) -> dict[str, Expr]:
+    """Return the aligned axes of any stage of the nest as axes of `host`: those whose expressions are equal."""
+    names = {place: a for a, place in state.axes[host].items()}
     places = {a: state.axes[h][b] for a, (h, b) in aligned.items()}
-    return {a: Var(mine[e]) for a, e in places.items() if e in mine}
+    return {a: Var(names[e]) for a, e in places.items() if e in names}
 
 
 def _through_others(
-    state: State, d: Definition, nest: Nest, hosts: list[str], known: Mapping[str, Axis]
-) -> dict[str, Axis]:
-    """Where loops of the nest are left: axes by what follows, as those of two products that one sum reads."""
+    state: State, d: Definition, nest: Nest, hosts: list[str], known: Mapping[str, StageAxis]
+) -> dict[str, StageAxis]:
+    """Align axes with loops of the nest that are left by what follows, as those of two products that one sum reads."""
     moving = ""  # no stage's name: the definition may differ from the one that the state has
     axes = Axes({**state.definitions, moving: d})
     axes.join_through_inputs()
     result = dict(known)
     for host in hosts:
         other = state.definitions[host]
-        for mine in d.extents:
+        for mine in d.names:
             theirs = axes.of(host, (moving, mine))
             if mine in result or theirs is None:
                 continue
@@ -168,17 +163,17 @@ def _through_others(
     return result
 
 
-def _free(state: State, axis: Axis, aligned: Mapping[str, Axis], nest: Nest) -> bool:
+def _free(state: State, axis: StageAxis, aligned: Mapping[str, StageAxis], nest: Nest) -> bool:
     """True if an axis of a host can run here in full, over loops that no other aligned axis runs over."""
     host = axis[0]
     expr = state.axes[host][axis[1]]
     # The axes of one host never stand for the same element twice, though `fuse` may have put them in one loop.
-    taken = {(h, a): state.axes[h][a] for h, a in aligned.values()}
-    shares = (h != host and variables(expr) & variables(e) & nest.names for (h, _), e in taken.items())
-    if axis in taken or expr in taken.values() or any(shares):
+    occupied = {(h, a): state.axes[h][a] for h, a in aligned.values()}
+    shares = (h != host and variables(expr) & variables(e) & nest.names for (h, _), e in occupied.items())
+    if axis in occupied or expr in occupied.values() or any(shares):
         return False
     pieces = [{f.var: f for f in for_loops(path)} for path, s in paths(state.program.body) if s.name == host]
-    here = {f.var: f for f in nest.outer}
+    around = {f.var: f for f in nest.outer}
     every = frozenset[str]().union(*pieces)
     sizes = {s.name for s in state.program.scalars} | {t.name for t in state.program.tunables}
     if not variables(expr) <= every | sizes:
@@ -187,13 +182,13 @@ def _free(state: State, axis: Axis, aligned: Mapping[str, Axis], nest: Nest) -> 
         return False  # a copy of a fused loop would run over its other axes as well
     for var in variables(expr) & every:
         loops = [p.get(var) for p in pieces]
-        if var in here:
-            loops.append(here[var])
+        if var in around:
+            loops.append(around[var])
         ranges = {None if f is None else (f.lo, f.hi) for f in loops}
         # A piece of a partitioned loop is not the axis; nor is a loop here that only shares the name.
         if len(ranges) > 1:
             return False
-        bounds = [variables(f.lo) | variables(f.hi) for f in loops if f is not None and var not in here]
+        bounds = [variables(f.lo) | variables(f.hi) for f in loops if f is not None and var not in around]
         if any((b & every) - nest.names for b in bounds):
             return False
     return True
@@ -205,7 +200,7 @@ def fused_loops(expr: Expr) -> frozenset[str]:
     return frozenset[str]().union(*map(variables, parts))
 
 
-def shared_in_part(state: State, aligned: Mapping[str, Axis], nest: Nest) -> str | None:
+def shared_in_part(state: State, aligned: Mapping[str, StageAxis], nest: Nest) -> str | None:
     """A loop of the nest that some aligned axis takes a quotient or remainder of, while another axis of the
     same host that is in it is not aligned: its iterations would come several times."""
     for host, axis in aligned.values():

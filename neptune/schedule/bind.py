@@ -34,7 +34,7 @@ class _Access:
 
 def _accesses(loop: For) -> dict[str, list[_Access]]:
     """Every access under `loop`, by buffer; without the buffers that live inside."""
-    found: dict[str, list[_Access]] = {}
+    accesses: dict[str, list[_Access]] = {}
     private = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
@@ -46,8 +46,8 @@ def _accesses(loop: For) -> dict[str, list[_Access]]:
         touched += [(x.buffer, x.index) for e in bounds for x in loads(e)]
         for buffer, index in touched:
             if buffer not in private:
-                found.setdefault(buffer, []).append(_Access(inner, stage, index))
-    return found
+                accesses.setdefault(buffer, []).append(_Access(inner, stage, index))
+    return accesses
 
 
 def _separate(accesses: list[_Access], var: str, program: Program | None) -> bool:
@@ -71,20 +71,20 @@ def _separate(accesses: list[_Access], var: str, program: Program | None) -> boo
 
 
 def _widths(accesses: list[_Access], var: str) -> list[Expr]:
-    """What the accesses divide `var` by."""
-    found = (x for a in accesses for i in a.index for x in walk_expr(i))
+    """Return the divisors of `var` in the accesses."""
+    nodes = (x for a in accesses for i in a.index for x in walk_expr(i))
     return list(
-        dict.fromkeys(x.args[1] for x in found if isinstance(x, Op) and x.name == "mod" and x.args[0] == Var(var))
+        dict.fromkeys(x.args[1] for x in nodes if isinstance(x, Op) and x.name == "mod" and x.args[0] == Var(var))
     )
 
 
 def _dividends(accesses: list[_Access], var: str) -> Iterator[list[_Access]]:
     """The accesses by one index f each, where it is given by two dimensions: f // w, and f % w plus what is fixed."""
     for whole, part in permutations(range(len(accesses[0].index)), 2):
-        found = [_dividend(a, whole, part, var) for a in accesses]
-        kept = [x for x in found if x is not None]
-        if len(kept) == len(found) and len({(width, start) for _, width, start in kept}) == 1:
-            yield [replace(a, index=(f,)) for a, (f, _, _) in zip(accesses, kept, strict=True)]
+        dividends = [_dividend(a, whole, part, var) for a in accesses]
+        valid = [x for x in dividends if x is not None]
+        if len(valid) == len(dividends) and len({(width, start) for _, width, start in valid}) == 1:
+            yield [replace(a, index=(f,)) for a, (f, _, _) in zip(accesses, valid, strict=True)]
 
 
 def _dividend(a: _Access, whole: int, part: int, var: str) -> tuple[Expr, Expr, Poly] | None:
@@ -100,8 +100,8 @@ def _dividend(a: _Access, whole: int, part: int, var: str) -> tuple[Expr, Expr, 
 
 def _without(accesses: list[_Access], var: str) -> list[_Access]:
     """The accesses without the dimensions that depend on `var`."""
-    kept = [d for d in range(len(accesses[0].index)) if not any(var in variables(a.index[d]) for a in accesses)]
-    return [replace(a, index=tuple(a.index[d] for d in kept)) for a in accesses]
+    fixed = [d for d in range(len(accesses[0].index)) if not any(var in variables(a.index[d]) for a in accesses)]
+    return [replace(a, index=tuple(a.index[d] for d in fixed)) for a in accesses]
 
 
 def _separates(accesses: list[_Access], dim: int, var: str, program: Program | None) -> bool:
@@ -136,10 +136,10 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
                 hint="bind a loop over rows, or split_k to reduce in parallel",
             )
     written = {b for _, s in below for b in writes(s.action)}
-    for buffer, found in _accesses(loop).items():
-        if buffer not in written or _separate(found, loop.var, program):
+    for buffer, accesses in _accesses(loop).items():
+        if buffer not in written or _separate(accesses, loop.var, program):
             continue
-        odd = next((a for a in found if not any(loop.var in variables(i) for i in a.index)), None)
+        odd = next((a for a in accesses if not any(loop.var in variables(i) for i in a.index)), None)
         if odd is not None:
             raise ScheduleError(
                 request,
@@ -150,7 +150,7 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
 
 
 def is_independent(loop: For, program: Program | None = None) -> bool:
-    """Whether `check_independent` has nothing to object."""
+    """Return True if `check_independent` accepts the loop."""
     try:
         check_independent(loop, "", program)
     except ScheduleError:
@@ -164,8 +164,8 @@ def shared_by_programs(state: State, name: str) -> str | None:
     grid = [f for f in for_loops(path) if f.kind != "serial"]
     written = set(writes(stage.action))
     for f in grid:
-        found = [x for b, xs in _accesses(f).items() if b in written for x in xs]
-        if found and not _separate(found, f.var, state.program):
+        accesses = [x for b, xs in _accesses(f).items() if b in written for x in xs]
+        if accesses and not _separate(accesses, f.var, state.program):
             return f.var
     return None
 

@@ -16,8 +16,9 @@ from dataclasses import replace
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var, rewrite
 from neptune.ir.printer import print_stage
-from neptune.ir.program import ZERO, Buffer, For, Seq, Stage, Stmt, Store, map_action, seq, stages, writes
-from neptune.schedule.state import Definition, State, fresh_name, names_in_use, reads, replace_node
+from neptune.ir.program import Buffer, For, Seq, Stage, Stmt, Store, map_action, seq, stages, writes
+from neptune.schedule.definition import Definition, define, whole_axis
+from neptune.schedule.state import State, fresh_name, names_in_use, reads, replace_node
 
 
 def cache_read(state: State, name: str, buffer: str) -> tuple[State, str]:
@@ -86,6 +87,7 @@ def copy_stage(
     index = tuple(Var(a) for a in axes)
     store = Store(target, index, Load(source, index, like.dtype))
     nest: Stmt = Stage(stage, store)
-    for a, extent in reversed(list(zip(axes, like.shape, strict=True))):
-        nest = For(a, ZERO, extent, nest)
-    return nest, Definition(tuple(zip(axes, like.shape, strict=True)), store)
+    whole = tuple(map(whole_axis, axes, like.shape))
+    for a in reversed(whole):
+        nest = For(a.name, a.lo, a.hi, nest)
+    return nest, define(whole, store)

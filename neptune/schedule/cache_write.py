@@ -14,9 +14,18 @@ from dataclasses import replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Buffer, Store, Update, seq, stages, writes
+from neptune.ir.program import (
+    Buffer,
+    Store,
+    Update,
+    retarget,
+    seq,
+    stages,
+    writes,
+)
 from neptune.schedule.cache_read import copy_stage, own_nest
-from neptune.schedule.state import Definition, State, fresh_name, names_in_use, reads, replace_node
+from neptune.schedule.definition import Definition
+from neptune.schedule.state import State, fresh_name, names_in_use, reads, replace_node
 
 
 def cache_write(state: State, name: str) -> tuple[State, str]:
@@ -35,7 +44,7 @@ def cache_write(state: State, name: str) -> tuple[State, str]:
     local, copied = fresh_name(used, f"{buffer}_local"), fresh_name(used, f"{buffer}_write")
 
     def to_local(action: Store | Update) -> Store | Update:
-        return replace(action, buffer=local) if isinstance(action, Store) else replace(action, buffers=(local,))
+        return retarget(action, {buffer: local})
 
     target = state.program.globals[buffer]
     copy, definition = copy_stage(target, copied, buffer, local, d.action.index, state)
@@ -58,8 +67,8 @@ def _check(state: State, name: str, d: Definition, request: str) -> None:
             f"`{name}` writes only where its guard holds: there is nothing to copy elsewhere",
             where=print_stage(node),
         )
-    mine = set(writes(d.action))
-    helper = next((s for s in stages(state.program.body) if s.name != name and mine & set(writes(s.action))), None)
+    written = set(writes(d.action))
+    helper = next((s for s in stages(state.program.body) if s.name != name and written & set(writes(s.action))), None)
     if helper is not None:
         raise ScheduleError(
             request,

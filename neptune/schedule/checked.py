@@ -54,10 +54,10 @@ def checked(method: Method) -> Method:
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise ScheduleError(f"{method.__name__}(…)", str(error), legal=[f"{method.__name__}{signature}"]) from None
-        for parameter, value in given.items():
+        for parameter, value in arguments.items():
             words, fits = KINDS.get(parameter, ("", lambda _: True))
             if not fits(value):
                 raise ScheduleError(
@@ -77,5 +77,5 @@ def primitive(method: Method) -> Method:
 
 
 def is_primitive(method: object) -> bool:
-    """Whether a method was marked by `primitive`."""
+    """Return True for a method that `primitive` marked."""
     return getattr(method, "primitive", False) is True

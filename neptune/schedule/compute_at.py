@@ -42,7 +42,6 @@ from neptune.ir.program import (
     For,
     Stage,
     Stmt,
-    Update,
     for_loops,
     map_action,
     paths,
@@ -54,18 +53,10 @@ from neptune.ir.program import (
 )
 from neptune.schedule.alignment import Nest, nest_of
 from neptune.schedule.bind import shared_by_programs
+from neptune.schedule.definition import Definition
 from neptune.schedule.fuse_at import check_inits, check_read, obligations
 from neptune.schedule.region import Interval, hull, interval
-from neptune.schedule.state import (
-    Decision,
-    Definition,
-    Loop,
-    State,
-    check_whole,
-    fresh_name,
-    reads,
-    replace_node,
-)
+from neptune.schedule.state import Decision, Loop, State, check_whole, fresh_name, reads, replace_node
 
 
 def compute_at(state: State, name: str, ref: Loop) -> State:
@@ -75,14 +66,14 @@ def compute_at(state: State, name: str, ref: Loop) -> State:
     loop = state.loop(ref)
     _check_stage(state, name, d, loop, request)
     nest = nest_of(state, ref)
-    found = list(_readers(state, name, d, loop, request))
-    region = _region(state, found, nest, d, request)
-    placed, env = _place(state, name, d, region, nest, found)
+    readers = list(_readers(state, name, d, loop, request))
+    region = _region(state, readers, nest, d, request)
+    placed, env = _place(state, name, d, region, nest, readers)
     stage = next(s for s in stages(placed))
     repeated = [f.var for f in nest.outer if not any(f.var in variables(i) for i in stage.action.index)]
-    if isinstance(d.action, Update):
+    if stage.folds:
         _check_fold(name, stage, repeated, request)
-    first = next(p for p in _parts(loop.body) if any(s is r for s in stages(p) for _, r, _ in found))
+    first = next(p for p in _parts(loop.body) if any(s is r for s in stages(p) for _, r, _ in readers))
     fresh = replace(loop, body=seq(*(x for p in _parts(loop.body) for x in ((placed, p) if p is first else (p,)))))
     with_it = replace_node(state.program.body, loop, fresh)
     old = state.path(name)[1]
@@ -117,9 +108,9 @@ def _check_stage(state: State, name: str, d: Definition, loop: For, request: str
         raise ScheduleError(
             request, f"`{name}` takes part in a fusion that owes a repair", hint="do this before you fuse"
         )
-    mine = set(writes(d.action))
+    written = set(writes(d.action))
     for s in stages(state.program.body):
-        if s.name != name and mine & set(writes(s.action)):
+        if s.name != name and written & set(writes(s.action)):
             raise ScheduleError(
                 request,
                 f"`{s.name}` works on the result of `{name}` where it is now",
@@ -137,52 +128,55 @@ def _check_stage(state: State, name: str, d: Definition, loop: For, request: str
     names = [i.name for i in d.action.index if isinstance(i, Var)]
     if len(set(names)) != len(d.action.index):
         raise ScheduleError(request, f"the index of `{name}` is not a plain list of its axes", where=print_stage(node))
-    if {a for a, _ in d.axes} - set(names) - set(d.reduced):
+    if set(d.names) - set(names) - set(d.reduced):
         raise ScheduleError(request, f"`{name}` has an axis that its index does not have", where=print_stage(node))
 
 
 def _readers(state: State, name: str, d: Definition, loop: For, request: str) -> Iterator[Reader]:
     """Every read of what the stage writes; all of them must be inside the loop."""
-    mine = set(writes(d.action))
+    written = set(writes(d.action))
     inside = {id(s) for s in stages(loop)}
     for s in stages(state.program.body):
-        if s.name != name and id(s) not in inside and any(x.buffer in mine for x in reads(s)):
+        if s.name != name and id(s) not in inside and any(x.buffer in written for x in reads(s)):
             raise ScheduleError(
                 request,
                 f"`{s.name}` reads `{name}` outside of `{loop.var}`",
                 where=print_stage(s),
                 hint="fuse its readers into one nest first, or cache_read for a copy of one's own",
             )
-    found = [
-        (for_loops(path), s, x) for path, s in paths(loop.body) for x in reads(s) if x.buffer in mine and s.name != name
+    readers = [
+        (for_loops(path), s, x)
+        for path, s in paths(loop.body)
+        for x in reads(s)
+        if x.buffer in written and s.name != name
     ]
     for f in (f for path, _ in paths(loop.body) for f in for_loops(path)):
-        if any(x.buffer in mine for e in (f.lo, f.hi) for x in loads(e)):
+        if any(x.buffer in written for e in (f.lo, f.hi) for x in loads(e)):
             raise ScheduleError(
                 request,
                 f"the range of loop `{f.var}` reads `{name}`",
                 hint=f"a loop outside of `{loop.var}`, or leave the stage where it is",
             )
-    if not found:
+    if not readers:
         raise ScheduleError(
             request,
             f"no stage inside `{loop.var}` reads `{name}`",
             legal=[r for b in writes(d.action) for r in state.readers(b)],
             hint="a loop around one of its readers",
         )
-    yield from found
+    yield from readers
 
 
 # --- regions ---------------------------------------------------------------------------------------
 
 
-def _region(state: State, found: Sequence[Reader], nest: Nest, d: Definition, request: str) -> dict[str, Interval]:
+def _region(state: State, readers: Sequence[Reader], nest: Nest, d: Definition, request: str) -> dict[str, Interval]:
     """spatial axis of the producer → the interval of it that the readers touch in one iteration."""
     region: dict[str, Interval] = {}
     for dim, axis in enumerate(d.action.index):
         assert isinstance(axis, Var)
         parts: list[Interval] = []
-        for inner, stage, load in found:
+        for inner, stage, load in readers:
             scope = scope_of(state.program, (*nest.outer, *inner))
             part = interval(load.index[dim], [f.var for f in reversed(inner)], scope)
             if part is None:
@@ -203,28 +197,27 @@ def _region(state: State, found: Sequence[Reader], nest: Nest, d: Definition, re
 
 
 def _place(
-    state: State, name: str, d: Definition, region: dict[str, Interval], nest: Nest, found: Sequence[Reader]
+    state: State, name: str, d: Definition, region: dict[str, Interval], nest: Nest, readers: Sequence[Reader]
 ) -> tuple[Stmt, dict[str, Expr]]:
     """The nest of the stage over its region, and where its axes are then."""
-    taken = set(nest.names)
+    names = set(nest.names)
     env: dict[str, Expr] = {}
     loops: list[For] = []
     guards: list[Expr] = []
-    for axis, extent in d.axes:
-        full = substitute(extent, env)
+    for a in d.axes:
+        axis, full = a.name, substitute(a.extent, env)
         part = region.get(axis)
         if part is not None and part.length == ONE:
             env[axis] = part.lo
             guards += [binary("ge", part.lo, 0), binary("lt", part.lo, full)]
             continue
-        wish, where = (axis, None) if part is None else _along(axis, part, d, found)
-        var = fresh_name(taken, wish)
-        taken.add(var)
+        wish, where = (axis, None) if part is None else _along(axis, part, d, readers)
+        var = fresh_name(names, wish)
+        names.add(var)
         from_lo = Var(var) if part is None or part.lo == ZERO else binary("add", part.lo, Var(var))
         env[axis] = from_lo if where is None else substitute(where, {wish: Var(var)})
         if part is None or (part.lo == ZERO and part.length == full):
-            lo, hi = d.range_of(axis)
-            loops.append(For(var, substitute(lo, env), substitute(hi, env), _HOLE))
+            loops.append(For(var, substitute(a.lo, env), substitute(a.hi, env), _HOLE))
             continue
         loops.append(For(var, ZERO, part.length, _HOLE))
         guards += [binary("ge", env[axis], 0), binary("lt", env[axis], full)]
@@ -232,17 +225,17 @@ def _place(
     needed = [g for g in guards if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: substitute(e, env))
-    body: Stmt = Stage(name, action, logical_and(*needed) if needed else None)
+    body: Stmt = replace(state.path(name)[1], action=action, when=logical_and(*needed) if needed else None)
     for f in reversed(loops):
         body = replace(f, body=body)
     return body, env
 
 
-def _along(axis: str, part: Interval, d: Definition, found: Sequence[Reader]) -> tuple[str, Expr | None]:
+def _along(axis: str, part: Interval, d: Definition, readers: Sequence[Reader]) -> tuple[str, Expr | None]:
     """A loop name and the axis over it: those of a reader that runs over the very region, so that both have the
     same guards; else a name of the axis' own."""
     dim = next(k for k, i in enumerate(d.action.index) if i == Var(axis))
-    for inner, _, load in found:
+    for inner, _, load in readers:
         for f in inner:
             along = simplify(binary("add", part.lo, Var(f.var))) == simplify(load.index[dim])
             if along and f.lo == ZERO and simplify(f.hi) == part.length:
@@ -274,14 +267,14 @@ def _in_order(state: State, name: str) -> State:
 
 
 def _check_reads(state: State, name: str, request: str) -> None:
-    """What the stage itself reads is there, complete, where it stands now."""
+    """Check that what the stage itself reads is complete at its present place."""
     order = list(paths(state.program.body))
-    here = next(k for k, (_, s) in enumerate(order) if s.name == name)
-    path, stage = order[here]
+    position = next(k for k, (_, s) in enumerate(order) if s.name == name)
+    path, stage = order[position]
     loops = for_loops(path)
     check_inits(state, name, request)
     for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
-        check_read(state, stage, load, loops, order[:here], request)
+        check_read(state, stage, load, loops, order[:position], request)
     owed = obligations(state, name, reads(stage), Nest(loops, ()))
     if owed:
         raise ScheduleError(
@@ -292,18 +285,18 @@ def _check_reads(state: State, name: str, request: str) -> None:
 
 
 def _kept_on_chip(state: State, name: str) -> State:
-    """Where several programs of the grid compute the same elements, each must have a tile of its own."""
-    mine = writes(state.definitions[name].action)
+    """Give each program of the grid a tile of its own if several compute the same elements."""
+    written = writes(state.definitions[name].action)
     if not shared_by_programs(state, name):
         return state
-    fresh = (replace(b, scope="tile") if b.name in mine else b for b in state.program.temporaries)
+    fresh = (replace(b, scope="tile") if b.name in written else b for b in state.program.temporaries)
     return replace(state, program=replace(state.program, temporaries=tuple(fresh)))
 
 
 def _decision(
     d: Definition, name: str, ref: Loop, stage: Stage, region: dict[str, Interval], repeated: list[str]
 ) -> Decision:
-    """What one iteration computes, and what of that other iterations compute too."""
+    """Return the decision: the part that one iteration computes, and what of it other iterations compute too."""
     parts = tuple(f"{a}: {print_expr(p.length)} of {print_expr(d.extents[a])}" for a, p in region.items())
     again = f"computed again in every iteration of {', '.join(repeated)}" if repeated else "regions may overlap"
     exact = not repeated and all(_strides(p, ref) for p in region.values())

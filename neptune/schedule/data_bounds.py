@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.expr import Expr, Load, binary, conjuncts, loads, logical_and, variables
 from neptune.ir.extremes import OverData
-from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, Store, Update, seq
+from neptune.ir.program import Alloc, Buffer, For, Made, Program, Stage, Stmt, Store, Update, seq
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import fresh_name, names_in_use
 
@@ -66,11 +66,12 @@ class DataBounds:
         return over_data
 
     def fresh(self, wish: str) -> str:
-        """A name that nothing has."""
-        return fresh_name(names_in_use(self.program) | {*self.names.values(), *self.keys.values()}, wish)
+        """A name that nothing has, as buffer, stage or, with `_init`, as the stage that starts it."""
+        names = names_in_use(self.program) | {*self.names.values(), *self.keys.values()}
+        return fresh_name(names | {n.removesuffix("_init") for n in names}, wish)
 
     def unproved(self, load: Load, inner: Sequence[For], guards: Sequence[Expr]) -> list[Expr]:
-        """What keeps `load` in its buffers where `guards` do not. What lies outside, no mask that is true has read."""
+        """Return conditions for `load` to lie in its buffers that `guards` do not give. No true mask reads outside."""
         facts = [p for g in guards for p in as_nonnegative(g) or []]
         base = scope_of(self.program, (*self.outer, self.loop, *inner))
         scope = Scope(base.ranges, base.at_least, (*base.facts, *facts))
@@ -84,8 +85,8 @@ class DataBounds:
 
     def known(self, e: Expr) -> bool:
         """True for a bound that reads inputs and these extremes only, nothing that the kernel itself computes."""
-        given = {b.name for b in self.program.inputs} | {*self.names.values(), *self.keys.values()}
-        return all(x.buffer in given for x in loads(e))
+        readable = {b.name for b in self.program.inputs} | {*self.names.values(), *self.keys.values()}
+        return all(x.buffer in readable for x in loads(e))
 
     def of_rows(self, body: Stmt, used: Sequence[Expr]) -> Stmt:
         """`body`, in which the expressions `used` stand, behind the stages that compute what these read of rows."""
@@ -98,9 +99,9 @@ class DataBounds:
 
 def _behind(table: Mapping[Extreme, str], body: Stmt, used: Sequence[Expr]) -> Stmt:
     read = {x.buffer for e in used for x in loads(e)}
-    wanted = [(x, name) for x, name in table.items() if name in read]
+    needed = [(x, name) for x, name in table.items() if name in read]
     return kept_in(
-        {name: x.load.dtype for x, name in wanted}, seq(*(s for x, name in wanted for s in _stages(x, name)), body)
+        {name: x.load.dtype for x, name in needed}, seq(*(s for x, name in needed for s in _stages(x, name)), body)
     )
 
 
@@ -113,5 +114,8 @@ def kept_in(scalars: Mapping[str, str], body: Stmt) -> Stmt:
 
 def _stages(x: Extreme, name: str) -> tuple[Stmt, Stmt]:
     start = REDUCERS[x.reducer].identity(x.load.dtype)[0]
-    fold = Stage(name, Update((name,), (), x.reducer, (x.load,), None), logical_and(*x.when) if x.when else None)
-    return Stage(f"{name}_init", Store(name, (), start)), For(x.over.var, x.over.lo, x.over.hi, fold)
+    fold = Update((name,), (), x.reducer, (x.load,), None)
+    stage = Stage(name, fold, logical_and(*x.when) if x.when else None, Made("bound", x.load.buffer))
+    return Stage(f"{name}_init", Store(name, (), start), None, Made("init", name)), For(
+        x.over.var, x.over.lo, x.over.hi, stage
+    )

@@ -37,9 +37,7 @@ def decompose_reduction(state: State, name: str, ref: Loop) -> State:
         )
     check_whole(state, loop, request)
     _check_place(stage, loops, loop, request)
-    nest = init_nest(path, stage, loop)[1]
-    if any(s.name in {x.name for x in stages(state.program.body)} for s in stages(nest)):
-        raise ScheduleError(request, f"there is a stage `{name}_init` already", where=print_stage(stage))
+    nest = init_nest(path, stage, {s.name for s in stages(state.program.body)}, loop)[1]
     folding = replace_node(loop, stage, replace(stage, action=replace(action, init=None)))
     return state.with_body(replace_node(state.program.body, loop, seq(nest, folding)))
 

@@ -1,4 +1,4 @@
-"""What a schedule says of each primitive in the log, and how many fusions it performs (NEPTUNE_FUSION_FUEL).
+"""Log lines of primitives, and the limit on the number of fusions a schedule performs (NEPTUNE_FUSION_FUEL).
 
 Every prefix of a schedule is a schedule: what is not fused yet keeps a kernel of its own. A fusion that is at
 fault can so be found by bisection, without touching the template.
@@ -33,7 +33,7 @@ class OutOfFuel(FusionError):
 
 
 def spend(fuel: int | None, done: Iterable[str], primitive: str, call: object) -> OutOfFuel | None:
-    """What to raise where `primitive` is a fusion and, by their names, `fuel` fusions are done."""
+    """Return the exception to raise if `primitive` is a fusion and `done` names `fuel` fusions already."""
     if fuel is None or primitive not in FUSIONS:
         return None
     count = sum(p in FUSIONS for p in done)

@@ -108,10 +108,10 @@ def _check_kinds(state: State, first: For, second: For, request: str) -> None:
         loops = (first, second, *for_loops(path))
         reduced = [f.var for f in reduction_loops(stage, loops) if f is first or f is second]
         if len(reduced) == 1:
-            kept = second.var if reduced[0] == first.var else first.var
+            other = second.var if reduced[0] == first.var else first.var
             raise ScheduleError(
                 request,
-                f"`{stage.name}` reduces over `{reduced[0]}` and keeps an element for each `{kept}`",
+                f"`{stage.name}` reduces over `{reduced[0]}` and keeps an element for each `{other}`",
                 where=print_stage(stage),
                 hint="fuse two loops over rows, or two loops of one reduction",
             )

@@ -26,6 +26,7 @@ from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, sub
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
     For,
+    Made,
     Owe,
     Stage,
     Stmt,
@@ -40,36 +41,38 @@ from neptune.ir.program import (
 )
 from neptune.ir.quotients import divided
 from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part
-from neptune.schedule.state import Definition, Loop, State, append_to, check_whole, fresh_name, init_loads, reads
+from neptune.schedule.definition import Definition
+from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
 
-def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dict[str, Expr], str | None]:
+def place(
+    state: State, name: str, d: Definition, nest: Nest, made: Made | None
+) -> tuple[Stmt, dict[str, Expr], str | None]:
     """The nest of a stage under `nest`, where its axes are then, and the first outer loop it does not
     run over (None where it runs over all of them)."""
     aligned = align(state, d, nest)
     env: dict[str, Expr] = {}
     loops: list[For] = []
     guards: list[Expr] = []
-    taken = set(nest.names)
-    for axis, extent in d.axes:
-        if axis not in aligned:
-            var = fresh_name(taken, axis)
-            lo, hi = d.range_of(axis)
-            loops.append(For(var, substitute(lo, env), substitute(hi, env), _HOLE))
-            env[axis] = Var(var)
+    names = set(nest.names)
+    for axis in d.axes:
+        if axis.name not in aligned:
+            var = fresh_name(names, axis.name)
+            loops.append(For(var, substitute(axis.lo, env), substitute(axis.hi, env), _HOLE))
+            env[axis.name] = Var(var)
         else:
-            run = _along(state, *aligned[axis], nest, taken)
+            run = _along(state, *aligned[axis.name], nest, names)
             loops += run.loops
-            env[axis] = run.expr
-            guards += [*run.guards, binary("lt", run.expr, substitute(extent, env))]
-        taken |= {f.var for f in loops}
+            env[axis.name] = run.expr
+            guards += [*run.guards, binary("lt", run.expr, substitute(axis.extent, env))]
+        names |= {f.var for f in loops}
     missing = next((f.var for f in nest.outer if not any(f.var in variables(e) for e in env.values())), None)
     missing = missing or shared_in_part(state, aligned, nest)
     scope = scope_of(state.program, (*nest.outer, *loops))
     needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: divided(substitute(e, env), scope))
-    body: Stmt = Stage(name, action, logical_and(*needed) if needed else None)
+    body: Stmt = Stage(name, action, logical_and(*needed) if needed else None, made)
     for f in reversed(loops):
         body = replace(f, body=body)
     return body, env, missing
@@ -77,7 +80,7 @@ def place(state: State, name: str, d: Definition, nest: Nest) -> tuple[Stmt, dic
 
 @dataclass(frozen=True)
 class _Run:
-    """How an axis runs along with that of a host: its own copies of the host's loops below the nest, the
+    """An axis that runs along with that of a host: its own copies of the host's loops below the nest, the
     expression over them, and the guards that keep tiles of tiles from overlapping."""
 
     loops: tuple[For, ...]
@@ -85,7 +88,7 @@ class _Run:
     guards: tuple[Expr, ...]
 
 
-def _along(state: State, host: str, axis: str, nest: Nest, taken: set[str]) -> _Run:
+def _along(state: State, host: str, axis: str, nest: Nest, names: set[str]) -> _Run:
     expr = state.axes[host][axis]
     used = variables(expr)
     own = state.loops(host)
@@ -94,7 +97,7 @@ def _along(state: State, host: str, axis: str, nest: Nest, taken: set[str]) -> _
     env: dict[str, Expr] = {}
     loops: list[For] = []
     for f in below:
-        var = f.var if f.var not in taken else fresh_name(taken | avoid, f.var)
+        var = f.var if f.var not in names else fresh_name(names | avoid, f.var)
         env[f.var] = Var(var)
         avoid.add(var)
         loops.append(For(var, f.lo, f.hi, _HOLE))
@@ -120,16 +123,16 @@ def common_loops(path: Iterable[For], nest: Nest) -> list[For]:
 
 
 def check_locations(state: State, name: str, request: str) -> None:
-    """What a stage reads is complete in location where it stands now, and so is what others read of it."""
+    """Check that all locations a stage reads are written before it, and those that others read of it."""
     order = list(paths(state.program.body))
-    here = next(k for k, (_, s) in enumerate(order) if s.name == name)
-    path, stage = order[here]
+    position = next(k for k, (_, s) in enumerate(order) if s.name == name)
+    path, stage = order[position]
     check_inits(state, name, request)
     for load in (x for x in reads(stage) if state.writer(x.buffer) not in (None, name)):
-        check_read(state, stage, load, for_loops(path), order[:here], request)
+        check_read(state, stage, load, for_loops(path), order[:position], request)
     for k, (around, reader) in enumerate(order):
         for load in (x for x in reads(reader) if reader.name != name and x.buffer in writes(stage.action)):
-            if k < here:
+            if k < position:
                 raise ScheduleError(
                     request,
                     f"`{reader.name}` reads `{load.buffer}` before that place",
@@ -250,26 +253,26 @@ def _mentions(atoms: Iterable[Expr], var: str) -> bool:
 
 
 def obligations(state: State, name: str, reads: Iterable[Load], nest: Nest) -> list[Owe]:
-    """What a stage at the end of `nest` reads before it is complete: directly, or through a map stage."""
-    found: list[Owe] = []
+    """Return the reads of a stage at the end of `nest` of incomplete results: directly, or through a map stage."""
+    owed: list[Owe] = []
     for load in reads:
         host = state.writer(load.buffer)
         if host is None or host == name:
             continue
         shared = common_loops(state.loops(host), nest)
         changing = [f for f in reduction_loops(state.path(host)[1], state.loops(host)) if f in shared]
-        found += [Owe(name, host, f.var) for f in changing]
+        owed += [Owe(name, host, f.var) for f in changing]
         names = {f.var for f in shared}
-        found += [Owe(name, o.on, o.loop) for o in state.program.owes if o.stage == host and o.loop in names]
-    return list(dict.fromkeys(found))
+        owed += [Owe(name, o.on, o.loop) for o in state.program.owes if o.stage == host and o.loop in names]
+    return list(dict.fromkeys(owed))
 
 
-def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: str) -> State:
-    """Put a stage with definition `d` at the end of a loop's body (removing where it was)."""
+def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: str, made: Made | None = None) -> State:
+    """Put a stage with definition `d`, `made` for another or not, at the end of a loop's body."""
     loop = state.loop(ref)
     nest = nest_of(state, ref)
     check_whole(state, loop, request)
-    body, env, missing = place(state, name, d, nest)
+    body, env, missing = place(state, name, d, nest, made)
     stage = next(s for s in stages(body))
     if missing is not None:
         raise ScheduleError(
@@ -278,9 +281,9 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
             legal=[f.var for f in nest.outer[: [f.var for f in nest.outer].index(missing)]],
             where=print_stage(stage),
         )
-    kept = frozenset[str]().union(*(variables(i) for i in stage.action.index))
+    indexing = frozenset[str]().union(*(variables(i) for i in stage.action.index))
     for axis in d.reduced:
-        both = sorted(variables(env[axis]) & kept & nest.names)
+        both = sorted(variables(env[axis]) & indexing & nest.names)
         if both:
             raise ScheduleError(
                 request,
@@ -311,7 +314,7 @@ def _shares_target(s: Stage, d: Definition) -> bool:
 def fuse_at(state: State, name: str, ref: Loop) -> State:
     """Move a stage to the end of the body of a loop (see the module's text)."""
     request = f"fuse_at(`{name}`, `{ref.var}` of `{ref.stage}`)"
-    d = state.definition(name)
+    d, made = state.definition(name), state.path(name)[1].made
     helper = next((s for s in stages(state.program.body) if s.name != name and _shares_target(s, d)), None)
     if helper is not None:
         raise ScheduleError(
@@ -322,4 +325,4 @@ def fuse_at(state: State, name: str, ref: Loop) -> State:
     without = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
     assert without is not None  # the loop is not around this stage, so that another one is in it
     removed = state.with_body(without)
-    return fuse_definition(removed, name, d, ref, request)
+    return fuse_definition(removed, name, d, ref, request, made)

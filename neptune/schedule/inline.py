@@ -14,16 +14,17 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var, rewrite, substitute, variables
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Store, map_action, map_exprs, stages, writes
-from neptune.schedule.state import Definition, State, reads
+from neptune.schedule.definition import Definition, MapDef
+from neptune.schedule.state import State, reads
 
 
 def inliner(name: str, definition: Definition) -> dict[str, Store]:
     """Check that a definition can be inlined (a map over plain, distinct axes) and return it by buffer."""
-    action = definition.action
-    if not isinstance(action, Store):
+    if not isinstance(definition, MapDef):
         raise ScheduleError(
             f"inline(`{name}`)", "a reduction cannot be inlined: its value is complete only after its loops"
         )
+    action = definition.action
     names = [i.name for i in action.index if isinstance(i, Var)]
     if len(names) != len(action.index) or len(set(names)) != len(names):
         raise ScheduleError(f"inline(`{name}`)", "its index is not a plain list of its axes")
@@ -47,7 +48,7 @@ def inline_loads(e: Expr, stores: dict[str, Store]) -> Expr:
 
 
 def _check_unchanged(state: State, name: str, buffer: str) -> None:
-    """What the stage reads must be the same where its readers are."""
+    """Check that no buffer the stage reads changes before its readers."""
     order = stages(state.program.body)
     first = next(k for k, s in enumerate(order) if s.name == name)
     last = max((k for k, s in enumerate(order) if any(x.buffer == buffer for x in reads(s))), default=first)

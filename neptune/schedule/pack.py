@@ -21,19 +21,21 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import poly, scope_of
+from neptune.ir.contraction import contraction
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, ceildiv, rewrite, substitute, variables, walk
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import ZERO, Buffer, For, Stage, Stmt, map_action, paths, values, writes
+from neptune.ir.program import ZERO, Buffer, For, Stmt, map_action, paths, writes
 from neptune.ir.quotients import divided, quotient
 from neptune.schedule.alignment import Axes
 from neptune.schedule.cache_read import own_nest
 from neptune.schedule.cache_write import cache_write
-from neptune.schedule.state import Decision, Definition, Loop, State, fresh_name, names_in_use, replace_node
+from neptune.schedule.definition import Definition, define, whole_axis
+from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, replace_node
 
 
 @dataclass(frozen=True)
 class _Packing:
-    """What is packed: in each stage its group and row axis, and what the two have become.
+    """The packed axes: in each stage its group and row axis, and what the two have become.
 
     `outer` is the loop over groups, None where there is one; `row` the packed one, of `rows` iterations. `when` says
     which rows exist, where the last group may be shorter than the others.
@@ -50,12 +52,12 @@ class _Packing:
     when: Expr | None
 
     def env(self, stage: str) -> dict[str, Expr]:
-        """Where the two axes of a stage are now."""
+        """Return the present expressions of a stage's two axes."""
         group, row = self.members[stage]
         return {group: self.head, row: self.query}
 
     def axis(self, stage: str, name: str) -> str | None:
-        """What a loop is called now; None for one that is gone."""
+        """Return the present name of a loop; None for one that is gone."""
         group, row = self.members[stage]
         return self.outer if name == group else self.row if name == row else name
 
@@ -98,8 +100,8 @@ def _members(state: State, group: Loop, row: Loop, request: str) -> dict[str, tu
     if g == r:
         raise ScheduleError(request, "a loop is packed with another one", legal=[f.var for f in state.loops(stage)])
     axes = Axes(state.definitions)
-    found = {n: (axes.of(n, (stage, g)), axes.of(n, (stage, r))) for n in state.definitions}
-    return {n: (a, b) for n, (a, b) in found.items() if a is not None and b is not None}
+    members = {n: (axes.of(n, (stage, g)), axes.of(n, (stage, r))) for n in state.definitions}
+    return {n: (a, b) for n, (a, b) in members.items() if a is not None and b is not None}
 
 
 def _axis(state: State, ref: Loop, request: str) -> str:
@@ -171,39 +173,39 @@ def _own_result(state: State, name: str) -> State:
     for r in readers:
         node, d = state.path(r)[1], state.definitions[r]
         when = None if d.when is None else fix(d.when)
-        fresh = Definition(d.axes, map_action(d.action, fix), when)
+        fresh = replace(d, action=map_action(d.action, fix), when=when)
         other = replace(node, action=map_action(node.action, fix), when=None if node.when is None else fix(node.when))
         state = state.with_body(replace_node(state.program.body, node, other)).define(r, fresh, state.axes[r])
     return state
 
 
 def group_sizes(d: Definition, group: str) -> tuple[Expr, ...]:
-    """What the reads of a stage divide an axis by: 4 for `k[h // 4, j]`."""
+    """Return the divisors of an axis in the reads of a stage: 4 for `k[h // 4, j]`."""
     nodes = (x for load in d.reads() for i in load.index for x in walk(i) if isinstance(x, Op) and x.name == "floordiv")
     return tuple(dict.fromkeys(x.args[1] for x in nodes if x.args[0] == Var(group)))
 
 
 def row_shared(d: Definition, row: str) -> list[Expr]:
     """The operands of products that a reduction sums up which all its rows share."""
-    products = [v for v in values(d.action) if isinstance(v, Op) and v.name == "mul"] if d.reduced else []
-    operands = [(x, variables(x)) for v in products for x in v.args]
-    return [x for x, used in operands if row not in used and used & set(d.reduced)]
+    product = contraction(d.action, d.extents)
+    operands = (product.a, product.b) if product is not None else ()
+    return [x for x in operands if row not in variables(x) and variables(x) & set(d.reduced)]
 
 
 def reads_each(operand: Expr, group: str, sizes: Iterable[Expr]) -> bool:
-    """Whether an operand differs from head to head of a group."""
+    """Return True if an operand differs from head to head of a group."""
     same: dict[Expr, Expr] = {Op("floordiv", (Var(group), s), "int32"): ZERO for s in sizes}
     return group in variables(rewrite(operand, same.get))
 
 
 def _group_size(state: State, members: Mapping[str, tuple[str, str]], request: str) -> Expr:
-    """How many heads share what is read: what reads divide the axis by, or all of it."""
+    """Return the number of heads that share what is read: the divisor of the axis in reads, or all of it."""
     sizes = {s: n for n, (group, _) in members.items() for s in group_sizes(state.definitions[n], group)}
     if len(sizes) > 1:
-        found = ", ".join(f"{print_expr(s)} in `{n}`" for s, n in sizes.items())
+        listed = ", ".join(f"{print_expr(s)} in `{n}`" for s, n in sizes.items())
         raise ScheduleError(
             request,
-            f"the groups are of several sizes: {found}",
+            f"the groups are of several sizes: {listed}",
             hint="write the heads as two axes, and pack the inner one",
         )
     for name, (group, row) in members.items():
@@ -257,7 +259,7 @@ def _divide(heads: Expr, size: Expr, state: State) -> Expr:
 
 def _shared(state: State, packing: _Packing, request: str) -> dict[str, tuple[int, int]]:
     """The temporaries that are laid out anew, with their dimensions of heads and of rows."""
-    found: dict[str, tuple[int, int]] = {}
+    dimensions: dict[str, tuple[int, int]] = {}
     for name, (group, row) in packing.members.items():
         action = state.definitions[name].action
         if any(map(state.is_output, writes(action))):
@@ -279,8 +281,8 @@ def _shared(state: State, packing: _Packing, request: str) -> dict[str, tuple[in
                 raise ScheduleError(
                     request, f"`{name}` writes {b}[{shown}]: `{group}` and `{row}` are no dimensions of it"
                 )
-            found[b] = (dims[0][0], dims[1][0])
-    return found
+            dimensions[b] = (dims[0][0], dims[1][0])
+    return dimensions
 
 
 def _packed(state: State, name: str, packing: _Packing, shared: Mapping[str, tuple[int, int]], request: str) -> State:
@@ -288,9 +290,9 @@ def _packed(state: State, name: str, packing: _Packing, shared: Mapping[str, tup
     d, (path, node) = state.definitions[name], state.path(name)
     group, row = packing.members[name]
     env = packing.env(name)
-    axes = [(a, _extent(e, a, name, packing)) for a, e in d.axes if packing.axis(name, a)]
-    named = [(packing.axis(name, a) or "", substitute(e, env)) for a, e in axes]
-    loops = tuple(For(a, ZERO, e, node) for a, e in named)
+    extents = {a: _packed_extent(e, a, name, packing) for a, e in d.extents.items() if packing.axis(name, a)}
+    axes = tuple(whole_axis(packing.axis(name, a) or "", substitute(e, env)) for a, e in extents.items())
+    loops = tuple(For(a.name, a.lo, a.hi, node) for a in axes)
     scope = scope_of(state.program, loops)
 
     def fix(e: Expr) -> Expr:
@@ -316,17 +318,17 @@ def _packed(state: State, name: str, packing: _Packing, shared: Mapping[str, tup
     when = None if d.when is None else fix(d.when)
     if packing.when is not None:
         when = packing.when if when is None else Op("and", (when, packing.when), "bool")
-    order = dict(named)
-    stmt: Stmt = Stage(name, action, when)
+    order = {a.name: a for a in axes}
+    stmt: Stmt = replace(node, action=action, when=when)
     for f in reversed([s for s in path if isinstance(s, For)]):
         var = packing.axis(name, f.var)
         if var is not None:
-            stmt = For(var, ZERO, order[var], stmt)
+            stmt = For(var, order[var].lo, order[var].hi, stmt)
     body = replace_node(state.program.body, own_nest(state, name, request), stmt)
-    return state.with_body(body).define(name, Definition(tuple(named), action, when), {a: Var(a) for a, _ in named})
+    return state.with_body(body).define(name, define(axes, action, when), {a.name: Var(a.name) for a in axes})
 
 
-def _extent(e: Expr, axis: str, stage: str, packing: _Packing) -> Expr:
+def _packed_extent(e: Expr, axis: str, stage: str, packing: _Packing) -> Expr:
     group, row = packing.members[stage]
     return packing.groups if axis == group else packing.rows if axis == row else e
 

@@ -1,4 +1,4 @@
-"""partition: cut a loop's range by the predicates under it (design §6, "Masks"; paper §5).
+"""partition: cut a loop's range by the predicates under it (paper §5).
 
 `partition(j0)` for causal attention, before → after (n keys, tiles of BN, N = n - m)::
 
@@ -15,6 +15,7 @@ the clean piece, in which the predicates are gone. What was learned is attached 
 A masked piece of at most one iteration becomes an `if`. A mask that is a union of sets lying apart makes several such
 ranges (`neptune.schedule.visited`); what tensors hold bounds the loop by extremes over the tile
 (`neptune.schedule.data_bounds`), or by the first and last tile that a scan finds (`neptune.schedule.scan`).
+See docs/design.md, "Masks are predicates with a proof of absorption".
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ from neptune.ir.program import (
     Stage,
     Stmt,
     Store,
-    Update,
     for_loops,
     map_exprs,
     paths,
@@ -75,11 +75,11 @@ from neptune.schedule.visited import Range, ranges, usable
 
 def _masks(stage: Stage) -> list[Expr]:
     """Conjuncts of selects in `stage` whose other branch is -inf."""
-    found: list[Expr] = []
+    masks: list[Expr] = []
     for v in values(stage.action):
         if isinstance(v, Select) and v.other == Const(-inf, v.dtype):
-            found += conjuncts(v.pred)
-    return found
+            masks += conjuncts(v.pred)
+    return masks
 
 
 def _carried(state: State, loop: For) -> frozenset[str]:
@@ -94,7 +94,7 @@ def _carried(state: State, loop: For) -> frozenset[str]:
     seen: dict[str, list[Stage]] = {}
     for path, s in inside:
         touched = [(x.buffer, x.index) for x in reads(s)]
-        if isinstance(s.action, Update):
+        if s.folds:
             touched += [(b, s.action.index) for b in s.action.buffers]
         used |= {b for b, index in touched if not any(_provides(w, index, s) for w in seen.get(b, []))}
         if not any(isinstance(x, If) for x in path):
@@ -113,20 +113,12 @@ def _attach(loop: For, guards: list[Expr], carried: frozenset[str], finite: froz
     order = stages(loop)
     for guard in guards:
         for stage in order:
-            action = stage.action
-            if (
-                not isinstance(action, Store)
-                or guard not in conjuncts(stage.when)
-                or action.value.dtype
-                not in (
-                    "float32",
-                    "float64",
-                )
-            ):
+            (buffer, *_), (value, *_) = stage.action.buffers, stage.action.values
+            if stage.folds or guard not in conjuncts(stage.when) or value.dtype not in ("float32", "float64"):
                 continue
-            if action.buffer in carried:
+            if buffer in carried:
                 continue
-            if not unchanged(order, carried, conjunct_false(guard), {action.buffer: NEG_INF}, finite):
+            if not unchanged(order, carried, conjunct_false(guard), {buffer: NEG_INF}, finite):
                 continue
             loop = _with_mask(loop, stage, guard)
             order = stages(loop)
@@ -187,18 +179,13 @@ def _drop(s: Stmt, var: str, solved: frozenset[Expr], scope: Scope, loops: tuple
 
 def _finite(state: State) -> frozenset[str]:
     """Buffers of reductions that start from a finite value."""
-    updates = [d.action for d in state.definitions.values() if isinstance(d.action, Update)]
-    return frozenset(
-        b
-        for u in updates
-        for b, start in zip(u.buffers, u.init or (), strict=True)
-        if isinstance(start, Const) and abs(start.value) < inf
-    )
+    terms = (t for d in state.reductions.values() for t in d.terms)
+    return frozenset(t.buffer for t in terms if isinstance(t.start, Const) and abs(t.start.value) < inf)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What bounds a loop: predicates that were solved for it, and a condition of data by which it can be scanned."""
+    """The bounds of a loop: predicates solved for it, and a condition on data by which it can be scanned."""
 
     solved: tuple[Solved, ...]
     condition: Expr
@@ -211,7 +198,7 @@ def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[s
     masks = dict.fromkeys(pred for s in body for pred in _masks(s))
     skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
     tails = {c for s in body for c in conjuncts(s.when) if loop.var in variables(c)} - skipped
-    found: dict[Expr, list[Solved | None]] = {}
+    solutions: dict[Expr, list[Solved | None]] = {}
     conditions: dict[Expr, list[Expr]] = {}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
@@ -224,15 +211,15 @@ def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[s
         # Every stage that has a predicate must see the same tiles.
         for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
             if pred in tails or pred in skipped:
-                found.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
+                solutions.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
             if pred in skipped:
                 conditions.setdefault(pred, []).append(possible(pred, names, scanning))
-    kept = [first for (first, *others) in found.values() if first is not None and all(s == first for s in others)]
-    kept = usable([s for s in kept if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
-    solved = {s.pred for s in kept}
+    agreed = [first for (first, *others) in solutions.values() if first is not None and all(s == first for s in others)]
+    agreed = usable([s for s in agreed if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
+    solved = {s.pred for s in agreed}
     left = {p: c for p, (c, *others) in conditions.items() if p not in solved and all(c == o for o in others)}
     left = {p: c for p, c in left.items() if c != TRUE and data.known(c)}
-    return _Found(tuple(kept), logical_and(*left.values()), tuple(left))
+    return _Found(tuple(agreed), logical_and(*left.values()), tuple(left))
 
 
 def _selected(stage: Stage) -> list[Expr]:
@@ -255,14 +242,14 @@ def partition(state: State, ref: Loop) -> State:
     outer = path[: path.index(loop)]
     carried = _carried(state, loop)
     data = DataBounds(state.program, outer, loop)
-    found = _found(state, loop, outer, carried, data)
-    if not found.solved and not found.scanned:
+    bounds = _found(state, loop, outer, carried, data)
+    if not bounds.solved and not bounds.scanned:
         raise ScheduleError(
             request,
             f"no predicate under `{loop.var}` bounds it",
             hint="leave the loop whole: it has nothing to cut",
         )
-    return _cut(state, loop, outer, found, carried, data)
+    return _cut(state, loop, outer, bounds, carried, data)
 
 
 def _one_tile(end: Expr, hi: Expr) -> bool:
@@ -307,21 +294,21 @@ def _cut(
 ) -> State:
     solved = list(bounds.solved)
     whole = _attach(loop, [s.pred for s in solved if not s.skips], carried, _finite(state))
-    found = ranges(solved, loop)
+    visited = ranges(solved, loop)
     dropped = frozenset(s.pred for s in solved)
     ends: tuple[str, ...] = ()
     before: list[Stmt] = []
     if bounds.scanned:
         ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
-        before.append(scan(loop, found[0].lo, found[-1].hi, bounds.condition, ends, data))
-        found = ranges(usable([*solved, bounded(ends)]), loop)
+        before.append(scan(loop, visited[0].lo, visited[-1].hi, bounds.condition, ends, data))
+        visited = ranges(usable([*solved, bounded(ends)]), loop)
     pieces: list[Stmt] = []
     verdict: list[str] = []
-    for r in found:
+    for r in visited:
         if r.begins is None or r.ends is None:
             pieces.append(replace(whole, lo=r.lo, hi=r.hi))
             continue
-        last = _last_tile(r) if len(found) == 1 else None
+        last = _last_tile(r) if len(visited) == 1 else None
         begin, end = (r.lo, last[1]) if last else _clean_range(loop, r, scope_of(state.program, outer))
         clean_loop = replace(loop, lo=begin, hi=end, facts=(*loop.facts, *r.facts))
         clean_scope = scope_of(state.program, (*outer, clean_loop))
@@ -330,9 +317,9 @@ def _cut(
             pieces.append(replace(whole, lo=r.lo, hi=begin))
         pieces.append(clean)
         if last is not None:
-            here = binary("lt", last[0], r.hi)
-            here = here if r.lo == ZERO else logical_and(binary("le", r.lo, last[0]), here)
-            pieces.append(If(here, _iteration(whole, last[0])))
+            runs = binary("lt", last[0], r.hi)
+            runs = runs if r.lo == ZERO else logical_and(binary("le", r.lo, last[0]), runs)
+            pieces.append(If(runs, _iteration(whole, last[0])))
         elif r.ends:
             pieces.append(replace(whole, lo=end, hi=r.hi))
         verdict.append(f"clean [{print_expr(begin)}, {print_expr(end)})")

@@ -26,7 +26,7 @@ from neptune.ir.affine import as_nonnegative
 from neptune.ir.expr import TRUE, Expr, Load, Var, binary, cast, loads, logical_and, logical_or, maximum, select
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
-from neptune.ir.program import ZERO, For, Stage, Stmt, Store, Update, seq
+from neptune.ir.program import ZERO, For, Made, Stage, Stmt, Store, Update, seq
 from neptune.schedule.data_bounds import DataBounds
 from neptune.schedule.solve_bounds import Alternative, Bound, Solved, holds
 
@@ -60,6 +60,10 @@ def scan(loop: For, lo: Expr, hi: Expr, condition: Expr, names: Sequence[str], d
     at, never = Var(loop.var), cast(hi, "int32")
     first = Update((names[0],), (), "min", (select(condition, at, never),), None)
     last = Update((names[1],), (), "max", (select(condition, binary("add", at, 1), ZERO),), None)
-    body = data.of_keys(seq(Stage(names[0], first), Stage(names[1], last)), [condition])
-    inits = [Stage(f"{n}_init", Store(n, (), e)) for n, e in zip(names, (never, ZERO), strict=True)]
+    made = Made("bound", loop.var)
+    stages = seq(*(Stage(n, fold, None, made) for n, fold in zip(names, (first, last), strict=True)))
+    body = data.of_keys(stages, [condition])
+    inits = [
+        Stage(f"{n}_init", Store(n, (), e), None, Made("init", n)) for n, e in zip(names, (never, ZERO), strict=True)
+    ]
     return seq(*inits, For(loop.var, lo, hi, body))

@@ -20,24 +20,26 @@ from neptune.boundary import public
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.names import fits
-from neptune.ir.program import Program, Store, Tunable
+from neptune.ir.program import Program, Tunable
 from neptune.schedule.bind import bind
 from neptune.schedule.cache_read import cache_read
 from neptune.schedule.cache_write import cache_write
 from neptune.schedule.checked import checked, primitive
 from neptune.schedule.compute_at import compute_at
 from neptune.schedule.decompose_reduction import decompose_reduction
+from neptune.schedule.definition import Definition
 from neptune.schedule.fuel import OutOfFuel, spend, tell
 from neptune.schedule.fuse import fuse
 from neptune.schedule.fuse_at import fuse_at
 from neptune.schedule.inline import inline
 from neptune.schedule.pack import pack
 from neptune.schedule.partition import partition
+from neptune.schedule.rename import rename
 from neptune.schedule.reorder import reorder
 from neptune.schedule.reverse_compute_at import reverse_compute_at
 from neptune.schedule.set_scope import set_scope
 from neptune.schedule.split import cover, split
-from neptune.schedule.state import Decision, Definition, Loop, State, initial, names_in_use
+from neptune.schedule.state import Decision, Loop, State, initial, names_in_use
 from neptune.schedule.trace import Step, as_code
 
 Factor: TypeAlias = "int | Var"
@@ -57,7 +59,7 @@ class ScheduleBase:
     def __init__(self, program: Program) -> None:
         if not isinstance(program, Program):
             wrong = f"this is {type(program).__name__}, not a Program"
-            raise ScheduleError(f"Schedule({program!r:.40})", wrong, hint="neptune.compiler.as_program(tensors)")
+            raise ScheduleError(f"Schedule({program!r:.40})", wrong, hint="neptune.driver.pipeline.as_program(tensors)")
         self._state = initial(program)
         self._trace: list[Step] = []
 
@@ -70,7 +72,7 @@ class ScheduleBase:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided and why, for explain()."""
+        """The decisions so far with their reasons, for explain()."""
         return self._state.decisions
 
     @property
@@ -122,6 +124,11 @@ class ScheduleBase:
             legal=list(self._state.axes[stage]),
         )
 
+    @property
+    def reductions(self) -> list[str]:
+        """The stages that are reductions, in program order."""
+        return list(self._state.reductions)
+
     @checked
     def producers(self, stage: str) -> list[str]:
         """The stages whose results this one reads."""
@@ -132,8 +139,7 @@ class ScheduleBase:
     @checked
     def consumers(self, stage: str) -> list[str]:
         """The stages that read this one's result."""
-        action = self.definition(stage).action
-        buffers = (action.buffer,) if isinstance(action, Store) else action.buffers
+        buffers = self.definition(stage).action.buffers
         return [r for r in dict.fromkeys(r for b in buffers for r in self._state.readers(b)) if r != stage]
 
     # --- parameters ---
@@ -219,6 +225,15 @@ class ScheduleBase:
         state, var = fuse(self._state, outer, inner)
         self._commit(state, "fuse", outer, inner)
         return Loop(inner.stage, var)
+
+    @primitive
+    def rename(self, loop: Loop, name: str) -> Loop:
+        """Give a loop another name, as generated code and explain() show it; returns it.
+
+        `for i0 in [0, n)` → `for row in [0, n)`
+        """
+        self._commit(rename(self._state, loop, name), "rename", loop, name)
+        return Loop(loop.stage, name)
 
     @primitive
     def pack(self, group: Loop, row: Loop) -> Loop:

@@ -93,8 +93,8 @@ def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips
     sets = disjuncts(pred)
     if sets is None:
         return None
-    found = [_alternative(parts, loop, inner, extremes) for parts in sets]
-    alternatives = _merged(found)
+    solved = [_alternative(parts, loop, inner, extremes) for parts in sets]
+    alternatives = _merged(solved)
     useful = all(a.bounds for a in alternatives) or any(not a.open for a in alternatives)
     if not useful or len(alternatives) > MOST or not any(a.bounds for a in alternatives):
         return None
@@ -106,17 +106,17 @@ def _alternative(parts: Sequence[Expr], loop: For, inner: Sequence[str], extreme
     return Alternative(tuple(b for b in bounds if b is not None), any(b is None for b in bounds))
 
 
-def _merged(found: list[Alternative]) -> list[Alternative]:
+def _merged(alternatives: list[Alternative]) -> list[Alternative]:
     """Alternatives that are one bound each, all from one side, are one bound: j < p or j <= i is j < max(p, i + 1)."""
     for upper in (True, False):
-        single = [a for a in found if not a.open and len(a.bounds) == 1 and a.bounds[0].upper == upper]
+        single = [a for a in alternatives if not a.open and len(a.bounds) == 1 and a.bounds[0].upper == upper]
         if len(single) > 1:
             widest = maximum if upper else minimum
             some = reduce(widest, [a.bounds[0].somewhere for a in single])
             every = reduce(widest, [a.bounds[0].everywhere for a in single])
-            rest = [a for a in found if a not in single]
-            found = [Alternative((Bound(upper, some, every),)), *rest]
-    return found
+            rest = [a for a in alternatives if a not in single]
+            alternatives = [Alternative((Bound(upper, some, every),)), *rest]
+    return alternatives
 
 
 # --- one comparison ----------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
 
 
 def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
-    """What does not depend on the variable holds on all of its iterations or on none."""
+    """Return the bound of a condition without the variable: it holds on all iterations or on none."""
     some, every = (select(holds(p, scope), end, ZERO) for p in (most, least))
     return Bound(True, some, every)
 
@@ -178,8 +178,8 @@ def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
     """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
     top = exact(numerator, scope)
     top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
-    found = binary("floordiv", top, to_expr(divisor))
-    return cast(minimum(found, HIGHEST), "int32") if found.dtype == "int64" else found
+    quotient = binary("floordiv", top, to_expr(divisor))
+    return cast(minimum(quotient, HIGHEST), "int32") if quotient.dtype == "int64" else quotient
 
 
 def holds(p: Poly, scope: Scope) -> Expr:

@@ -140,7 +140,7 @@ def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
 
 
 def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:
-    """What changed in a loop changes in both halves of it."""
+    """Return an obligation on a loop as obligations on both halves of it."""
     return [replace(o, loop=x) for x in (outer, inner)] if o.loop == var and o.stage in names else [o]
 
 

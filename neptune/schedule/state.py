@@ -1,10 +1,9 @@
-"""What a schedule primitive works on: a Program and where the original axes have gone.
+"""The state that schedule primitives work on: a Program and where the original axes have gone.
 
 A primitive is a pure function State → State (a new State, or an exception: nothing is ever half done).
 
-- `definitions[stage]` is the stage as the user wrote it: its axes (name, extent) and action, untouched
-  by tiling and fusion. Frontiers, alignment and repairs are worked out on definitions. Only what changes the
-  dataflow changes them: `inline`, `cache_read`, `cache_write`.
+- `definitions[stage]` is the stage as the user wrote it (`definition.py`). Frontiers, alignment and repairs are worked
+  out on definitions; `map(stage)` and `reduction(stage)` give them as what they are.
 - `axes[stage][axis]` is the present expression of each original axis over the present loops,
   e.g. i ↦ i0*BLOCK_M + i1; after `fuse` it is a quotient or a remainder, i ↦ i_j // n. Which axes of different
   stages are one axis is the business of `alignment.py`.
@@ -13,10 +12,11 @@ A primitive is a pure function State → State (a new State, or an exception: no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute, walk
+from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute
+from neptune.ir.names import fresh_name as fresh_name
 from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     ZERO,
@@ -28,17 +28,22 @@ from neptune.ir.program import (
     Store,
     Update,
     for_loops,
+    made_as,
     map_action,
     map_exprs,
     paths,
+    retarget,
     rewrite_stmt,
     seq,
     stages,
+    starts,
     sub_stmts,
     values,
     with_stmts,
     writes,
 )
+from neptune.ir.ranges import RangePredicate
+from neptune.schedule.definition import Definition, MapDef, ReductionDef, define, whole_axis
 
 
 @dataclass(frozen=True)
@@ -53,43 +58,11 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Definition:
-    """A stage as written: axes with their extents (outermost first), the action over them, and its guard.
-
-    `ranges` holds the axes of which only a part [lo, hi) is run over, one that an axis before it chooses
-    (`neptune.fusion.split_k`); all others run from 0 to their extent.
-    """
-
-    axes: tuple[tuple[str, Expr], ...]
-    action: Store | Update
-    when: Expr | None = None
-    ranges: Mapping[str, tuple[Expr, Expr]] = field(default_factory=dict)
-
-    @property
-    def extents(self) -> dict[str, Expr]:
-        return dict(self.axes)
-
-    @property
-    def reduced(self) -> tuple[str, ...]:
-        """The axes an Update folds away."""
-        if isinstance(self.action, Store):
-            return ()
-        spatial = {x.name for i in self.action.index for x in walk(i) if isinstance(x, Var)}
-        return tuple(name for name, _ in self.axes if name not in spatial)
-
-    def range_of(self, axis: str) -> tuple[Expr, Expr]:
-        """Where an axis starts and ends."""
-        return self.ranges.get(axis) or (ZERO, self.extents[axis])
-
-    def reads(self) -> list[Load]:
-        """Every load of the value expressions, the init and the guard, indices included."""
-        guard = () if self.when is None else (self.when,)
-        return [*(x for v in (*values(self.action), *guard) for x in loads(v)), *init_loads(self.action)]
-
-
-@dataclass(frozen=True)
 class Decision:
-    """One line of explain(): what was decided about `subject`, and why. `finite`: inputs that are taken to be so."""
+    """One line of explain(): what was decided about `subject`, and why.
+
+    `finite`: inputs that are taken to be so. `ranges`: bounds on inputs that it is not proved without.
+    """
 
     kind: str
     subject: str
@@ -97,6 +70,7 @@ class Decision:
     reason: str
     details: tuple[str, ...] = ()
     finite: tuple[str, ...] = ()
+    ranges: tuple[RangePredicate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,9 +79,6 @@ class State:
     definitions: Mapping[str, Definition]
     axes: Mapping[str, Mapping[str, Expr]]
     decisions: tuple[Decision, ...] = ()
-    # What fusion added beside the user's stages, by (kind, of what): copies of maps inside a loop, previous
-    # values, rescale factors, repairs. See neptune.fusion.emit.
-    copies: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     # --- looking things up ---
 
@@ -146,6 +117,28 @@ class State:
             )
         return self.definitions[stage]
 
+    def map(self, stage: str) -> MapDef:
+        """The definition of a stage that is known to be a map."""
+        d = self.definitions[stage]
+        assert isinstance(d, MapDef), stage
+        return d
+
+    def reduction(self, stage: str) -> ReductionDef:
+        """The definition of a stage that is known to be a reduction."""
+        d = self.definitions[stage]
+        assert isinstance(d, ReductionDef), stage
+        return d
+
+    @property
+    def maps(self) -> dict[str, MapDef]:
+        """The definitions that are maps, in program order."""
+        return {n: d for n, d in self.definitions.items() if isinstance(d, MapDef)}
+
+    @property
+    def reductions(self) -> dict[str, ReductionDef]:
+        """The definitions that are reductions, in program order."""
+        return {n: d for n, d in self.definitions.items() if isinstance(d, ReductionDef)}
+
     def writer(self, buffer: str) -> str | None:
         """The stage whose definition writes `buffer` (None for an input)."""
         for name, d in self.definitions.items():
@@ -156,6 +149,10 @@ class State:
     def readers(self, buffer: str) -> list[str]:
         """The stages whose definitions read `buffer`, in program order."""
         return [n for n, d in self.definitions.items() if any(x.buffer == buffer for x in d.reads())]
+
+    def made(self, kind: str, of: str | None = None) -> list[str]:
+        """The names of the stages that rewrites made as `kind` of stage or buffer `of`, in program order."""
+        return [s.name for s in made_as(self.program.body, kind, of)]
 
     def is_output(self, buffer: str) -> bool:
         return any(b.name == buffer for b in self.program.outputs)
@@ -182,9 +179,9 @@ class State:
         """Define a new stage, with loops called like its axes, next to another in the order of stages."""
         order: dict[str, Definition] = {}
         for name, d in self.definitions.items():
-            mine = {stage: definition} if name == other else {}
-            order |= {name: d, **mine} if after else {**mine, name: d}
-        axes = {a: Var(a) for a in definition.extents}
+            own = {stage: definition} if name == other else {}
+            order |= {name: d, **own} if after else {**own, name: d}
+        axes = {a: Var(a) for a in definition.names}
         return replace(self, definitions=order, axes={**self.axes, stage: axes})
 
     def substitute_axes(self, names: Iterable[str], env: Mapping[str, Expr]) -> State:
@@ -209,8 +206,7 @@ class State:
             temporaries=tuple(b for b in self.program.temporaries if b.name not in gone),
             owes=tuple(o for o in self.program.owes if o.stage != name),
         )
-        copies = {k: v for k, v in self.copies.items() if v != name}
-        return replace(self, program=program, definitions=definitions, axes=axes, copies=copies)
+        return replace(self, program=program, definitions=definitions, axes=axes)
 
     def rename(self, old: str, new: str) -> State:
         """Rename a map stage together with its buffer (both are called `old`)."""
@@ -224,12 +220,12 @@ class State:
             return None
 
         def rename_action(action: Store | Update) -> Store | Update:
-            fresh = map_action(action, fix)
-            return replace(fresh, buffer=new) if isinstance(fresh, Store) and fresh.buffer == old else fresh
+            return retarget(map_action(action, fix), {old: new})
 
         def fix_stmt(s: Stmt) -> Stmt:
             if isinstance(s, Stage):
-                return replace(s, name=new if s.name == old else s.name, action=rename_action(s.action))
+                made = replace(s.made, of=new) if s.made is not None and s.made.of == old else s.made
+                return Stage(new if s.name == old else s.name, rename_action(s.action), s.when, made)
             return with_stmts(s, tuple(fix_stmt(p) for p in sub_stmts(s)))
 
         program = replace(
@@ -242,8 +238,7 @@ class State:
             new if n == old else n: replace(d, action=rename_action(d.action)) for n, d in self.definitions.items()
         }
         axes = {new if n == old else n: a for n, a in self.axes.items()}
-        copies = {k: new if v == old else v for k, v in self.copies.items()}
-        return replace(self, program=program, definitions=definitions, axes=axes, copies=copies)
+        return replace(self, program=program, definitions=definitions, axes=axes)
 
 
 def initial(program: Program) -> State:
@@ -253,7 +248,8 @@ def initial(program: Program) -> State:
     axes: dict[str, dict[str, Expr]] = {}
     for path, stage in paths(program.body):
         loops = for_loops(path)
-        definitions[stage.name] = Definition(tuple((f.var, f.hi) for f in loops), stage.action, stage.when)
+        axes_of = tuple(whole_axis(f.var, f.hi) for f in loops)
+        definitions[stage.name] = define(axes_of, stage.action, stage.when)
         axes[stage.name] = {f.var: Var(f.var) for f in loops}
     return State(program, definitions, axes)
 
@@ -270,15 +266,15 @@ def from_zero(s: Stmt) -> Stmt:
 
 
 def init_loads(action: Store | Update) -> list[Load]:
-    """What a reduction reads to start from: before its outermost reduction loop."""
-    return [x for e in ((action.init or ()) if isinstance(action, Update) else ()) for x in loads(e)]
+    """Return the loads of a reduction's start values, made before its outermost reduction loop."""
+    return [x for e in starts(action) for x in loads(e)]
 
 
 def reads(stage: Stage) -> list[Load]:
     """Every load of a stage: of its values, its index, its init and its guard."""
     guard = () if stage.when is None else (stage.when,)
-    found = [x for e in (*values(stage.action), *stage.action.index, *guard) for x in loads(e)]
-    return [*found, *init_loads(stage.action)]
+    every = [x for e in (*values(stage.action), *stage.action.index, *guard) for x in loads(e)]
+    return [*every, *init_loads(stage.action)]
 
 
 def check_whole(state: State, loop: For, request: str) -> None:
@@ -337,17 +333,6 @@ def add_guard(s: Stmt, pred: Expr) -> Stmt:
         both = (pred, s.when) if loads(s.when) and not loads(pred) else (s.when, pred)
         return replace(s, when=Op("and", both, "bool"))
     return with_stmts(s, tuple(add_guard(p, pred) for p in sub_stmts(s)))
-
-
-def fresh_name(taken: Iterable[str], wish: str) -> str:
-    """`wish`, or `wish_1`, `wish_2`, … if it is taken."""
-    used = set(taken)
-    if wish not in used:
-        return wish
-    k = 1
-    while f"{wish}_{k}" in used:
-        k += 1
-    return f"{wish}_{k}"
 
 
 def names_in_use(program: Program) -> set[str]:

@@ -7,7 +7,7 @@
 
 A *tunable* is a tile size: one application of the function serves all its values, which are constants of the
 kernel. Its argument, the name in lower case, is the param itself. A *choice* is structural: each of its values
-runs the function anew (`variants`). The first candidate of each is the default.
+runs the function anew (`combinations`). The first candidate of each is the default.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class Template:
         asked = f"template `{self.name}`"
         if not callable(self.schedule):
             raise ScheduleError(asked, f"{self.schedule!r:.40} is no function", legal=("a function of sch and params",))
-        for given in (self.tunables, self.choices):
-            if not isinstance(given, Mapping):
-                wrong = f"{given!r:.40} is no mapping of names to candidates"
+        for options in (self.tunables, self.choices):
+            if not isinstance(options, Mapping):
+                wrong = f"{options!r:.40} is no mapping of names to candidates"
                 raise ScheduleError(asked, wrong, legal=('{"fast": [True, False]}',))
-        wanted = [*(n.lower() for n in self.tunables), *self.choices]
-        if len(set(wanted)) < len(wanted):
-            raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(wanted)))
+        names = [*(n.lower() for n in self.tunables), *self.choices]
+        if len(set(names)) < len(names):
+            raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(names)))
         for name, values in {**self.tunables, **self.choices}.items():
             if not isinstance(values, list | tuple) or not values:
                 what = "" if isinstance(values, list | tuple) else f": {values!r} is no list of them"
                 raise ScheduleError(asked, f"`{name}` has no candidates{what}", legal=(f"{name}=[64, 128]",))
         try:
-            inspect.signature(self.schedule).bind(None, **dict.fromkeys(wanted))
+            inspect.signature(self.schedule).bind(None, **dict.fromkeys(names))
         except TypeError as error:
             wrong = f"its function does not take what is declared: {error}"
-            raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *wanted])})"]) from None
+            raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *names])})"]) from None
 
     @public
     def __call__(self, sch: Any) -> None:
@@ -83,7 +83,7 @@ class Template:
             made[name] = (next(v for v in self.choices[name] if v == value),)
         return replace(self, choices={**self.choices, **made})
 
-    def variants(self) -> Iterator[Template]:
+    def combinations(self) -> Iterator[Template]:
         """One template for every combination of structural choices, the defaults first."""
         for values in product(*self.choices.values()):
             yield self.with_choices(**dict(zip(self.choices, values, strict=True)))

@@ -50,14 +50,14 @@ class _Set:
 
 def usable(solved: Sequence[Solved]) -> list[Solved]:
     """Without those predicates, the most complicated first, that make too many alternatives together."""
-    kept = list(solved)
-    while prod(len(s.alternatives) for s in kept) > MOST:
-        kept.remove(max(kept, key=lambda s: len(s.alternatives)))
-    return kept
+    remaining = list(solved)
+    while prod(len(s.alternatives) for s in remaining) > MOST:
+        remaining.remove(max(remaining, key=lambda s: len(s.alternatives)))
+    return remaining
 
 
 def ranges(solved: Sequence[Solved], loop: For) -> list[Range]:
-    """What must be visited, in order and disjoint, for `usable` predicates."""
+    """Return the ranges that must be visited, in order and disjoint, for `usable` predicates."""
     sets = [
         _Set(
             tuple(b for a in chosen for b in a.bounds),
@@ -72,13 +72,13 @@ def ranges(solved: Sequence[Solved], loop: For) -> list[Range]:
     first = [s for s in sets if not s.side(upper=False, skipping=True)]
     last = [s for s in sets if s not in first and not s.side(upper=True, skipping=True)]
     middle = [s for s in sets if s not in first and s not in last]
-    found = [_hull(group, loop) for group in (first, middle, last) if group]
+    hulls = [_hull(group, loop) for group in (first, middle, last) if group]
     if first:
-        found[1:] = [replace(r, lo=maximum(r.lo, found[0].hi)) for r in found[1:]]
+        hulls[1:] = [replace(r, lo=maximum(r.lo, hulls[0].hi)) for r in hulls[1:]]
     if middle and last:
         at = 1 if first else 0
-        found[at] = replace(found[at], hi=minimum(found[at].hi, found[-1].lo))
-    return found
+        hulls[at] = replace(hulls[at], hi=minimum(hulls[at].hi, hulls[-1].lo))
+    return hulls
 
 
 def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
-from neptune.ir.program import For, Program, Stage, Stmt, Update, reduction_loops, seq
+from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq
 from neptune.schedule.bind import is_independent
 from neptune.tile.localize import grid_of, is_axis, kernels_of, wrap
 
@@ -47,7 +47,7 @@ def _spatial_first(program: Program, nest: Stmt) -> Stmt:
     while isinstance(s, For):
         loops.append(s)
         s = s.body
-    if not (isinstance(s, Stage) and isinstance(s.action, Update)) or _nested_bounds(loops):
+    if not (isinstance(s, Stage) and s.folds) or _nested_bounds(loops):
         return nest
     reduced = reduction_loops(s, tuple(loops))
     first = [f for f in loops if f not in reduced and not is_axis(program, f)]
@@ -55,7 +55,7 @@ def _spatial_first(program: Program, nest: Stmt) -> Stmt:
 
 
 def _nested_bounds(loops: list[For]) -> bool:
-    """Whether the range of one of the loops depends on another one."""
+    """Return True if the range of one of the loops depends on another one."""
     mentioned = frozenset[str]().union(*(variables(e) for f in loops for e in (f.lo, f.hi, *f.facts)))
     return bool(mentioned & {f.var for f in loops})
 

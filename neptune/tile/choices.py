@@ -26,23 +26,22 @@ from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, op, variables
 from neptune.ir.lists import folds_list
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Update
-from neptune.ir.reducers import REDUCERS, last_pair
+from neptune.ir.reducers import REDUCERS, WORST, last_pair
 from neptune.schedule.state import names_in_use
 from neptune.tile.einops import align_to
-from neptune.tile.ir import Assign, CastTile, Local, Map, Reduce, Scalar, TExpr, TStmt, Where
+from neptune.tile.ir import Assign, Local, Reduce, Scalar, TExpr, TStmt
 
 if TYPE_CHECKING:
     from neptune.tile.stage import StageTranslator
 
 FOLD = {"gt": "max", "lt": "min"}
-FIRST = {"gt": inf, "lt": -inf}
 Pair = tuple[TExpr, TExpr]
 
 
 def fold_choice(work: StageTranslator, action: Update, dims: tuple[str, ...], guards: list[Expr]) -> list[TStmt]:
     """`action` on tiles over `dims`; elements outside of `guards` count as none."""
     row = REDUCERS[action.reducer]
-    k = row.width // 2
+    k = row.elements
     code = _Code(work)
     nothing = row.identity(*(v.dtype for v in action.values))
     reduced = tuple(a for a in work.axes if a not in dims)
@@ -90,10 +89,10 @@ def _summed(code: _Code, pair: Sequence[TExpr], lowest: Const, reduced: tuple[st
     top: TExpr = here
     for axis in reduced:
         top = Reduce("max", axis, top)
-    finite = code.let("top", Map("max", (top, Scalar(lowest)), top.dims, top.dtype))
-    beside = Map("exp", (Map("sub", (here, align_to(finite, dims)), dims, m.dtype),), dims, m.dtype)
+    finite = code.let("top", Op("max", (top, Scalar(lowest)), top.dtype))
+    beside = Op("exp", (Op("sub", (here, align_to(finite, dims)), m.dtype),), m.dtype)
     alone = isinstance(held, Scalar) and held.expr == Const(1.0, held.dtype)
-    total: TExpr = beside if alone else Map("mul", (beside, held), dims, held.dtype)
+    total: TExpr = beside if alone else Op("mul", (beside, held), held.dtype)
     for axis in reduced:
         total = Reduce("sum", axis, total)
     return [finite, code.let("total", total)]
@@ -133,9 +132,9 @@ class _Code:
     def let(self, name: str, value: TExpr) -> Local:
         """A variable for `value`."""
         context = self.work.context
-        taken = names_in_use(context.program) | set(context.axes) | context.helpers
+        used = names_in_use(context.program) | set(context.axes) | context.helpers
         wish = f"{self.work.stage.name}_{name}"
-        free = next(n for n in (wish if t == 0 else f"{wish}_{t}" for t in count()) if n not in taken)
+        free = next(n for n in (wish if t == 0 else f"{wish}_{t}" for t in count()) if n not in used)
         context.helpers.add(free)
         self.stmts.append(Assign(free, value, self.work.stage.name))
         return Local(free, value.dims, value.dtype)
@@ -161,20 +160,20 @@ class _Rounds:
         index = align_to(here, dims)
         moved = Scalar(Const(int(DTYPES[index.dtype].lowest), index.dtype))
         if is_float(value.dtype):
-            nan = self.code.let("nan", Map("ne", (value, value), dims, "bool"))
-            below = self.code.let("below", Map("add", (here, moved), here.dims, here.dtype))
-            index = self.code.let("index", Where(nan, align_to(below, dims), index, dims))
-            value = self.code.let("value", Where(nan, Scalar(Const(FIRST[self.best], value.dtype)), value, dims))
+            nan = self.code.let("nan", Op("ne", (value, value), "bool"))
+            below = self.code.let("below", Op("add", (here, moved), here.dtype))
+            index = self.code.let("index", Select(nan, align_to(below, dims), index))
+            value = self.code.let("value", Select(nan, Scalar(Const(-WORST[self.best], value.dtype)), value))
         pairs: list[Pair] = []
         for t in range(k):
             top = self.code.let("top", self.fold(FOLD[self.best], value))
-            equal = Map("eq", (value, align_to(top, dims)), dims, "bool")
-            at = self.code.let("at", self.fold("min", Where(equal, index, nowhere, dims)))
+            equal = Op("eq", (value, align_to(top, dims)), "bool")
+            at = self.code.let("at", self.fold("min", Select(equal, index, nowhere)))
             pairs.append((top, at))
             if t < k - 1:
-                won = self.code.let("won", Map("eq", (index, align_to(at, dims)), dims, "bool"))
-                value = self.code.let("value", Where(won, last, value, dims))
-                index = self.code.let("index", Where(won, nowhere, index, dims))
+                won = self.code.let("won", Op("eq", (index, align_to(at, dims)), "bool"))
+                value = self.code.let("value", Select(won, last, value))
+                index = self.code.let("index", Select(won, nowhere, index))
         return [self.moved_back(p, moved) for p in pairs] if is_float(value.dtype) else pairs
 
     def fold(self, reducer: str, tile: TExpr) -> TExpr:
@@ -186,11 +185,11 @@ class _Rounds:
         """NaN, where an index says so."""
         top, at = pair
         zero = Scalar(Const(0, at.dtype))
-        is_nan = self.code.let("nan", Map("lt", (at, zero), at.dims, "bool"))
+        is_nan = self.code.let("nan", Op("lt", (at, zero), "bool"))
         infinite = Const(inf, top.dtype)
         nan = Scalar(op("sub", infinite, infinite))
-        value = self.code.let("top", Where(is_nan, nan, top, top.dims))
-        index = Where(is_nan, Map("sub", (at, moved), at.dims, at.dtype), at, at.dims)
+        value = self.code.let("top", Select(is_nan, nan, top))
+        index = Select(is_nan, Op("sub", (at, moved), at.dtype), at)
         return value, self.code.let("at", index)
 
 
@@ -201,18 +200,18 @@ def _tile(e: Expr, env: dict[str, TExpr], dims: tuple[str, ...]) -> TExpr:
             return env[name]
         case Select(p, a, b):
             pred, then, other = (_tile(x, env, dims) for x in (p, a, b))
-            return Where(pred, then, other, dims)
+            return Select(pred, then, other)
         case Cast(a, dtype):
-            return CastTile(_tile(a, env, dims), dtype)
+            return Cast(_tile(a, env, dims), dtype)
         case Op(name, args, dtype):
-            return Map(name, tuple(_tile(a, env, dims) for a in args), dims, dtype)
+            return Op(name, tuple(_tile(a, env, dims) for a in args), dtype)
         case _:
             return Scalar(e)
 
 
 def _check_index(work: StageTranslator, action: Update, nowhere: Const, reduced: tuple[str, ...]) -> None:
     """Rounds need indices that NaN can move below 0 and, to tell winners from the others, all different."""
-    k = len(action.values) // 2
+    k = REDUCERS[action.reducer].elements
     index, dtype = action.values[k], action.values[0].dtype
     while isinstance(index, Select) and index.other == nowhere:
         index = index.then

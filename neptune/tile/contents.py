@@ -1,4 +1,4 @@
-"""What a tile is known to hold where a guard is false: then a mask is not needed.
+"""Known contents of tiles where a guard is false, which make masks unnecessary.
 
     score = where(j < n, s, -inf);  p = exp(score - m);  l = l + reduce(p, sum)
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf
 
 from neptune.ir.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
 from neptune.ir.expr import Const, Expr, Load, Op, Select, children, conjuncts, loads
-from neptune.ir.program import Stage, Update, writes
+from neptune.ir.facts import constant_range
+from neptune.ir.program import Stage, writes
 
 Masks = Callable[[Load], list[Expr]]
 """The guards under which a load from global memory is masked to 0."""
@@ -57,7 +58,7 @@ class Contents:
         """These stages run here, any number of times."""
         for stage in stages:
             for b in writes(stage.action):
-                self.update(b, stage.action.reducer if isinstance(stage.action, Update) else "")
+                self.update(b, stage.action.reducer)
 
     def forget(self, buffers: Iterable[str]) -> None:
         """These tiles may have been assigned: drop them, and what is known in terms of them."""
@@ -69,11 +70,11 @@ class Contents:
             todo += [n for n, c in self.known.items() if any(x.buffer == gone for x in loads(c.value))]
 
     def outside(self, e: Expr, guard: Expr, masks: Masks, tiles: Iterable[str]) -> Known:
-        """What `e` is known to be where `guard` is false; `tiles` names all buffers that are tiles."""
+        """Return the known value of `e` where `guard` is false; `tiles` names all buffers that are tiles."""
         memory: dict[str, Known] = {}
         for load in loads(e):
-            found = self._load(load, guard, masks, frozenset(tiles))
-            memory[load.buffer] = found if memory.get(load.buffer, found) == found else None
+            value = self._load(load, guard, masks, frozenset(tiles))
+            memory[load.buffer] = value if memory.get(load.buffer, value) == value else None
         is_false = conjunct_false(guard)
         operators = [x for x in _reached(e, is_false) if isinstance(x, Op)]
         if any(_may_be_nan(x, [known_value(a, memory, is_false) for a in x.args]) for x in operators):
@@ -97,7 +98,7 @@ def _reached(e: Expr, is_false: IsFalse) -> Iterator[Expr]:
         yield from _reached(child, is_false)
 
 
-def _may_be_nan(e: Op, known: list[Known]) -> bool:
+def _may_be_nan(e: Op[Expr], known: list[Known]) -> bool:
     """True for 0 · x and 0 / x where nothing is known of x: it may be infinite, NaN, or 0."""
     if e.name == "div":
         return known[0] == ZERO and not _plain(e.args[1])
@@ -108,6 +109,5 @@ def _may_be_nan(e: Op, known: list[Known]) -> bool:
 
 def _plain(e: Expr) -> bool:
     """A finite constant other than 0."""
-    return (isinstance(e, Const) and isfinite(e.value) and e.value != 0) or (
-        isinstance(e, Op) and e.name in ("log2e", "ln2")
-    )
+    of = constant_range(e)
+    return of.nonzero and of.most < inf

@@ -1,4 +1,4 @@
-"""What the translation of one kernel has learned so far."""
+"""The state of the translation of one kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Context:
     contents: Contents = field(default_factory=Contents)
     # Loops around the allocation of a local: those inside it may reduce into it.
     born: dict[str, frozenset[str]] = field(default_factory=dict)
-    # Locals that have a value here, and the guards under which they have been given it.
+    # Tile variables assigned so far, each with the guards that held at the assignment.
     assigned: set[str] = field(default_factory=set)
     given_under: dict[str, frozenset[Expr]] = field(default_factory=dict)
     stored: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Context:
         return f.hi
 
     def sums_products(self, axis: str) -> bool:
-        """Whether the matrix unit can sum over an axis: whatever its tunable is, it must not be too short."""
+        """Return True if the matrix unit can sum over an axis: no value of its tunable may be too short."""
         extent = self.axes[axis]
         if isinstance(extent, Const):
             return int(extent.value) >= SHORTEST_DOT
@@ -54,9 +54,9 @@ class Context:
         return frozenset(f.var for f in self.outer if f.var not in outside)
 
     def local_accesses(self, stage: Stage) -> list[tuple[str, tuple[Expr, ...]]]:
-        found = [(b, stage.action.index) for b in writes(stage.action)]
-        found += [(x.buffer, x.index) for v in values(stage.action) for x in loads(v)]
-        return [(b, ix) for b, ix in found if b in self.local]
+        pairs = [(b, stage.action.index) for b in writes(stage.action)]
+        pairs += [(x.buffer, x.index) for v in values(stage.action) for x in loads(v)]
+        return [(b, ix) for b, ix in pairs if b in self.local]
 
     def buffer(self, name: str) -> Buffer:
         return self.local[name] if name in self.local else self.program.globals[name]

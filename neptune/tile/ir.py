@@ -1,17 +1,17 @@
-"""The tile IR: what one Triton program does, on whole tiles (design §7, paper §5 and Fig. 13).
+"""The tile IR: what one Triton program does, on whole tiles (paper §5 and Fig. 13).
 
     program := inputs outputs temporaries scalars tunables  kernel…
     kernel  := name, grid axes, tile axes (name → extent), body
     stmt    := Assign(name, texpr) | StoreTile(buffer, index…, texpr, mask)
              | Loop(var, lo, hi, facts, body) | Branch(pred, body)
-    texpr   := Scalar(expr) | Full(scalar, dims) | Iota(axis) | Local(name) | LoadTile(buffer, index…, mask, other)
-             | Map(op, texpr…) | CastTile(texpr, dtype) | Where(mask, texpr, texpr)
+    texpr   := Op(name, texpr…) | Cast(texpr, dtype) | Select(mask, texpr, texpr)      (the nodes of `neptune.ir.expr`)
+             | Scalar(expr) | Full(scalar, dims) | Iota(axis) | Local(name) | LoadTile(buffer, index…, mask, other)
              | Reduce(reducer, axis, texpr) | Dot(a, b, acc) | Rearrange(texpr, einops pattern)
 
 Semantics.
 - Every tile expression has `dims`: an ordered tuple of axis names. The extent of an axis is a constant
   or a tunable, and a power of two; "1" names a dimension of length one, which broadcasts. Scalars have ().
-- `Map`, `Where` and `Assign` join operands of one rank, dimension by dimension: equal names, or "1".
+- `Op` and `Select` join operands of one rank, dimension by dimension: equal names, or "1".
   Dimension orders are reconciled before, by `Rearrange` with an einops pattern ("n d -> d n", "m -> m 1").
 - `LoadTile` reads buffer[index…], where every index is an integer tile expression over the load's dims;
   where `mask` is false nothing is read and the element is `other`.
@@ -27,15 +27,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, Union
 
-from neptune.ir.expr import Expr, Op, conjuncts, loads
+from neptune.ir.expr import Cast, Expr, Op, Select, conjuncts, loads, walk
+from neptune.ir.nodes import Tile
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Tile["TExpr"]):
     """A loop-IR expression over loop variables, sizes and tunables; dims ()."""
 
     expr: Expr
@@ -50,16 +51,25 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(Tile["TExpr"]):
     """A tile whose every element is `value`."""
 
     value: Scalar
     dims: tuple[str, ...]
     dtype: str
 
+    @property
+    def parts(self) -> tuple[TExpr, ...]:
+        return (self.value,)
+
+    def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
+        (value,) = parts
+        assert isinstance(value, Scalar)
+        return replace(self, value=value)
+
 
 @dataclass(frozen=True, slots=True)
-class Iota:
+class Iota(Tile["TExpr"]):
     """0, 1, … extent-1 along one axis (int32)."""
 
     axis: str
@@ -74,7 +84,7 @@ class Iota:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(Tile["TExpr"]):
     """The present value of a tile variable."""
 
     name: str
@@ -83,7 +93,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTile:
+class LoadTile(Tile["TExpr"]):
     """`buffer[index…]` under `mask` (a bool tile that broadcasts to dims), else `other`."""
 
     buffer: str
@@ -93,43 +103,17 @@ class LoadTile:
     dims: tuple[str, ...]
     dtype: str
 
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """An elementwise operator (a name of `neptune.ir.expr.OPS`)."""
-
-    op: str
-    args: tuple[TExpr, ...]
-    dims: tuple[str, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class CastTile:
-    arg: TExpr
-    dtype: str
-
     @property
-    def dims(self) -> tuple[str, ...]:
-        return self.arg.dims
+    def parts(self) -> tuple[TExpr, ...]:
+        return self.index if self.mask is None else (*self.index, self.mask)
+
+    def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
+        n = len(self.index)
+        return replace(self, index=parts[:n], mask=parts[n] if len(parts) > n else None)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Elementwise choice."""
-
-    pred: TExpr
-    then: TExpr
-    other: TExpr
-    dims: tuple[str, ...]
-
-    @property
-    def dtype(self) -> str:
-        return self.then.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Tile["TExpr"]):
     """Fold `axis` of `arg` away with a reducer of width one."""
 
     reducer: str
@@ -144,9 +128,16 @@ class Reduce:
     def dtype(self) -> str:
         return self.arg.dtype
 
+    @property
+    def parts(self) -> tuple[TExpr, ...]:
+        return (self.arg,)
+
+    def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
+        return replace(self, arg=parts[0])
+
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Tile["TExpr"]):
     """Σ_k a[x, k]·b[k, y] (+ acc[x, y]), float32. `allow_tf32` only if the user asked for it."""
 
     a: TExpr
@@ -162,9 +153,16 @@ class Dot:
     def dtype(self) -> str:
         return "float32"
 
+    @property
+    def parts(self) -> tuple[TExpr, ...]:
+        return (self.a, self.b) if self.acc is None else (self.a, self.b, self.acc)
+
+    def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
+        return replace(self, a=parts[0], b=parts[1], acc=parts[2] if len(parts) > 2 else None)
+
 
 @dataclass(frozen=True, slots=True)
-class Rearrange:
+class Rearrange(Tile["TExpr"]):
     """einops.rearrange(arg, pattern): a permutation, or insertion of unit dimensions."""
 
     arg: TExpr
@@ -178,8 +176,27 @@ class Rearrange:
     def dtype(self) -> str:
         return self.arg.dtype
 
+    @property
+    def parts(self) -> tuple[TExpr, ...]:
+        return (self.arg,)
 
-TExpr: TypeAlias = Scalar | Full | Iota | Local | LoadTile | Map | CastTile | Where | Reduce | Dot | Rearrange
+    def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
+        return replace(self, arg=parts[0])
+
+
+TExpr: TypeAlias = Union[
+    "Op[TExpr]",
+    "Cast[TExpr]",
+    "Select[TExpr]",
+    Scalar,
+    Full,
+    Iota,
+    Local,
+    LoadTile,
+    Reduce,
+    Dot,
+    Rearrange,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,61 +285,6 @@ class TileProgram:
 # --- traversal ---------------------------------------------------------------------------------
 
 
-def tile_children(e: TExpr) -> tuple[TExpr, ...]:
-    """The direct subexpressions."""
-    match e:
-        case LoadTile(_, index, mask, _, _, _):
-            return index if mask is None else (*index, mask)
-        case Map(_, args, _, _):
-            return args
-        case CastTile(arg, _) | Rearrange(arg, _) | Reduce(_, _, arg) | Full(arg, _, _):
-            return (arg,)
-        case Where(p, a, b, _):
-            return (p, a, b)
-        case Dot(a, b, acc, _):
-            return (a, b) if acc is None else (a, b, acc)
-        case _:
-            return ()
-
-
-def tile_rebuild(e: TExpr, parts: tuple[TExpr, ...]) -> TExpr:
-    """The node with other children of the same dims."""
-    match e:
-        case LoadTile():
-            n = len(e.index)
-            return replace(e, index=parts[:n], mask=parts[n] if len(parts) > n else None)
-        case Map():
-            return replace(e, args=parts)
-        case Full():
-            assert isinstance(parts[0], Scalar)
-            return replace(e, value=parts[0])
-        case CastTile() | Rearrange() | Reduce():
-            return replace(e, arg=parts[0])
-        case Where():
-            return replace(e, pred=parts[0], then=parts[1], other=parts[2])
-        case Dot():
-            return replace(e, a=parts[0], b=parts[1], acc=parts[2] if len(parts) > 2 else None)
-        case _:
-            return e
-
-
-def tile_walk(e: TExpr) -> Iterator[TExpr]:
-    """Every node, the root first."""
-    yield e
-    for child in tile_children(e):
-        yield from tile_walk(child)
-
-
-def tile_rewrite(e: TExpr, fn: Callable[[TExpr], TExpr | None]) -> TExpr:
-    """Bottom-up rewriting: children first, then `fn` on the node (None keeps it)."""
-    parts = tile_children(e)
-    fresh = tuple(tile_rewrite(c, fn) for c in parts)
-    if any(a is not b for a, b in zip(parts, fresh, strict=True)):
-        e = tile_rebuild(e, fresh)
-    new = fn(e)
-    return e if new is None else new
-
-
 def stmt_exprs(s: TStmt) -> tuple[TExpr, ...]:
     """The tile expressions of one statement (not of its body)."""
     match s:
@@ -370,14 +332,14 @@ def is_rest(before: TStmt | None, s: Branch) -> bool:
 
 
 def _left(c: Expr) -> Expr:
-    """What `begin <= end` says of `end`."""
+    """Return the last operand of a condition: `end` of `begin <= end`."""
     return c.args[-1] if isinstance(c, Op) else c
 
 
 def reread(body: tuple[TStmt, ...]) -> list[str]:
     """The buffers that a kernel both writes and reads: other threads' stores are not visible without a barrier."""
     stored = {s.buffer for s in walk_stmts(body) if isinstance(s, StoreTile)}
-    nodes = [n for s in walk_stmts(body) for e in stmt_exprs(s) for n in tile_walk(e)]
+    nodes = [n for s in walk_stmts(body) for e in stmt_exprs(s) for n in walk(e)]
     scalars = [e for s in walk_stmts(body) if isinstance(s, Loop) for e in (s.lo, s.hi)]
     scalars += [s.pred for s in walk_stmts(body) if isinstance(s, Branch)]
     scalars += [n.expr for n in nodes if isinstance(n, Scalar)]

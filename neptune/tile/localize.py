@@ -26,6 +26,7 @@ from neptune.ir.program import (
     Buffer,
     For,
     If,
+    Made,
     Program,
     Seq,
     Stage,
@@ -33,6 +34,7 @@ from neptune.ir.program import (
     Store,
     map_exprs,
     paths,
+    retarget,
     seq,
     stages,
     sub_stmts,
@@ -69,7 +71,7 @@ def accesses(s: Stmt, buffer: str) -> Iterator[Access]:
             if x.buffer == buffer:
                 yield Access(loops, stage, x.index, False)
         if buffer in writes(action):
-            if not isinstance(action, Store):
+            if stage.folds:
                 yield Access(loops, stage, action.index, False)
             yield Access(loops, stage, action.index, True)
 
@@ -148,13 +150,13 @@ def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
 def _read_under(program: Program, nests: Sequence[Stmt], buffer: str) -> list[Expr]:
     """The predicates on sizes that hold wherever other kernels read a buffer."""
     sizes = {s.name for s in program.scalars}
-    found: list[list[Expr]] = []
+    predicates: list[list[Expr]] = []
     for nest in nests:
         for path, stage in paths(nest):
             if any(x.buffer == buffer for v in values(stage.action) for x in loads(v)):
                 around = [c for x in path if isinstance(x, If) for c in conjuncts(x.pred)]
-                found.append([c for c in around if variables(c) <= sizes and not loads(c)])
-    return [c for c in found[0] if all(c in other for other in found)] if found else []
+                predicates.append([c for c in around if variables(c) <= sizes and not loads(c)])
+    return [c for c in predicates[0] if all(c in other for other in predicates)] if predicates else []
 
 
 def _stored_under(s: Stmt, preds: Mapping[str, list[Expr]]) -> Stmt:
@@ -163,21 +165,21 @@ def _stored_under(s: Stmt, preds: Mapping[str, list[Expr]]) -> Stmt:
         return s
     inside = {x.name for x in stages(s)}
     parts = sub_stmts(s)
-    mine = inside & preds.keys()
-    if mine == inside and len({tuple(preds[n]) for n in mine}) == 1:
-        return If(logical_and(*preds[min(mine)]), s)
-    return with_stmts(s, tuple(_stored_under(p, preds) for p in parts)) if mine else s
+    written = inside & preds.keys()
+    if written == inside and len({tuple(preds[n]) for n in written}) == 1:
+        return If(logical_and(*preds[min(written)]), s)
+    return with_stmts(s, tuple(_stored_under(p, preds) for p in parts)) if written else s
 
 
 def _check_scopes(temporaries: tuple[Buffer, ...], body: Stmt) -> None:
     """Raise a ScheduleError for a buffer that must be a tile (`set_scope`) and is not."""
     for b in (b for b in temporaries if b.scope == "tile"):
         users = [[s.name for s in stages(k) if any(True for _ in accesses(s, b.name))] for k in kernels_of(body)]
-        apart = [u for u in users if u]
+        used = [u for u in users if u]
         raise ScheduleError(
             f"keep `{b.name}` on chip",
-            f"its scope is tile, and its stages are in {len(apart)} kernels: {' | '.join(map(', '.join, apart))}"
-            if len(apart) > 1
+            f"its scope is tile, and its stages are in {len(used)} kernels: {' | '.join(map(', '.join, used))}"
+            if len(used) > 1
             else "its scope is tile, and what a stage reads of it another iteration or program has written",
             hint=f'fuse them into one kernel, or set_scope("{b.name}", "global")',
         )
@@ -211,7 +213,7 @@ def _self_contained(s: Stmt, buffer: str) -> bool:
 def _tile_names(
     program: Program, group: tuple[Buffer, ...], wanted: frozenset[str], others: Sequence[Stmt]
 ) -> dict[str, str]:
-    """Where another kernel or the caller uses a buffer of that name, the tile gets a name of its own."""
+    """Map buffers to names of tiles: a name of its own if another kernel or the caller uses the buffer."""
     used = names_in_use(program)
     taken = wanted | {b.name for b in group if any(True for o in others for _ in accesses(o, b.name))}
     return {b.name: fresh_name(used, f"{b.name}_tile") if b.name in taken else b.name for b in group}
@@ -224,11 +226,11 @@ def _reads_older(s: Stmt, buffer: str) -> bool:
 
 def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
     """The buffers; those that one reduction on tuples folds into share an index, and so must be placed as one."""
-    found: dict[str, frozenset[str]] = {b.name: frozenset({b.name}) for b in buffers}
+    groups: dict[str, frozenset[str]] = {b.name: frozenset({b.name}) for b in buffers}
     for stage in stages(s):
-        joined = frozenset[str]().union(*(found.get(b, frozenset()) for b in writes(stage.action)))
-        found |= dict.fromkeys(joined, joined)
-    return [tuple(b for b in buffers if b.name in names) for names in dict.fromkeys(found.values())]
+        joined = frozenset[str]().union(*(groups.get(b, frozenset()) for b in writes(stage.action)))
+        groups |= dict.fromkeys(joined, joined)
+    return [tuple(b for b in buffers if b.name in names) for names in dict.fromkeys(groups.values())]
 
 
 def _allocate(
@@ -272,11 +274,11 @@ def _shrink(
 ) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
     buffer = group[0]
-    found = [a for b in group for a in accesses(s, b.name)]
+    uses = [a for b in group for a in accesses(s, b.name)]
     # What does not move inside the allocation is its place in the buffer: the same for every access.
-    names = frozenset(f.var for a in found for f in a.loops)
-    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
-    odd = next((a for a, c in zip(found, common, strict=True) if c != common[0]), None)
+    names = frozenset(f.var for a in uses for f in a.loops)
+    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in uses]
+    odd = next((a for a, c in zip(uses, common, strict=True) if c != common[0]), None)
     if odd is not None:
         raise ScheduleError(
             f"keep `{buffer.name}` on chip",
@@ -284,24 +286,26 @@ def _shrink(
             where=print_stage(odd.stage),
             hint="leave that stage in a kernel of its own",
         )
-    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in found]
+    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in uses]
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
-    shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
+    shape = tuple(_extent(program, outer, uses, [row[d] for row in inner], d) for d in kept)
 
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
     body = _rename_accesses(s, renamed, relative)
-    back = [_write_back(list(accesses(s, b.name)), b, renamed[b.name], relative, s) for b in group if b.name in wanted]
+    back = [
+        _write_back(program, list(accesses(s, b.name)), b, renamed[b.name], relative) for b in group if b.name in wanted
+    ]
     body = seq(body, *back)
     for b in reversed(group):
         body = Alloc(Buffer(renamed[b.name], shape, b.dtype, "tile"), body)
     return body
 
 
-def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts: list[Poly], dim: int) -> Expr:
+def _extent(program: Program, outer: tuple[For, ...], uses: list[Access], parts: list[Poly], dim: int) -> Expr:
     sizes: list[Expr] = []
-    for a, p in zip(found, parts, strict=True):
+    for a, p in zip(uses, parts, strict=True):
         scope = scope_of(program, (*outer, *a.loops))
         high = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=True)
         low = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=False)
@@ -316,12 +320,12 @@ def _extent(program: Program, outer: tuple[For, ...], found: list[Access], parts
     if len(distinct) > 1:
         spans = {
             e: f"`{a.stage.name}` {'writes' if a.writes else 'reads'} {print_expr(e)}"
-            for e, a in reversed(list(zip(sizes, found, strict=True)))
+            for e, a in reversed(list(zip(sizes, uses, strict=True)))
         }
         raise ScheduleError(
-            f"keep the result of `{found[0].stage.name}` on chip",
+            f"keep the result of `{uses[0].stage.name}` on chip",
             f"of dimension {dim} of its tile, {' and '.join(spans[e] for e in distinct)} elements",
-            where=print_stage(found[0].stage),
+            where=print_stage(uses[0].stage),
             hint="tile both in the same way, or leave the reader in a kernel of its own",
         )
     return simplify(distinct[0])
@@ -340,18 +344,13 @@ def _rename_accesses(s: Stmt, names: Mapping[str, str], relative: object) -> Stm
 
     def targets(x: Stmt) -> Stmt:
         if isinstance(x, Stage) and set(writes(x.action)) <= names.keys():
-            action = x.action
-            index = relative(action.index)
-            if isinstance(action, Store):
-                return replace(x, action=replace(action, buffer=names[action.buffer], index=index))
-            buffers = tuple(names[b] for b in action.buffers)
-            return replace(x, action=replace(action, buffers=buffers, index=index))
+            return replace(x, action=replace(retarget(x.action, names), index=relative(x.action.index)))
         return with_stmts(x, tuple(targets(p) for p in sub_stmts(x)))
 
     return targets(map_exprs(s, fix))
 
 
-def _write_back(found: list[Access], buffer: Buffer, name: str, relative: object, s: Stmt) -> Stmt:
+def _write_back(program: Program, found: list[Access], buffer: Buffer, name: str, relative: object) -> Stmt:
     """Store the tile to the global buffer, over the loops of its first write, under what guards all writes."""
     assert callable(relative)
     writers = [a for a in found if a.writes]
@@ -362,7 +361,9 @@ def _write_back(found: list[Access], buffer: Buffer, name: str, relative: object
     common = [set(conjuncts(a.stage.when)) for a in writers if a.index == first.index]
     guards = [c for c in conjuncts(first.stage.when) if not variables(c) & gone and all(c in g for g in common)]
     store = Store(buffer.name, first.index, Load(name, relative(first.index), buffer.dtype))
-    nest: Stmt = Stage(f"{buffer.name}_store", store, logical_and(*guards) if guards else None)
+    made = Made("store", buffer.name)
+    stage = fresh_name({s.name for s in stages(program.body) if s.made != made}, f"{buffer.name}_store")
+    nest: Stmt = Stage(stage, store, logical_and(*guards) if guards else None, made)
     for f in reversed(free):
         nest = replace(f, body=nest)
     return nest

@@ -6,11 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from neptune.errors import ScheduleError, TargetError
 from neptune.ir.program import Program
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tile.passes.accumulate import accumulate
 from neptune.tile.passes.branches import branches
+from neptune.tile.passes.common import common
 from neptune.tile.passes.copies import copies
 from neptune.tile.passes.crosswise import crosswise
 from neptune.tile.passes.exp2 import exp2
@@ -28,35 +31,38 @@ class Pass:
 
     name: str
     run: Callable[[TileKernel], TileKernel]
-    why_here: str
+    why: str
 
 
 PASSES = (
     Pass("accumulate", accumulate, "first: later passes look at whole updates, not at their halves"),
+    Pass("reciprocal", reciprocal, "before exp2: it knows a sum of exponentials by the maximum taken off"),
     Pass("exp2", exp2, "before copies: it turns scaled scores into plain copies"),
-    Pass("reciprocal", reciprocal, "any time after translation"),
     Pass("narrow", narrow, "after accumulate: an accumulator has its start and its updates only"),
     Pass("copies", copies, "after exp2 has made copies, before loads are named"),
     Pass("name_loads", name_loads, "after copies: what is dead must not be loaded"),
     Pass("short_operands", short_operands, "after name_loads: a load has one type, and what was widened a name"),
     Pass("crosswise", crosswise, "after name_loads: it looks for folds of what was loaded"),
+    Pass("common", common, "after all that look for forms: a name in the place of an expression would hide one"),
     Pass("branches", branches, "before hoist, which moves statements between them"),
     Pass("hoist", hoist, "last: it moves the loads that name_loads named"),
 )
 LOG = logging.getLogger("neptune.tile")
 
 
+Seen: TypeAlias = Callable[[str, str, TileProgram], None]
+"""It is shown the name of a pass, why it stands where it stands, and what it made."""
+
+
 def _unseen(name: str, why: str, made: TileProgram) -> None:
     pass
 
 
-def lower(
-    program: Program, seen: Callable[[str, str, TileProgram], None] = _unseen, *, relaxed: bool = False
-) -> TileProgram:
+def lower(program: Program, seen: Seen = _unseen, *, relaxed: bool = False) -> TileProgram:
     """Translate a scheduled Program and run the tile passes; raises TargetError where it has no tile form.
 
-    `seen` is shown the name of each pass, why it stands where it stands, and what it made. With `relaxed`, tile axes
-    that a nest cannot have become serial loops (`neptune.tile.relax`).
+    `seen` is called after each pass. With `relaxed`, tile axes that a nest cannot have become serial loops
+    (`neptune.tile.relax`).
     """
     tiles = translate_relaxed(program) if relaxed else translate(program)
     if not relaxed:
@@ -69,5 +75,41 @@ def lower(
         if LOG.isEnabledFor(logging.INFO):
             ms, what = 1e3 * (time.perf_counter() - start), "nothing to do" if tiles == before else "changed"
             LOG.info("pass %s: %s, %.1f ms", p.name, what, ms)
-        seen(p.name, p.why_here, tiles)
+        seen(p.name, p.why, tiles)
     return tiles
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A TileProgram with the forms on the way to it: each pass, why it stands where it stands, and what it made.
+
+    `relaxed` says why some tile axes stayed loops, where any did.
+    """
+
+    forms: tuple[tuple[str, str, TileProgram], ...]
+    relaxed: ScheduleError | TargetError | None = None
+
+    @property
+    def tiles(self) -> TileProgram:
+        return self.forms[-1][-1]
+
+
+def lowering(program: Program, seen: Seen = _unseen, *, strict: bool = False) -> Lowering:
+    """The Lowering of a scheduled Program: with all of its tile axes; without some where there is no other and it need
+    not be `strict`, which else raises as `lower` does."""
+    forms: list[tuple[str, str, TileProgram]] = []
+
+    def note(name: str, why: str, made: TileProgram) -> None:
+        forms.append((name, why, made))
+        seen(name, why, made)
+
+    try:
+        lower(program, note)
+        return Lowering(tuple(forms))
+    except (ScheduleError, TargetError) as error:
+        if strict:
+            raise
+        wrong = error
+    forms.clear()
+    lower(program, note, relaxed=True)
+    return Lowering(tuple(forms), wrong)

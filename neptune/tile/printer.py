@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import OPS
+from neptune.ir.expr import OPS, Cast, Op, Select
 from neptune.ir.printer import print_expr
 from neptune.tile.ir import (
     Assign,
     Branch,
-    CastTile,
     Dot,
     Full,
     Iota,
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -23,7 +21,6 @@ from neptune.tile.ir import (
     TExpr,
     TileProgram,
     TStmt,
-    Where,
 )
 
 
@@ -41,14 +38,14 @@ def print_texpr(e: TExpr) -> str:
         case LoadTile(buffer, index, mask, other, dims, _):
             text = f"{buffer}[{', '.join(print_texpr(i) for i in index)}]<{' '.join(dims)}>"
             return text if mask is None else f"masked({text}, {print_texpr(mask)}, {other})"
-        case Map(op, args, _, _):
+        case Op(op, args, _):
             infix = OPS[op].infix
             if infix and len(args) == 2:
                 return f"({print_texpr(args[0])} {infix} {print_texpr(args[1])})"
             return f"{op}({', '.join(print_texpr(a) for a in args)})"
-        case CastTile(arg, dtype):
+        case Cast(arg, dtype):
             return f"cast({DTYPES[dtype].short}, {print_texpr(arg)})"
-        case Where(p, a, b, _):
+        case Select(p, a, b):
             return f"where({print_texpr(p)}, {print_texpr(a)}, {print_texpr(b)})"
         case Reduce(reducer, axis, arg):
             return f"reduce({print_texpr(arg)}, {reducer}, {axis!r})"

@@ -12,15 +12,17 @@ wrote them reads them back behind a barrier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from neptune.errors import ScheduleError, TargetError
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Var
+from neptune.ir.expr import walk as walk_expr
+from neptune.ir.integers import known_size
 from neptune.ir.program import For, Program, Stmt, sub_stmts, walk, with_stmts
 from neptune.tile.arrange import arrange_nest
-from neptune.tile.ir import TileKernel, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import TileKernel, TileProgram, stmt_exprs, walk_stmts
 from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize_nest, with_kernels
 from neptune.tile.translate import prepared, tile_program, translate_kernel
 
@@ -72,9 +74,9 @@ def check_tile_sizes(program: Program, kernel: TileKernel) -> None:
     """Raise TargetError where a tile has too many elements, with tunables at their first candidates."""
     first = {t.name: t.candidates[0] for t in program.tunables if t.candidates}
     extents = dict(kernel.axes)
-    for dims in {e.dims for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for e in tile_walk(root)}:
+    for dims in {e.dims for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for e in walk_expr(root)}:
         named = [extents[d] for d in dims if d in extents]
-        elements = prod(_extent(e, first) for e in named)
+        elements = prod(known_size(e, first) for e in named)
         free = any(isinstance(e, Var) for e in named)
         if elements > (MAX_ELEMENTS if free else MANY_ELEMENTS):
             raise TargetError(
@@ -83,8 +85,3 @@ def check_tile_sizes(program: Program, kernel: TileKernel) -> None:
                 legal=(f"at most {MAX_ELEMENTS if free else MANY_ELEMENTS}",),
                 hint="split or tile its loops",
             )
-
-
-def _extent(e: Expr, tunables: Mapping[str, int]) -> int:
-    """The extent of a tile axis; of one that covers a size, at least 1."""
-    return int(e.value) if isinstance(e, Const) else tunables.get(e.name, 1) if isinstance(e, Var) else 1

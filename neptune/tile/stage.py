@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import inf
 
 from neptune.errors import TargetError
-from neptune.ir.absorb import NEG_INF, ONE, ZERO, Known
+from neptune.ir.absorb import ZERO, Known, absorbed
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
-from neptune.ir.dtypes import is_float
+from neptune.ir.contraction import NARROW, NoProduct, matrix_product
 from neptune.ir.expr import (
     FALSE,
     Cast,
@@ -30,23 +29,7 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.choices import combine_choice, fold_choice, fold_exponentials
 from neptune.tile.context import Context
 from neptune.tile.einops import align_to
-from neptune.tile.ir import (
-    Assign,
-    Branch,
-    CastTile,
-    Dot,
-    Full,
-    Iota,
-    LoadTile,
-    Local,
-    Map,
-    Reduce,
-    Scalar,
-    StoreTile,
-    TExpr,
-    TStmt,
-    Where,
-)
+from neptune.tile.ir import Assign, Branch, Dot, Full, Iota, LoadTile, Local, Reduce, Scalar, StoreTile, TExpr, TStmt
 from neptune.tile.localize import MAX_AXIS
 
 _APART = "leave the init of a reduction in its kernel: decompose it inside, or not at all"
@@ -68,7 +51,7 @@ def translate_stage(context: Context, loops: tuple[For, ...], stage: Stage) -> l
     work = StageTranslator(context, loops, stage, guards)
     fixed = [g for g in guards if work.is_fixed(g)]
     action = stage.action
-    if not fixed or (isinstance(action, Store) and work.is_first(action.buffer)):
+    if not fixed or (not stage.folds and work.is_first(*action.buffers)):
         return work.run()
     # A guard without tile axes decides for the whole tile: it may have to keep what it holds.
     inside = replace(work, guards=[g for g in guards if g not in fixed], given=tuple(fixed)).run()
@@ -161,21 +144,21 @@ class StageTranslator:
         state = Local(buffer, dims, self.context.local[buffer].dtype)
         folds = frozenset(reduced) | self.context.reducing(buffer, action.index)
         guards = [g for g in self.guards if variables(g) & folds or g in self.keeping(buffer)]
-        dot = self.dot(value, dims, reduced, state, guards) if action.reducer == "sum" else None
+        dot = self.dot(dims, reduced, state, guards)
         tile = self.guarded(value, guards, action.reducer) if dot is None else dot
         self.context.contents.update(buffer, action.reducer)
         if dot is not None:
             return [Assign(buffer, dot, self.stage.name)]
         for axis in reduced:
             tile = Reduce(action.reducer, axis, self.spread(tile, axis))
-        folded = Map(REDUCERS[action.reducer].op, (state, align_to(tile, dims)), dims, state.dtype)
+        folded = Op(REDUCERS[action.reducer].op, (state, align_to(tile, dims)), state.dtype)
         return [Assign(buffer, folded, self.stage.name)]
 
     def update_memory(self, action: Update) -> list[TStmt]:
         """One element of global memory read, folded into and written back."""
         (buffer,), (value,) = action.buffers, action.values
         old = self.element(buffer, action)
-        return [self.put(buffer, action, Map(REDUCERS[action.reducer].op, (old, self.expr(value, ())), (), old.dtype))]
+        return [self.put(buffer, action, Op(REDUCERS[action.reducer].op, (old, self.expr(value, ())), old.dtype))]
 
     def choice_in_memory(self, action: Update) -> list[TStmt]:
         """The same for a tuple: every element is read before any is written."""
@@ -183,7 +166,7 @@ class StageTranslator:
         return [*stmts, *(self.put(b, action, e) for b, e in zip(action.buffers, results, strict=True))]
 
     def element(self, buffer: str, action: Update) -> TExpr:
-        """What memory holds where the action writes."""
+        """Return the load of the element that the action writes."""
         return self.expr(Load(buffer, action.index, self.context.buffer(buffer).dtype), ())
 
     def put(self, buffer: str, action: Update, value: TExpr) -> TStmt:
@@ -246,9 +229,9 @@ class StageTranslator:
         if isinstance(value, Scalar):
             return Full(value, dims, value.dtype)
         if value.dtype == "bool":
-            return Map("or", (Full(Scalar(FALSE), dims, "bool"), value), dims, "bool")
+            return Op("or", (Full(Scalar(FALSE), dims, "bool"), value), "bool")
         zero = Full(Scalar(REDUCERS["sum"].identity(value.dtype)[0]), dims, value.dtype)
-        return Map("add", (zero, value), dims, value.dtype)
+        return Op("add", (zero, value), value.dtype)
 
     def spread(self, tile: TExpr, axis: str) -> TExpr:
         """Make sure `tile` has `axis` before it is folded (a constant is folded as often as it occurs)."""
@@ -260,14 +243,12 @@ class StageTranslator:
     # --- guards ---
 
     def guarded(self, value: Expr, guards: list[Expr], reducer: str) -> TExpr:
-        """The value with the reducer's identity where one of `guards` is false."""
-        neutral = {"sum": ZERO, "max": NEG_INF, "prod": ONE}.get(reducer)
-        needed = [g for g in guards if neutral is None or self.outside(value, g) != neutral]
-        other = REDUCERS[reducer].identity(value.dtype)[0]
-        if is_float(value.dtype) and reducer in ("max", "min"):
-            # An accumulator that starts from -inf must keep it: no identity may be in its place.
-            other = Const(-inf if reducer == "max" else inf, value.dtype)
-        return self.masked(self.expr(value, ()), needed, Scalar(other))
+        """The value with what the reducer absorbs where one of `guards` is false.
+
+        An accumulator that starts from -inf must keep it: no finite identity may be in its place.
+        """
+        needed = [g for g in guards if not absorbed(reducer, self.outside(value, g))]
+        return self.masked(self.expr(value, ()), needed, Scalar(REDUCERS[reducer].nothing(value.dtype)))
 
     def masked(self, tile: TExpr, guards: list[Expr], other: TExpr) -> TExpr:
         """`tile` where all guards hold, else `other`."""
@@ -278,10 +259,10 @@ class StageTranslator:
         dims = tuple(a for a in self.axes if a in used)
         pred = self.mask(guards, dims)
         assert pred is not None
-        return Where(pred, align_to(tile, dims), align_to(other, dims), dims)
+        return Select(pred, align_to(tile, dims), align_to(other, dims))
 
     def outside(self, e: Expr, guard: Expr) -> Known:
-        """What `e` is known to be where `guard` is false."""
+        """Return the known value of `e` where `guard` is false."""
         return self.context.contents.outside(e, guard, self.load_guards, self.context.local)
 
     def load_guards(self, load: Load) -> list[Expr]:
@@ -291,12 +272,12 @@ class StageTranslator:
 
     def mask(self, preds: list[Expr], dims: tuple[str, ...]) -> TExpr | None:
         """The conjunction of predicates as a bool tile that broadcasts to `dims`."""
-        kept = [p for p in dict.fromkeys(preds) if not always(p, self.scope())]
-        if not kept:
+        unproved = [p for p in dict.fromkeys(preds) if not always(p, self.scope())]
+        if not unproved:
             return None
         # A load in a guard is masked by the guards that load nothing: by itself it cannot be.
         plain = replace(self, guards=[g for g in self.guards if not loads(g)])
-        return align_to(plain.expr(logical_and(*kept), ()), dims)
+        return align_to(plain.expr(logical_and(*unproved), ()), dims)
 
     # --- expressions ---
 
@@ -310,17 +291,17 @@ class StageTranslator:
             case Load():
                 return self.local_load(e) if e.buffer in self.context.local else self.global_load(e, preds)
             case Cast(arg, dtype):
-                return CastTile(self.expr(arg, preds), dtype)
+                return Cast(self.expr(arg, preds), dtype)
             case Select(p, a, b):
                 inside = (*preds, *conjuncts(p))
                 parts = [self.expr(p, preds), self.expr(a, inside), self.expr(b, preds)]
                 dims = self.join(parts)
                 pred, then, other = (align_to(x, dims) for x in parts)
-                return Where(pred, then, other, dims)
+                return Select(pred, then, other)
             case Op(name, args, dtype):
                 parts = [self.expr(a, preds) for a in args]
                 dims = self.join(parts)
-                return Map(name, tuple(align_to(x, dims) for x in parts), dims, dtype)
+                return Op(name, tuple(align_to(x, dims) for x in parts), dtype)
             case _:
                 return Scalar(e)
 
@@ -349,34 +330,25 @@ class StageTranslator:
 
     # --- matrix products ---
 
-    def dot(
-        self, value: Expr, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local, guards: list[Expr]
-    ) -> TExpr | None:
-        """`Σ_k a[x, k]·b[k, y]` on the matrix unit, where the value has that form."""
-        if not (isinstance(value, Op) and value.name == "mul") or len(reduced) != 1 or state.dtype != "float32":
+    def dot(self, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local, guards: list[Expr]) -> TExpr | None:
+        """`Σ_k a[x, k]·b[k, y]` on the matrix unit, where the statement has that form over tiles."""
+        product = matrix_product(self.stage.action, self.axes)
+        if isinstance(product, NoProduct) or state.dtype != "float32":
             return None
-        (k,) = reduced
-        a, b = (self.operand(x) for x in value.args)
-        if k not in self.dims_of(a) or k not in self.dims_of(b) or not self.context.sums_products(k):
+        if dims == (*product.cols, *product.rows):
+            product = product.flipped
+        if dims != (*product.rows, *product.cols) or len(dims) != 2 or reduced != product.depth or len(reduced) != 1:
             return None
-        x = tuple(d for d in self.dims_of(a) if d != k)
-        y = tuple(d for d in self.dims_of(b) if d != k)
-        if len(x) != 1 or len(y) != 1 or x == y or {*x, *y} != set(dims):
+        if not self.context.sums_products(*reduced):
             return None
-        if dims == (*y, *x):
-            a, b, x, y = b, a, y, x
-        if a.dtype != b.dtype or a.dtype not in ("float16", "bfloat16", "float32"):
+        a, b = product.a, product.b
+        if a.dtype != b.dtype or a.dtype not in (*NARROW, "float32"):
             a, b = _widened(a), _widened(b)
-        left, right = self.factor(a, (*x, k), guards), self.factor(b, (k, *y), guards)
+        left = self.factor(a, (*product.rows, *reduced), guards)
+        right = self.factor(b, (*reduced, *product.cols), guards)
         if left is None or right is None:
             return None
-        return Dot(align_to(left, (*x, k)), align_to(right, (k, *y)), state)
-
-    def operand(self, e: Expr) -> Expr:
-        """An operand without the upcast it was given only to be multiplied: the product is exact."""
-        if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype in ("float16", "bfloat16"):
-            return e.arg
-        return e
+        return Dot(align_to(left, (*product.rows, *reduced)), align_to(right, (*reduced, *product.cols)), state)
 
     def factor(self, e: Expr, dims: tuple[str, ...], guards: list[Expr]) -> TExpr | None:
         """One operand over `dims`, with zeros where a guard is false; None where that is not enough.

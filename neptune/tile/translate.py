@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from math import inf
 
 from neptune.errors import InternalError, TargetError
-from neptune.ir.expr import Const, Expr, Op, Var, loads, substitute, variables
+from neptune.ir.contraction import Contraction, matrix_product
+from neptune.ir.expr import Const, Expr, Var, loads, substitute, variables
+from neptune.ir.integers import constant_length
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -28,15 +29,18 @@ from neptune.ir.program import (
     Seq,
     Stage,
     Stmt,
-    Update,
+    for_loops,
     map_action,
+    paths,
     reduction_loops,
     seq,
     stages,
     sub_stmts,
+    updates,
     walk,
     with_stmts,
     writes,
+    written,
 )
 from neptune.tile.arrange import arrange, started
 from neptune.tile.context import SHORTEST_DOT, Context
@@ -122,7 +126,7 @@ class _Translator:
     def kernel(self, nest: Stmt, taken: Sequence[str]) -> TileKernel:
         grid, body = grid_of(nest)
         self.context.outer = list(grid)
-        if any(_is_product(s) for s in stages(body)):
+        if any(_is_product(s, for_loops(path)) for path, s in paths(body)):
             self.context.shortest = SHORTEST_DOT
         stmts = tuple(self.stmt(body))
         if not self.memory:
@@ -135,7 +139,7 @@ class _Translator:
         return TileKernel(f"{name}_kernel", launch, axes, stmts)
 
     def check_memory(self, stmts: tuple[TStmt, ...]) -> None:
-        """What a kernel stores it must not load."""
+        """Check that a kernel loads nothing that it stores."""
         both = reread(stmts)
         if both:
             raise TargetError(
@@ -165,10 +169,10 @@ class _Translator:
         """A body that may run any number of times: what it assigns is unknown at its start and behind it."""
         before = set(self.context.assigned)
         self.context.contents.may_run(stages(body))
-        found = tuple(self.stmt(body))
+        translated = tuple(self.stmt(body))
         self.context.contents.may_run(stages(body))
         self.context.assigned &= before
-        return found
+        return translated
 
     def loop(self, s: For) -> list[TStmt]:
         """A loop that becomes tile axes together with its nest, or stays a loop."""
@@ -199,7 +203,7 @@ class _Translator:
         rest = [f for f in loops if f not in axes]
         bounds = frozenset[str]().union(*(variables(e) for f in rest for e in (f.lo, f.hi, *f.facts)))
         spatial = frozenset[str]().union(*(variables(i) for i in stage.action.index))
-        independent = isinstance(stage.action, Update) or all(f.var in spatial for f in loops)
+        independent = stage.folds or all(f.var in spatial for f in loops)
         if list(loops) == [*rest, *axes] or bounds & {f.var for f in axes} or not independent:
             return None
         nest: Stmt = stage
@@ -238,20 +242,13 @@ class _Translator:
         env: dict[str, Expr] = {a: Var(b) for a, b in names.items()}
         fresh = tuple(replace(f, var=names.get(f.var, f.var)) for f in loops)
         when = None if stage.when is None else substitute(stage.when, env)
-        return fresh, Stage(stage.name, map_action(stage.action, lambda e: substitute(e, env)), when)
+        return fresh, replace(stage, action=map_action(stage.action, lambda e: substitute(e, env)), when=when)
 
 
-def _is_product(stage: Stage) -> bool:
-    """True for `c[x, y] += a[x, k] * b[k, y]`, which goes to the matrix unit."""
-    action = stage.action
-    if not (isinstance(action, Update) and action.reducer == "sum" and len(action.values) == 1):
-        return False
-    value = action.values[0]
-    if not (isinstance(value, Op) and value.name == "mul" and value.dtype == "float32"):
-        return False
-    spatial = frozenset[str]().union(*(variables(i) for i in action.index))
-    a, b = (variables(x) for x in value.args)
-    return bool((a & b) - spatial) and bool(a & spatial) and bool(b & spatial)
+def _is_product(stage: Stage, loops: Sequence[For]) -> bool:
+    """True for what goes to the matrix unit, over `loops` and those around that its target runs over."""
+    axes = frozenset(f.var for f in loops).union(*map(variables, stage.action.index))
+    return isinstance(matrix_product(stage.action, axes), Contraction)
 
 
 def _one_depth(program: Program, s: Stmt) -> Stmt:
@@ -263,15 +260,10 @@ def _one_depth(program: Program, s: Stmt) -> Stmt:
     if nest is None:
         return with_stmts(s, tuple(_one_depth(program, p) for p in sub_stmts(s)))
     loops, stage = nest
-    depths = [f for f in reduction_loops(stage, loops) if is_axis(program, f)] if _is_product(stage) else []
-    longest = max(reversed(depths), key=_length, default=None)
+    depths = [f for f in reduction_loops(stage, loops) if is_axis(program, f)] if _is_product(stage, loops) else []
+    longest = max(reversed(depths), key=lambda f: constant_length(f.hi), default=None)
     kinds = {f.var: LOOP for f in depths if f is not longest}
     return wrap([replace(f, kind=kinds.get(f.var, f.kind)) for f in loops], stage)
-
-
-def _length(f: For) -> float:
-    """How long a tile axis is; a tunable counts as long."""
-    return float(f.hi.value) if isinstance(f.hi, Const) else inf
 
 
 def _joined(program: Program) -> Program:
@@ -285,9 +277,8 @@ def _joined(program: Program) -> Program:
     starts: list[Stmt] = []
     for nest in kernels_of(program.body):
         grid, _ = grid_of(nest)
-        actions = [s.action for s in stages(nest)]
-        folded = {b for a in actions if isinstance(a, Update) for b in a.buffers}
-        first = next((k for k, s in enumerate(starts) if _written(s) & folded), len(starts))
+        folded = {b for u in updates(nest) for b in u.buffers}
+        first = next((k for k, s in enumerate(starts) if written(s) & folded), len(starts))
         if not grid and first < len(starts):
             once = For(ONCE, ZERO, Const(1, "int32"), seq(*starts[first:], nest), "grid.x")
             nests += [*starts[:first], once]
@@ -298,10 +289,6 @@ def _joined(program: Program) -> Program:
             nests += [*starts, nest]
             starts = []
     return program.with_body(seq(*nests, *starts))
-
-
-def _written(s: Stmt) -> set[str]:
-    return {b for x in stages(s) for b in writes(x.action)}
 
 
 def _perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:

@@ -1,7 +1,9 @@
-"""Is this TileProgram well-formed?  Run after the translation and after every tile pass.
+"""Is this TileProgram well-formed?  Run after the last tile pass.
 
-Every node's `dims` and dtype must follow from its parts by the rules of `neptune.tile.ir`: `Map` and
-`Where` join operands of one rank (a scalar, of rank 0, joins any), indices, masks and stored values
+With NEPTUNE_VERIFY=2 or NEPTUNE_STRICT=1, as in the tests, after every one.
+
+Every node's `dims` and dtype must follow from its parts by the rules of `neptune.tile.ir`: `Op` and
+`Select` join operands of one rank (a scalar, of rank 0, joins any), indices, masks and stored values
 broadcast to the dims of their access, a `Local` has one shape and is assigned on every way to a use.
 """
 
@@ -11,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import Const, Var, loads
+from neptune.ir.expr import Cast, Const, Op, Select, Var, children, loads
+from neptune.ir.nodes import Dims, join
 from neptune.ir.parser import parameter_names
 from neptune.ir.program import Buffer
 from neptune.ir.reducers import REDUCERS
@@ -19,14 +22,12 @@ from neptune.ir.verify import check_expr, check_integer, check_op, check_predica
 from neptune.tile.ir import (
     Assign,
     Branch,
-    CastTile,
     Dot,
     Full,
     Iota,
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -35,12 +36,8 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
-    Where,
     stmt_exprs,
-    tile_children,
 )
-
-Dims = tuple[str, ...]
 
 
 def verify_tiles(program: TileProgram) -> None:
@@ -58,26 +55,6 @@ def verify_tiles(program: TileProgram) -> None:
 # --- dims --------------------------------------------------------------------------------------
 
 
-def join(*operands: Dims) -> Dims | None:
-    """The common dims of operands of one rank, scalars apart; None where they do not agree.
-
-    >>> join(("m", "1"), ("1", "n"), ())
-    ('m', 'n')
-    >>> join(("m",), ("n",)) is None
-    True
-    """
-    ranked = [d for d in operands if d]
-    if len({len(d) for d in ranked}) > 1:
-        return None
-    joined: list[str] = []
-    for names in zip(*ranked, strict=True):
-        wide = {n for n in names if n != "1"}
-        if len(wide) > 1:
-            return None
-        joined.append(wide.pop() if wide else "1")
-    return tuple(joined)
-
-
 def broadcasts(source: Dims, target: Dims) -> bool:
     """Can a tile of dims `source` stand where one of dims `target` is expected?"""
     return not source or join(source, target) == target
@@ -92,7 +69,7 @@ def _show(dims: Dims) -> str:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What a tile statement can see. `shapes` holds the first assignment of each local of the kernel."""
+    """The scope of a tile statement. `shapes` holds the first assignment of each local of the kernel."""
 
     names: Mapping[str, str]
     axes: frozenset[str]
@@ -104,7 +81,7 @@ class _Scope:
 
     @property
     def readable(self) -> dict[str, Buffer]:
-        """What bounds and conditions may read: buffers, and the scalars among the locals that are assigned here."""
+        """Return the buffers that bounds and conditions may read: globals, and assigned locals that are scalars."""
         scalars = {n: dtype for n, (dims, dtype) in self.shapes.items() if n in self.assigned and not dims}
         return {**{n: Buffer(n, (), dtype, "tile") for n, dtype in scalars.items()}, **self.buffers}
 
@@ -211,7 +188,7 @@ def _check_store(s: StoreTile, scope: _Scope) -> Iterator[str]:
 def _check_access(
     buffer: str, index: tuple[TExpr, ...], mask: TExpr | None, dims: Dims, scope: _Scope
 ) -> Iterator[str]:
-    """What is wrong with `buffer[index…]` under `mask` over `dims`, apart from the expressions themselves."""
+    """Yield the mistakes in `buffer[index…]` under `mask` over `dims`, those inside the expressions apart."""
     yield from _check_dims(dims, scope)
     if buffer not in scope.buffers:
         yield f"buffer {buffer} is not defined"
@@ -240,7 +217,7 @@ def _check_dims(dims: Dims, scope: _Scope) -> Iterator[str]:
 
 def _check_texpr(e: TExpr, scope: _Scope) -> Iterator[str]:
     """Findings of an expression, its parts first: a node is only looked at where its parts are sound."""
-    inner = [text for child in tile_children(e) for text in _check_texpr(child, scope)]
+    inner = [text for child in children(e) for text in _check_texpr(child, scope)]
     yield from inner
     if not inner:
         yield from _check_node(e, scope)
@@ -265,18 +242,18 @@ def _check_node(e: TExpr, scope: _Scope) -> Iterator[str]:
                 yield f"local {name} is {had[1]}{_show(had[0])}, read as {dtype}{_show(dims)}"
         case LoadTile():
             yield from _check_load(e, scope)
-        case Map(name, args, dims, dtype):
+        case Op(name, args, dtype):
             yield from check_op(name, tuple(a.dtype for a in args), dtype)
-            yield from _check_join(name, tuple(a.dims for a in args), dims)
-        case CastTile(_, dtype):
+            yield from _check_join(name, tuple(a.dims for a in args))
+        case Cast(_, dtype):
             if dtype not in DTYPES:
                 yield f"unknown dtype {dtype}"
-        case Where(pred, then, other, dims):
+        case Select(pred, then, other):
             if pred.dtype != "bool":
                 yield f"where: the mask is {pred.dtype}, not bool"
             if then.dtype != other.dtype:
                 yield f"where: the branches differ in dtype: {then.dtype} and {other.dtype}"
-            yield from _check_join("where", (pred.dims, then.dims, other.dims), dims)
+            yield from _check_join("where", (pred.dims, then.dims, other.dims))
         case Reduce():
             yield from _check_reduce(e)
         case Dot():
@@ -285,11 +262,9 @@ def _check_node(e: TExpr, scope: _Scope) -> Iterator[str]:
             yield from _check_pattern(arg.dims, pattern)
 
 
-def _check_join(what: str, operands: tuple[Dims, ...], dims: Dims) -> Iterator[str]:
-    joined = join(*operands)
-    if joined != dims:
-        shown = ", ".join(_show(d) for d in operands)
-        yield f"{what} of {shown} is {'impossible' if joined is None else _show(joined)}, not {_show(dims)}"
+def _check_join(what: str, operands: tuple[Dims, ...]) -> Iterator[str]:
+    if join(*operands) is None:
+        yield f"{what} of {', '.join(_show(d) for d in operands)} is impossible"
 
 
 def _check_load(e: LoadTile, scope: _Scope) -> Iterator[str]:
@@ -312,8 +287,8 @@ def _check_reduce(e: Reduce) -> Iterator[str]:
         yield f"reduce folds with a reducer of width one, not {e.reducer}"
     if e.axis == "1" or e.axis not in e.arg.dims:
         yield f"reduce over {e.axis}, which is no axis of {_show(e.arg.dims)}"
-    if e.arg.dtype == "bool":
-        yield "reduce of bools"
+    if e.reducer in REDUCERS and (e.arg.dtype == "bool") != REDUCERS[e.reducer].folds_bools:
+        yield f"reduce of {e.arg.dtype} by {e.reducer}"
 
 
 def _check_dot(e: Dot) -> Iterator[str]:

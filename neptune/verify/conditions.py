@@ -1,4 +1,4 @@
-"""Which cases of conditions and loops occur, by the sizes at which they do: what `coverage` collects."""
+"""Cases of conditions and loops, by the sizes at which they occur: the records that `coverage` collects."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from neptune.ir.evaluate.domains import Array
+from neptune.ir.evaluate.expressions import Evaluator
+from neptune.ir.evaluate.memory import Mask, Memory
 from neptune.ir.expr import Expr, Load, Op
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import For
 from neptune.tile.ir import Loop
-from neptune.verify.domains import Array
-from neptune.verify.expressions import Evaluator
-from neptune.verify.memory import Mask, Memory
 
 MANY = 3
 """Loops that run this often or more are alike."""
@@ -36,7 +36,7 @@ class Ample(Evaluator):
 
 
 class Conditions:
-    """What the parts of a condition decide, in the active lanes, by the position of the sizes: the last axis."""
+    """The decisions of a condition's parts in the active lanes, by the position of the sizes: the last axis."""
 
     def __init__(self) -> None:
         self.found: dict[Hashable, Array] = {}
@@ -99,10 +99,10 @@ class Conditions:
 
 def divisions(s: For | Loop) -> list[tuple[Expr, Expr]]:
     """Numerators and divisors in the bounds of a loop."""
-    found = [x.args for e in (s.lo, s.hi) for x in walk_expr(e) if isinstance(x, Op) and x.name == "floordiv"]
-    return list(dict.fromkeys((a, b) for a, b in found))
+    quotients = [x.args for e in (s.lo, s.hi) for x in walk_expr(e) if isinstance(x, Op) and x.name == "floordiv"]
+    return list(dict.fromkeys((a, b) for a, b in quotients))
 
 
 def place_of(position: Any, times: Any) -> Any:
-    """Which of so many iterations one is: the only one (0), the first (1), the second (2), a later one (3)."""
+    """Return the class of an iteration: the only one (0), the first (1), the second (2), a later one (3)."""
     return np.where(np.less_equal(times, 1), 0, np.clip(position, 0, PLACES - 2) + 1)

@@ -1,4 +1,4 @@
-"""Which cases of a program an instance exercises, from its integers alone: what exact checks choose sizes by.
+"""Cases of a program that an instance exercises, from its integers alone: exact checks choose sizes by them.
 
 A mistake shows only where its case occurs: a rescale in the last piece of a loop needs an earlier piece that is not
 empty, a mask that is off by one needs an index on its edge. The *cases* of a program at given sizes are
@@ -23,8 +23,13 @@ import numpy as np
 
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Const, Expr, Op, Select, conjuncts, loads, variables
-from neptune.ir.expr import walk as walk_expr
+from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.evaluate.expressions import Evaluator, both
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.evaluate.loops import Axis, Lanes, Loops
+from neptune.ir.evaluate.memory import Memory
+from neptune.ir.evaluate.parallel import statement_exprs
+from neptune.ir.expr import OPS, Const, Expr, Op, Select, conjuncts, loads, variables, walk
 from neptune.ir.program import Alloc, For, If, Program, Seq, Stage, Stmt, sub_stmts, with_stmts
 from neptune.ir.program import walk as walk_stmt
 from neptune.tile.ir import (
@@ -32,25 +37,16 @@ from neptune.tile.ir import (
     LoadTile,
     Local,
     Loop,
-    Map,
     StoreTile,
     TExpr,
     TileKernel,
     TileProgram,
     TStmt,
-    Where,
     stmt_exprs,
-    tile_walk,
     walk_stmts,
 )
 from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.conditions import MANY, Ample, Conditions, divisions, place_of
-from neptune.verify.domains import EvaluationError
-from neptune.verify.expressions import Evaluator, both
-from neptune.verify.floats import Float64
-from neptune.verify.loops import Axis, Lanes, Loops
-from neptune.verify.memory import Memory
-from neptune.verify.parallel import statement_exprs
 from neptune.verify.tiles import Tiles
 
 AnyProgram = Program | TileProgram
@@ -86,7 +82,7 @@ class Cases:
         self._work: dict[Key, int] = {}
 
     def work(self, sizes: Mapping[str, Any]) -> int:
-        """How many statements a TileProgram runs at these sizes; 0 for a Program, which runs many lanes at once."""
+        """Return the number of statements a TileProgram runs at these sizes; 0 for a Program, which runs many lanes."""
         self.explore([sizes])
         return self._work[_key(sizes)]
 
@@ -121,11 +117,11 @@ def _key(sizes: Mapping[str, Any]) -> Key:
 
 def _integral(e: Expr) -> bool:
     """A comparison whose value is known without data."""
-    return not loads(e) and not any(isinstance(x, Op) and x.args and is_float(x.args[0].dtype) for x in walk_expr(e))
+    return not loads(e) and not any(isinstance(x, Op) and x.args and is_float(x.args[0].dtype) for x in walk(e))
 
 
 def _skeleton(s: Stmt) -> Stmt:
-    """What cases depend on: of the nests in a sequence that are alike in loops and conditions, the first."""
+    """Return the statements that cases depend on: of nests in a sequence with equal loops and conditions, the first."""
     if isinstance(s, Alloc):
         return _skeleton(s.body)
     parts = tuple(_skeleton(p) for p in sub_stmts(s))
@@ -146,7 +142,7 @@ def _header(s: Stmt) -> str:
 
 def _stage_conditions(s: Stage) -> list[list[Expr]]:
     """The parts of a stage's guard and choices that are known without data."""
-    chosen = [x.pred for e in statement_exprs(s) for x in walk_expr(e) if isinstance(x, Select)]
+    chosen = [x.pred for e in statement_exprs(s) for x in walk(e) if isinstance(x, Select)]
     return [[c for c in conjuncts(p) if _integral(c)] for p in (s.when, *chosen)]
 
 
@@ -208,7 +204,7 @@ class _LoopCases(Loops, Conditions):
             self._iterate(loop, inside, lo, hi)
 
     def _together(self, stmts: tuple[Stmt, ...], at: Lanes) -> None:
-        """How often the loops and conditions of one sequence run, in the same lanes."""
+        """Record how often the loops and conditions of one sequence run, in the same lanes."""
         runs = [t for s in stmts if (t := self._times(s, at)) is not None][:DIGITS]
         if not runs:
             return
@@ -264,7 +260,7 @@ class _LoopCases(Loops, Conditions):
                 self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask, _places(at))
 
     def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any]:
-        """Whether it holds, and how far the sides of a comparison are apart."""
+        """Return the truth of a condition, and how far the sides of a comparison are apart."""
         if isinstance(c, Op) and OPS[c.name].kind == "compare" and not is_float(c.args[0].dtype):
             a, b = (self.evaluator.run(x, at.env, at.mask) for x in c.args)
             distance = np.subtract(a, b, dtype=np.int64)
@@ -273,7 +269,7 @@ class _LoopCases(Loops, Conditions):
 
 
 def _places(at: Lanes) -> dict[str, Any]:
-    """Where the lanes are in the loops around them."""
+    """Return the places of the lanes in the loops around them."""
     return {name: place for name, place in at.env.items() if name.startswith("#")}
 
 
@@ -341,10 +337,10 @@ class _TileCases(Tiles, Conditions):
             self.see((id(body[0]), "alone", k, times), True)
 
     def _tile_part(self, c: TExpr, env: dict[str, Any]) -> tuple[Any, Any]:
-        if isinstance(c, Map) and OPS[c.op].kind == "compare":
+        if isinstance(c, Op) and OPS[c.name].kind == "compare":
             a, b = (np.asarray(self._aligned(x, c.dims, env)) for x in c.args)
             distance = np.subtract(a, b, dtype=np.int64)
-            return COMPARED[c.op](distance, 0), distance
+            return COMPARED[c.name](distance, 0), distance
         return np.asarray(self.value(c, env)), None
 
 
@@ -353,38 +349,34 @@ def _conditions(s: TStmt) -> Iterator[list[TExpr]]:
     if isinstance(s, StoreTile) and s.mask is not None:
         yield from _parts_of(s.mask)
     for e in stmt_exprs(s):
-        for x in tile_walk(e):
+        for x in walk(e):
             if isinstance(x, LoadTile) and x.mask is not None:
                 yield from _parts_of(x.mask)
-            elif isinstance(x, Where):
+            elif isinstance(x, Select):
                 yield from _parts_of(x.pred)
 
 
 def _parts_of(pred: TExpr) -> Iterator[list[TExpr]]:
-    parts = [c for c in _conjuncts(pred) if _without_data(c)]
+    parts = [c for c in conjuncts(pred) if _without_data(c)]
     if parts and len({c.dims for c in parts if c.dims}) <= 1:
         yield parts
     else:
         yield from ([c] for c in parts)
 
 
-def _conjuncts(e: TExpr) -> list[TExpr]:
-    return [c for a in e.args for c in _conjuncts(a)] if isinstance(e, Map) and e.op == "and" else [e]
-
-
 def _without_data(e: TExpr) -> bool:
     return not any(
         isinstance(x, Local | LoadTile)
         or (isinstance(x, TileScalar) and not _integral(x.expr))
-        or (isinstance(x, Map) and bool(x.args) and is_float(x.args[0].dtype))
-        for x in tile_walk(e)
+        or (isinstance(x, Op) and bool(x.args) and is_float(x.args[0].dtype))
+        for x in walk(e)
     )
 
 
 def _control(kernel: TileKernel, preds: dict[int, list[list[TExpr]]]) -> frozenset[str]:
     """The variables that conditions and loop bounds depend on."""
     scalars = [
-        x.expr for p in preds.values() for parts in p for c in parts for x in tile_walk(c) if isinstance(x, TileScalar)
+        x.expr for p in preds.values() for parts in p for c in parts for x in walk(c) if isinstance(x, TileScalar)
     ]
     for s in walk_stmts(kernel.body):
         scalars += [s.lo, s.hi] if isinstance(s, Loop) else [s.pred] if isinstance(s, Branch) else []

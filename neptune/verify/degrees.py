@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neptune.verify.domains import Array, Elementwise, OutsideFragment, Value
+from neptune.ir.evaluate.domains import Array, Elementwise, OutsideFragment, Value
 
 # Degrees saturate: a bound above one says nothing, and P is about 2^31.
 _MAX = 1 << 40

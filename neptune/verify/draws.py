@@ -17,10 +17,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
+from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
+from neptune.ir.evaluate.memory import STATEMENT
+from neptune.ir.evaluate.program import Runnable
+from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import TileProgram
 from neptune.verify.coverage import Cases
-from neptune.verify.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
-from neptune.verify.evaluate import Runnable, evaluate
+from neptune.verify.evaluate import evaluate, runnable
 from neptune.verify.instances import (
     AnyProgram,
     MakeInputs,
@@ -31,58 +34,65 @@ from neptune.verify.instances import (
     structural_sizes,
     volume,
 )
-from neptune.verify.memory import STATEMENT
 
-ATTEMPTS = 48
-BUDGET = 1 << 18
-"""The work that one evaluation of an instance may take (elements, and what statements cost)."""
 QUICK = 500
 """An instance that takes four times so many statements of a tile program has to show twice as many cases."""
-EASES = 4
-"""How often an instance that takes too much work is drawn anew, smaller and with larger tiles."""
-POOL, FRESH = 10, 0
-"""How many sizes are drawn at first (for each draw), and for each instance: those with the most cases are taken."""
-TILE_POOL, TILE_FRESH = 3, 4
-"""Likewise for tile programs, whose cases take longer to find."""
-TRIES = 4
-"""How often sizes of a Program are drawn, for as many different ones as are wanted."""
 ONCE = 4
 """One of so many sizes has one part only, where a launch chooses the number of parts."""
-SPARE = 8
-"""How many sizes that a first check did not use a later one may."""
-MORE = 4
-"""How many more draws there may be, of plain inputs, while sizes at hand hold cases that none had yet."""
 RARE = 0.3
 """What a case counts that one earlier instance had; less than one."""
-SCARCE = 0.5
-"""How much more a case counts that few of the sizes at hand have: 0 is not at all."""
 STYLES = ("-inf", "ties")
 ENOUGH = 24
-"""Sizes are tried with two sets of inputs at least; no more once so many elements agreed."""
-FEW = 8
-"""Of the further draws, so many elements are enough."""
-RETRIES = 2
+"""Sizes are tried with two sets of inputs at least; no more once so many elements agreed. Of the further draws, a third
+is enough."""
 MakeModel: TypeAlias = Callable[[int], Model]
 
 
 @dataclass(frozen=True)
+class Effort:
+    """The effort of an exact check. `bench.mutants` says what it finds; `draws` is what NEPTUNE_VERIFY sets."""
+
+    draws: int = 4
+    """The choices of sizes. Each costs two evaluations of either program at least; rare cases need more of them."""
+    budget: int = 1 << 18
+    """The work that one evaluation of an instance may take (elements, and what statements cost): what bounds the time
+    of a check at constant sizes."""
+    pool: int = 10
+    """The sizes drawn for each choice, of which those with the most cases are taken. Of tile programs, whose cases take
+    longer to find, it is a third, and a few for each instance."""
+    retries: int = 4
+    """How often what does not serve is drawn anew: an instance that takes too much work, smaller and with larger tiles,
+    and sizes that are drawn already; inputs in a style, half as often. So many more draws there may be while sizes at
+    hand hold cases that none had."""
+
+    @property
+    def attempts(self) -> int:
+        """The number of times inputs are drawn until the original makes sense on them: integers may be no places."""
+        return 12 * self.retries
+
+
+@dataclass(frozen=True)
 class Check:
-    """What is checked, and how instances are made. Some sizes are about those in `near`."""
+    """The programs to compare, and how instances are made. Some sizes are about those in `near`.
+
+    `finite` and `ranges` are what is assumed of inputs; with `magnitudes` all magnitudes that satisfy it are tried.
+    """
 
     original: AnyProgram
     transformed: AnyProgram
-    draws: int
+    effort: Effort
     seed: int
     make: MakeInputs | None
     tunables: Mapping[str, Sequence[int]] | None
-    budget: int = BUDGET
     finite: frozenset[str] = frozenset()
+    ranges: tuple[RangePredicate, ...] = ()
+    magnitudes: bool = False
     near: tuple[int, ...] = ()
     shared: Shared | None = None
 
     @cached_property
     def runnable(self) -> tuple[Runnable, Runnable]:
-        return Runnable(self.original), Runnable(self.transformed)
+        return runnable(self.original), runnable(self.transformed)
 
     @cached_property
     def structural(self) -> frozenset[str]:
@@ -132,7 +142,7 @@ Tried: TypeAlias = "tuple[Instance, Mapping[str, Value] | EvaluationError]"
 
 @dataclass
 class Shared:
-    """What checks of several programs against one original have in common: sizes, and the original's outputs there."""
+    """Sizes, and the original's outputs there, that checks of several programs against one original share."""
 
     original: AnyProgram
     sizes: list[Sizes] = field(default_factory=list)
@@ -140,7 +150,7 @@ class Shared:
     groups: dict[Hashable, list[Instance]] = field(default_factory=dict)
 
     def serves(self, check: Check) -> bool:
-        """Whether its sizes are sizes of a check: of the same original, with all tunables."""
+        """Return True if its sizes are sizes of a check: of the same original, with all tunables."""
         tunables = {t.name for t in check.transformed.tunables}
         return self.original == check.original and bool(self.sizes) and tunables <= self.sizes[0].keys()
 
@@ -156,13 +166,14 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
     EvaluationError where the original makes no sense on any.
     """
     pool = Pool(check)
-    for k in range(check.draws + MORE):
-        if k >= check.draws and not pool.unseen():
+    for k in range(check.effort.draws + check.effort.retries):
+        further = k >= check.effort.draws
+        if further and not pool.unseen():
             break
         first = _first(check, make_model, check.seed * 1009 + k, pool)
         pool.use(first[0].sizes)
-        styles = (STYLES[k % 2], "plain", STYLES[1 - k % 2]) if k < check.draws else ("plain",) * 3
-        yield [first, *_again(check, make_model, first, styles, ENOUGH if k < check.draws else FEW)]
+        styles = ("plain",) * 3 if further else (STYLES[k % 2], "plain", STYLES[1 - k % 2])
+        yield [first, *_again(check, make_model, first, styles, further)]
 
 
 class Pool:
@@ -177,17 +188,17 @@ class Pool:
             self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
     def take(self, rng: np.random.Generator, ease: int) -> Sizes:
-        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work. What few of
-        the sizes at hand have counts more."""
+        """The sizes with the most cases that earlier instances had not, or had more rarely, for their work. Of what few
+        of the sizes at hand have, each counts more."""
         sizes = self._sizes.setdefault(ease, [])
         sizes += self._fresh(rng, ease, bool(sizes))
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         common = Counter(case for found in cases for case in found)
-        values = {case: RARE ** self.seen[case] / n**SCARCE for case, n in common.items()}
+        values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
         # The order of a set's elements must not decide: fsum rounds once.
         weights = [fsum(map(values.__getitem__, found)) for found in cases]
         worth = [v / (1 + w / QUICK) ** 0.5 for v, w in zip(weights, work, strict=True)]
-        if any(fits := [w * STATEMENT <= self.check.budget for w in work]):
+        if any(fits := [w * STATEMENT <= self.check.effort.budget for w in work]):
             worth = [v if f else 0.0 for v, f in zip(worth, fits, strict=True)]
         # Of several that are worth as much, the longest: ties need several elements.
         best = sizes[max(range(len(sizes)), key=lambda k: (round(worth[k], 9), sum(sizes[k].values()), -k))]
@@ -196,14 +207,14 @@ class Pool:
 
     def _fresh(self, rng: np.random.Generator, ease: int, more: bool) -> list[Sizes]:
         """Newly drawn sizes."""
-        check = self.check
+        check, effort = self.check, self.check.effort
         tiles = any(isinstance(p, TileProgram) for p in (check.original, check.transformed))
-        first, further = (TILE_POOL, TILE_FRESH) if tiles else (POOL, FRESH)
+        first, further = (effort.pool // 3, effort.retries) if tiles else (effort.pool, 0)
         drawn: list[Sizes] = []
-        wanted = (0 if self.given else further) if more else first * check.draws
+        count = (0 if self.given else further) if more else first * effort.draws
         # Where sizes are few, most of them are drawn: the one that is wanted may be rare.
-        for k in range(wanted if more or tiles else TRIES * wanted):
-            if len(drawn) == wanted:
+        for k in range(count if more or tiles else effort.retries * count):
+            if len(drawn) == count:
                 break
             found = draw_sizes(
                 check.original,
@@ -216,7 +227,7 @@ class Pool:
                 check.structural,
                 None if more else k,
             )
-            if volume(check.original, found) > check.budget:
+            if volume(check.original, found) > effort.budget:
                 raise TooLarge("its constant dimensions are too large to be evaluated exactly")
             drawn += [found] * (found not in drawn)
         return drawn
@@ -226,16 +237,17 @@ class Pool:
         self.seen.update(self.check.cases_at(sizes))
         if self.check.shared is not None and not self.given:
             self.check.shared.sizes.append(sizes)
-            self.check.shared.spare[:] = self._sizes.get(0, [])[:SPARE]
+            # A later check may use twice as many as this one.
+            self.check.shared.spare[:] = self._sizes.get(0, [])[: 2 * self.check.effort.draws]
 
     def unseen(self) -> bool:
-        """Whether sizes at hand hold cases that no instance had."""
+        """Return True if sizes explored so far hold cases that no instance had."""
         return any(found - self.seen.keys() for found in self.check.explored(self._sizes.get(0, [])))
 
 
 def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
     problem = TooLarge("no instance was small enough")
-    for ease in range(EASES):
+    for ease in range(check.effort.retries):
         try:
             return _tried(check, _instance(check, make_model, seed, ease, pool))
         except TooLarge as error:
@@ -243,11 +255,14 @@ def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
     raise problem
 
 
-def _again(check: Check, make_model: MakeModel, first: Tried, styles: tuple[str, ...], enough: int) -> Iterator[Tried]:
+def _again(
+    check: Check, make_model: MakeModel, first: Tried, styles: tuple[str, ...], further: bool
+) -> Iterator[Tried]:
     """The sizes of an instance with other inputs, until enough elements agreed or the programs differ."""
     (begun, got), compared = first, first[0].compared
+    enough = ENOUGH // 3 if further else ENOUGH
     for repeat, style in enumerate(styles, 1):
-        if isinstance(got, EvaluationError) or (compared >= enough and (repeat > 1 or enough == FEW)):
+        if isinstance(got, EvaluationError) or (compared >= enough and (repeat > 1 or further)):
             return
         found = _repeated(check, make_model, begun, repeat, style)
         if found is None or not found.compared:
@@ -274,7 +289,7 @@ def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int,
 
 def _tried(check: Check, found: Instance) -> Tried:
     try:
-        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.budget)
+        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.effort.budget)
     except EvaluationError as error:
         return found, error
 
@@ -292,7 +307,7 @@ def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str)
 def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance:
     """Sizes and plain inputs on which the original makes sense; both are drawn until they are found."""
     problem: Exception = EvaluationError("no instance was drawn")
-    for attempt in range(ATTEMPTS):
+    for attempt in range(check.effort.attempts):
         sizes = pool.take(np.random.default_rng((seed, attempt)), ease)
         known = [] if check.shared is None else check.shared.group(make_model, sizes)
         try:
@@ -308,7 +323,7 @@ def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: P
 
 def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Iterator[Instance]:
     """Instances with inputs of a style, as far as the original makes sense on them."""
-    for retry in range(RETRIES):
+    for retry in range(check.effort.retries // 2):
         try:
             yield _evaluated(check, model, sizes, seed + retry, style, attempt)
         except (EvaluationError, OutsideFragment):
@@ -320,7 +335,7 @@ def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, 
     inputs, full = draw_inputs(
         check.original, sizes, model, rng, attempt, check.make, style, check.finite, check.compared
     )
-    expected = evaluate(check.runnable[0], inputs, full, model, check.budget)
+    expected = evaluate(check.runnable[0], inputs, full, model, check.effort.budget)
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)
     return Instance(seed, model, sizes, inputs, full, expected, attempt, compared)

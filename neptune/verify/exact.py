@@ -1,10 +1,12 @@
-"""Exact checks: small instances of a transformed program against the original, in an exact model (design §6).
+"""Exact checks: small instances of a transformed program against the original, in an exact model.
 
 The field pair comes first: it decides programs whose result does not depend on what the maximum is.
-Where it accuses, or has no value for a result, the ordered rationals decide, with the true maximum.  A
+Where it accuses, or has no value for a result, the ordered rationals decide, with the true maximum.  Functions that
+a model makes up, and constants, are no ground for a rejection: float64 has to confirm it.  A
 program without maxima, minima and comparisons must pass in both.  One with them must also stay finite in the range
 of float32 wherever the original does (`ranged`), for no exact model overflows.  Where no exact model has a value,
 float64 decides.
+See docs/design.md, "Two exact models check every compilation".
 """
 
 from __future__ import annotations
@@ -15,26 +17,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import OPS, Const, Expr, Op
-from neptune.ir.expr import walk as walk_expr
-from neptune.ir.program import Program, Stage, Update
+from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.ir.evaluate.parallel import statement_exprs
+from neptune.ir.expr import OPS, Const, Expr, Op, walk
+from neptune.ir.program import Program, Update, updates
 from neptune.ir.program import walk as walk_stmt
+from neptune.ir.ranges import RangePredicate
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.ir import Map, Reduce, Scalar, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
-from neptune.verify.domains import EvaluationError, Model, OutsideFragment, Value
-from neptune.verify.draws import Check, Instance, MakeModel, Shared, draws, tried_again
+from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
 from neptune.verify.evaluate import evaluate
-from neptune.verify.field import FieldPair, P
-from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs
-from neptune.verify.parallel import statement_exprs
-from neptune.verify.ranged import Ranged, Side, jumps
+from neptune.verify.field import OPAQUE, FieldPair, P
+from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
+from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
+from neptune.verify.ranged import ByValue, Ranged, Side, jumps
 from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import edges_of, shrink
 
+MAGNITUDES = "dtypes of the program, at all magnitudes"
 CONFIRM = 1 << 24
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
+GUESSED = frozenset({*OPAQUE, "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow", "fmod"})
+"""Functions that some exact model takes for arbitrary ones."""
 LARGE: tuple[tuple[str, Side], ...] = (
     ("plain", "any"),
     ("plain", "below"),
@@ -92,33 +98,31 @@ def unchecked(why: str) -> ExactReport:
 
 
 def _ordered_expr(e: Expr) -> bool:
-    """Whether the value depends on the order of floats."""
+    """Return True if the value depends on the order of floats."""
     return any(
         isinstance(x, Op) and (x.name in _ORDERED or OPS[x.name].kind == "compare") and is_float(x.args[0].dtype)
-        for x in walk_expr(e)
+        for x in walk(e)
     )
 
 
 def _orders(action: Update) -> bool:
-    """Whether a reducer looks at the order of what it folds."""
+    """Return True if a reducer looks at the order of its values."""
     return action.reducer in _ORDERED or bool(REDUCERS[action.reducer].leads)
 
 
 def depends_on_order(program: AnyProgram) -> bool:
-    """Whether a program takes maxima or minima of floats, or compares them."""
+    """Return True if a program takes maxima or minima of floats, or compares them."""
     if isinstance(program, Program):
         for s in walk_stmt(program.body):
             if any(_ordered_expr(e) for e in statement_exprs(s)):
                 return True
-            if isinstance(s, Stage) and isinstance(s.action, Update) and _orders(s.action):
-                return True
-        return False
-    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in tile_walk(e)]
+        return any(_orders(u) for u in updates(program.body))
+    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in walk(e)]
     for t in tiles:
         if isinstance(t, Reduce) and t.reducer in _ORDERED:
             return True
-        decides = isinstance(t, Map) and (t.op in _ORDERED or OPS[t.op].kind == "compare")
-        if isinstance(t, Map) and decides and is_float(t.args[0].dtype):
+        decides = isinstance(t, Op) and (t.name in _ORDERED or OPS[t.name].kind == "compare")
+        if isinstance(t, Op) and decides and is_float(t.args[0].dtype):
             return True
         if isinstance(t, Scalar) and _ordered_expr(t.expr):
             return True
@@ -165,7 +169,7 @@ def _run(check: Check, make_model: MakeModel) -> ExactReport:
 
 
 def _difference(check: Check, instance: Instance, got: Mapping[str, Value] | EvaluationError) -> Counterexample | None:
-    """How the programs differ on an instance."""
+    """Return the first difference of the programs on an instance, None without one."""
     if isinstance(got, EvaluationError):
         return Counterexample(instance.sizes, instance.seed, "", (), f"the transformed program fails: {got}")
     different = _first_difference(instance.model, check, instance.expected, got)
@@ -204,17 +208,22 @@ def _bound(check: Check, report: ExactReport) -> str:
     )
 
 
-def _takes_powers(check: Check) -> bool:
-    """Whether a program takes logarithms, or powers whose exponent is no constant."""
+def _calls(program: AnyProgram) -> frozenset[str]:
+    """The operators of a program, on floats; "pow" where its exponent is no constant."""
+    if isinstance(program, Program):
+        plain = [e for s in walk_stmt(program.body) for e in statement_exprs(s)]
+        tiles = []
+    else:
+        tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in walk(e)]
+        plain = [t.expr for t in tiles if isinstance(t, Scalar)]
+    operators = [x for e in plain for x in walk(e) if isinstance(x, Op) and is_float(x.dtype)]
+    names = {x.name for x in operators if x.name != "pow" or not isinstance(x.args[1], Const)}
+    return frozenset(names | {t.name for t in tiles if isinstance(t, Op) and is_float(t.dtype)})
 
-    def found(e: Expr) -> bool:
-        return any(
-            isinstance(x, Op) and (x.name in ("log", "log2") or (x.name == "pow" and not isinstance(x.args[1], Const)))
-            for x in walk_expr(e)
-        )
 
-    program = check.original
-    return isinstance(program, Program) and any(found(e) for s in walk_stmt(program.body) for e in statement_exprs(s))
+def _guessed(check: Check) -> frozenset[str]:
+    """The functions that an exact model may have no true values of, in either program: a repair brings in its own."""
+    return GUESSED & (_calls(check.original) | _calls(check.transformed))
 
 
 def _exact_rationals(seed: int) -> Model:
@@ -233,21 +242,61 @@ def _in_range(check: Check, report: ExactReport) -> ExactReport:
         sizes, (style, side) = report.sizes[at], LARGE[(k + again) % len(LARGE)]
         model = Ranged(close=close, side=side)
         for instance, got in tried_again(check, model, sizes, check.seed * 1009 + k, style):
-            found = _difference(check, instance, got)
-            if found is not None:
-                return replace(report, model=Ranged.name, verdict="rejected", counterexample=found, bound="no bound")
+            difference = _difference(check, instance, got)
+            if difference is not None:
+                return replace(
+                    report, model=Ranged.name, verdict="rejected", counterexample=difference, bound="no bound"
+                )
     return report
 
 
 def _decide(check: Check) -> ExactReport:
     report = _exactly(check)
+    if report.verdict == "rejected" and (report.model == OrderedRationals.name or _guessed(check)):
+        report = _by_value(check, report)
     if report.accepted and (depends_on_order(check.original) or depends_on_order(check.transformed)):
-        return _in_range(check, report)
+        report = _in_range(check, report)
     if report.verdict == "undecided" and not (jumps(check.original) or jumps(check.transformed)):
         # Both exact models are without a value: an exponential of an exponential, say.
         floats = _try(check, _floats)
-        return replace(floats, notes=(*report.notes, *floats.notes))
-    return report
+        report = replace(floats, notes=(*report.notes, *floats.notes))
+    return _at_all_magnitudes(check, report) if report.accepted and check.magnitudes else report
+
+
+def _by_value(check: Check, report: ExactReport) -> ExactReport:
+    """A rejection, where float64 confirms it: the model has made up the values of functions or of constants."""
+    floats = _try(check, ByValue)
+    if not floats.accepted:
+        return report
+    return replace(floats, notes=(*report.notes, f"{report.model}: {report.counterexample}, with values made up"))
+
+
+def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
+    """The report, unless inputs of some magnitude leave the range of a dtype in which the original's values stay."""
+    original, made = check.original, check.transformed
+    if not isinstance(original, Program) or not isinstance(made, Program):
+        return report
+    sizes = max(report.sizes, key=lambda x: volume(original, x))
+    elements = ELEMENTS if check.effort.budget < CONFIRM else CONFIRM
+    try:
+        scaled = compare_magnitudes(
+            original,
+            made,
+            sizes,
+            check.seed,
+            make=check.make,
+            ranges=check.ranges,
+            finite=check.finite,
+            elements=elements,
+        )
+    except (EvaluationError, OutsideFragment) as error:
+        return replace(report, notes=(*report.notes, f"{MAGNITUDES}: {error}"))
+    if scaled.difference is None:
+        note = f"{MAGNITUDES}: {scaled.compared} elements of {scaled.instances} instances agree"
+        return replace(report, notes=(*report.notes, note))
+    d = scaled.difference
+    counterexample = Counterexample(sizes, check.seed, d.output, d.index, d.message)
+    return replace(report, model=MAGNITUDES, verdict="rejected", counterexample=counterexample, bound="no bound")
 
 
 def _exactly(check: Check) -> ExactReport:
@@ -258,8 +307,8 @@ def _exactly(check: Check) -> ExactReport:
         ordered = _try(check, OrderedRationals)
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
     ordered = _try(check, _exact_rationals)
-    if field.verdict == "rejected" and ordered.verdict != "rejected" and _takes_powers(check):
-        # log and pow are arbitrary functions in the field, what they are in the rationals.
+    if field.verdict == "rejected" and ordered.verdict != "rejected" and _guessed(check):
+        # They are arbitrary functions in the field; log and pow are what they are in the rationals.
         return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
     note = f"ordered rationals: {ordered.verdict}"
     if field.accepted and ordered.verdict != "rejected":
@@ -278,19 +327,32 @@ def check_exact(
     inputs: MakeInputs | None = None,
     tunables: Mapping[str, Sequence[int]] | None = None,
     finite: frozenset[str] = frozenset(),
+    ranges: Sequence[RangePredicate] = (),
+    magnitudes: bool = False,
     shared: list[Shared] | None = None,
 ) -> ExactReport:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
-    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. A mismatch is reported, not
-    raised; EvaluationError is raised only where the original itself cannot be run. Large constants are made small
-    where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs against
-    the same original can use is kept in `shared`.
+    names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. With `magnitudes` two
+    Programs are also compared as rounded to their dtypes, at all magnitudes that `ranges` allow. A mismatch is
+    reported, not raised; EvaluationError is raised only where the original itself cannot be run. Large constants are
+    made small where that is safe; a rejection is confirmed on the programs as they are. What checks of further
+    programs against the same original can use is kept in `shared`.
     """
     forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
     forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
-    check = Check(original, transformed, draws, seed, inputs, tunables, finite=finite)
+    check = Check(
+        original,
+        transformed,
+        Effort(draws),
+        seed,
+        inputs,
+        tunables,
+        finite=finite,
+        ranges=tuple(ranges),
+        magnitudes=magnitudes,
+    )
     accused: ExactReport | None = None
     for more, form in enumerate(forms, 1 - len(forms)):
         try:
@@ -305,14 +367,14 @@ def check_exact(
         if report.verdict == "rejected":
             # An accusation is confirmed as thoroughly as it was made, and stands unless it is refuted.
             accused = report
-            check = replace(check, budget=CONFIRM, near=edges_of(original, transformed))
+            check = replace(check, effort=replace(check.effort, budget=CONFIRM), near=edges_of(original, transformed))
     return accused or report
 
 
 def _common(shared: list[Shared], original: AnyProgram) -> Shared:
-    """What is kept of an original."""
-    found = next((s for s in shared if s.original == original), None)
-    if found is None:
-        found = Shared(original)
-        shared.append(found)
-    return found
+    """Return the shared sizes and outputs of an original, added if there are none."""
+    common = next((s for s in shared if s.original == original), None)
+    if common is None:
+        common = Shared(original)
+        shared.append(common)
+    return common

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES
-from neptune.verify.domains import (
+from neptune.ir.evaluate.domains import (
     Array,
     Elementwise,
     EvaluationError,
@@ -132,6 +132,7 @@ class FieldPair(Elementwise):
             "max": lambda a, b: self._pick(a, b, self._less(a, b)),
             "min": lambda a, b: self._pick(a, b, self._less(b, a)),
             "pow": self._pow,
+            "fmod": self._of_two("fmod"),
         }
 
     # --- the protocol ------------------------------------------------------------------------------
@@ -270,8 +271,7 @@ class FieldPair(Elementwise):
 
     def _pow(self, a: Pair, b: Pair) -> Pair:
         """Small natural exponents multiply; any other power is opaque."""
-        code = (mix(b.p, self._key) ^ np.uint64(0x9077)).astype(np.int64)
-        result = self._opaque("pow", Pair(np.asarray(a.p ^ code), a.q, np.maximum(a.tag, b.tag), a.sign))
+        result = self._of_two("pow")(a, b)
         product = self.const(1.0, "")
         for n in range(9):
             exact = (b.p == n) & (b.tag == 0)
@@ -279,6 +279,15 @@ class FieldPair(Elementwise):
                 result = _where(exact, product, result)
             product = self._mul(product, a)
         return result
+
+    def _of_two(self, name: str) -> Callable[[Pair, Pair], Pair]:
+        """An opaque function of two arguments."""
+
+        def apply(a: Pair, b: Pair) -> Pair:
+            code = (mix(b.p, self._key) ^ np.uint64(0x9077)).astype(np.int64)
+            return self._opaque(name, Pair(np.asarray(a.p ^ code), a.q, np.maximum(a.tag, b.tag), a.sign))
+
+        return apply
 
     # --- functions ---------------------------------------------------------------------------------
 

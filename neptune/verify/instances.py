@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Expr, Var, loads, variables
+from neptune.ir.evaluate.domains import Model
+from neptune.ir.evaluate.expressions import Evaluator, choose
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.evaluate.memory import Memory
+from neptune.ir.evaluate.parallel import statement_exprs
+from neptune.ir.expr import Const, Expr, Var, loads, variables, walk
 from neptune.ir.program import Alloc, For, If, Program, Scalar, Stage, Stmt, for_loops, paths, reduction_loops, writes
-from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, tile_walk, walk_stmts
+from neptune.tile.ir import Branch, Loop, TileProgram, stmt_exprs, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
-from neptune.verify.domains import Model
-from neptune.verify.expressions import Evaluator, choose
-from neptune.verify.floats import Float64
-from neptune.verify.memory import Memory
-from neptune.verify.parallel import statement_exprs
 
 AnyProgram = Program | TileProgram
 Sizes = dict[str, int]
@@ -66,7 +66,7 @@ def _statement_names(program: AnyProgram) -> Iterator[frozenset[str]]:
                 elif isinstance(t, Branch):
                     yield variables(t.pred)
                 for e in stmt_exprs(t):
-                    yield from (variables(x.expr) for x in tile_walk(e) if isinstance(x, TileScalar))
+                    yield from (variables(x.expr) for x in walk(e) if isinstance(x, TileScalar))
         return
     for path, stage in paths(program.body):
         loops = for_loops(path)
@@ -149,14 +149,14 @@ def _move(
     """Put one size next to an edge; returns how much larger tiles should be there."""
     edge = int(rng.choice(near))
     name = str(rng.choice(sorted(scalars.keys() & structural) or sorted(scalars)))
-    wanted = edge + int(rng.integers(-2, LARGEST))
-    if wanted in _allowed(scalars[name], wanted):
-        sizes[name] = wanted
+    size = edge + int(rng.integers(-2, LARGEST))
+    if size in _allowed(scalars[name], size):
+        sizes[name] = size
     return 1 << max(0, (edge // LARGEST).bit_length() - 1)
 
 
 def _coarseness(program: AnyProgram) -> int:
-    """How much larger tiles are where a constant dimension is: a power of two, 1 for moderate ones."""
+    """Return the factor on tile lengths for long constant dimensions: a power of two, 1 for moderate ones."""
     longest = max((int(d.value) for b in program.globals.values() for d in b.shape if isinstance(d, Const)), default=1)
     return 1 << max(0, (longest // LONG).bit_length())
 
@@ -202,15 +202,15 @@ def draw_inputs(
     With style "-inf" one input of floats, none of `finite`, holds some of it, with "ties" they hold few different
     values, and zeros.
     """
-    given = {} if make is None else dict(make(rng, sizes))
+    arrays = {} if make is None else dict(make(rng, sizes))
     inputs: dict[str, Any] = {}
-    floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in given]
+    floats = [b.name for b in program.inputs if is_float(b.dtype) and b.name not in arrays]
     some = [n for n in floats if n not in finite]
     masked = str(rng.choice(some)) if style == "-inf" and some else ""
     for b in program.inputs:
         shape = tuple(number(d, sizes) for d in b.shape)
-        if b.name in given:
-            inputs[b.name] = given[b.name]
+        if b.name in arrays:
+            inputs[b.name] = arrays[b.name]
         elif is_float(b.dtype):
             drawn = model.draw(rng, shape)
             if style == "ties":

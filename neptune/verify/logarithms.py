@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -88,9 +89,23 @@ class Logarithm:
         guess = float(gap)
         if abs(guess) > 1e-6:
             return 1 if guess > 0 else -1
-        # q + log₄ x > 0 ⇔ x^d > 4^(-n), where q = n / d.
-        n, d = gap.q.numerator, gap.q.denominator
-        return 1 if gap.x**d > Fraction(4) ** -n else -1
+        return gap._sign()
+
+    def _sign(self) -> int:
+        """The sign, to as many digits as it takes: no power of 4 is the odd part of a number, so it is not 0.
+
+        (x^d > 4^(-n), for q = n / d, says the same, but a gap of many terms has a d with thousands of digits.)
+        """
+        digits = 40
+        while True:
+            with localcontext() as context:
+                context.prec = digits
+                q = Decimal(self.q.numerator) / Decimal(self.q.denominator)
+                up, down = (Decimal(k).ln() / Decimal(4).ln() for k in (self.x.numerator, self.x.denominator))
+                value = q + up - down
+                if abs(value) > max(abs(q), up, down, Decimal(1)).scaleb(6 - digits):
+                    return 1 if value > 0 else -1
+            digits *= 2
 
     def power(self) -> Fraction | None:
         """2^self where that is rational."""

@@ -1,4 +1,4 @@
-"""Error norms and hostile inputs for numerical tests, in numpy alone (design §8)."""
+"""Error norms and hostile inputs for numerical tests, in numpy alone (docs/design.md, "Numerics")."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES
-from neptune.verify.domains import Array
+from neptune.ir.evaluate.domains import Array
 
 Tensors = dict[str, Array]
 
@@ -80,7 +80,7 @@ def nan_padded(array: Any, pad: int = 16) -> tuple[Array, Array]:
 
 
 def padding_intact(flat: Array, pad: int = 16) -> bool:
-    """Whether nothing was written around the view that `nan_padded` gave."""
+    """Return True if nothing was written around the view that `nan_padded` made."""
     return bool(np.isnan(flat[:pad]).all() and np.isnan(flat[flat.size - pad :]).all())
 
 

@@ -16,19 +16,18 @@ from typing import Literal
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Op
-from neptune.ir.expr import walk as walk_expr
-from neptune.ir.program import Program, Stage, Update
+from neptune.ir.evaluate.domains import Array, Value
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.evaluate.parallel import statement_exprs
+from neptune.ir.expr import Cast, Op, walk
+from neptune.ir.program import Program, updates
 from neptune.ir.program import walk as walk_stmt
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.ir import CastTile, Map, TileProgram, stmt_exprs, tile_walk, walk_stmts
-from neptune.verify.domains import Array, Value
-from neptune.verify.floats import Float64
-from neptune.verify.parallel import statement_exprs
+from neptune.tile.ir import TileProgram, stmt_exprs, walk_stmts
 
 HIGHEST = DTYPES["float32"].highest
 TINIEST = 2.0**-149
-SCALES = (3.0, 30.0, 300.0)
+MAGNITUDES = (3.0, 30.0, 300.0)
 """Magnitudes of inputs."""
 Side = Literal["any", "below", "either"]
 ZEROS = 0.2
@@ -36,10 +35,20 @@ ZEROS = 0.2
 FAR = 250.0
 """What lies so far from zero, and from a hundred, has exponentials that vanish or overflow."""
 RTOL, ATOL = 1e-3, 1e-5
-JUMPS = ("floor", "ceil", "round", "trunc", "floordiv", "mod")
+JUMPS = ("floor", "ceil", "round", "trunc", "floordiv", "mod", "fmod")
 
 
-class Ranged(Float64):
+class _Checked(Float64):
+    """float64 in which uninitialised memory shows: maxima and minima pass over NaN."""
+
+    def undefined(self, shape: tuple[int, ...]) -> Value:
+        return np.resize((np.inf, -np.inf, np.nan), shape)
+
+    def known(self, v: Value) -> Array:
+        return np.asarray(np.isfinite(v))
+
+
+class Ranged(_Checked):
     """float64 in the range of float32; `scales` are the magnitudes of drawn inputs.
 
     With side "below" all inputs are far below zero, with "either" each input, or each of its rows, is far below or far
@@ -48,12 +57,14 @@ class Ranged(Float64):
 
     name = "range of float32"
 
-    def __init__(self, scales: tuple[float, ...] = SCALES, close: bool = True, side: Side = "any") -> None:
+    def __init__(self, scales: tuple[float, ...] = MAGNITUDES, close: bool = True, side: Side = "any") -> None:
         self.scales = scales
         self.close = close
         self.side = side
 
     def round(self, x: Array, dtype: str) -> Array:
+        if dtype == "float64":
+            return x  # its lowest number, from which maxima start, is finite
         size = np.abs(x)
         if np.any((size > HIGHEST) | (size < TINIEST)):
             x = np.where(size > HIGHEST, np.copysign(np.inf, x), np.where(size < TINIEST, 0.0, x))
@@ -80,6 +91,8 @@ class Ranged(Float64):
 
     def differs(self, expected: Value, got: Value) -> Array:
         finite = np.isfinite(expected)
+        # A minimum that starts at the highest number is that where everything is infinite.
+        got = np.where(np.abs(expected) >= HIGHEST, np.clip(got, -HIGHEST, HIGHEST), got)
         wrong = finite & ~np.isfinite(got)
         if self.close:
             largest = np.max(np.abs(expected), where=finite, initial=1.0)
@@ -87,25 +100,41 @@ class Ranged(Float64):
                 wrong |= finite & (np.abs(np.subtract(got, expected)) > RTOL * np.abs(expected) + ATOL * largest)
         return np.asarray(wrong)
 
-    def known(self, v: Value) -> Array:
-        return np.asarray(np.isfinite(v))
+
+class ByValue(_Checked):
+    """float64 as it is, for functions of which the exact models have no true values; ordinary inputs."""
+
+    name = "float64"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._drawn = Ranged((1.0,))
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
+        return self._drawn.draw(rng, shape)
+
+    def differs(self, expected: Value, got: Value) -> Array:
+        finite = np.isfinite(expected)
+        largest = np.max(np.abs(expected), where=finite, initial=1.0)
+        with np.errstate(all="ignore"):
+            near = np.abs(np.subtract(got, expected)) <= 1e-7 * np.abs(expected) + 1e-9 * largest
+        # Of an infinity, such as the logarithm of an empty sum, nothing is near but itself.
+        return np.asarray(np.where(finite, ~near, np.isinf(expected) & (np.asarray(got) != expected)))
 
 
 def jumps(program: Program | TileProgram) -> bool:
-    """Whether a rounding error can change a result by much: numbers become integers, or one of several is chosen."""
+    """Return True if a rounding error can change a result by much: by rounding to integers, or a choice of one."""
     if isinstance(program, Program):
-        nodes = [x for s in walk_stmt(program.body) for e in statement_exprs(s) for x in walk_expr(e)]
-        stages = [s for s in walk_stmt(program.body) if isinstance(s, Stage) and isinstance(s.action, Update)]
-        if any(isinstance(s.action, Update) and REDUCERS[s.action.reducer].leads for s in stages):
+        nodes = [x for s in walk_stmt(program.body) for e in statement_exprs(s) for x in walk(e)]
+        if any(REDUCERS[u.reducer].leads for u in updates(program.body)):
             return True
         return any(
             (isinstance(x, Cast) and is_float(x.arg.dtype) and not is_float(x.dtype))
             or (isinstance(x, Op) and x.name in JUMPS and is_float(x.dtype))
             for x in nodes
         )
-    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in tile_walk(e)]
+    tiles = [x for k in program.kernels for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in walk(e)]
     return any(
-        (isinstance(x, CastTile) and is_float(x.arg.dtype) and not is_float(x.dtype))
-        or (isinstance(x, Map) and x.op in JUMPS and is_float(x.dtype))
+        (isinstance(x, Cast) and is_float(x.arg.dtype) and not is_float(x.dtype))
+        or (isinstance(x, Op) and x.name in JUMPS and is_float(x.dtype))
         for x in tiles
     )

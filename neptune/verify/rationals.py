@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.verify.domains import (
+from neptune.ir.evaluate.domains import (
     Array,
     Elementwise,
     EvaluationError,
@@ -119,7 +119,7 @@ def _times(a: Any, b: Any) -> Any:
 
 def _stand_in(x: Logarithm) -> int:
     """A small integer other than 0 instead of a logarithm."""
-    digest = hashlib.blake2b(repr(x).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_text(x).encode(), digest_size=8).digest()
     return (1 + int.from_bytes(digest, "little") % 3) * _sign(x)
 
 
@@ -189,6 +189,7 @@ class OrderedRationals(Elementwise):
             "max": (_max, 2),
             "min": (_min, 2),
             "pow": (self._pow, 2),
+            "fmod": (self._keyed("fmod"), 2),
         }
         self._functions = {name: _ufunc(_strict(fn), arity, 1) for name, (fn, arity) in scalar.items()}
         self._compare = {
@@ -289,7 +290,7 @@ class OrderedRationals(Elementwise):
     # --- opaque functions --------------------------------------------------------------------------
 
     def _hash(self, name: str, *args: Any) -> int:
-        key = repr((self.seed, name, *args)).encode()
+        key = repr((self.seed, name, *map(_text, args))).encode()
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
     def _log(self, x: Any) -> Any:
@@ -297,8 +298,8 @@ class OrderedRationals(Elementwise):
             return -_INF
         if isinstance(x, float) or x < 0:
             return x if x == _INF else math.nan
-        found = None if isinstance(x, Logarithm) else logarithm(x)
-        return self._hash("log", x) % 7 - 3 if found is None else _tidy(found)
+        value = None if isinstance(x, Logarithm) else logarithm(x)
+        return self._hash("log", x) % 7 - 3 if value is None else _tidy(value)
 
     def _sqrt(self, x: Any) -> Any:
         if isinstance(x, float) or x <= 0:
@@ -306,7 +307,7 @@ class OrderedRationals(Elementwise):
         return 1 + self._rises["sqrt"](x)
 
     def _keyed(self, name: str) -> Callable[[Any], Any]:
-        return lambda x: x if x != x else self._hash(name, x) % 7 - 3
+        return lambda *x: math.nan if any(a != a for a in x) else self._hash(name, *x) % 7 - 3
 
     def _rising(self, name: str) -> Callable[[Any], Any]:
         return lambda x: x if x != x else self._rises[name](x)
@@ -329,8 +330,17 @@ class OrderedRationals(Elementwise):
         return OUTSIDE
 
 
+def _text(x: Any) -> str:
+    """A text for each number; Python writes none with very many decimal digits."""
+    if isinstance(x, Logarithm):
+        return f"{_text(x.q)} + log({_text(x.x)})"
+    if isinstance(x, Fraction):
+        return f"{x.numerator:x}/{x.denominator:x}"
+    return f"{x:x}" if isinstance(x, int) else repr(x)
+
+
 def _bits(x: int | Fraction) -> int:
-    """How long a number is."""
+    """Return the length of a number in bits, of numerator or denominator."""
     return max(Fraction(x).numerator.bit_length(), Fraction(x).denominator.bit_length())
 
 

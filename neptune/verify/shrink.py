@@ -8,17 +8,22 @@ A constant is replaced where *every* integer constant of its value, in all progr
   the same multiple: 32 heads of 8 groups become 4 of 2.
 - an *edge*: a term or a side of a comparison that is no extent, a window of 4096 keys. Edges that are close keep
   their distances (4095 beside 4096 becomes 2 beside 3), so that tiles lie on both sides of them.
+- a *count*: an extent cast to a float, and a float that is an extent or one less, or the inverse of either. A mean
+  over 777 elements divides by 777.0 or 776.0, or multiplies by 1/777: by 3, 2 and 1/3 where the extent becomes 3.
 
 One that also occurs anywhere else (as an index, say), or both as a term and as an extent, stays as it is.
 """
 
 from __future__ import annotations
 
+import math
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune.ir.dtypes import DTYPES, is_int
-from neptune.ir.expr import OPS, Const, Expr, Load, Op, ceildiv, children, rewrite, variables, walk
+from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.evaluate.parallel import statement_exprs
+from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, ceildiv, rewrite, variables, walk
 from neptune.ir.program import Alloc, Buffer, For, Program, Stage, Stmt, map_exprs, sub_stmts, with_stmts, writes
 from neptune.ir.program import walk as walk_stmt
 from neptune.tile.ir import (
@@ -26,7 +31,6 @@ from neptune.tile.ir import (
     Full,
     LoadTile,
     Loop,
-    Map,
     Rearrange,
     Scalar,
     StoreTile,
@@ -36,21 +40,19 @@ from neptune.tile.ir import (
     TStmt,
     map_stmt,
     stmt_exprs,
-    tile_children,
-    tile_rewrite,
-    tile_walk,
     walk_stmts,
 )
-from neptune.verify.parallel import statement_exprs
 
 LARGE = 8
 """Extents and edges up to this one are small."""
+SAME = 1e-6
+"""How far a float may lie from what it stands for: 1/777 in float32 is not 1/777."""
 FIRST_EDGE = 3
 NOWHERE = int(DTYPES["int32"].highest)
 """What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
 Part = tuple[str, int]
-"""(what part a constant plays: "whole", "side", "edge", "group" or "fixed"; the constant)."""
+"""(what part a constant plays: "whole", "side", "edge", "group", "count" or "fixed"; the constant)."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Parts:
     """The constants of programs by the parts they play, and (extent, group) pairs of one index."""
 
     played: dict[str, set[int]] = field(
-        default_factory=lambda: {part: set() for part in ("whole", "side", "edge", "group", "fixed")}
+        default_factory=lambda: {part: set() for part in ("whole", "side", "edge", "group", "count", "fixed")}
     )
     grouped: set[tuple[int, int]] = field(default_factory=set)
 
@@ -71,19 +73,24 @@ def _number(e: Expr) -> int | None:
     return int(e.value) if isinstance(e, Const) and is_int(e.dtype) else None
 
 
-def _parts(e: Expr, here: str) -> Iterator[Part]:
+def _parts(e: Expr | TExpr, here: str) -> Iterator[Part]:
     """The parts of the constants in an expression; `here` is that of a constant in its place."""
-    value = _number(e)
-    if value is not None:
-        yield here, abs(value)
-        return
-    if not isinstance(e, Op):
-        for c in children(e):
-            yield from _parts(c, "fixed")
+    if isinstance(e, Scalar):
+        yield from _parts(e.expr, here)
+    elif isinstance(e, Const) and is_int(e.dtype):
+        yield here, abs(int(e.value))
+    elif not isinstance(e, Op):
+        # What is spread over a tile plays the part of the tile.
+        counts = isinstance(e, Cast) and is_float(e.dtype)
+        kind = here if isinstance(e, Full | Rearrange) else "count" if counts else "fixed"
+        for c in e.parts:
+            yield from _parts(c, kind)
     elif e.name in ("floordiv", "mod"):
         numerator, divisor = e.args
         first = numerator.args[0] if isinstance(numerator, Op) and numerator.name == "add" else None
-        if e.name == "floordiv" and first is not None and _number(first) is not None and e == ceildiv(first, divisor):
+        # A literal stands in scalar expressions only.
+        by = typing.cast("Expr", divisor)
+        if e.name == "floordiv" and isinstance(first, Const) and is_int(first.dtype) and e == ceildiv(first, by):
             yield from _parts(first, "side")
         else:
             yield from _parts(numerator, "side" if e.name == "floordiv" else "fixed")
@@ -97,119 +104,98 @@ def _parts(e: Expr, here: str) -> Iterator[Part]:
 _INSIDE = {"add": "edge", "sub": "edge", "neg": "edge", "mul": "group"}
 
 
-def _tile_parts(e: TExpr, here: str) -> Iterator[Part]:
-    """Likewise for a tile expression."""
-    if isinstance(e, Scalar):
-        yield from _parts(e.expr, here)
-        return
-    if isinstance(e, Map):
-        compares = OPS[e.op].kind == "compare" or e.op in ("min", "max")
-        kind = "side" if compares else _INSIDE.get(e.op, "fixed")
-        if e.op in ("floordiv", "mod"):
-            yield from _tile_parts(e.args[0], "side" if e.op == "floordiv" else "fixed")
-            yield from _tile_parts(e.args[1], "group")
-            return
-        for a in e.args:
-            yield from _tile_parts(a, kind)
-    else:
-        # What is spread over a tile plays the part of the tile.
-        kind = here if isinstance(e, Full | Rearrange) else "fixed"
-        for c in tile_children(e):
-            yield from _tile_parts(c, kind)
-
-
 def _buffers(program: AnyProgram) -> list[Buffer]:
     return list(program.buffers.values() if isinstance(program, Program) else program.globals.values())
 
 
-def _see(program: AnyProgram, found: Parts) -> None:
+def _see(program: AnyProgram, parts: Parts) -> None:
     """Collect the parts of all constants of a program."""
     for b in _buffers(program):
         for d in b.shape:
-            found.see(_parts(d, "whole"))
+            parts.see(_parts(d, "whole"))
     for t in program.tunables:
         if t.covers is not None:
-            found.see(_parts(t.covers, "whole"))
+            parts.see(_parts(t.covers, "whole"))
     if isinstance(program, Program):
-        _see_statements(program, found)
+        _see_statements(program, parts)
     else:
         for kernel in program.kernels:
-            _see_kernel(kernel, program.globals, found)
+            _see_kernel(kernel, program.globals, parts)
 
 
-def _see_statements(program: Program, found: Parts) -> None:
+def _see_statements(program: Program, parts: Parts) -> None:
     ranges: dict[str, set[int]] = {}
     buffers = program.buffers
     for s in walk_stmt(program.body):
         if isinstance(s, For):
             for e in (s.lo, s.hi):
-                found.see(_parts(e, "whole"))
+                parts.see(_parts(e, "whole"))
             for e in s.facts:
-                found.see(_parts(e, "fixed"))
+                parts.see(_parts(e, "fixed"))
             if (n := _number(s.hi)) is not None:
                 ranges.setdefault(s.var, set()).add(n)
             continue
         for e in statement_exprs(s):
-            found.see(_parts(e, "fixed"))
+            parts.see(_parts(e, "fixed"))
         if isinstance(s, Stage):
             for name in writes(s.action):
-                _see_index(buffers[name], s.action.index, found)
+                _see_index(buffers[name], s.action.index, parts)
     for s in walk_stmt(program.body):
         for e in statement_exprs(s):
-            _see_groups(e, ranges, buffers, found)
+            _see_groups(e, ranges, buffers, parts)
 
 
-def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], found: Parts) -> None:
+def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], parts: Parts) -> None:
     ranges = {g.var: {n} for g in kernel.grid if (n := _number(g.extent)) is not None}
     for e in (*(g.extent for g in kernel.grid), *(extent for _, extent in kernel.axes)):
-        found.see(_parts(e, "whole"))
+        parts.see(_parts(e, "whole"))
     for s in walk_stmts(kernel.body):
         plain = (s.lo, s.hi) if isinstance(s, Loop) else (s.pred,) if isinstance(s, Branch) else ()
         for e in plain:
-            found.see(_parts(e, "whole" if isinstance(s, Loop) else "fixed"))
-            _see_groups(e, ranges, buffers, found)
+            parts.see(_parts(e, "whole" if isinstance(s, Loop) else "fixed"))
+            _see_groups(e, ranges, buffers, parts)
         for fact in s.facts if isinstance(s, Loop) else ():
-            found.see(_parts(fact, "fixed"))
+            parts.see(_parts(fact, "fixed"))
         for t in stmt_exprs(s):
-            found.see(_tile_parts(t, "fixed"))
+            parts.see(_parts(t, "fixed"))
         accesses: list[StoreTile | LoadTile] = [s] if isinstance(s, StoreTile) else []
-        for node in (x for t in stmt_exprs(s) for x in tile_walk(t)):
+        for node in (x for t in stmt_exprs(s) for x in walk(t)):
             if isinstance(node, Scalar):
-                _see_groups(node.expr, ranges, buffers, found)
+                _see_groups(node.expr, ranges, buffers, parts)
             elif isinstance(node, LoadTile):
                 accesses.append(node)
         for a in accesses:
             for d, i in zip(buffers[a.buffer].shape, a.index, strict=True):
-                scalars = [n.expr for n in tile_walk(i) if isinstance(n, Scalar)]
-                _see_dimension(d, scalars, found)
+                scalars = [n.expr for n in walk(i) if isinstance(n, Scalar)]
+                _see_dimension(d, scalars, parts)
 
 
-def _see_index(b: Buffer, index: tuple[Expr, ...], found: Parts) -> None:
+def _see_index(b: Buffer, index: tuple[Expr, ...], parts: Parts) -> None:
     for d, i in zip(b.shape, index, strict=True):
-        _see_dimension(d, [i], found)
+        _see_dimension(d, [i], parts)
 
 
-def _see_dimension(d: Expr, index: list[Expr], found: Parts) -> None:
+def _see_dimension(d: Expr, index: list[Expr], parts: Parts) -> None:
     """An index that multiplies by a group runs over a multiple of it."""
     extent = _number(d)
     for e in (x for i in index for x in walk(i)):
         if extent is not None and isinstance(e, Op) and e.name == "mul":
-            found.grouped.update((extent, g) for a in e.args if (g := _number(a)) is not None)
+            parts.grouped.update((extent, g) for a in e.args if (g := _number(a)) is not None)
 
 
-def _see_groups(e: Expr, ranges: Mapping[str, set[int]], buffers: Mapping[str, Buffer], found: Parts) -> None:
-    """What a group divides is a multiple of it."""
+def _see_groups(e: Expr, ranges: Mapping[str, set[int]], buffers: Mapping[str, Buffer], parts: Parts) -> None:
+    """Record that a size which indices divide by a group's length is a multiple of it."""
     for x in walk(e):
         if isinstance(x, Load) and x.buffer in buffers:
-            _see_index(buffers[x.buffer], x.index, found)
+            _see_index(buffers[x.buffer], x.index, parts)
         if isinstance(x, Op) and x.name in ("floordiv", "mod") and (g := _number(x.args[1])) is not None:
-            found.grouped.update((n, g) for v in variables(x.args[0]) for n in ranges.get(v, ()))
+            parts.grouped.update((n, g) for v in variables(x.args[0]) for n in ranges.get(v, ()))
 
 
-def _sizes(found: Parts) -> dict[int, int]:
+def _sizes(parts: Parts) -> dict[int, int]:
     """The small values of the constants that may have them."""
-    p = found.played
-    groups = {(n, g) for n, g in found.grouped if g > 1 and n % g == 0 and n >= g}
+    p = parts.played
+    groups = {(n, g) for n, g in parts.grouped if g > 1 and n % g == 0 and n >= g}
     free = p["whole"] - p["fixed"] - p["edge"]
     related = {x for n, g in groups for x in (n, g, n // g)}
     extents = {n for n in free if n > LARGE or (n in related and n > 2)}
@@ -227,20 +213,28 @@ def _sizes(found: Parts) -> dict[int, int]:
 
 
 def _choices(constants: set[int]) -> dict[int, int]:
-    """Powers of two become 2 and 4 (a tile axis must stay one), others 3."""
+    """Powers of two become 2 and 4 (a tile axis must stay one), others 3; of others that are close, the larger ones
+    stay larger."""
     powers = sorted(c for c in constants if c & (c - 1) == 0)
-    return {c: (2 if k % 2 == 0 else 4) for k, c in enumerate(powers)} | dict.fromkeys(constants - set(powers), 3)
+    others = _families(sorted(constants - set(powers)))
+    moved = {c: c - family[0] + FIRST_EDGE for family in others for c in family}
+    return {c: (2 if k % 2 == 0 else 4) for k, c in enumerate(powers)} | moved
 
 
-def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int]:
-    """Edges by family: those that are close to each other move together."""
-    large = sorted(c for c in p["edge"] | p["side"] if LARGE < c < NOWHERE and c not in sizes)
+def _families(constants: list[int]) -> list[list[int]]:
+    """Sorted numbers, those together that are close to each other."""
     families: list[list[int]] = []
-    for c in large:
+    for c in constants:
         if families and c - families[-1][-1] <= LARGE:
             families[-1].append(c)
         else:
             families.append([c])
+    return families
+
+
+def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int]:
+    """Edges by family: those that are close to each other move together."""
+    families = _families(sorted(c for c in p["edge"] | p["side"] if LARGE < c < NOWHERE and c not in sizes))
     moved: dict[int, int] = {}
     start = FIRST_EDGE
     for family in families:
@@ -252,25 +246,30 @@ def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int
 
 def edges_of(*programs: AnyProgram) -> tuple[int, ...]:
     """The edges that `shrink` would make small: sizes near them decide about the programs as they are."""
-    found = Parts()
+    parts = Parts()
     for program in programs:
-        _see(program, found)
-    return tuple(c for c in _sizes(found) if c not in found.played["whole"] | found.played["group"])
+        _see(program, parts)
+    return tuple(c for c in _sizes(parts) if c not in parts.played["whole"] | parts.played["group"])
 
 
 def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:
     """The programs with small constants, alike in all of them, where that is safe; without `edges` only extents."""
-    found = Parts()
+    parts = Parts()
     for program in programs:
-        _see(program, found)
-    sizes = _sizes(found)
+        _see(program, parts)
+    sizes = _sizes(parts)
     if not edges:
-        sizes = {c: n for c, n in sizes.items() if c in found.played["whole"] | found.played["group"]}
+        sizes = {c: n for c, n in sizes.items() if c in parts.played["whole"] | parts.played["group"]}
     if not sizes:
         return programs
 
+    counts = _counts({n: m for n, m in sizes.items() if n in parts.played["whole"]})
+
     def fix(e: Expr) -> Expr:
         def small(x: Expr) -> Expr | None:
+            if isinstance(x, Const) and is_float(x.dtype):
+                count = next((m for n, m in counts if abs(abs(x.value) - n) <= SAME * n), None)
+                return None if count is None else Const(math.copysign(count, x.value), x.dtype)
             value = _number(x)
             if value is None or abs(value) not in sizes:
                 return None
@@ -279,6 +278,13 @@ def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:
         return rewrite(e, small)
 
     return tuple(_map_program(p, fix) for p in programs)
+
+
+def _counts(extents: Mapping[int, int]) -> list[tuple[float, float]]:
+    """Return (old, new) of floats that stand for extents: extents first, then those less one, then inverses."""
+    counts = [(float(n), float(m)) for n, m in extents.items()]
+    counts += [(n - 1, m - 1) for n, m in counts if m > 1]
+    return [*counts, *((1 / n, 1 / m) for n, m in counts)]
 
 
 def _map_program(program: AnyProgram, fix: Callable[[Expr], Expr]) -> AnyProgram:
@@ -317,7 +323,7 @@ def _map_program(program: AnyProgram, fix: Callable[[Expr], Expr]) -> AnyProgram
 
 def _map_kernel(kernel: TileKernel, fix: Callable[[Expr], Expr]) -> TileKernel:
     def tile(e: TExpr) -> TExpr:
-        return tile_rewrite(e, lambda x: Scalar(fix(x.expr)) if isinstance(x, Scalar) else None)
+        return rewrite(e, lambda x: Scalar(fix(x.expr)) if isinstance(x, Scalar) else None)
 
     def stmt(s: TStmt) -> TStmt:
         match s:

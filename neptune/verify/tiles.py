@@ -9,18 +9,20 @@ import einops
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Expr, Load, loads, rewrite
+from neptune.ir.evaluate.domains import Array, EvaluationError, Value
+from neptune.ir.evaluate.expressions import Evaluator, apply_cast, apply_op, choose
+from neptune.ir.evaluate.loops import fold_axis
+from neptune.ir.evaluate.memory import Memory
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, loads, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
-    CastTile,
     Dot,
     Full,
     Iota,
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
@@ -29,12 +31,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
-    Where,
 )
-from neptune.verify.domains import Array, EvaluationError, Value
-from neptune.verify.expressions import Evaluator, apply_cast, apply_op, choose
-from neptune.verify.loops import fold_axis
-from neptune.verify.memory import Memory
 
 Dims = tuple[str, ...]
 
@@ -61,8 +58,8 @@ class Tiles:
         grid = [range(int(self.evaluator.run(g.extent, env))) for g in kernel.grid]
         for point in itertools.product(*grid):
             self.locals = {}
-            here = env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}
-            self._body(kernel.body, here)
+            inner = env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}
+            self._body(kernel.body, inner)
 
     def _body(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
         for s in body:
@@ -167,12 +164,13 @@ class Tiles:
                 return value
             case LoadTile():
                 return self._load(e, env)
-            case Map(op, args, dims, dtype):
-                arg_dtype = args[0].dtype if args else dtype
+            case Op(op, args, dtype):
+                dims, arg_dtype = e.dims, args[0].dtype if args else dtype
                 return apply_op(self.domain, op, [self._aligned(a, dims, env) for a in args], arg_dtype, dtype)
-            case CastTile(arg, dtype):
+            case Cast(arg, dtype):
                 return apply_cast(self.domain, self.value(arg, env), arg.dtype, dtype)
-            case Where(p, a, b, dims):
+            case Select(p, a, b):
+                dims = e.dims
                 pred, then, other = (self._aligned(x, dims, env) for x in (p, a, b))
                 return choose(self.domain, pred, then, other, e.dtype)
             case Reduce(reducer, axis, arg):

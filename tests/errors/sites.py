@@ -11,6 +11,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from neptune import errors
 from neptune.errors import NeptuneError
@@ -37,11 +38,17 @@ class Site:
 
 def every_site() -> list[Site]:
     """The sites of the whole package, in order."""
-    trees = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
+    trees = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for p in _modules()}
     functions = [n for t in trees.values() for n in ast.walk(t) if isinstance(n, ast.FunctionDef)]
     makers = {f.name for f in functions if isinstance(f.returns, ast.Name) and f.returns.id in CLASSES}
     never = {f.name for f in functions if isinstance(f.returns, ast.Name) and f.returns.id == "NoReturn"}
     return [s for path, tree in trees.items() for s in _sites(path, tree, makers, never - {"__iter__"})]
+
+
+def _modules() -> list[Path]:
+    """Every module of the package, those behind the link to the templates too (`rglob` passes links by)."""
+    linked = [p for folder in PACKAGE.iterdir() if folder.is_symlink() for p in folder.rglob("*.py")]
+    return sorted({*PACKAGE.rglob("*.py"), *linked})
 
 
 def _sites(path: str, tree: ast.Module, makers: set[str], never: set[str]) -> Iterator[Site]:

@@ -7,15 +7,16 @@ One case is a function in `tests/errors/cases/*.py` that does what a user did wr
         sch = Schedule(matmul())
         sch.split(sch.loops("c")[0], 0)
 
-Its message is golden (`tests/golden/errors/<file>.txt`, rewritten with NEPTUNE_UPDATE_GOLDENS=1), the last frame
-of its traceback must be a line of the tests, and the `raise` it came from counts as covered. A function may
-take pytest's `monkeypatch` and `tmp_path`, which is written <tmp> in the golden.
+Its message is golden (`docs/errors/<file>.md`; `tests/errors/pages.py` says how to rewrite it), the last frame of its
+traceback must be a line of the tests, and the `raise` it came from counts as covered. A function may take pytest's
+`monkeypatch` and `tmp_path`, which is written <tmp> in the golden.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import sys
 import tempfile
@@ -85,7 +86,7 @@ def outcome(case: Case) -> Outcome:
         message = re.sub(r"\n.*?(?=\n  (?:try|legal here|at): |$)", "\n  <its words>", message, count=1, flags=re.S)
     files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__))
     # What was caught on the way counts where the user reads it in the message.
-    final = [x for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
+    final = [_in_package(x) for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
     return Outcome(error.with_traceback(None), files, message, frozenset().union(*final))
 
 
@@ -115,19 +116,24 @@ def every_case() -> list[Case]:
     return CASES
 
 
+def _in_package(lines: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of Neptune's files, by their paths in the package."""
+    prefix = f"{PACKAGE}{os.sep}"
+    return {(Path(f).relative_to(PACKAGE).as_posix(), n) for f, n in lines if f.startswith(prefix)}
+
+
 @contextmanager
 def recorded() -> Iterator[list[tuple[NeptuneError, set[tuple[str, int]]]]]:
-    """Every NeptuneError that is made, with the lines of the package that were making it."""
+    """Every NeptuneError that is made, with the files and lines of what was making it."""
     made: list[tuple[NeptuneError, set[tuple[str, int]]]] = []
     original = NeptuneError.__init__
 
     def init(self: NeptuneError, *args: Any, **kwargs: Any) -> None:
+        # Paths are looked at for the few errors that count: searches make and catch many.
         lines: set[tuple[str, int]] = set()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            path = Path(frame.f_code.co_filename)
-            if path.is_relative_to(PACKAGE):
-                lines.add((path.relative_to(PACKAGE).as_posix(), frame.f_lineno))
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
         made.append((self, lines))
         original(self, *args, **kwargs)

@@ -16,11 +16,14 @@ from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ops.softmax import softmax
+from tests.errors.pages import DOCS, index, page
 from tests.errors.sites import every_site
 from tests.errors.table import PACKAGE, Case, every_case, outcome
 from tests.errors.unreached import UNREACHED
 from tests.goldens import check_golden
 
+# On one worker (`--dist loadgroup`), which runs each case once.
+pytestmark = pytest.mark.xdist_group("errors")
 CASES = every_case()
 TESTS = Path(__file__).parents[1]
 
@@ -42,9 +45,11 @@ def test_an_error(case: Case) -> None:
 
 @pytest.mark.parametrize("family", sorted({c.family for c in CASES}))
 def test_messages(family: str) -> None:
-    found = [(c.name, outcome(c)) for c in CASES if c.family == family]
-    parts = [f"== {name}\n{type(x.error).__name__}: {x.message}\n" for name, x in found]
-    check_golden(f"errors/{family}.txt", "\n".join(parts))
+    check_golden(f"errors/{family}.md", page(family, [c for c in CASES if c.family == family]), DOCS)
+
+
+def test_the_index() -> None:
+    check_golden("errors.md", index(CASES), DOCS)
 
 
 def test_every_raise_is_provoked() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+import torch
 
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import (
@@ -20,7 +23,7 @@ from neptune.frontend.builder import (
     var,
 )
 from neptune.ops import masks
-from neptune.ops.attention import operator, prefill_causal
+from neptune.ops.attention import attention, operator, prefill_causal
 
 n = var("n")
 x = placeholder((n, 4), "float32", "x")
@@ -57,6 +60,23 @@ CASES = [
     (stage(lambda i: if_then_else(x[i, 0], 1.0, 2.0)), "the predicate `x[i, 0]`", "float32, not bool"),
     (stage(lambda i: x[i, 0] > 0 and x[i, 1] > 0), "stage `bad`", "no truth value"),
     (stage(lambda i: x[i, 0] == 0), "Python bool False", "eq(a, b)"),
+    (stage(lambda i: sum(x[i, j])), "stage `bad`", "sum without an axis", "axis=a reduce axis"),
+    (stage(lambda i: math.exp(x[i, 0])), "stage `bad`", "not from math"),
+    (stage(lambda i: __builtins__["sum"](x[i, 0])), "stage `bad`", "cannot be iterated"),
+    (stage(lambda i: np.arctan(x[i, 0])), "stage `bad`", "numpy's `arctan` says nothing of an expression"),
+    (stage(lambda i: np.add.reduce(x[i, 0])), "stage `bad`", "numpy's `reduce`"),
+    (stage(lambda i: torch.cumsum(x[i, 0], 0)), "stage `bad`", "torch's `cumsum`"),
+    (stage(lambda i: torch.tensor(2.0) * x[i, 0]), "stage `bad`", "cannot use tensor(2.) (Tensor)"),
+    (lambda: attention(depth=0), "attention", "depth is 0", "at least 1"),
+    (lambda: attention(depth="64"), "depth = '64' is not a Python integer"),
+    (lambda: attention(window=2.5), "window = 2.5 is not a Python integer"),
+    (lambda: attention(scale="small"), "scale = 'small' is not a number"),
+    (lambda: attention(softcap=0.0), "softcap is 0.0"),
+    (lambda: attention(mask=3), "mask = 3 is not a function", "a function mask(b, h, i, j)"),
+    (lambda: attention(mask=lambda i, j: i >= j), "the mask cannot be called", "a function mask(b, h, i, j)"),
+    (lambda: attention(mask=lambda b, h, i, j: None), "stage `score`", "cannot use None"),  # type: ignore[arg-type]
+    (lambda: attention(mask=masks.window(2.5)), "mask `window`", "2.5, not an integer"),
+    (lambda: operator("decode_gqa", head=3), "attention has no option `head`", "heads, depth"),
     (stage(lambda i: None), "the value is None"),
     (stage(lambda i: i / 2), "div is the float division; use floordiv"),
     (stage(lambda i: exp(i)), "exp takes a float, not int32"),

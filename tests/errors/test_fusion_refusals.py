@@ -13,6 +13,8 @@ M, L = Load("m", (ROW,), "float32"), Load("l", (ROW,), "float32")
 P = Load("p", (ROW,), "float32")
 MAX, SUM, MEAN = Predecessor(M, "max", S), Predecessor(L, "sum", op("exp", S)), Predecessor(L, "sum", S)
 ABS = Predecessor(M, "max", op("abs", S))
+HALF, MH, PH = Load("h", (ROW, COL), "float16"), Load("k", (ROW,), "float16"), Load("q", (ROW,), "float16")
+MAX16, TWO16 = Predecessor(MH, "max", HALF), Const(2.0, "float16")
 MOVING = Load("m", (COL,), "float32")
 TWO = Const(2.0, "float32")
 
@@ -50,7 +52,16 @@ def refused(g: Expr, *preds: Predecessor, reducer: str = "sum", dtype: str = "fl
         (cast(cast(S / M * 127.0, "int8"), "float32"), (ABS,), "the cast float32 → int8 rounds in absolute steps"),
         (cast(cast(exp(S - M), "int32"), "float32"), (MAX,), "the cast float32 → int32 rounds in absolute steps"),
         (cast(cast(S / M, "float16"), "float32"), (ABS,), "may leave the range of float16"),
-        (cast(cast(exp(S - M - op("abs", C)), "float16"), "float32"), (MAX,), "may leave the range of float16"),
+        (cast(cast(exp(S - M + P), "float16"), "float32"), (MAX,), "may leave the range of float16"),
+        (cast(cast(exp(S - M) / L, "float16"), "float32"), (MAX, SUM), "below the smallest normal of float16"),
+        # The element that attains the maximum may be hidden: exp(20) is no number of float16.
+        (select(C > 0, cast(exp(HALF - MH + Const(20.0, "float16")), "float32"), 0), (MAX16,), "the range of float16"),
+        (select(C > 0, cast(exp(HALF - MH + PH), "float32"), 0), (MAX16,), "may leave the range of float16"),
+        (
+            select(C > 0, cast(op("pow", exp(HALF - MH + Const(9.0, "float16")), TWO16), "float32"), 0),
+            (MAX16,),
+            "may leave the range of float16",
+        ),
         (exp(S - M - C), (MAX,), "in the exponent of exp, which may overflow"),
         (exp(S - M + 200.0), (MAX,), "m leaves 200 in the exponent of exp, which may overflow"),
         (select(S > M, S, 0), (MAX,), "which branch is taken depends on r"),

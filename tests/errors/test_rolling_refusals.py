@@ -83,13 +83,6 @@ def test_what_is_asked_for() -> None:
         sch.rolling_update("m_prev", sch.loops("m")[0])
 
 
-def test_the_name_of_the_previous_value_is_taken() -> None:
-    x, other = matrix("x"), placeholder((var("r"),), "float32", "m_prev")
-    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
-    program = build(per_row(lambda i, j: exp(x[i, j] - m[i]) * other[i]), name="p")
-    assert "the name `m_prev`, which the previous value of `m` needs, is taken" in refused(Schedule(program), "t", "m")
-
-
 def test_starts() -> None:
     x = matrix("x")
     m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)

@@ -7,12 +7,12 @@ is cut, how a tile is masked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from neptune.fusion import emit, factor, plan, repair
+from neptune.fusion import factor, obligations, plan, repair, strategies, write
 from neptune.ir.expr import Op, rewrite
 from neptune.schedule import partition
 from neptune.tile.stage import StageTranslator
@@ -20,7 +20,10 @@ from neptune.tile.stage import StageTranslator
 
 @dataclass(frozen=True)
 class Bug:
-    """`make` turns what is at `name` in `where` into its broken form. `first`: a seed near which it shows."""
+    """`make` turns what is at `name` in `where`, or in each of several, into its broken form.
+
+    `first`: a seed near which it shows.
+    """
 
     where: Any
     name: str
@@ -30,7 +33,12 @@ class Bug:
 
 def _deferring(solve: Any) -> Any:
     """Whatever was to be rolled is left out: as if everything could wait."""
-    return lambda query: replace(solve(query), factor=None, kind="none")
+
+    def broken(query: Any) -> Any:
+        found = solve(query)
+        return replace(found, slots=tuple(replace(s, step=None) for s in found.slots))
+
+    return broken
 
 
 def _upside_down(solve: Any) -> Any:
@@ -41,7 +49,8 @@ def _upside_down(solve: Any) -> Any:
 
     def broken(query: Any) -> Any:
         found = solve(query)
-        return found if found.factor is None else replace(found, factor=rewrite(found.factor, turned))
+        slots = (s if s.step is None else replace(s, step=rewrite(s.step, turned)) for s in found.slots)
+        return replace(found, slots=tuple(slots))
 
     return broken
 
@@ -64,10 +73,12 @@ def _first(emitted: Any) -> Any:
 BUGS: Mapping[str, Bug] = {
     "the solver always defers": Bug(plan, "solve", _deferring, 3010),
     "the factor is upside down": Bug(plan, "solve", _upside_down, 3010),
-    "the rescale is dropped": Bug(emit, "_insert_repair", _first, 3010),
-    "what was deferred is never applied": Bug(emit, "_insert_epilogue", _first, 3005),
+    "the rescale is dropped": Bug(write, "_steps", _first, 3010),
+    "what was deferred is never applied": Bug(write, "_epilogue", _first, 3005),
     "what an accumulator starts from is not checked": Bug(plan, "_check_starts", lambda _: lambda *args: None, 3000),
-    "every factor is thought positive": Bug(repair, "not_negative", lambda _: lambda *args: True, 3095),
+    "every factor is thought positive": Bug(
+        (strategies, obligations), "not_negative", lambda _: lambda *args: True, 3095
+    ),
     "a choice on r is thought to split": Bug(factor.Splitter, "involved", lambda _: lambda self, e: False, 3000),
     "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3080),
     "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3000),
@@ -82,6 +93,8 @@ BUGS: Mapping[str, Bug] = {
 def planted(bug: Bug) -> Iterator[None]:
     """With the defect in place."""
     repair.solve.cache_clear()
-    with mock.patch.object(bug.where, bug.name, bug.make(getattr(bug.where, bug.name))):
+    with ExitStack() as stack:
+        for where in bug.where if isinstance(bug.where, tuple) else (bug.where,):
+            stack.enter_context(mock.patch.object(where, bug.name, bug.make(getattr(where, bug.name))))
         yield
     repair.solve.cache_clear()

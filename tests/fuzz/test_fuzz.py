@@ -17,15 +17,18 @@ from bench.fuzzing.programs import MODES, arrays_of, results, walk
 from bench.fuzzing.shrink import shrink
 from neptune.fusion.schedule import PRIMITIVES
 from tests.fuzz.bugs import BUGS, planted
+from tests.tiers import sampled
+
+pytestmark = pytest.mark.uncached
 
 SEEDS = range(0, 24)
-HALVES = (SEEDS[::2], SEEDS[1::2])
+PARTS = (SEEDS[:4], SEEDS[4:14], SEEDS[14:])
 NEAR, FAR = 12, range(3000, 3100)
 """Within so many programs from its first seed a planted bug is found; where the compiler has changed, within these."""
 SAVED = sorted((Path(__file__).parent / "saved").glob("*.json"))
 
 
-@pytest.mark.parametrize("seeds", HALVES, ids=["even", "odd"])
+@pytest.mark.parametrize("seeds", sampled(PARTS, 3), ids=str)
 def test_random_programs_and_schedules(seeds: range) -> None:
     found = list(fuzz.outcomes(seeds))
     assert not [o.failures for o in found if o.failures], fuzz.summary(found, 0)
@@ -33,13 +36,13 @@ def test_random_programs_and_schedules(seeds: range) -> None:
     assert sum(o.exact.get("fused") == "accepted" for o in found) >= len(found) // 2
 
 
-@pytest.mark.parametrize("path", SAVED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sampled(SAVED, len(SAVED)), ids=lambda p: p.stem)
 def test_saved(path: Path) -> None:
     case = json.loads(path.read_text())
     assert not judge(case, Effort(interpret=True)).failures
 
 
-@pytest.mark.parametrize("name", unsound.UNSOUND)
+@pytest.mark.parametrize("name", sampled(unsound.UNSOUND, 8))
 def test_what_has_no_repair_is_refused(name: str) -> None:
     for seed in range(3):
         case = unsound.draw(seed, name)
@@ -48,7 +51,7 @@ def test_what_has_no_repair_is_refused(name: str) -> None:
         assert "rolling_update" in [asked for asked, _ in verdict.refused]
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", sampled(BUGS, len(BUGS)))
 def test_planted_bugs_are_found(name: str) -> None:
     bug = BUGS[name]
     with planted(bug):
@@ -130,6 +133,7 @@ def test_a_failure_shrinks_to_what_it_is_about() -> None:
     assert shrink(case, Failure("tanh", ""), check=check) == small
 
 
+@pytest.mark.slow
 def test_a_planted_bug_shrinks_to_a_few_stages() -> None:
     bug = BUGS["the rescale is dropped"]
     with planted(bug):
@@ -142,6 +146,7 @@ def test_a_planted_bug_shrinks_to_a_few_stages() -> None:
     assert judge(found.case, Effort(llvm=False)).failures == []
 
 
+@pytest.mark.slow
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "fuzz.json"
     assert fuzz.main(["--count", "2", "--seed", "5", "--json", str(out)]) == 0

@@ -9,7 +9,7 @@ import torch
 
 import neptune
 from neptune.ops.attention import attention, operator
-from tests.unit import test_decode_lengths as with_lengths
+from tests.unit.templates import test_decode_lengths as with_lengths
 
 pytestmark = pytest.mark.gpu
 

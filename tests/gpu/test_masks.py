@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.unit.test_masks import CASES, HOSTILE, check
+from tests.unit.ops.test_masks import CASES, HOSTILE, check
 
 pytestmark = pytest.mark.gpu
 SHAPES = ((33, 47), (16, 300), (1, 70), (257, 1021), (1000, 333), (1024, 1024))

@@ -10,7 +10,7 @@ import torch
 
 from bench.references import attention, figure1, softmax
 from neptune import Program
-from neptune.codegen.llvm import evaluate_size
+from neptune.ir.integers import evaluate_size
 from neptune.ops import softmax as rows
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.verify.numerics import Tensors, input_families
@@ -76,7 +76,7 @@ def families(
     additive: Collection[str] = (),
     seed: int = 0,
 ) -> Families:
-    """The hostile inputs of design §8; `axis` is the one that tiles of `tile` elements cut."""
+    """The hostile inputs of docs/design.md, "Numerics"; `axis` is the one that tiles of `tile` elements cut."""
     options: dict[str, Any] = {"seed": seed, "tile": tile, "axis": axis, "additive": additive}
     found = input_families(shapes(program, sizes), **options)
     return {name: rounded(program, arrays) for name, arrays in found}

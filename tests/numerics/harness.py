@@ -1,4 +1,4 @@
-"""Run an operator on every target and judge its errors by design §8.
+"""Run an operator on every target and judge its errors (docs/design.md, "Numerics").
 
 The error of the unfused expression is that of the worse of two ways to run it: sums folded in the order of the
 Program (compiled for this CPU), and pairwise. Where two large scores nearly tie, the result hangs on their last
@@ -19,12 +19,12 @@ from bench.guards import guarded
 from bench.references import Outputs, Reference
 from neptune import Kernel, Program
 from neptune.codegen.llvm import LLVMKernel, compile_llvm
+from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.expr import Var
 from neptune.ir.program import Buffer
 from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.modules import Form
 from neptune.verify.evaluate import evaluate
-from neptune.verify.floats import Rounded
 from neptune.verify.numerics import Errors, allowance, rel_error
 
 TARGETS = ("llvm", "interpret")
@@ -113,7 +113,7 @@ class Interpreted:
         return f"interpret, {self.form.loads}{', int64' if self.form.int64_offsets else ''}"
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
-        source = self.kernel._modules.source(self.form)
+        source = self.kernel.executable.modules.source(self.form)
         run_interpreted(source, self.kernel.name, [*args, *out], (), self.kernel.params)
 
 

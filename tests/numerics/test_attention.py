@@ -1,4 +1,4 @@
-"""Attention of every shape: each two values of different factors meet in some case, on every target."""
+"""Attention of every shape: each two values of different factors meet in some case."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.numerics.cases import DTYPES, OPERATORS, attention_sizes, attention_subject, random_inputs
 from tests.numerics.harness import check
 from tests.numerics.pairwise import pairwise
+from tests.tiers import sampled
 
 LENGTHS = (1, 17, 127, 128, 1000, 1021)
 FACTORS: dict[str, tuple[Any, ...]] = {
@@ -65,9 +66,12 @@ def test_every_value_of_every_factor_occurs() -> None:
     assert lengths == {(a, b) for a in LENGTHS for b in LENGTHS}
 
 
-@pytest.mark.parametrize("row", CASES, ids=name)
+@pytest.mark.parametrize("row", sampled(CASES, 2), ids=name)
 def test_attention(row: dict[str, Any]) -> None:
     choices = {k: v for k, v in row.items() if k not in ("s_q", "s_kv", "batch_heads")}
     subject = attention_subject(**choices)
     sizes = attention_sizes(row["s_q"], row["s_kv"], *row["batch_heads"])
-    check(subject, {"random": random_inputs(subject.program, sizes, seed=CASES.index(row))})
+    number = CASES.index(row)
+    # Every third one in the interpreter, too, which is slow: among them are rows of both tiers.
+    kernels = {t: k for t, k in subject.kernels.items() if t == "llvm" or number % 3 == 1}
+    check(subject, {"random": random_inputs(subject.program, sizes, seed=number)}, kernels=kernels)

@@ -1,4 +1,7 @@
-"""Inputs on which kernels go wrong (design §8): large scores, needles, -inf, zeros, rows without keys."""
+"""Inputs on which kernels go wrong: large scores, needles, -inf, zeros, rows without keys.
+
+They are those of docs/design.md, "Numerics".
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ from tests.numerics.cases import (
     softmax_subject,
 )
 from tests.numerics.harness import TARGETS, Interpreted, Reference, Subject, check, run
+from tests.tiers import sampled
 
 INF = math.inf
 SIZES = (attention_sizes(21, 37), attention_sizes(35, 24))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sampled(DTYPES, 3))
 @pytest.mark.parametrize(
     "operator, template, depth, tiles",
     [
@@ -59,7 +63,7 @@ def test_every_form_of_the_module(template: str, layout: str, axis: int) -> None
 
 
 @pytest.mark.parametrize("template", ["flash_attention", "attention_unfused"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sampled(DTYPES, 3))
 def test_rows_without_keys_are_zero(template: str, dtype: str) -> None:
     """s_q > s_kv: the first rows see nothing, in tiles of their own and in a tile with rows that do."""
     subject = attention_subject("prefill_causal", template, dtype=dtype)
@@ -132,7 +136,7 @@ def masks(s_q: int, s_kv: int, tile: int) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sampled(DTYPES, 3))
 def test_scores_of_minus_infinity(dtype: str) -> None:
     program = biased_program(dtype, 16)
     reference = Reference(biased, biased, biased)
@@ -174,7 +178,7 @@ def test_figure1(template: str) -> None:
 
 
 @pytest.mark.parametrize("template", ["softmax_online", "softmax_row"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sampled(DTYPES[::-1], 3))
 def test_softmax(template: str, dtype: str) -> None:
     check_rows(softmax_subject(template, dtype))
     check_lengths(softmax_subject(template, dtype))

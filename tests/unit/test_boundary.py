@@ -19,7 +19,7 @@ from neptune.schedule.trace import Step, trace_from_json
 from tests.kernel_examples import rows_fused, rows_program
 
 WITHOUT_ERRORS = {
-    *("as_code", "decisions", "program", "stages", "trace", "variants"),
+    *("as_code", "decisions", "program", "stages", "trace", "combinations"),
     *("explain", "inputs", "name", "outputs", "params", "scalars", "source", "specialisations", "target", "facts"),
     # Operators: of what is no operand they say so in a TypeError, as Python's own do.
     *("eq", "ne", "maximum", "minimum", "ceildiv"),

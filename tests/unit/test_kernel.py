@@ -148,7 +148,7 @@ def test_a_gpu_kernel_compiles_and_explains_where_there_is_no_gpu():
         kernel(torch.randn(3, 4), torch.randn(4), 1.0, 0)
     # Arguments on a GPU cannot be made here, so that the launch itself is asked.
     with pytest.raises(neptune.TargetError, match="sees no GPU"):
-        _ = kernel._launch
+        _ = kernel.executable.launch
 
 
 @pytest.mark.parametrize("text", ["cuda:90", "cuda", "hip:gfx942", "interpret", "llvm"])
@@ -215,3 +215,17 @@ def test_a_loaded_kernel_says_why_it_has_no_report(tmp_path):
     neptune.compile(rows_program(), rows_fused, target="llvm").save(tmp_path / "k")
     with pytest.raises(neptune.RecordError, match="does not hold the passes"):
         neptune.load(tmp_path / "k").report(tmp_path / "r.html")
+
+
+def test_arguments_by_name_come_behind_those_without():
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    x, w = torch.randn(3, 5), torch.randn(5)
+    expected = kernel(x, w, 2.0, 3)
+    for args, named in (
+        ((), {"shift": 3, "w": w, "scale": 2.0, "x": x}),
+        ((x,), {"scale": 2.0, "w": w, "shift": 3}),
+        ((x, w, 2.0), {"shift": 3}),
+    ):
+        assert torch.equal(kernel(*args, **named), expected)
+    out = torch.empty(3)
+    assert kernel(x, w=w, scale=2.0, shift=3, out=out) is out and torch.equal(out, expected)

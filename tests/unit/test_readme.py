@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = blocks(README)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
+SHOWN = [text for language, text in BLOCKS if language == "text"]
+"""Parts of what the first example prints."""
 COMMANDS = [line.split("#")[0].strip() for language, text in BLOCKS if not language for line in text.splitlines()]
 # `make` and `pip` are what continuous integration itself runs (.ci/run).
 MAKE_AND_PIP = ("make demo", "make test", "pip install '.[cli]'")
@@ -31,6 +33,9 @@ def test_example(text: str, tmp_path: Path) -> None:
     script.write_text(text)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
+    if text == PYTHON[0]:
+        printed = done.stdout.splitlines()
+        assert len(SHOWN) == 2 and [x for shown in SHOWN for x in shown.splitlines() if x not in (*printed, "…")] == []
     assert any(sign in done.stdout for sign in ("@triton.jit", "program", "bytes between")), done.stdout
 
 

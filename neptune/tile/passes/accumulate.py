@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neptune.ir.expr import Op, rewrite
 from neptune.ir.reducers import BY_OP, REDUCERS
-from neptune.tile.ir import Assign, Dot, Full, Local, Map, Scalar, TExpr, TileKernel, tile_rewrite
+from neptune.tile.ir import Assign, Dot, Full, Local, Scalar, TExpr, TileKernel
 from neptune.tile.passes.util import Block, map_blocks, uses
 
 
@@ -19,11 +20,11 @@ def _without_start(name: str, start: Full, e: TExpr) -> TExpr | None:
         zero = REDUCERS["sum"].identity(e.dtype)[0]
         if start.value == Scalar(zero) and uses(e, name) == 1:
             return replace(e, acc=None)
-    if isinstance(e, Map) and e.op in BY_OP and isinstance(e.args[0], Local) and e.args[0].name == name:
-        identity = BY_OP[e.op].identity(e.dtype)[0]
+    if isinstance(e, Op) and e.name in BY_OP and isinstance(e.args[0], Local) and e.args[0].name == name:
+        identity = BY_OP[e.name].identity(e.dtype)[0]
         if start.value == Scalar(identity) and uses(e, name) == 1 and e.args[1].dims == e.dims:
             # max(lowest, -inf) is lowest, not -inf: a finite extreme has to stay.
-            return e.args[1] if e.op in ("add", "mul") else replace(e, args=(start.value, e.args[1]))
+            return e.args[1] if e.name in ("add", "mul") else replace(e, args=(start.value, e.args[1]))
     return None
 
 
@@ -35,7 +36,7 @@ def _substituted(first: Assign, second: Assign) -> Assign | None:
     def fn(x: TExpr) -> TExpr | None:
         return first.value if isinstance(x, Local) and x.name == first.name else None
 
-    return replace(second, value=tile_rewrite(second.value, fn))
+    return replace(second, value=rewrite(second.value, fn))
 
 
 def _block(block: Block) -> Block:

@@ -6,26 +6,24 @@ Both are proofs from what each local is assigned, anywhere in a kernel; `exp2` a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Op
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, walk
+from neptune.ir.facts import applied, constant_range, range_of
+from neptune.ir.ops import ANY, LOGARITHMS, OPS, Range
 from neptune.tile.ir import (
     Assign,
-    CastTile,
     Dot,
     Full,
     Iota,
     LoadTile,
     Local,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
     TExpr,
     TileKernel,
-    Where,
-    tile_walk,
     walk_stmts,
 )
 
@@ -37,7 +35,7 @@ ORDINARY = 1e9
 
 @dataclass(frozen=True)
 class Facts:
-    """What every local of a kernel is assigned, anywhere."""
+    """All values that each local of a kernel is assigned."""
 
     given: dict[str, list[TExpr]]
 
@@ -57,64 +55,63 @@ class Facts:
                 return ORDINARY
             case LoadTile():
                 return DTYPES[e.dtype].highest if DTYPES[e.dtype].highest < LARGE else inf
-            case CastTile(arg, _) | Rearrange(arg, _) | Reduce("max" | "min", _, arg):
+            case Cast(arg, _) | Rearrange(arg, _) | Reduce("max" | "min", _, arg):
                 return self.bound(arg, seen)
             case Reduce("sum", _, arg):
                 return self.bound(arg) * 2.0**31
             case Local(name, _, _):
                 # A value that only passes through maxima and choices is as large as what they start from.
                 return 0.0 if name in seen else max(self.bound(x, seen | {name}) for x in self.given[name])
-            case Where(_, then, other, _):
+            case Select(_, then, other):
                 return max(self.bound(then, seen), self.bound(other, seen))
-            case Map():
+            case Op():
                 return self._operator(e, seen)
             case _:
                 return inf
 
-    def _operator(self, e: Map, seen: frozenset[str]) -> float:
-        match e.op, e.args:
+    def _operator(self, e: Op[TExpr], seen: frozenset[str]) -> float:
+        match e.name, e.args:
             case "max" | "min", (a, b):
                 return max(self.bound(a, seen), self.bound(b, seen))
-            case _ if any(isinstance(n, Local) and self._reaches(n.name, seen) for n in tile_walk(e)):
+            case _ if any(isinstance(n, Local) and self.reaches(n.name, seen) for n in walk(e)):
                 return inf  # grows from iteration to iteration
-            case (("add" | "sub"), (a, b)):
-                return self.bound(a) + self.bound(b)
             case "mul", (a, b):
                 return _product(self._factor(a, b), self._factor(b, a))
-            case "div", (a, Scalar(Const(c, _))) if c != 0:
-                return self.bound(a) / abs(c)
-            case (("neg" | "abs"), (a,)):
-                return self.bound(a)
-            case (("tanh" | "sigmoid"), _):
-                return 1.0
-            case (("log" | "log2"), _):
-                return 2.0**11
-            case _:
-                return inf
+            case name, _ if name in LOGARITHMS:
+                return 2.0**11  # of the largest float64, and of the smallest
+            case name, args:
+                # What keeps its scale keeps -inf, which is left out; anything else makes a number of it.
+                scaled = OPS[name].degrees or OPS[name].together
+                return applied(name, [self._range(x, -inf if not scaled else None) for x in args]).most
+
+    def _range(self, e: TExpr, lowest: float | None) -> Range:
+        size = self.bound(e)
+        constant = constant_range(e.expr) if isinstance(e, Scalar) else ANY
+        return constant if constant.most < inf else Range(-size if lowest is None else lowest, size)
 
     def _factor(self, e: TExpr, other: TExpr) -> float:
         """The bound of a factor: what a product of matrices is scaled by counts as ordinary."""
-        found = self.bound(e)
+        bound = self.bound(e)
         run_time = isinstance(e, Scalar) and not isinstance(e.expr, Const)
-        return ORDINARY if found == inf and run_time and self._is_dot(other) else found
+        return ORDINARY if bound == inf and run_time and self._is_dot(other) else bound
 
     def _is_dot(self, e: TExpr) -> bool:
         if isinstance(e, Local):
             return all(isinstance(x, Dot | Full) for x in self.given[e.name])
         return isinstance(e, Dot)
 
-    def _reaches(self, name: str, goals: frozenset[str]) -> bool:
+    def reaches(self, name: str, goals: frozenset[str]) -> bool:
         """True if a local is computed from one of `goals`, through any number of assignments."""
-        found, todo = set[str](), [name]
+        reached, todo = set[str](), [name]
         while todo:
             n = todo.pop()
-            if n in found:
+            if n in reached:
                 continue
-            found.add(n)
-            todo += [x.name for e in self.given[n] for x in tile_walk(e) if isinstance(x, Local)]
-        return bool(found & goals)
+            reached.add(n)
+            todo += [x.name for e in self.given[n] for x in walk(e) if isinstance(x, Local)]
+        return bool(reached & goals)
 
-    def touched(self, choice: Where, maximum: str) -> tuple[bool, bool]:
+    def touched(self, choice: Select[TExpr], maximum: str) -> tuple[bool, bool]:
         """In which branch of where(l > 0, a, b), or where(l <= 0, b, a), the maximum is past its start: a.
 
         Here l is a sum of exponentials exp(x - maximum): while the maximum is at its start these are 0 for
@@ -123,7 +120,7 @@ class Facts:
         """
         pred = choice.pred.arg if isinstance(choice.pred, Rearrange) else choice.pred
         match pred:
-            case Map("gt" | "le" as way, (Local(l, _, _) | Rearrange(Local(l, _, _), _), Scalar(Const(0, _))), _, _):
+            case Op("gt" | "le" as way, (Local(l, _, _) | Rearrange(Local(l, _, _), _), Scalar(Const(0, _))), _):
                 branch = choice.then if way == "gt" else choice.other
                 sums = all(self._sums(l, e, maximum) for e in self.given[l]) and _computes_with(branch, l)
                 return (sums, False) if way == "gt" else (False, sums)
@@ -139,9 +136,9 @@ class Facts:
                 return True
             case Local(n, _, _):
                 return n == name
-            case Map("mul", (Local(n, _, _), _), _, _):
+            case Op("mul", (Local(n, _, _), _), _):
                 return n == name
-            case Map("add", (before, after), _, _):
+            case Op("add", (before, after), _):
                 return self._sums(name, before, maximum) and self._sums(name, after, maximum)
             case Reduce("sum", _, arg):
                 return self._exponential(arg, maximum)
@@ -150,11 +147,11 @@ class Facts:
 
     def _exponential(self, e: TExpr, maximum: str) -> bool:
         match e:
-            case CastTile(arg, _):
+            case Cast(arg, _):
                 return self._exponential(arg, maximum)
             case Local(name, _, _):
                 return all(not _reads(x, name) and self._exponential(x, maximum) for x in self.given[name])
-            case Map("exp", (Map("sub", (x, Local(m, _, _) | Rearrange(Local(m, _, _), _)), _, _),), _, _):
+            case Op("exp", (Op("sub", (x, Local(m, _, _) | Rearrange(Local(m, _, _), _)), _),), _):
                 return m == maximum and self.bound(x) < LARGE
             case _:
                 return False
@@ -162,11 +159,11 @@ class Facts:
 
 def facts_of(kernel: TileKernel) -> Facts:
     """The assignments of a kernel by name."""
-    given: dict[str, list[TExpr]] = {}
+    values: dict[str, list[TExpr]] = {}
     for s in walk_stmts(kernel.body):
         if isinstance(s, Assign):
-            given.setdefault(s.name, []).append(s.value)
-    return Facts(given)
+            values.setdefault(s.name, []).append(s.value)
+    return Facts(values)
 
 
 def _computes_with(e: TExpr, name: str) -> bool:
@@ -174,7 +171,7 @@ def _computes_with(e: TExpr, name: str) -> bool:
     match e:
         case Local(n, _, _):
             return n == name
-        case Map("add" | "sub" | "log" | "log2" | "neg" | "abs", args, _, _):
+        case Op("add" | "sub" | "log" | "log2" | "neg" | "abs", args, _):
             return any(_computes_with(a, name) for a in args)
         case Rearrange(arg, _):
             return _computes_with(arg, name)
@@ -183,21 +180,17 @@ def _computes_with(e: TExpr, name: str) -> bool:
 
 
 def _reads(e: TExpr, name: str) -> bool:
-    return any(isinstance(n, Local) and n.name == name for n in tile_walk(e))
+    return any(isinstance(n, Local) and n.name == name for n in walk(e))
 
 
 def _scalar_bound(e: Expr) -> float:
-    match e:
-        case Const(value, _):
-            return 0.0 if value == -inf else abs(float(value)) if isfinite(value) else inf
-        case Op("log2e" | "ln2", _, _):
-            return 2.0
-        case Op("mul", (a, b), _) if e.dtype == "float32":
-            return _product(_scalar_bound(a), _scalar_bound(b))
-        case Cast(arg, _):
-            return _scalar_bound(arg)
-        case _:
-            return inf if is_float(e.dtype) else DTYPES[e.dtype].highest
+    return range_of(e, _scalar).most
+
+
+def _scalar(e: Expr) -> Range | None:
+    if isinstance(e, Load | Var) and is_float(e.dtype):
+        return ANY
+    return Range(0.0, 0.0) if isinstance(e, Const) and e.value == -inf else None
 
 
 def _product(a: float, b: float) -> float:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.tile.ir import Assign, Branch, Local, Loop, TExpr, TileKernel, TStmt, map_stmt, tile_rewrite
+from neptune.ir.expr import rewrite
+from neptune.tile.ir import Assign, Branch, Local, Loop, TExpr, TileKernel, TStmt, map_stmt
 from neptune.tile.passes.util import Block, assigns, bound_reads, map_blocks, reads
 
 
@@ -22,7 +23,7 @@ def _propagate(stmts: Block) -> Block:
         if isinstance(s, Loop | Branch):
             touched = assigns(s)
             copy_of = {n: o for n, o in copy_of.items() if n not in touched and o.name not in touched}
-        s = map_stmt(s, lambda e: tile_rewrite(e, fn))
+        s = map_stmt(s, lambda e: rewrite(e, fn))
         if isinstance(s, Assign):
             copy_of = {n: o for n, o in copy_of.items() if n != s.name and o.name != s.name}
             if isinstance(s.value, Local) and s.value.name != s.name:

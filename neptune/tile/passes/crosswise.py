@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neptune.ir.expr import Op, rewrite, rewrite_parts
 from neptune.tile.ir import (
     Assign,
     Branch,
     LoadTile,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     TExpr,
     TileKernel,
     TStmt,
-    tile_rewrite,
     walk_stmts,
 )
 from neptune.tile.passes.util import Block, reads
@@ -39,7 +38,7 @@ def crosswise(kernel: TileKernel) -> TileKernel:
         out: list[TStmt] = []
         for k, s in enumerate(stmts):
             if isinstance(s, Assign) and looped and not any(s.name in reads(x) for x in stmts[k + 1 :]):
-                s = replace(s, value=tile_rewrite(s.value, lambda e: _turned(e, loaded)))
+                s = replace(s, value=rewrite(s.value, lambda e: _turned(e, loaded)))
             elif isinstance(s, Loop | Branch):
                 s = replace(s, body=block(s.body, looped or isinstance(s, Loop)))
             out.append(s)
@@ -53,12 +52,13 @@ def _turned(e: TExpr, loaded: frozenset[str]) -> TExpr | None:
     if not isinstance(e, Reduce) or len(e.arg.dims) < 2 or e.arg.dims[-1] != e.axis or not _bare(e.arg, loaded):
         return None
     dims = e.arg.dims
-    return replace(e, arg=Rearrange(e.arg, f"{' '.join(dims)} -> {' '.join((dims[-1], *dims[:-1]))}"))
+    arg = rewrite_parts(e.arg, lambda x: _turned(x, loaded))
+    return replace(e, arg=Rearrange(arg, f"{' '.join(dims)} -> {' '.join((dims[-1], *dims[:-1]))}"))
 
 
 def _bare(e: TExpr, loaded: frozenset[str]) -> bool:
     """True for what is in a register as it was loaded, or could be once Triton has simplified it (x * 1)."""
-    if isinstance(e, Map):
+    if isinstance(e, Op):
         tiles = [a for a in e.args if a.dims]
         return len(tiles) == 1 and _bare(tiles[0], loaded)
     return isinstance(e, LoadTile) or (isinstance(e, Local) and e.name in loaded)

@@ -23,28 +23,23 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, Op, op
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, op, rebuild, rewrite, walk
+from neptune.ir.facts import constant_range
+from neptune.ir.ops import ANY
 from neptune.tile.ir import (
     Assign,
     Branch,
-    CastTile,
     Full,
     Local,
     Loop,
-    Map,
     Rearrange,
     Reduce,
     Scalar,
     TExpr,
     TileKernel,
     TStmt,
-    Where,
     map_stmt,
     stmt_exprs,
-    tile_children,
-    tile_rebuild,
-    tile_rewrite,
-    tile_walk,
     walk_stmts,
 )
 from neptune.tile.passes.bounds import LARGE, Facts, facts_of
@@ -52,24 +47,18 @@ from neptune.tile.passes.util import Block, confined, map_blocks, reads
 
 
 def _positive(e: TExpr) -> bool:
-    match e:
-        case Scalar(Const(value, _)):
-            return not isinstance(value, bool) and 0 < value < inf
-        case Scalar(Op("log2e" | "ln2", _, _)):
-            return True
-        case Scalar(Op("mul", (a, b), _)):
-            return _positive(Scalar(a)) and _positive(Scalar(b))
-        case _:
-            return False
+    """True for a constant above 0."""
+    of = constant_range(e.expr) if isinstance(e, Scalar) and e.dtype != "bool" else ANY
+    return 0 < of.lo <= of.hi < inf
 
 
 def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
-    """(y, c) with e = y·c and c a positive constant; through Where(p, ·, -inf)."""
-    if isinstance(e, Map) and e.op == "mul":
+    """(y, c) with e = y·c and c a positive constant; through Select(p, ·, -inf)."""
+    if isinstance(e, Op) and e.name == "mul":
         for y, c in (e.args, e.args[::-1]):
             if _positive(c) and isinstance(c, Scalar):
                 return y, c.expr
-    if isinstance(e, Where) and e.other == Scalar(Const(-inf, e.dtype)):
+    if isinstance(e, Select) and e.other == Scalar(Const(-inf, e.dtype)):
         inner = _factor(e.then)
         if inner is not None:
             return replace(e, then=inner[0]), inner[1]
@@ -78,13 +67,13 @@ def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
 
 def _times(e: TExpr, c: Expr) -> TExpr:
     """e·c, with constant factors gathered."""
-    if isinstance(e, Map) and e.op == "mul" and isinstance(e.args[1], Scalar) and _positive(e.args[1]):
+    if isinstance(e, Op) and e.name == "mul" and isinstance(e.args[1], Scalar) and _positive(e.args[1]):
         return replace(e, args=(e.args[0], Scalar(_product(e.args[1].expr, c))))
     if isinstance(e, Rearrange):
         return replace(e, arg=_times(e.arg, c))
     if isinstance(e, Scalar):
         return Scalar(_product(e.expr, c))
-    return Map("mul", (e, Scalar(c)), e.dims, e.dtype)
+    return Op("mul", (e, Scalar(c)), e.dtype)
 
 
 def _product(a: Expr, b: Expr) -> Expr:
@@ -102,8 +91,8 @@ def _only_scaled_uses(name: str, rest: Iterable[TStmt]) -> bool:
     good = 0
     for s in walk_stmts(tuple(rest)):
         for e in stmt_exprs(s):
-            total = sum(1 for n in tile_walk(e) if isinstance(n, Local) and n.name == name)
-            covered = sum(_linear_uses(n, name) for n in tile_walk(e))
+            total = sum(1 for n in walk(e) if isinstance(n, Local) and n.name == name)
+            covered = sum(_linear_uses(n, name) for n in walk(e))
             if covered != total:
                 return False
             good += covered
@@ -112,7 +101,7 @@ def _only_scaled_uses(name: str, rest: Iterable[TStmt]) -> bool:
 
 def _linear_uses(e: TExpr, name: str) -> int:
     """Uses of `name` as a term of this exponent, or as the operand of this maximum."""
-    if isinstance(e, Map) and e.op == "exp":
+    if isinstance(e, Op) and e.name == "exp":
         return _terms(e.args[0], name)
     if isinstance(e, Reduce) and e.reducer == "max" and isinstance(e.arg, Local) and e.arg.name == name:
         return 1
@@ -121,7 +110,7 @@ def _linear_uses(e: TExpr, name: str) -> int:
 
 def _terms(e: TExpr, name: str) -> int:
     match e:
-        case Map("sub" | "add", args, _, _):
+        case Op("sub" | "add", args, _):
             return sum(_terms(a, name) for a in args)
         case Rearrange(arg, _):
             return _terms(arg, name)
@@ -150,7 +139,7 @@ def _scale_out(block: Block, folded: frozenset[str]) -> Block:
         def scaled(x: TExpr, name: str = s.name, c: Expr = c) -> TExpr | None:
             return _times(x, c) if isinstance(x, Local) and x.name == name else None
 
-        out[k + 1 :] = [map_stmt(x, lambda e: tile_rewrite(e, scaled)) for x in later]
+        out[k + 1 :] = [map_stmt(x, lambda e: rewrite(e, scaled)) for x in later]
     return tuple(out)
 
 
@@ -168,13 +157,13 @@ class _Log2:
         """e·log2e, pushed to where it is free."""
         log2e = op("log2e", dtype=e.dtype)
         match e:
-            case Map("sub" | "add", args, _, _) if self.mentions(e) and all(self.bounded(a) for a in args):
+            case Op("sub" | "add", args, _) if self.mentions(e) and all(self.bounded(a) for a in args):
                 return replace(e, args=tuple(self.scaled(a) for a in args))
             case Rearrange() if self.mentions(e):
                 return replace(e, arg=self.scaled(e.arg))
             case Local(name, _, _) if name in self.maxima:
                 return e
-            case Reduce("max", _, Map("mul", (y, c), _, _)) if _positive(c) and isinstance(c, Scalar):
+            case Reduce("max", _, Op("mul", (y, c), _)) if _positive(c) and isinstance(c, Scalar):
                 return _times(replace(e, arg=self.expr(y)), _product(c.expr, log2e))
             case _:
                 return _times(self.expr(e), log2e)
@@ -190,22 +179,22 @@ class _Log2:
     def expr(self, e: TExpr, touched: frozenset[str] = frozenset()) -> TExpr:
         """The expression with exp gone and maxima read in natural units; `touched` ones are past their start."""
         match e:
-            case Map("exp", (x,), _, dtype) if DTYPES[dtype].bits < 32:
+            case Op("exp", (x,), dtype) if DTYPES[dtype].bits < 32:
                 # Scaled in a short dtype, the exponent would lose digits that exp keeps.
-                wide = _times(CastTile(self.expr(x, touched), "float32"), op("log2e"))
-                return CastTile(replace(e, op="exp2", args=(wide,), dtype="float32"), dtype)
-            case Map("exp", (x,), _, _):
-                return replace(e, op="exp2", args=(self.scaled(x),))
+                wide = _times(Cast(self.expr(x, touched), "float32"), op("log2e"))
+                return Cast(replace(e, name="exp2", args=(wide,), dtype="float32"), dtype)
+            case Op("exp", (x,), _):
+                return replace(e, name="exp2", args=(self.scaled(x),))
             case Local(name, _, _) if name in self.maxima:
                 return _natural(e, name in touched)
-            case Where():
+            case Select():
                 past = [(m, *self.facts.touched(e, m)) for m in self.maxima]
                 here, there = {m for m, then, _ in past if then}, {m for m, _, other in past if other}
                 then, other = self.expr(e.then, touched | here), self.expr(e.other, touched | there)
-                return tile_rebuild(e, (self.expr(e.pred, touched), then, other))
-        inner = tile_children(e)
+                return rebuild(e, (self.expr(e.pred, touched), then, other))
+        inner = children(e)
         fresh = tuple(self.expr(p, touched) for p in inner)
-        return e if all(a is b for a, b in zip(inner, fresh, strict=True)) else tile_rebuild(e, fresh)
+        return e if all(a is b for a, b in zip(inner, fresh, strict=True)) else rebuild(e, fresh)
 
     def stmt(self, s: TStmt) -> TStmt:
         if isinstance(s, Assign) and s.name in self.maxima:
@@ -217,10 +206,10 @@ class _Log2:
         return map_stmt(s, self.expr)
 
     def update(self, e: TExpr) -> TExpr:
-        """What a running maximum is assigned: its start, a copy, or max(itself, new)."""
+        """Return the assigned value of a running maximum, scaled: its start, a copy, or max(itself, new)."""
         if isinstance(e, Full | Local):
             return e
-        assert isinstance(e, Map) and e.op == "max"
+        assert isinstance(e, Op) and e.name == "max"
         return replace(e, args=(e.args[0], self.scaled(e.args[1])))
 
 
@@ -230,7 +219,7 @@ def _natural(m: Local, touched: bool) -> TExpr:
     if touched:
         return value
     lowest = Scalar(Const(DTYPES[m.dtype].lowest, m.dtype))
-    return Where(Map("gt", (m, lowest), m.dims, "bool"), value, lowest, m.dims)
+    return Select(Op("gt", (m, lowest), "bool"), value, lowest)
 
 
 # --- which maxima ------------------------------------------------------------------------------
@@ -240,7 +229,7 @@ def _running(facts: Facts, name: str, e: TExpr) -> bool:
     """True if `e` starts a maximum at the finite extreme, or folds something moderate into it."""
     if isinstance(e, Full):
         return _is_lowest(e.value)
-    if not (isinstance(e, Map) and e.op == "max" and e.dtype == "float32"):
+    if not (isinstance(e, Op) and e.name == "max" and e.dtype == "float32"):
         return False
     state, new = e.args
     itself = isinstance(state, Local) and state.name == name
@@ -249,8 +238,8 @@ def _running(facts: Facts, name: str, e: TExpr) -> bool:
 
 def _folded(facts: Facts, maxima: frozenset[str]) -> frozenset[str]:
     """The tiles these maxima fold."""
-    new = [e.args[1] for m in maxima for e in facts.given[m] if isinstance(e, Map)]
-    return frozenset(n.name for e in new for n in tile_walk(e) if isinstance(n, Local)) - maxima
+    new = [e.args[1] for m in maxima for e in facts.given[m] if isinstance(e, Op)]
+    return frozenset(n.name for e in new for n in walk(e) if isinstance(n, Local)) - maxima
 
 
 def _is_lowest(e: TExpr) -> bool:
@@ -260,18 +249,18 @@ def _is_lowest(e: TExpr) -> bool:
 def _maxima(kernel: TileKernel, facts: Facts) -> frozenset[str]:
     """Maxima (and copies of them) that some exponent reads and that units of log₂ are safe for."""
     given = facts.given
-    found = {
-        n for n, es in given.items() if all(_running(facts, n, e) for e in es) and any(isinstance(e, Map) for e in es)
+    maxima = {
+        n for n, es in given.items() if all(_running(facts, n, e) for e in es) and any(isinstance(e, Op) for e in es)
     }
-    copies = {n for n, es in given.items() if all(isinstance(e, Local) and e.name in found for e in es)}
+    copies = {n for n, es in given.items() if all(isinstance(e, Local) and e.name in maxima for e in es)}
     exponents = [
         n.args[0]
         for s in walk_stmts(kernel.body)
         for e in stmt_exprs(s)
-        for n in tile_walk(e)
-        if isinstance(n, Map) and n.op == "exp"
+        for n in walk(e)
+        if isinstance(n, Op) and n.name == "exp"
     ]
-    read = {name for name in found if any(_terms(x, name) for x in exponents)}
+    read = {name for name in maxima if any(_terms(x, name) for x in exponents)}
     kept = {n for n in copies if all(isinstance(e, Local) and e.name in read for e in given[n])}
     return frozenset(read | kept)
 
@@ -280,7 +269,7 @@ def exp2(kernel: TileKernel) -> TileKernel:
     """See the module's text."""
     facts = facts_of(kernel)
     maxima = _maxima(kernel, facts)
-    folded = _folded(facts, frozenset(m for m in maxima if any(isinstance(e, Map) for e in facts.given[m])))
+    folded = _folded(facts, frozenset(m for m in maxima if any(isinstance(e, Op) for e in facts.given[m])))
     folded &= confined(kernel.body)
     kernel = replace(kernel, body=map_blocks(kernel.body, lambda b: _scale_out(b, folded)))
     rewriter = _Log2(maxima, facts_of(kernel))

@@ -11,20 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from neptune.tile.ir import (
-    Assign,
-    Branch,
-    LoadTile,
-    Local,
-    Loop,
-    StoreTile,
-    TExpr,
-    TileKernel,
-    TStmt,
-    tile_children,
-    tile_rebuild,
-    walk_stmts,
-)
+from neptune.ir.expr import children, rebuild
+from neptune.tile.ir import Assign, Branch, LoadTile, Local, Loop, StoreTile, TExpr, TileKernel, TStmt, walk_stmts
 from neptune.tile.passes.util import Block, assigns, confined, depends, map_blocks, names_in, scalar_names
 
 
@@ -43,9 +31,9 @@ def name_loads(kernel: TileKernel) -> TileKernel:
         here: dict[str, LoadTile] = {}
 
         def named(e: TExpr) -> TExpr:
-            parts = tile_children(e)
+            parts = children(e)
             fresh = tuple(named(p) for p in parts)
-            e = e if all(a is b for a, b in zip(parts, fresh, strict=True)) else tile_rebuild(e, fresh)
+            e = e if all(a is b for a, b in zip(parts, fresh, strict=True)) else rebuild(e, fresh)
             return known.get(e) or declare(e) if isinstance(e, LoadTile) else e
 
         def declare(load: LoadTile) -> Local:

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neptune.ir.expr import Cast, Op, Select, children, rebuild, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
-    CastTile,
     Full,
     Local,
     Loop,
-    Map,
     TExpr,
     TileKernel,
     TStmt,
-    Where,
     map_stmt,
     stmt_exprs,
-    tile_children,
-    tile_rewrite,
     walk_stmts,
 )
 from neptune.tile.passes.util import Block, reads
@@ -41,9 +37,9 @@ def narrow(kernel: TileKernel) -> TileKernel:
 
 def _narrowed(body: Block, name: str, k: int) -> Block:
     """The body with dimension `k` of a local of length one, or as it is."""
-    mine = [s for s in walk_stmts(body) if isinstance(s, Assign) and s.name == name]
-    others = [e for s in walk_stmts(body) if s not in mine for e in stmt_exprs(s)]
-    if any(_one(s.value, name, k) is None for s in mine) or not all(_spread(e, name, k) for e in others):
+    assignments = [s for s in walk_stmts(body) if isinstance(s, Assign) and s.name == name]
+    others = [e for s in walk_stmts(body) if s not in assignments for e in stmt_exprs(s)]
+    if any(_one(s.value, name, k) is None for s in assignments) or not all(_spread(e, name, k) for e in others):
         return body
 
     def shorter(e: TExpr) -> TExpr | None:
@@ -53,7 +49,7 @@ def _narrowed(body: Block, name: str, k: int) -> Block:
         if isinstance(s, Loop | Branch):
             return replace(s, body=tuple(map(visit, s.body)))
         value = _one(s.value, name, k) if isinstance(s, Assign) and s.name == name else None
-        return map_stmt(s, lambda e: tile_rewrite(e, shorter)) if value is None else replace(s, value=value)
+        return map_stmt(s, lambda e: rewrite(e, shorter)) if value is None else replace(s, value=value)
 
     return tuple(map(visit, body))
 
@@ -71,27 +67,21 @@ def _one(e: TExpr, name: str, k: int) -> TExpr | None:
             return replace(e, dims=_unit(e.dims, k))
         case Local() if e.name == name:
             return replace(e, dims=_unit(e.dims, k))
-        case Map() | Where():
-            parts = [_one(x, name, k) for x in tile_children(e)]
+        case Op() | Cast() | Select():
+            parts = [_one(x, name, k) for x in children(e)]
             if any(x is None for x in parts):
                 return None
-            known = [x for x in parts if x is not None]
-            if isinstance(e, Where):
-                return replace(e, pred=known[0], then=known[1], other=known[2], dims=_unit(e.dims, k))
-            return replace(e, args=tuple(known), dims=_unit(e.dims, k))
-        case CastTile():
-            inner = _one(e.arg, name, k)
-            return None if inner is None else replace(e, arg=inner)
+            return rebuild(e, tuple(x for x in parts if x is not None))
         case _:
             return None
 
 
 def _spread(e: TExpr, name: str, k: int) -> bool:
     """True if wherever the local is read something beside it has all elements of dimension `k`."""
-    parts = tile_children(e)
-    mine = [x for x in parts if isinstance(x, Local) and x.name == name]
-    if mine:
-        long = [x for x in parts if x.dims and x not in mine and x.dims[k] == mine[0].dims[k]]
-        if not isinstance(e, Map) or not long:
+    parts = children(e)
+    uses = [x for x in parts if isinstance(x, Local) and x.name == name]
+    if uses:
+        long = [x for x in parts if x.dims and x not in uses and x.dims[k] == uses[0].dims[k]]
+        if not isinstance(e, Op) or not long:
             return False
-    return not (isinstance(e, Local) and e.name == name) and all(_spread(x, name, k) for x in parts if x not in mine)
+    return not (isinstance(e, Local) and e.name == name) and all(_spread(x, name, k) for x in parts if x not in uses)

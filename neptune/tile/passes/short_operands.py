@@ -11,20 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from neptune.tile.ir import (
-    Assign,
-    Branch,
-    CastTile,
-    Dot,
-    Local,
-    Loop,
-    Rearrange,
-    TExpr,
-    TileKernel,
-    TStmt,
-    map_stmt,
-    tile_rewrite,
-)
+from neptune.ir.expr import Cast, rewrite
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, Rearrange, TExpr, TileKernel, TStmt, map_stmt
 from neptune.tile.passes.copies import drop_dead
 from neptune.tile.passes.util import Block, assigns, map_blocks
 
@@ -44,17 +32,17 @@ def _block(stmts: Block) -> Block:
         if isinstance(s, Loop | Branch):
             short_of = _untouched(short_of, touched)
         known = dict(short_of)
-        s = map_stmt(s, lambda e, known=known: tile_rewrite(e, lambda x: _product(x, known)))  # type: ignore[misc]
+        s = map_stmt(s, lambda e, known=known: rewrite(e, lambda x: _product(x, known)))  # type: ignore[misc]
         short_of = _untouched(short_of, touched)
         match s:
-            case Assign(name, CastTile(Local() as of, "float32"), _) if of.dtype in SHORT:
+            case Assign(name, Cast(Local() as of, "float32"), _) if of.dtype in SHORT:
                 short_of[name] = of
         out.append(s)
     return tuple(out)
 
 
 def _untouched(short_of: Mapping[str, Local], touched: set[str]) -> dict[str, Local]:
-    """What is still known behind a statement that assigns some names."""
+    """Return the entries that hold after a statement that assigns the names `touched`."""
     return {n: of for n, of in short_of.items() if n not in touched and of.name not in touched}
 
 
@@ -66,9 +54,9 @@ def _product(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
 
 
 def _short(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
-    """What an operand was widened from; None where it was not."""
+    """Return the expression that an operand was widened from; None if it was not."""
     match e:
-        case CastTile(arg, "float32") if arg.dtype in SHORT:
+        case Cast(arg, "float32") if arg.dtype in SHORT:
             return arg
         case Local(name) if name in short_of:
             return short_of[name]

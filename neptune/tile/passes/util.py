@@ -1,11 +1,11 @@
-"""What the tile passes share: questions about blocks of tile statements."""
+"""Questions about blocks of tile statements that several tile passes ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from neptune.ir.expr import loads, variables
+from neptune.ir.expr import loads, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -19,7 +19,6 @@ from neptune.tile.ir import (
     TStmt,
     bound_exprs,
     stmt_exprs,
-    tile_walk,
     walk_stmts,
 )
 
@@ -36,7 +35,7 @@ def reads(s: TStmt) -> Iterator[str]:
     """Names of the locals a statement reads, those in its body included."""
     for x in walk_stmts((s,)):
         for e in stmt_exprs(x):
-            for node in tile_walk(e):
+            for node in walk(e):
                 if isinstance(node, Local):
                     yield node.name
         yield from bound_reads(x)
@@ -53,25 +52,25 @@ def assigns(s: TStmt) -> set[str]:
 
 
 def uses(e: TExpr, name: str) -> int:
-    """How often an expression reads a local."""
-    return sum(1 for n in tile_walk(e) if isinstance(n, Local) and n.name == name)
+    """Return how often an expression reads a local."""
+    return sum(1 for n in walk(e) if isinstance(n, Local) and n.name == name)
 
 
 def scalar_names(e: TExpr) -> set[str]:
     """Loop variables, sizes and tunables that occur in an expression."""
-    return {v for n in tile_walk(e) if isinstance(n, Scalar) for v in variables(n.expr)}
+    return {v for n in walk(e) if isinstance(n, Scalar) for v in variables(n.expr)}
 
 
 def loaded_buffers(e: TExpr) -> set[str]:
     """Global buffers that an expression reads."""
-    found = {n.buffer for n in tile_walk(e) if isinstance(n, LoadTile)}
-    return found | {x.buffer for n in tile_walk(e) if isinstance(n, Scalar) for x in loads(n.expr)}
+    buffers = {n.buffer for n in walk(e) if isinstance(n, LoadTile)}
+    return buffers | {x.buffer for n in walk(e) if isinstance(n, Scalar) for x in loads(n.expr)}
 
 
 def depends(e: TExpr, s: TStmt) -> bool:
     """True if running `s` may change the value of `e`."""
     touched = assigns(s)
-    if any(isinstance(n, Local) and n.name in touched for n in tile_walk(e)):
+    if any(isinstance(n, Local) and n.name in touched for n in walk(e)):
         return True
     return bool(loaded_buffers(e) & {x.buffer for x in walk_stmts((s,)) if isinstance(x, StoreTile)})
 
@@ -87,17 +86,17 @@ def confined(body: Block) -> set[str]:
 
 def _escaping(block: Block, known: frozenset[str]) -> set[str]:
     """Locals that are read where none of `known`, nor an assignment of this block, says what they are."""
-    found: set[str] = set()
+    escaping: set[str] = set()
     for s in block:
         if isinstance(s, Loop | Branch):
-            found |= bound_reads(s) - known
+            escaping |= bound_reads(s) - known
             known = known - assigns(s)
-            found |= _escaping(s.body, known)
+            escaping |= _escaping(s.body, known)
         else:
-            found |= set(reads(s)) - known
+            escaping |= set(reads(s)) - known
             if isinstance(s, Assign):
                 known |= {s.name}
-    return found
+    return escaping
 
 
 def names_in(kernel: TileKernel) -> set[str]:

@@ -16,7 +16,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1
 from tests.errors.table import case
 from tests.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
-from tests.unit.test_products import fused, sums
+from tests.unit.runtime.test_products import fused, sums
 
 X, W = torch.zeros(4, 6), torch.zeros(6)
 
@@ -113,3 +113,31 @@ def llvm_owes():
     sch.fuse_at("xexp", j)
     sch.fuse_at("xsum", j)
     compile_llvm(sch.program)
+
+
+@case(ShapeError)
+def an_index_that_leads_out(monkeypatch):
+    monkeypatch.setenv("NEPTUNE_CHECK", "1")
+    x, idx = placeholder((var("n"),), "float32", "x"), placeholder((var("m"),), "int32", "idx")
+    kernel = neptune.compile(compute(idx.shape, lambda i: x[idx[i]], "y"), target="llvm")
+    kernel(torch.zeros(5), torch.tensor([0, 4, -1], dtype=torch.int32))
+
+
+@case(ShapeError)
+def an_unknown_name():
+    rows()(X, weights=W, scale=1.0, shift=0)
+
+
+@case(ShapeError)
+def a_name_given_twice():
+    rows()(X, W, 1.0, x=X)
+
+
+@case(ShapeError)
+def a_name_that_is_missing():
+    rows()(X, scale=1.0)
+
+
+@case(ShapeError)
+def too_many_with_names():
+    rows()(X, W, 1.0, 0, 5, scale=1.0)

@@ -14,7 +14,7 @@ from neptune.ir.parser import parse_program
 from tests.errors.table import case
 from tests.errors.test_expression_errors import CASES as BUILDER
 from tests.kernel_examples import rows_fused, rows_program
-from tests.unit.test_te import REFUSED as TENSOR_EXPRESSIONS
+from tests.unit.frontend.test_te import REFUSED as TENSOR_EXPRESSIONS
 
 
 def _provoke(make: Callable[[], object]) -> Callable[[], object]:
@@ -217,6 +217,8 @@ TEXTS = {
     "no_program": "x = 1",
     "no_body": "program p\n  in x: f32[n]",
     "declaration": "program p\n  input x: f32[n]\nbody:",
+    "made_as_what_is_unknown": HEAD + "  made y as draft of x\nbody:",
+    "made_for_no_stage": HEAD + "  made z as copy of y\nbody:\n  for i in [0, n):\n    y: y[i] = x[i]",
     "character": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = x[i] ? 2",
     "missing_bracket": HEAD + "body:\n  for i in [0, n:\n    y: y[i] = x[i]",
     "trailing": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = x[i] x",

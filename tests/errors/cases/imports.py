@@ -12,8 +12,8 @@ from neptune.errors import ExpressionError
 from neptune.frontend.te import from_te
 from neptune.frontend.tvmscript import from_tvmscript
 from tests.errors.table import case
-from tests.unit.test_te_choices import N, first_max, last_max, rows
-from tests.unit.test_tvmscript import HEAD, ONE, REFUSED, SUM, script
+from tests.unit.frontend.test_te_choices import N, first_max, last_max, rows
+from tests.unit.frontend.test_tvmscript import HEAD, ONE, REFUSED, SUM, script
 
 
 def _imported(body: str, head: str = HEAD) -> Callable[[], object]:

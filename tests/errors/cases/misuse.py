@@ -19,7 +19,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from tests.errors.table import case
 from tests.kernel_examples import rows_program
-from tests.unit.test_tvmscript import script
+from tests.unit.frontend.test_tvmscript import script
 
 # --- templates and schedules -----------------------------------------------------------------------
 
@@ -138,3 +138,21 @@ PAIRS: dict[str, Callable[[], object]] = {
 }
 for _name, _act in PAIRS.items():
     case(ExpressionError, _name)(_act)
+
+
+# --- what is no expression --------------------------------------------------------------------------
+
+
+@case(ExpressionError)
+def nothing_to_compile():
+    neptune.compile(None)
+
+
+@case(ExpressionError)
+def a_name_to_compile():
+    neptune.compile("softmax")
+
+
+@case(ExpressionError)
+def a_function_to_compile():
+    neptune.compile(rows_program)

@@ -34,6 +34,15 @@ def decomposed() -> Schedule:
     return sch
 
 
+# --- rename ----------------------------------------------------------------------------------------
+
+
+@case(ScheduleError)
+def rename_to_a_name_that_is_taken():
+    sch = Schedule(matmul())
+    sch.rename(sch.loops("c")[0], "p")
+
+
 # --- fuse ----------------------------------------------------------------------------------------
 
 
@@ -390,14 +399,6 @@ def a_tile_of_two_kernels():
 def decompose_at_a_loop_elsewhere():
     sch = Schedule(matmul())
     sch.decompose_reduction("c", sch.loops("d")[0])
-
-
-@case(ScheduleError)
-def decompose_where_the_name_is_taken():
-    x, j = placeholder((M, N), name="x"), reduce_axis((0, N), "j")
-    init = compute((M, N), lambda i, j: x[i, j] + 1.0, "r_init")
-    sch = Schedule(build(compute((M,), lambda i: sum(init[i, j], axis=j), "r")))
-    sch.decompose_reduction("r", sch.loops("r")[1])
 
 
 @case(ScheduleError)

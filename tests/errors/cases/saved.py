@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import neptune
-from neptune import cache as compiled_kernels
+from neptune.driver import cache as compiled_kernels
 from neptune.errors import RecordError, ScheduleError, TargetError
 from neptune.fusion.schedule import replay
 from neptune.runtime import artifact

@@ -302,6 +302,19 @@ case(ScheduleError, "params_unknown")(_compiled(params={"BLOCK_K": 16}))
 case(ScheduleError, "params_zero")(_compiled(params={"BLOCK_M": 0}))
 case(ScheduleError, "params_odd")(_compiled(params={"BLOCK_M": 48}))
 case(ScheduleError, "params_large")(_compiled(params={"num_warps": 64}))
+case(ScheduleError, "params_of_no_kernel")(_compiled(params={"combine.num_warps": 1}))
+
+
+@case(ScheduleError)
+def other_params_of_another_kind():
+    neptune.compile(softmax(), "softmax_row", target="llvm").with_params(3)
+
+
+@case(ScheduleError)
+def other_params_that_are_odd():
+    neptune.compile(softmax(), "softmax_row", target="llvm").with_params(BLOCK_M=48)
+
+
 case(ShapeError, "bounds_of_another_kind")(_compiled(bounds=3))
 case(ShapeError, "bounds_unknown")(_compiled(bounds={"rows": 4}))
 case(ShapeError, "shapes_zero")(_compiled(shapes={"m": 0}))

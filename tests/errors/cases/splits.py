@@ -19,7 +19,7 @@ from neptune.schedule.state import Loop
 from tests.chains import cells, matrix, per_row
 from tests.errors.cases.schedules import TRIANGLE, program
 from tests.errors.table import case
-from tests.unit.test_split_k import REFUSED, log_sum_exp
+from tests.unit.fusion.test_split_k import REFUSED, log_sum_exp
 
 R, N = var("r"), var("n")
 

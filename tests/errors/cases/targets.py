@@ -21,8 +21,8 @@ from neptune.tile.pipeline import lower
 from tests.errors.table import case
 from tests.kernel_examples import rows_fused, rows_program
 from tests.schedule_examples import matmul
-from tests.unit.test_choices import both_tiled, two_axes
-from tests.unit.test_split_k import pairs
+from tests.unit.frontend.test_choices import both_tiled, two_axes
+from tests.unit.fusion.test_split_k import pairs
 
 
 def nothing(sch: Schedule) -> None:
@@ -61,7 +61,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(launch, "gpu_target", lambda: None)
     kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
     # The arguments are looked at first, so they have to seem to be on a GPU.
-    kernel._signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel.executable.signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
     kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
 
 
@@ -69,7 +69,14 @@ def no_gpu(monkeypatch):
 def another_gpu(monkeypatch):
     monkeypatch.setattr(launch, "gpu_target", lambda: launch.Target("cuda", "80"))
     kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
-    kernel._signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel.executable.signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
+
+
+@case(TargetError)
+def a_target_that_nothing_runs(monkeypatch):
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    monkeypatch.delitem(launch.LAUNCHERS, "llvm")
     kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
 
 
@@ -79,8 +86,8 @@ def offline_for_no_gpu():
     compile_offline(kernel.source, kernel.build.tiles, "cpu")
 
 
-@case(TargetError, quotes=True)
-def the_compiler_refuses():
+@case(TargetError)
+def no_such_capability():
     neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:1")
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
+
 import neptune
-from neptune import choose
-from neptune.errors import ExpressionError, ScheduleError
+from bench.chain_attention import sigmoid_attention
+from bench.chain_programs import weighted_mean
+from neptune.errors import ExpressionError, FusionError, ScheduleError
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import figure1, softmax
+from neptune.tune import choose
+from neptune.verify.exact import Counterexample, ExactReport
 from tests.errors.table import case
 from tests.kernel_examples import rows_program
 
@@ -107,8 +113,19 @@ def matmul_beside_another_result():
     neptune.compile([c, s], "matmul", target="llvm", inputs=[a, b])
 
 
+@case(FusionError)
+def a_program_that_differs(monkeypatch: pytest.MonkeyPatch):
+    """No sound template ends here: the check is made to find what is not there."""
+    found = Counterexample({"m": 2, "n": 3}, 7, "y", (1, 0), "output y[1, 0] differs")
+    report = ExactReport("field pair", 1, (7,), ({"m": 2, "n": 3},), "rejected", 0, found, "1 draws, no bound")
+    monkeypatch.setattr("neptune.driver.pipeline.check_exact", lambda *_, **__: report)
+    neptune.compile(softmax(), "softmax_online", target="llvm")
+
+
 case(ScheduleError, "three_kernels_of_more")(_on("softmax_three_kernel", prefill_causal))
 case(ScheduleError, "three_kernels_of_two")(_on("softmax_three_kernel", figure1))
+case(ScheduleError, "three_kernels_of_sums_side_by_side")(_on("softmax_three_kernel", weighted_mean))
+case(ScheduleError, "attention_without_reductions_of_rows")(_on("attention_unfused", partial(sigmoid_attention, 16)))
 
 
 def rows(result: Callable[[Any, Any, Any], Any]) -> Callable[[], Program]:

@@ -1,0 +1,5 @@
+"""`python -m neptune.cli`: the same as the `neptune` command."""
+
+from neptune.cli import main
+
+main()

@@ -1,0 +1,296 @@
+"""The commands behind `neptune`; needs click and rich.
+
+Results go to the standard output, errors to the standard error, or as JSON to the output with `--json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+from neptune.cli.inputs import expression, named_numbers, template
+from neptune.errors import InternalError, NeptuneError
+
+F = TypeVar("F", bound=Callable[..., Any])
+STAGES = ("loops", "scheduled", "fused", "tile")
+DONE, REFUSED, USAGE, DEFECT = 0, 1, 2, 3
+
+
+class App(click.Group):
+    """The command group; what is wrong with the usage is JSON, too, where JSON is asked for."""
+
+    as_json = False
+
+    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        self.as_json = "--json" in (sys.argv[1:] if args is None else args)
+        return super().main(args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            if not self.as_json:
+                raise
+            _error("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
+            raise SystemExit(error.exit_code) from None
+
+
+@click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="neptune-compiler", prog_name="neptune")
+def app() -> None:
+    """Compile schedules of tensor expressions to Triton, and see why they look as they do.
+
+    \b
+    Exit codes:
+        0  done
+        1  refused: not legal, not proved, or not there
+        2  wrong usage of this command
+        3  a defect of Neptune
+
+    \b
+    Environment:
+        NEPTUNE_TARGET        where --target is not given
+        NEPTUNE_VERIFY        0, 1 or 2: how much is checked
+        NEPTUNE_STRICT        1: what a check rejects is a defect
+        NEPTUNE_CHECK         1: calls look at the indices that tensors hold
+        NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
+        NEPTUNE_DUMP          a folder for every form of the program, and a report
+        NEPTUNE_LOGS          e.g. +fusion,codegen
+        NEPTUNE_FUSION_FUEL   stop before the n+1st fusion
+        NEPTUNE_TRACEBACK     1: with Neptune's own frames
+        NO_COLOR              no colours
+    """
+
+
+def _request(command: F) -> F:
+    """The arguments that `compile` and `explain` share."""
+    options = [
+        click.argument("reference", metavar="FILE[:FUNCTION]"),
+        click.option(
+            "--template",
+            "-t",
+            "schedule",
+            metavar="NAME",
+            help="A shipped template (see `neptune templates`), "
+            "or FILE:FUNCTION of your own; chosen automatically by default.",
+        ),
+        click.option("--target", metavar="TARGET", help="cuda, cuda:90, hip:gfx942, interpret or llvm."),
+        click.option("--param", "-p", "params", multiple=True, metavar="NAME=N", help="A tile size; repeatable."),
+        click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
+        click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@app.command("compile")
+@_request
+@click.option("--ir", "stage", type=click.Choice(STAGES), help="Print this form of the program instead.")
+@click.option("--asm", metavar="TARGET", help="Print the assembly for TARGET, e.g. cuda:90; needs no GPU.")
+@click.option("--resources", metavar="TARGET", help="Print registers, spills and shared memory on TARGET.")
+@click.option("--save", metavar="DIR", help="Write a folder for neptune.load instead.")
+def compile_command(
+    stage: str | None, asm: str | None, resources: str | None, save: str | None, as_json: bool, **request: Any
+) -> None:
+    """Print the Triton source of an expression.
+
+    FILE is a Python file with a FUNCTION that takes no arguments and returns te tensors, tensors of
+    the builder or a Program; FUNCTION may be left out where there is only one.
+
+    \b
+    Examples:
+        neptune compile examples/causal_attention.py:attention -p BLOCK_M=64
+        neptune compile examples/causal_attention.py:attention --resources cuda:90
+        neptune compile examples/causal_attention.py:attention --save attention
+    """
+    if sum(x is not None for x in (stage, asm, resources, save)) > 1:
+        raise click.UsageError("give one of --ir, --asm, --resources and --save")
+
+    def act() -> None:
+        kernel = _kernel(**request)
+        said = {"name": kernel.name, "target": kernel.target, "template": kernel.explain(json=True)["template"]}
+        said |= {"params": kernel.params}
+        if resources is not None:
+            rows = [_fields(r) for r in kernel.resources(resources)]
+            _print(said | {"resources": rows}, as_json, lambda: _table(rows))
+        elif asm is not None:
+            texts = kernel.asm(asm)
+            _print(said | {"asm": texts}, as_json, lambda: _show("\n".join(texts.values()), "text"))
+        elif save is not None:
+            kernel.save(save)
+            _print(said | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
+        elif stage is not None:
+            text = kernel.ir(stage)
+            _print(said | {"ir": text}, as_json, lambda: _show(text, "text"))
+        else:
+            _print(said | {"source": kernel.source}, as_json, lambda: _show(kernel.source, "python"))
+
+    _guarded(act, as_json)
+
+
+@app.command("explain", short_help="Say what was fused, how it was proved, and why.")
+@_request
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report with every pass instead.")
+def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
+    """Say what was fused, deferred and rolled, how it was proved, and what the kernel does.
+
+    \b
+    Examples:
+        neptune explain examples/causal_attention.py:attention
+        neptune explain examples/causal_attention.py:attention --html why.html
+    """
+
+    def act() -> None:
+        kernel = _kernel(**request)
+        if html is not None:
+            path = str(kernel.report(html))
+            _print({"name": kernel.name, "report": path}, as_json, lambda: click.echo(f"wrote {path}"))
+        else:
+            _print(kernel.explain(json=True), as_json, lambda: click.echo(kernel.explain(), nl=False))
+
+    _guarded(act, as_json)
+
+
+@app.command("templates")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def templates_command(as_json: bool) -> None:
+    """List the shipped templates, with what each does.
+
+    \b
+    Example:
+        neptune templates
+    """
+
+    def act() -> None:
+        from neptune.tune.choose import shipped_templates
+
+        said = {name: _first_line(t) for name, t in shipped_templates().items()}
+        _print(said, as_json, lambda: _table([{"name": n, "what it does": text} for n, text in said.items()]))
+
+    _guarded(act, as_json)
+
+
+@app.command("check-env", short_help="Say what this machine can compile for and run on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_env_command(as_json: bool) -> None:
+    """Say what this machine can compile for and run on, with a remedy for each problem.
+
+    Exits with 1 where something required is missing.
+
+    \b
+    Example:
+        neptune check-env
+    """
+    from neptune.cli import environment
+
+    findings = environment.examine()
+    good = environment.usable(findings)
+
+    def shown() -> None:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for f in findings:
+            mark = "[green]ok[/]" if f.good else "[red]missing[/]" if f.required else "[yellow]no[/]"
+            table.add_row(mark, escape(f.subject), escape(f.found))
+            if f.remedy and not f.good:
+                table.add_row("", "", f"[dim]try: {escape(f.remedy)}[/]")
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        click.echo("this machine can run kernels" if good else "this machine cannot run kernels")
+
+    _print(environment.as_json(findings), as_json, shown)
+    raise SystemExit(DONE if good else REFUSED)
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def _kernel(
+    reference: str,
+    schedule: str | None,
+    target: str | None,
+    params: tuple[str, ...],
+    shapes: tuple[str, ...],
+    bounds: tuple[str, ...],
+) -> Any:
+    from neptune.driver.pipeline import compile
+
+    return compile(
+        expression(reference),
+        template(schedule),
+        target=target,
+        params=named_numbers(params, "--param"),
+        shapes=named_numbers(shapes, "--shape"),
+        bounds=named_numbers(bounds, "--bound"),
+    )
+
+
+def _fields(resources: Any) -> dict[str, Any]:
+    """The fields of a dataclass, as JSON and a table take them."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(resources).items()}
+
+
+def _first_line(template: Any) -> str:
+    """Return the first paragraph of a template's description, on one line."""
+    said = getattr(template, "doc", None) or template.__doc__ or ""
+    return " ".join(said.strip().split("\n\n")[0].split())
+
+
+# --- outputs -------------------------------------------------------------------------------------
+
+
+def _print(said: dict[str, Any], as_json: bool, show: Callable[[], None]) -> None:
+    if as_json:
+        click.echo(json.dumps(said, indent=2))
+    else:
+        show()
+
+
+def _show(text: str, language: str) -> None:
+    """Coloured on a terminal; plain text, as it is, anywhere else (and with NO_COLOR)."""
+    console = Console()
+    if console.is_terminal and not console.no_color and language != "text":
+        # Printed as text: as a Syntax, lines would be cut at the width of the terminal.
+        console.print(
+            Syntax("", language, theme="ansi_dark", background_color="default").highlight(text), soft_wrap=True, end=""
+        )
+    else:
+        click.echo(text, nl=not text.endswith("\n"))
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    """Rows of equal keys, aligned; the terminal wraps what is too wide."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "))
+    for row in rows:
+        table.add_row(*(escape(", ".join(v) if isinstance(v, list) else str(v)) for v in row.values()))
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _error(kind: str, message: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": kind, "message": message}, indent=2))
+    else:
+        plain = False if os.environ.get("NO_COLOR") else None
+        click.secho(f"{kind}: ", err=True, nl=False, fg="red", bold=True, color=plain)
+        click.echo(message, err=True)
+
+
+def _guarded(act: Callable[[], None], as_json: bool) -> None:
+    """Run a command; what a user can cause is one screen and exit code 1."""
+    try:
+        act()
+    except (NeptuneError, InternalError) as error:
+        _error(type(error).__name__, str(error), as_json)
+        raise SystemExit(REFUSED if isinstance(error, NeptuneError) else DEFECT) from None

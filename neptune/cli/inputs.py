@@ -1,0 +1,91 @@
+"""Arguments of the command line, FILE:FUNCTION and NAME=N; a mistake in either is wrong usage."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from neptune.errors import NeptuneError
+
+
+def expression(reference: str) -> Any:
+    """Return the result of calling the function FILE:FUNCTION."""
+    made = function(reference, "expression")
+    try:
+        return made()
+    except NeptuneError:
+        raise
+    except Exception as error:
+        # The user's own mistake, like one at the top of the file.
+        raise click.ClickException(f"{made.__name__}() of {reference} fails: {type(error).__name__}: {error}") from None
+
+
+def template(text: str | None) -> Any:
+    """A template: the name of a shipped one, or FILE:FUNCTION."""
+    own = text is not None and (":" in text or text.endswith(".py"))
+    return function(text, "template") if own and text is not None else text
+
+
+def named_numbers(texts: tuple[str, ...], option: str) -> dict[str, int]:
+    """Several NAME=N of one option."""
+    return dict(named_number(text, option) for text in texts)
+
+
+def named_number(text: str, option: str) -> tuple[str, int]:
+    """`BLOCK_M=128`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier() or not value.strip().isdecimal():
+        raise click.BadParameter(f"{text!r} is not NAME=N, e.g. BLOCK_M=128", param_hint=option)
+    return name, int(value)
+
+
+def function(reference: str, what: str) -> Callable[..., Any]:
+    """The function FILE:FUNCTION; without FUNCTION, the only one that the file defines and that can be called."""
+    file, _, name = reference.partition(":")
+    if not Path(file).is_file():
+        raise click.BadParameter(f"there is no file {file!r}", param_hint=what)
+    module = _module(Path(file))
+    own = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+    fitting = {n: f for n, f in own.items() if not n.startswith("_") and _required(f) == (what == "template")}
+    if name:
+        if name not in own:
+            raise click.BadParameter(f"{file} has no function {name!r}; it has {_names(own)}", param_hint=what)
+        return own[name]
+    if len(fitting) != 1:
+        raise click.BadParameter(f"name the function, {file}:NAME; it has {_names(fitting)}", param_hint=what)
+    return next(iter(fitting.values()))
+
+
+def _module(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise click.BadParameter(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # The file may import its neighbours, as where Python itself runs it.
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # The user's own mistake: its last line says what, the traceback of the command would not help.
+        raise click.ClickException(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """Return the number of arguments that a function requires."""
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return sum(p.default is p.empty and p.kind not in variadic for p in parameters)
+
+
+def _names(functions: dict[str, Any]) -> str:
+    return ", ".join(functions) or "none"

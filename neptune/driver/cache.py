@@ -1,0 +1,170 @@
+"""Compiled kernels that are not compiled again: when a request is the same, and where its kernel is kept.
+
+The key of a request is a digest of everything that a compilation depends on: the program with all its declarations,
+the template (a shipped one by name, a function by its fingerprint), params, sizes, target and settings, the
+versions of what compiles, and a stamp of Neptune's own sources. What cannot be told is not cached. What it cannot see
+is Neptune changed in the running process (a patched function of its own): NEPTUNE_CACHE_DIR=0 is for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neptune import config
+from neptune.config import Config
+from neptune.driver.build import Build
+from neptune.driver.fingerprint import fingerprint, why_open
+from neptune.driver.store import Store
+from neptune.errors import RecordError
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.runtime.artifact import Artifact
+from neptune.runtime.executable import Executable
+from neptune.versions import IMPORTED, versions
+
+COMPILERS = ("sympy", "numpy")
+"""Whose versions count, besides torch's and Triton's."""
+NOT_IN_KEY = ("target", "dump", "cache", "logs")
+"""Settings that do not change a kernel (the target of the request does, and is there)."""
+CLOCK_STEP = 20_000_000
+"""Nanoseconds by which the clock of a file system may lag behind."""
+LOG = logging.getLogger("neptune.cache")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `neptune.compile`; `loops` is the expression as imported."""
+
+    loops: Program
+    template: Any
+    target: str
+    params: Mapping[str, Any]
+    shapes: Mapping[str, Any]
+    bounds: Mapping[str, Any]
+    settings: Config
+
+
+def cached(request: Request, make: Callable[[], Build]) -> Kernel:
+    """The Kernel of a request: from the cache where it is there, else made, and kept.
+
+    Where a kernel came from the cache, `make` is called when its `build` is asked for.
+    """
+    folder, key = request.settings.cache_dir, _key(request)
+    if folder is None or key is None:
+        made = make()
+        return Kernel(Executable(made.artifact(), made.loops), lambda: made)
+    store = Store(folder)
+    entry = store.get(key)
+    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if entry is None else "found", store.path(key))
+    if entry is not None:
+        return Kernel(Executable(entry, request.loops), lambda: _made_again(entry, make()))
+    made = make()
+    artifact = made.artifact()
+    # A template that changes what it depends on, or an edit meanwhile: then the key is not that of what was made.
+    if request_key(request) == key:
+        store.put(key, artifact)
+    else:
+        _not_cached(request, "its template, or Neptune itself, changed while it was compiled")
+    return Kernel(Executable(artifact, made.loops), lambda: made)
+
+
+def _key(request: Request) -> str | None:
+    """The key of a request that may be cached; None otherwise, and the log says why."""
+    if request.settings.cache_dir is None:
+        why = f"NEPTUNE_CACHE_DIR={config.NO_CACHE}, or there is no folder for it"
+    elif request.settings.dump is not None:
+        why = "with NEPTUNE_DUMP every pass has something to show"
+    elif (key := request_key(request)) is not None:
+        return key
+    else:
+        why = why_uncached(request)
+    _not_cached(request, why)
+    return None
+
+
+def _not_cached(request: Request, why: str) -> None:
+    LOG.info("`%s` is not cached: %s", request.loops.name, why)
+
+
+def why_uncached(request: Request) -> str:
+    """Return the reason why a request has no key."""
+    if source_stamp() is None:
+        return "Neptune's sources are newer than this process"
+    if _template(request.template) is None:
+        return f"what the template does cannot be told: {why_open(request.template)}"
+    return "an argument is no plain value"
+
+
+def _made_again(stored: Artifact, made: Build) -> Build:
+    """The Build of a kernel that came from the cache; RecordError where it is no longer that kernel's."""
+    again = made.artifact()
+    if (again.programs, again.modules) != (stored.programs, stored.modules):
+        raise RecordError(
+            f"kernel.build of `{stored.name}`",
+            "the template makes another program now than when the kernel was cached",
+            hint="compile it again",
+        )
+    return made
+
+
+def request_key(request: Request) -> str | None:
+    """A name for everything that the kernel depends on; None where it cannot be told, or should not be kept."""
+    sources = source_stamp()
+    template = _template(request.template)
+    if sources is None or template is None:
+        return None
+    settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
+    numbers = (request.params, request.shapes, request.bounds)
+    try:
+        sizes = [list(x.items()) for x in numbers]
+        made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
+        parts = [str(request.loops), template, request.target, sizes, settings, made_by]
+        text = json.dumps(parts)
+    except (AttributeError, TypeError, ValueError):
+        # Values that no kernel takes: compiling says so.
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _template(template: Any) -> list[str | None] | None:
+    if template is None or isinstance(template, str):
+        return ["named", template]
+    digest = fingerprint(template)
+    return None if digest is None else ["own", digest]
+
+
+# --- Neptune's own sources -----------------------------------------------------------------------
+
+
+def source_stamp() -> str | None:
+    """A digest of names, sizes and times of all files of this package; None where a file is newer than its import.
+
+    Then the code that runs may be another than the file's: an editor's work, which should not be kept.
+    """
+    root = Path(__file__).parents[1]
+    try:
+        files = sorted(_files(str(root)))
+    except OSError:
+        return None
+    if not files or max(ctime for *_, ctime in files) > IMPORTED - CLOCK_STEP:
+        return None
+    return hashlib.sha256(repr(files).encode()).hexdigest()
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int, int]]:
+    """(path, bytes, time of the last write, time of the last change of any kind) of every source file."""
+    with os.scandir(folder) as entries:
+        for e in entries:
+            if e.name.endswith(".py"):
+                s = e.stat()
+                yield e.path, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+            elif e.name != "__pycache__" and e.is_dir():
+                yield from _files(e.path)

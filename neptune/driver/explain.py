@@ -1,0 +1,160 @@
+"""Explanations of kernels: the decisions of the schedule, the kernel's facts and its exact checks.
+
+`explanation` gathers plain values (what `kernel.explain(json=True)` returns), `as_text` lays them out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Buffer
+from neptune.runtime.facts import Facts
+from neptune.tune.params import least_tiles
+
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
+    from neptune.schedule.state import Decision
+    from neptune.verify.exact import ExactReport
+
+PROVED = "proved "
+HEADINGS = {
+    "template": "template",
+    "rolling_update": "reductions",
+    "split_k": "reductions folded in parts",
+    "write_directly": "reductions folded in parts",
+    "privatize": "reductions",
+    "partition": "loops cut by their masks",
+}
+OTHER = "further decisions"
+
+
+def explanation(build: Build, facts: Facts) -> dict[str, Any]:
+    """Everything that explain() says, as a dict that JSON can hold."""
+    p = build.loops
+    return {
+        "name": p.name,
+        "target": str(build.target),
+        "template": build.template,
+        "inputs": [_declared(b) for b in p.inputs],
+        "scalars": [s.name for s in p.scalars if s.name not in p.shape_scalars],
+        "outputs": [_declared(b) for b in p.outputs],
+        "bounds": dict(build.bounds),
+        "shapes": dict(build.shapes),
+        "params": dict(build.params),
+        "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
+        "least": least_tiles(build.tiles),
+        "schedule": list(build.trace),
+        "decisions": [_decision(d) for d in build.decisions],
+        "kernels": [
+            {
+                "name": k.name,
+                "grid": dict(k.grid),
+                "loops": [{"axis": x.axis, "trips": x.trips} for x in k.loops],
+                "temporaries": list(k.temporaries),
+            }
+            for k in facts.kernels
+        ],
+        "temporaries": list(facts.temporaries),
+        # JSON has no infinity.
+        "traversals": {n: "every iteration" if t == math.inf else t for n, t in facts.traversals.items()},
+        "checks": {name: _check(r) for name, r in build.checks.items()},
+    }
+
+
+def _declared(b: Buffer) -> str:
+    return f"{b.name}: {DTYPES[b.dtype].short}[{', '.join(print_expr(d) for d in b.shape)}]"
+
+
+def _decision(d: Decision) -> dict[str, Any]:
+    proofs = [x.removeprefix(PROVED) for x in d.details if x.startswith(PROVED)]
+    return {
+        "kind": d.kind,
+        "subject": d.subject,
+        "verdict": d.verdict,
+        "reason": d.reason,
+        "details": [x for x in d.details if not x.startswith(PROVED)],
+        "proved": proofs,
+    }
+
+
+def _check(r: ExactReport) -> dict[str, Any]:
+    return {
+        "verdict": r.verdict,
+        "model": r.model,
+        "draws": r.draws,
+        "seeds": list(r.seeds),
+        "elements": r.compared,
+        "bound": r.bound,
+        "notes": list(r.notes),
+    }
+
+
+def as_text(e: dict[str, Any]) -> str:
+    """The explanation for people: one section a topic, one line a fact."""
+    return "\n".join(_lines(e)) + "\n"
+
+
+def _lines(e: dict[str, Any]) -> Iterator[str]:
+    yield f"kernel {e['name']} for {e['target']}, by template {e['template']}"
+    for word in ("inputs", "scalars", "outputs"):
+        yield from (f"  {line}" for line in _row(word, ", ".join(e[word])))
+    yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
+    yield from (f"  {line}" for line in _row("bounds", _pairs(e["bounds"])))
+    yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
+    yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
+    yield from _decision_lines(e["decisions"])
+    yield from _kernel_lines(e)
+    yield from _check_lines(e["checks"])
+
+
+def _row(word: str, text: str) -> Iterator[str]:
+    if text:
+        yield f"{word + ':':<9}{text}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in values.items())
+
+
+def _decision_lines(decisions: list[dict[str, Any]]) -> Iterator[str]:
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for d in decisions:
+        sections.setdefault(HEADINGS.get(d["kind"], OTHER), []).append(d)
+    for heading, members in sections.items():
+        yield ""
+        yield heading
+        for d in members:
+            yield f"  {d['subject']}: {d['verdict']} ({d['kind']})"
+            yield from (f"    {line}" for line in [*d["reason"].splitlines(), *d["details"]])
+            for k, proof in enumerate(d["proved"]):
+                yield f"    {'proved' if k == 0 else '':<8}{proof}"
+
+
+def _kernel_lines(e: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"{_count(len(e['kernels']), 'kernel')}, {_count(len(e['temporaries']), 'global temporary')}"
+    for k in e["kernels"]:
+        yield f"  {k['name']}  grid: {', '.join(f'{a} = {n}' for a, n in k['grid'].items()) or 'one program'}"
+        yield from (f"    loop {x['axis']}: {x['trips']} iterations" for x in k["loops"])
+        yield from (f"    temporary {t}: written and read back" for t in k["temporaries"])
+    yield f"  passes over each input: {_pairs(e['traversals'])}"
+
+
+def _check_lines(checks: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield ""
+    yield "exact checks against the expression" + ("" if checks else ": none (NEPTUNE_VERIFY=0)")
+    for name, c in checks.items():
+        yield f"  {name}: {c['verdict']} by the {c['model']}, {c['draws']} draws, {c['elements']} elements"
+        yield f"    {c['bound']}; seeds {', '.join(map(str, c['seeds']))}"
+        yield from (f"    {note}" for note in c["notes"])
+
+
+def _count(n: int, what: str) -> str:
+    if n == 1:
+        return f"1 {what}"
+    plural = what[:-1] + "ies" if what.endswith("y") else what + "s"
+    return f"{n or 'no'} {plural}"

@@ -1,0 +1,465 @@
+"""From an expression to a kernel: one list of named passes, each with the reason why it stands where it does."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import FunctionType
+from typing import Any
+
+from neptune import config, logs
+from neptune.boundary import public
+from neptune.codegen.triton import generate
+from neptune.driver import cache
+from neptune.driver.build import REJECTED, Build
+from neptune.driver.dump import dump_failure, dump_kernel
+from neptune.driver.snapshots import Snapshot, schedule_forms
+from neptune.errors import ExpressionError, FusionError, InternalError
+from neptune.frontend.assemble import Tensor, build
+from neptune.fusion.schedule import Schedule, perform
+from neptune.ir.bounds import check_reads
+from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.names import check_names
+from neptune.ir.program import Program
+from neptune.ir.verify import verify
+from neptune.kernel import Kernel
+from neptune.runtime.launch import Target, default_target, parse_target
+from neptune.schedule.state import Decision
+from neptune.schedule.trace import Step, trace_from_json, trace_to_json
+from neptune.tile.arrange import arrange, started
+from neptune.tile.ir import TileProgram
+from neptune.tile.localize import localize
+from neptune.tile.pipeline import Lowering, lowering
+from neptune.tile.verify import verify_tiles
+from neptune.tune.choose import AnyTemplate, Candidate, apply, candidates, check_settled, named
+from neptune.tune.defaults import defaults
+from neptune.tune.params import checked_sizes, plain_numbers, resolve_params
+from neptune.verify.draws import Shared
+from neptune.verify.exact import ExactReport, check_exact, unchecked
+
+EXPRESSIONS = ("a neptune.Program", "tensors of neptune.frontend.builder", "a te.Tensor or PrimFunc (with TVM)")
+"""What `compile` takes."""
+REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
+LOG = logging.getLogger("neptune.compiler")
+EVERY_FORM = 2
+"""The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
+is verified, not the last one alone: 2 to 5 % of a compilation."""
+
+
+@dataclass
+class Work:
+    """A compilation in progress: the request, and what the passes have made of it so far."""
+
+    loops: Program
+    template: AnyTemplate
+    settings: config.Config
+    typical: Mapping[str, int] = field(default_factory=dict)
+    schedule: Schedule = field(init=False)
+    fused: Program = field(init=False)
+    tiles: TileProgram = field(init=False)
+    header: str = field(init=False)
+    used: str = ""
+    candidates: Iterator[Candidate] | None = None
+    lowered: Lowering | None = None
+    rejections: tuple[Decision, ...] = ()
+    choice: tuple[Decision, ...] = ()
+    checks: dict[str, ExactReport] = field(default_factory=dict)
+    shared: list[Shared] = field(default_factory=list)
+    trail: list[Snapshot] = field(default_factory=list)
+
+    def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
+        """Remember a form for dumps and reports."""
+        self.trail.append(Snapshot(name, name, why, made))
+
+
+class Rejection(Exception):
+    """A template's program differs from the expression: `what` names the differing form, `report` is the check's."""
+
+    def __init__(self, what: str, report: ExactReport) -> None:
+        self.what, self.report = what, report
+        super().__init__(what, report)
+
+    def text(self, by: str) -> str:
+        """Describe the difference. `by` names the program and the template."""
+        c = self.report.counterexample
+        return f"the {self.what}{by} differs from the expression\n  {c}\n  in the {self.report.model}"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of the compiler. `run` changes the Work and returns what to show of it (None: nothing new to see)."""
+
+    name: str
+    why: str
+    run: Callable[[Work], Program | TileProgram | ExactReport | str | None]
+
+
+def _import(w: Work) -> Program:
+    # Imported by `compile`, since the key of the cache is of the Program.
+    return w.loops
+
+
+def _verify(w: Work) -> None:
+    if not w.settings.verify:
+        return
+    check_reads(w.loops)
+    try:
+        verify(w.loops)
+    except InternalError as error:
+        # A Program can be written by hand.
+        raise ExpressionError(f"compile `{w.loops.name}`", error.wrong) from None
+
+
+def _schedule(w: Work) -> None:
+    if w.template is None:
+        if w.candidates is None:
+            w.candidates = candidates(w.loops, w.settings.fuel, w.typical)
+        chosen = next(w.candidates, None)
+        if chosen is None:
+            reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
+            raise InternalError(f"what each template makes of `{w.loops.name}` was rejected by a check\n{reasons}")
+        w.used, w.schedule, w.choice = chosen.template, chosen.schedule, chosen.decisions
+        w.lowered = chosen.lowered
+        w.trail += schedule_forms(w.schedule)
+    else:
+        w.used, template = named(w.template)
+        w.schedule = Schedule(w.loops)
+        try:
+            w.choice = apply(template, w.schedule, w.settings.fuel)
+        finally:
+            # Where the template fails, its steps until then are what one wants to see.
+            w.trail += schedule_forms(w.schedule)
+    made = [(str(s), s.program) for s in w.schedule.trace if s.program is not None]
+    for step, program in made if _every_form(w) else made[-1:]:
+        _well_formed(w, step, program)
+
+
+def _every_form(w: Work) -> bool:
+    return w.settings.strict or w.settings.verify >= EVERY_FORM
+
+
+def _well_formed(w: Work, step: str, made: Program | TileProgram) -> None:
+    """Raise InternalError where a form is not well-formed; the log says which step made it."""
+    if not w.settings.verify:
+        return
+    try:
+        verify_tiles(made) if isinstance(made, TileProgram) else verify(made)
+    except InternalError:
+        LOG.error("`%s` is not well-formed after %s", w.loops.name, step)
+        raise
+
+
+def _settled(w: Work) -> None:
+    check_settled(w.schedule.program)
+
+
+def _place(w: Work) -> Program:
+    w.fused = localize(arrange(started(w.schedule.program)), strict=False)
+    if w.settings.verify:
+        verify(w.fused, lowered=True)
+    return w.fused
+
+
+def _check_fused(w: Work) -> ExactReport | None:
+    return _check(w, "fused program", w.fused)
+
+
+def _lower(w: Work) -> None:
+    def seen(name: str, why: str, made: TileProgram) -> None:
+        if _every_form(w):
+            _well_formed(w, f"tile pass {name}", made)
+
+    if w.lowered is None:
+        w.lowered = lowering(w.schedule.program, seen)
+    else:
+        # By these tiles the automatic choice has judged the template.
+        for form in w.lowered.forms:
+            seen(*form)
+    w.tiles = w.lowered.tiles
+    if (error := w.lowered.relaxed) is not None:
+        loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
+        w.choice = (*w.choice, loops)
+    for name, why, made in w.lowered.forms:
+        w.saw(f"tile-{name}", why, made)
+
+
+def _verify_tiles(w: Work) -> None:
+    _well_formed(w, "the last tile pass", w.tiles)
+
+
+def _check_tiles(w: Work) -> ExactReport | None:
+    return _check(w, "tile program", w.tiles)
+
+
+def _generate(w: Work) -> str:
+    w.header = f"Triton kernels of `{w.loops.name}`, by template `{w.used}`; generated by Neptune."
+    return generate(w.tiles, defaults(w.tiles), header=w.header)
+
+
+PIPELINE = (
+    Pass("import", "everything below knows Programs only, whatever the front end", _import),
+    Pass("verify", "a defect of a front end should not look like one of a template", _verify),
+    Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", _schedule),
+    Pass("obligations", "past this point the program must compute what the expression says", _settled),
+    Pass("place", "inits become explicit and tiles local: the form that every target executes", _place),
+    Pass("check-fused", "before lowering, so that a wrong fusion is told from a wrong translation", _check_fused),
+    Pass("lower", "loops become tiles, on which the tile passes work", _lower),
+    Pass("verify-tiles", "the generator and the evaluator trust what it checks", _verify_tiles),
+    Pass("check-tiles", "on the last form that is not text", _check_tiles),
+    Pass("generate", "the text is a function of the tiles and their default values", _generate),
+)
+
+
+@public
+def compile(
+    expr: Any,
+    template: AnyTemplate = None,
+    *,
+    inputs: Sequence[Any] | None = None,
+    target: str | None = None,
+    params: Mapping[str, int] | None = None,
+    shapes: Mapping[Any, int] | None = None,
+    bounds: Mapping[Any, int] | None = None,
+    name: str | None = None,
+) -> Kernel:
+    """Compile an expression to a kernel.
+
+    `expr`: a `te.Tensor` or a sequence of them, a PrimFunc or an IRModule with one, tensors of
+    `neptune.frontend.builder`, or a Program.
+    `template`: a function over a Schedule, the name of a shipped template, or None for an automatic choice.
+    `inputs`: the order of the call's arguments (for a Program, names of its inputs; for a PrimFunc, names).
+    `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
+    the GPU where there is one, else "llvm". All targets execute the same fused program.
+    `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
+    correctness. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or by the
+    variable. `name`: of the kernel.
+
+    Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
+
+        kernel = neptune.compile(prefill_causal(), "flash_attention", params={"BLOCK_M": 128})
+        o = kernel(q, k, v)
+    """
+    settings = config.read()
+    logs.configure(settings.logs)
+    chosen = _target(target, settings)
+    loops = imported(expr, inputs, name)
+    # By name, so that variables of a front end make no difference to the cache.
+    typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
+    values = plain_numbers(params or {})
+    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings)
+
+    def make() -> Build:
+        work = Work(loops, template, settings, typical)
+        try:
+            _run_all(work)
+            return _built(work, asked, chosen)
+        except BaseException as error:
+            # An interrupted compilation is one that its user wants to look into.
+            if settings.dump is not None and work.trail:
+                dump_failure(settings.dump, work.loops.name, work.trail, error)
+            raise
+
+    kernel = cache.cached(asked, make)
+    if settings.dump is not None:
+        LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
+    return kernel
+
+
+@public
+def compile_scheduled(program: Program, made: Schedule | Sequence[Step], **options: Any) -> Kernel:
+    """Compile definitions with a schedule that was made elsewhere: a Schedule of them, or its trace.
+
+    Every step is carried out again on the program, so that nothing is taken on trust: legality, proofs and exact checks
+    are those of `compile`, whose other arguments are `options`. Raises RecordError for what is no trace, and what
+    `compile` raises, for a step with its number.
+
+        sch = neptune.Schedule(program)
+        …
+        kernel = compile_scheduled(program, sch, target="cuda:90")
+    """
+    trace = made.trace if isinstance(made, Schedule) else made
+    # As text, which a key of the cache can tell, whatever else a step holds.
+    known = isinstance(trace, list | tuple) and all(isinstance(s, Step) for s in trace)
+    recorded: Any = trace_to_json(trace) if known else trace
+
+    def scheduled(sch: Schedule) -> None:
+        perform(sch, trace_from_json(recorded) if known else recorded)
+
+    return compile(program, scheduled, **options)
+
+
+def _run_all(work: Work) -> None:
+    """Run every pass. Where a check rejects what the automatic choice made, the passes from `schedule` on are run again
+    with the next template."""
+    first = next(k for k, step in enumerate(PIPELINE) if step.run is _schedule)
+    for step in PIPELINE[:first]:
+        _run(step, work)
+    before = len(work.trail)
+    while True:
+        try:
+            for step in PIPELINE[first:]:
+                _run(step, work)
+            return
+        except Rejection as rejection:
+            _reject(work, rejection)
+        del work.trail[before:]
+        work.checks.clear()
+        # Sizes that serve one template hold values of its tunables, which mean something else in another.
+        work.shared.clear()
+
+
+def _reject(work: Work, rejection: Rejection) -> None:
+    """Take note of a template that a check rejected; raise where no other one is to be tried."""
+    LOG.info("template %s: %s: %s", work.used, REJECTED, rejection.text(""))
+    if work.settings.strict:
+        raise InternalError(rejection.text(f" of `{work.loops.name}` (template `{work.used}`)")) from None
+    if work.template is not None:
+        raise FusionError(
+            f"compile `{work.loops.name}` with template `{work.used}`",
+            rejection.text(""),
+            hint="another template, or none: then one is chosen",
+        ) from None
+    work.rejections += (Decision("template", work.used, REJECTED, rejection.text("")),)
+
+
+def _run(step: Pass, work: Work) -> None:
+    start = time.perf_counter()
+    made = step.run(work)
+    if made is not None:
+        work.saw(step.name, step.why, made)
+    LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
+
+
+def _built(work: Work, asked: cache.Request, target: Target) -> Build:
+    return Build(
+        loops=work.loops,
+        scheduled=_before_repairs(work.loops, work.schedule),
+        fused=work.fused,
+        tiles=work.tiles,
+        header=work.header,
+        target=target,
+        template=work.used,
+        params=resolve_params(work.tiles, asked.params),
+        trace=tuple(str(s) for s in work.schedule.trace),
+        decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
+        checks=work.checks,
+        bounds=asked.bounds,
+        shapes=asked.shapes,
+        trail=tuple(work.trail),
+    )
+
+
+# --- the expression ------------------------------------------------------------------------------
+
+
+def imported(expr: Any, inputs: Sequence[Any] | None, name: str | None) -> Program:
+    """Return the Program of an expression, with names that generated code may use."""
+    start = time.perf_counter()
+    loops = as_program(expr, inputs, name)
+    check_names(loops)
+    LOG.info("import of `%s`: %.1f ms", loops.name, 1e3 * (time.perf_counter() - start))
+    return loops
+
+
+def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None = None) -> Program:
+    """The Program of whatever `compile` takes; ExpressionError for anything else."""
+    if isinstance(expr, Program):
+        return _renamed(_reordered(expr, inputs), name)
+    first = expr[0] if isinstance(expr, list | tuple) and expr else expr
+    if isinstance(first, Tensor):
+        return build(expr, inputs, name)
+    if first is None or isinstance(first, str | int | float | FunctionType):
+        raise ExpressionError(
+            f"compile {getattr(expr, '__name__', repr(expr)):.60}",
+            f"this is no expression, but {type(expr).__name__}",
+            legal=EXPRESSIONS,
+            hint=_instead(first),
+        )
+    try:
+        te = importlib.import_module("neptune.frontend.te")
+        tvmscript = importlib.import_module("neptune.frontend.tvmscript")
+    except ImportError as error:
+        raise ExpressionError(
+            f"compile {type(expr).__name__}",
+            f"it is neither a Program nor tensors of the builder, and TVM cannot be imported: {error}",
+            legal=EXPRESSIONS,
+            hint="pip install 'neptune-compiler[te]'",
+        ) from None
+    importer = tvmscript.from_tvmscript if tvmscript.is_function(expr) else te.from_te
+    program: Program = importer(expr, inputs, name)
+    return program
+
+
+def _instead(first: Any) -> str | None:
+    """Return a guess at what the user meant by something that is no expression; None without one."""
+    if isinstance(first, str):
+        return f"neptune.compile(expression, {first!r}), if it is a template; functions of neptune.ops give expressions"
+    return "call it, and compile what it returns" if isinstance(first, FunctionType) else None
+
+
+def _reordered(program: Program, inputs: Sequence[Any] | None) -> Program:
+    if inputs is None:
+        return program
+    declared = {b.name: b for b in program.inputs}
+    if sorted(map(str, inputs)) != sorted(declared):
+        raise ExpressionError(
+            f"compile `{program.name}` with inputs={list(inputs)!r}",
+            "these are not the names of its inputs, each once",
+            legal=tuple(declared),
+        )
+    return replace(program, inputs=tuple(declared[n] for n in inputs))
+
+
+def _renamed(program: Program, name: str | None) -> Program:
+    if name is None:
+        return program
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ExpressionError(f"compile `{program.name}` with name={name!r}", "a kernel's name is an identifier")
+    return replace(program, name=name)
+
+
+def _before_repairs(program: Program, sch: Schedule) -> Program:
+    """The program as tiled and fused by the template up to its first repair."""
+    before = program
+    for step in sch.trace:
+        if step.primitive in REPAIRS:
+            return before
+        before = step.program or before
+    return before
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | None:
+    if not w.settings.draws:
+        return None
+    try:
+        decisions = w.schedule.decisions
+        report = check_exact(
+            w.loops,
+            made,
+            draws=w.settings.draws,
+            finite=frozenset(name for d in decisions for name in d.finite),
+            ranges=[r for d in decisions for r in d.ranges],
+            magnitudes=True,
+            shared=w.shared,
+        )
+    except EvaluationError as error:
+        # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
+        report = unchecked(str(error))
+    if report.verdict == "rejected":
+        raise Rejection(what, report)
+    w.checks[what] = report
+    return report
+
+
+# --- target -----------------------------------------------------------------------
+
+
+def _target(target: str | None, settings: config.Config) -> Target:
+    text = target or settings.target
+    return default_target() if text is None else parse_target(text)

@@ -1,0 +1,225 @@
+"""A compilation as one HTML page that needs nothing else: what was decided, every form on the way, the source."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neptune.driver.explain import HEADINGS, OTHER, explanation
+from neptune.driver.report_diff import code_html, diff_html
+from neptune.driver.report_style import CSS, source_html
+from neptune.driver.snapshots import Snapshot
+from neptune.errors import NeptuneError
+from neptune.runtime.facts import Facts
+from neptune.verify.exact import ExactReport
+
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
+
+PACKAGES = ("neptune-compiler", "torch", "triton", "sympy", "numpy", "apache-tvm")
+TONES = {
+    "rolled": "good",
+    "deferred": "good",
+    "fused": "good",
+    "chosen": "good",
+    "accepted": "good",
+    "does not apply": "warn",
+    "not fused to one kernel": "warn",
+    "not performed, nor anything behind it": "warn",
+    "rejected": "bad",
+}
+
+
+def report(build: Build, facts: Facts) -> str:
+    """The page of a compiled kernel."""
+    e = explanation(build, facts)
+    source = next((f.text for f in reversed(build.trail) if f.name == "generate"), "")
+    code, style = source_html(source)
+    sections = [
+        _head(e),
+        *_decisions(e["decisions"]),
+        _section("Kernels", "".join(_kernel(k) for k in e["kernels"])),
+        _section("Exact checks against the expression", "".join(_checks(e["checks"])) or "<p>none were asked for</p>"),
+        _section("Every form on the way", "".join(_forms(build.trail)) or "<p>they were not kept</p>"),
+        _section("Triton", code) if source else "",
+    ]
+    title = f"{escape(e['name'])} · Neptune"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{CSS}{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def write_report(build: Build, facts: Facts, path: str | Path) -> Path:
+    """Write the page to a file; NeptuneError where that cannot be done."""
+    page = report(build, facts)
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except (OSError, TypeError, ValueError) as error:
+        raise NeptuneError(f"kernel.report({path!r})", f"it cannot be written: {error}") from None
+    return Path(path)
+
+
+def _prose(text: str) -> str:
+    """A sentence; what stands in backquotes is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{escape(title)}</h2>\n{body}"
+
+
+# --- what it is ----------------------------------------------------------------------------------
+
+
+def _head(e: dict[str, Any]) -> str:
+    rows = {
+        "inputs": _codes(e["inputs"]),
+        "scalars": _codes(e["scalars"]),
+        "outputs": _codes(e["outputs"]),
+        "params": _pairs(e["params"]),
+        "bounds": _pairs(e["bounds"]),
+        "typical sizes": _pairs(e["shapes"]),
+        "versions": escape(", ".join(versions())),
+    }
+    terms = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows.items() if text)
+    verdicts = [d["verdict"] for d in e["decisions"] if d["kind"] != "template"]
+    repaired = sum(v in ("rolled", "deferred") for v in verdicts)
+    passes = ", ".join(map(str, dict.fromkeys(e["traversals"].values())))
+    facts = {
+        "kernel" + "s" * (len(e["kernels"]) != 1): len(e["kernels"]),
+        "global temporar" + ("y" if len(e["temporaries"]) == 1 else "ies"): len(e["temporaries"]),
+        "passes over each input": passes or "–",
+        "repaired reduction" + "s" * (repaired != 1): repaired,
+    }
+    tiles = "".join(f"<div><b>{escape(str(n))}</b><span>{name}</span></div>" for name, n in facts.items())
+    said = f"for <b>{escape(e['target'])}</b>, by template <b>{escape(e['template'])}</b>"
+    return (
+        f'<h1>{escape(e["name"])}</h1>\n<p class="soft">{said}</p>\n<dl>{terms}</dl>\n<div class="tiles">{tiles}</div>'
+    )
+
+
+def versions() -> Iterator[str]:
+    """Yield the versions of Python and of the packages that made this page."""
+    yield f"Python {platform.python_version()}"
+    for name in PACKAGES:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+
+
+def _codes(items: Iterable[str]) -> str:
+    return "<br>".join(f"<code>{escape(x)}</code>" for x in items)
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return " &nbsp; ".join(f"<code>{escape(f'{k} = {v}')}</code>" for k, v in values.items())
+
+
+# --- what was decided ----------------------------------------------------------------------------
+
+
+def _decisions(decisions: list[dict[str, Any]]) -> Iterator[str]:
+    sections: dict[str, list[str]] = {}
+    for d in decisions:
+        sections.setdefault(HEADINGS.get(d["kind"], OTHER), []).append(_decision(d))
+    for heading, cards in sections.items():
+        yield _section(heading.capitalize(), "".join(cards))
+
+
+def _decision(d: dict[str, Any]) -> str:
+    reason = "".join(f"<p>{_prose(line)}</p>" for line in d["reason"].splitlines())
+    details = "".join(f"<li><code>{escape(x)}</code></li>" for x in d["details"])
+    return (
+        f'<div class="card"><header><b>{escape(d["subject"])}</b>{_verdict(d["verdict"])}'
+        f'<span class="soft">{escape(d["kind"])}</span></header>{reason}'
+        + (f"<ul>{details}</ul>" if details else "")
+        + (_proofs(d["proved"]) if d["proved"] else "")
+        + "</div>"
+    )
+
+
+def _verdict(verdict: str) -> str:
+    """A badge; a verdict with its data behind a colon is cut there."""
+    short, _, rest = verdict.partition(": ")
+    tail = f" <code>{escape(rest)}</code>" if rest else ""
+    return f'<span class="verdict {TONES.get(short, "")}">{escape(short)}</span>{tail}'
+
+
+def _proofs(proofs: list[str]) -> str:
+    rows = []
+    for proof in proofs:
+        name, _, rest = proof.partition(": ")
+        statement, _, how = rest.partition("  [")
+        cells = (escape(name), f"<code>{escape(statement)}</code>", escape(how.removesuffix("]")))
+        rows.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
+    return f"<table><tr><th>proved</th><th>statement</th><th>how</th></tr>{''.join(rows)}</table>"
+
+
+# --- what it does --------------------------------------------------------------------------------
+
+
+def _kernel(k: dict[str, Any]) -> str:
+    rows = [("grid " + axis, f"<code>{escape(n)}</code>") for axis, n in k["grid"].items()]
+    rows += [(f"loop {x['axis']}", f"<code>{escape(x['trips'])}</code> iterations") for x in k["loops"]]
+    rows += [("temporary", f"<code>{escape(t)}</code>, written and read back") for t in k["temporaries"]]
+    body = "".join(f"<tr><td>{escape(name)}</td><td>{text}</td></tr>" for name, text in rows)
+    return f'<div class="card"><header><b>{escape(k["name"])}</b></header><table>{body}</table></div>'
+
+
+def _checks(checks: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, c in checks.items():
+        lines = [f"by the {c['model']}, {c['draws']} draws, {c['elements']} elements", c["bound"], *c["notes"]]
+        lines.append(f"seeds {', '.join(map(str, c['seeds']))}")
+        body = "".join(f"<p>{escape(x)}</p>" for x in lines)
+        yield f'<div class="card"><header><b>{escape(name)}</b>{_verdict(c["verdict"])}</header>{body}</div>'
+
+
+# --- how it came about ---------------------------------------------------------------------------
+
+
+def _forms(trail: Iterable[Snapshot]) -> Iterator[str]:
+    """One fold-out a form: the reason, the difference to the last form of its kind, the whole."""
+    last: Snapshot | None = None
+    for k, form in enumerate(trail):
+        check = isinstance(form.made, ExactReport)
+        comparable = last is not None and type(last.made) is type(form.made)
+        before = last.text if last is not None and comparable else ""
+        yield _form(k, form, before)
+        if not check:
+            last = form
+
+
+def _form(k: int, form: Snapshot, before: str) -> str:
+    text = form.text
+    reasons = (form.why, *(f"{d.subject} {d.verdict}: {d.reason}" for d in form.decisions))
+    why = "".join(f"<p>{_prose(reason)}</p>" for reason in reasons)
+    if not before:
+        shown, delta = code_html(text), ""
+    elif before == text:
+        shown, delta = "<p>Nothing changed.</p>", "no change"
+    else:
+        plus, minus = _counts(before, text)
+        shown, delta = diff_html(before, text), f"+{plus} −{minus} lines"
+        shown += f"<details><summary>the whole program after it</summary>{code_html(text)}</details>"
+    return (
+        f'<details><summary><span class="n">{k}</span><code>{escape(form.title)}</code>'
+        f'<span class="delta">{delta}</span></summary><div class="body">{why}{shown}</div></details>'
+    )
+
+
+def _counts(before: str, after: str) -> tuple[int, int]:
+    from difflib import SequenceMatcher
+
+    ops = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False).get_opcodes()
+    changed = [(j2 - j1, i2 - i1) for tag, i1, i2, j1, j2 in ops if tag != "equal"]
+    return sum(a for a, _ in changed), sum(b for _, b in changed)

@@ -1,0 +1,72 @@
+"""The assembly of a kernel, and what it needs of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from neptune.codegen.compile import Compiled, compile_kernels
+from neptune.errors import TargetError
+from neptune.runtime.executable import Executable
+from neptune.runtime.launch import Target, gpu_target, parse_target
+from neptune.runtime.modules import Form, covers
+
+TYPICAL_SIZE = 1024
+"""The size that offline compilation assumes where a tile covers one and no typical shape was given."""
+_compiled: WeakKeyDictionary[Executable, dict[Target, list[Compiled]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """One kernel's use of a target. `matrix` is "wgmma", "mma", "mfma" or None; `spill_bytes` are per
+    thread; `warnings` are compiler remarks that cost speed.
+
+    >>> Resources("softmax_kernel", 32, 0, 0, None, ()).spill_bytes
+    0
+    """
+
+    name: str
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    matrix: str | None
+    warnings: tuple[str, ...]
+
+
+def resources_of(c: Compiled) -> Resources:
+    """The numbers of a compiled kernel without its assembly."""
+    return Resources(c.name, c.registers, c.spill_bytes, c.shared_bytes, c.matrix, c.warnings)
+
+
+def compiled(executable: Executable, target: str | None) -> list[Compiled]:
+    """Each kernel compiled for a GPU that need not be here, once; None: the kernel's target, or the GPU here.
+
+    Raises TargetError where no architecture is named, and where the compiler refuses.
+    """
+    chosen, known = _architecture(executable, target), _compiled.setdefault(executable, {})
+    if chosen not in known:
+        artifact, modules = executable.artifact, executable.modules
+        typical = {s.name: artifact.shapes.get(s.name, TYPICAL_SIZE) for s in modules.declared.scalars}
+        params = {**covers(modules.declared, typical), **modules.params}
+        source, kernels = modules.source(Form(chosen.loads)), artifact.modules[chosen.loads].kernels
+        known[chosen] = [
+            c
+            for k in kernels
+            for c in compile_kernels(source, [k], str(chosen), {**params, **modules.of_one.get(k.function, {})})
+        ]
+    return known[chosen]
+
+
+def _architecture(executable: Executable, target: str | None) -> Target:
+    """A GPU target with its architecture."""
+    parsed = executable.target if target is None else parse_target(target)
+    present = None if parsed.arch else gpu_target()
+    if not parsed.arch and present is not None and (present.kind == parsed.kind or target is None):
+        return present
+    if not parsed.arch or not parsed.on_gpu:
+        raise TargetError(
+            f"compile `{executable.artifact.name}` for {parsed}",
+            "name the architecture to compile for",
+            legal=("cuda:80", "cuda:90", "hip:gfx942"),
+        )
+    return parsed

@@ -1,0 +1,239 @@
+"""The solvers of repairs that follow the structure of a contribution, but for sums about means (`fusion.moments`).
+
+    unread       g reads no r                          fold g
+    chosen       a choice of pairs by f(ψ), f rises    fold ψ, finish f(T)
+    multiplied   a product of powers                   sum logarithms, finish exp(T)
+    shifted      max or min of ψ + φ(r)                fold ψ, finish T + φ
+    separated    φ(r)·exp(c - r)                       fold exp(c - r), step T·exp(r - r'), finish T·φ
+                 max or min of f(ψ), f rises           fold ψ, finish f(T)
+
+Each returns a repair that is not proved yet, or None, with the reasons added to `problems`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from neptune.fusion.factor import Splitter, product, split_sum
+from neptune.fusion.monotone import Ordered, choice, fill, masked
+from neptune.fusion.powers import exponential
+from neptune.fusion.prove import magnitude, not_negative, sign
+from neptune.fusion.range import SHRINKS, Ranges, coefficient, owed
+from neptune.fusion.roles import (
+    ALL,
+    ORDERED,
+    Evidence,
+    ObligationRecord,
+    Problem,
+    Query,
+    Repair,
+    Roles,
+    Slot,
+    Term,
+    previous,
+    slot,
+    times,
+)
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Const, Expr, binary, cast, op
+from neptune.ir.printer import print_expr
+from neptune.ir.reducers import REDUCERS
+
+
+def defer(
+    e: Expr, roles: Roles | Query, known: Mapping[str, Expr], sizes: Mapping[Expr, float] | None = None
+) -> tuple[Expr | None, Expr, float]:
+    """e = φ · ψ with every factor φ(r) that can wait taken out, and a bound on |ψ|; φ is None where there is none.
+
+    `known` gives the φ already taken out of a buffer: a load of it stands for φ · load. `sizes` bounds loads.
+
+        exp(s[i, j] - m[i]) / l[i]   →   1 / l[i],  exp(s[i, j] - m[i]),  1
+    """
+    # The ranges of the whole have been proved: here the parts of it are told apart.
+    splitter = Splitter(roles if isinstance(roles, Roles) else roles.roles, dict(known), judges=False)
+    part = splitter.split(e)
+    phi = product(part.phis, _widest(part.phis)) if part.phis else None
+    return (
+        phi,
+        part.psi,
+        magnitude(
+            part.psi,
+            {**(sizes or {}), **{x: c.most for x, c in splitter.ceilings.items() if c.left is None and not c.under}},
+        ),
+    )
+
+
+def _widest(parts: tuple[Expr, ...]) -> str:
+    return max((p.dtype for p in parts), key=lambda d: DTYPES[d].bits)
+
+
+# --- the factor --------------------------------------------------------------------------------
+
+
+def _factor(rolls: tuple[Term, ...], dtype: str) -> Expr | None:
+    """exp of Σ ±(r' - r) · scale: one function of the differences, so that it cannot lose its range.
+
+    It is computed in the accumulator's dtype, if that is wider: its rounding is met again in every iteration.
+    """
+    exponents: dict[str, Expr] = {}
+    for term in rolls:
+        before, now = (_widened(x, dtype) for x in (previous(term.load), term.load))
+        # exp(-r' + r): a negative term is written previous - current, as in the paper's Figure 1.
+        e = binary("sub", before, now) if term.negative else binary("sub", now, before)
+        for step, by in term.scale:
+            e = _widened(e, by.dtype)
+            e = binary(step, e, cast(by, e.dtype))
+        known = exponents.get(term.base)
+        exponents[term.base] = e if known is None else binary("add", known, cast(e, known.dtype))
+    result: Expr | None = None
+    for base, e in exponents.items():
+        part = op(base, e)
+        result = part if result is None else binary("mul", result, cast(part, result.dtype))
+    return None if result is None else cast(result, dtype)
+
+
+def _widened(e: Expr, dtype: str) -> Expr:
+    return cast(e, dtype) if DTYPES[dtype].bits > DTYPES[e.dtype].bits else e
+
+
+# --- solvers -----------------------------------------------------------------------------------
+
+
+def unread(query: Query, problems: list[Problem]) -> Repair | None:
+    """g reads no r: it is folded as it is."""
+    return None if query.roles.reads(query.value) else _one(query, query.value)
+
+
+def chosen(query: Query, problems: list[Problem]) -> Repair | None:
+    """A choice of pairs by a strictly rising function."""
+    if not REDUCERS[query.reducer].best:
+        return None
+    rising = choice(query, problems)
+    return None if rising is None else waiting(query, rising, problems)
+
+
+def multiplied(query: Query, problems: list[Problem]) -> Repair | None:
+    """A product as exp of a sum of logarithms."""
+    power = exponential(query, problems) if query.reducer == "prod" else None
+    return None if power is None else _function(query, power.f(ALL), power.body, "sum")
+
+
+def shifted(query: Query, problems: list[Problem]) -> Repair | None:
+    """A maximum or minimum of ψ + φ."""
+    splitter = Splitter(query.roles)
+    parts = split_sum(query.value, splitter) if query.reducer in ORDERED else None
+    if parts is None or parts[0] is None:
+        return None
+    finish = binary("add", slot(0, query.dtype), cast(parts[0], query.dtype))
+    ranges = replace(owed(query, parts[1], (), {}, {}), records=[])
+    return _one(query, parts[1], finish, casts=tuple(splitter.casts), ranges=ranges)
+
+
+def separated(query: Query, problems: list[Problem]) -> Repair | None:
+    """A sum, maximum or minimum of φ·ψ, where ψ reads r in exponents only; or of f(ψ), which waits as a whole."""
+    if query.reducer not in ("sum", *ORDERED):
+        return None
+    order: list[Problem] = []
+    splitter = Splitter(query.roles)
+    split = splitter.split(query.value)
+    if query.reducer in ORDERED and (split.rolls or splitter.problems):
+        # What only orders its elements can wait as a whole: better than a repair in every iteration.
+        rising = masked(query, order)
+        if rising is not None:
+            return waiting(query, rising, problems)
+    problems += splitter.problems
+    problems += _directions(query.roles, split.rolls)
+    if query.reducer in ORDERED:
+        problems += _ordered(query, split.phis, split.psi, split.rolls)
+    if split.phis and query.dtype == "float16":
+        reason = "a float16 accumulator may overflow without the factor that is applied at the end"
+        problems.append(Problem("defer", query.value, reason, "accumulate in float32"))
+    deferred = product(split.phis, query.dtype) if split.phis else None
+    ranges = Ranges() if problems else owed(query, split.psi, split.phis, splitter.steps, splitter.ceilings)
+    if ranges.problems and query.reducer in ORDERED:
+        rising = masked(query, order)
+        if rising is not None and (whole := waiting(query, rising, order)) is not None:
+            return whole
+    problems += ranges.problems
+    if problems:
+        problems += order
+        return None
+    factor = _factor(split.rolls, query.dtype)
+    step = None if factor is None else op("mul", slot(0, query.dtype), factor)
+    finish = None if deferred is None else times(deferred, query.dtype)
+    once = tuple(dict.fromkeys(splitter.casts))
+    how = "the exponent with r replaced by its contribution, as sums of monomials"
+    notes = tuple(ObligationRecord("range", note, how) for note in dict.fromkeys(splitter.ranges))
+    return _one(query, split.psi, finish, step=step, casts=once, notes=notes, ranges=ranges)
+
+
+def _one(
+    query: Query,
+    psi: Expr,
+    finish: Expr | None = None,
+    *,
+    step: Expr | None = None,
+    casts: tuple[str, ...] = (),
+    notes: tuple[ObligationRecord, ...] = (),
+    ranges: Ranges | None = None,
+) -> Repair:
+    """A repair of the target's own accumulator; not proved yet."""
+    alone = Slot(query.reducer, psi, query.dtype, step=step)
+    whole = slot(0, query.dtype) if finish is None else finish
+    ranges = Ranges() if ranges is None else ranges
+    records = (*notes, *ranges.records)
+    return Repair((alone,), whole, evidence=Evidence(obligations=records, casts=casts, ranges=tuple(ranges.predicates)))
+
+
+def waiting(query: Query, rising: Ordered, problems: list[Problem], new: Iterable[Expr] = ()) -> Repair | None:
+    """A function that waits as a whole; None, with the reason in `problems`, where what it is of leaves its range.
+
+    `new`: parts of ψ that the expression does not compute.
+    """
+    f = fill(rising.f, Const(1.0, rising.psi.dtype))
+    ranges = owed(query, rising.psi, (), dict.fromkeys(new, ()), {}, (f,))
+    problems += ranges.problems
+    evidence = Evidence(casts=rising.casts, ranges=tuple(ranges.predicates))
+    return None if ranges.problems else _function(query, rising.f, rising.psi, evidence=evidence)
+
+
+def _function(query: Query, f: Expr, psi: Expr, fold: str | None = None, evidence: Evidence | None = None) -> Repair:
+    """A repair that folds ψ as it is, from nothing, and applies f once; not proved yet."""
+    dtype = max((query.dtype, psi.dtype), key=lambda d: DTYPES[d].bits)
+    alone = Slot(fold or query.reducer, psi, dtype, REDUCERS[fold or query.reducer].nothing(dtype))
+    return Repair((alone,), f, evidence=Evidence() if evidence is None else evidence)
+
+
+def _directions(roles: Roles, rolls: tuple[Term, ...]) -> list[Problem]:
+    """A rolled exp must never exceed 1: its exponent moves down as r moves the one way that r can."""
+    problems = []
+    for term in rolls:
+        pred = roles.predecessor(term.load)
+        assert pred is not None
+        have, want = coefficient(term, roles), SHRINKS[pred.reducer]
+        if have == want:
+            continue
+        name = f"{pred.load.buffer} ({pred.reducer})"
+        if have is None:
+            scale = " and ".join(print_expr(by) for _, by in term.scale)
+            reason = f"the sign of {scale} is unknown, so that exp of it times {name} may overflow on the way"
+            problems.append(Problem("separate", pred.load, reason, "a constant scale, or one that is positive by form"))
+        else:
+            reason = f"exp of it grows as {name} is repaired: it may overflow at an intermediate value"
+            problems.append(Problem("separate", pred.load, reason))
+    return problems
+
+
+def _ordered(query: Query, phis: tuple[Expr, ...], psi: Expr, rolls: tuple[Term, ...]) -> list[Problem]:
+    """max and min pass a factor ≥ 0 only; a rolled one is 0 at the start, where ψ must absorb it."""
+    problems = []
+    for phi in phis:
+        if not not_negative(phi, query.roles):
+            reason = f"{query.reducer} passes a factor that is >= 0 only, and the sign of r is unknown"
+            problems.append(Problem("defer", phi, reason, "abs or exp of it, if that is what is meant"))
+    safe = ("+", "0+", "0") if query.reducer == "max" else ("-", "0-", "0")
+    if rolls and sign(psi, query.roles) not in safe:
+        reason = f"the first repair turns the identity of {query.reducer} into 0, which the sign of g does not absorb"
+        problems.append(Problem("separate", psi, reason))
+    return problems

@@ -1,0 +1,110 @@
+"""Recognise a sum of products, for schedules, tiles and packing alike.
+
+    c[h, i, j] += cast(f32, a[h, i, k]) * cast(f32, b[k, j])
+    contraction(…)   →   rows (i,), cols (j,), depth (k,), a[h, i, k], b[k, j], float32
+
+An axis that both operands run over and that is kept, h of `c[h, i, j] += a[h, i, k] * b[h, k, j]`, is neither a row
+nor a column; one that neither is told apart by, h above, belongs to the operand that it occurs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from neptune.ir.expr import Cast, Expr, Op, variables
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Store, Update
+
+NARROW = ("float16", "bfloat16")
+"""The dtypes whose products are exact in float32."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products `a * b`, in `dtype`: the axes of one operand alone, those of the other alone, and those that
+    are summed over and that both have. The operands stand without a cast that only makes their product exact."""
+
+    rows: tuple[str, ...]
+    cols: tuple[str, ...]
+    depth: tuple[str, ...]
+    a: Expr
+    b: Expr
+    dtype: str
+
+    @property
+    def of_matrices(self) -> bool:
+        """True where each operand has an axis of its own, and both have one that is summed over."""
+        return bool(self.rows and self.cols and self.depth)
+
+    @property
+    def flipped(self) -> Contraction:
+        """The product of the transposed operands: rows and columns change places."""
+        return replace(self, rows=self.cols, cols=self.rows, a=self.b, b=self.a)
+
+
+@dataclass(frozen=True)
+class NoProduct:
+    """The reason why a statement is no product of matrices, a remedy, and forms that are one."""
+
+    wrong: str
+    hint: str | None = None
+    legal: tuple[str, ...] = ()
+
+
+NOT_MATRICES = NoProduct(
+    "is no product of matrices: each operand needs an axis of its own, and both need the one that is summed over",
+    legal=("c[…, i, j] += a[…, i, k] * b[…, k, j], the dimensions in any order",),
+)
+
+
+def contraction(action: Store | Update, axes: Iterable[str]) -> Contraction | None:
+    """Return a statement over `axes` as a sum of products; None for anything else. No operand need be a matrix.
+
+    >>> i, k = Var("i"), Var("k")
+    >>> value = Load("x", (i, k), "float32") * Load("v", (k,), "float32")
+    >>> found = contraction(Update(("y",), (i,), "sum", (value,), None), ("i", "k"))
+    >>> found.rows, found.cols, found.depth
+    (('i',), (), ('k',))
+    """
+    match action:
+        case Update(_, index, "sum", (Op("mul", (a, b), dtype),)):
+            axes = tuple(axes)
+            spatial = frozenset[str]().union(*map(variables, index))
+            mine, other = variables(a), variables(b)
+            return Contraction(
+                tuple(x for x in axes if x in spatial & mine - other),
+                tuple(x for x in axes if x in spatial & other - mine),
+                tuple(x for x in axes if x in (mine & other) - spatial),
+                _plain(a),
+                _plain(b),
+                dtype,
+            )
+    return None
+
+
+def matrix_product(action: Store | Update, axes: Iterable[str]) -> Contraction | NoProduct:
+    """Return a statement as a product that the matrix unit can compute, or why it is none."""
+    if isinstance(action, Store):
+        return NoProduct("is a map")
+    value, *others = action.values
+    product = contraction(replace(action, values=(_uncast(value), *others)), axes)
+    if product is None:
+        return NoProduct(f"is no sum of products: {action.reducer} of {print_expr(value)}")
+    if (product.dtype, value.dtype) != ("float32", "float32"):
+        return NoProduct(
+            f"multiplies in {product.dtype} and sums in {value.dtype}: "
+            "the matrix unit multiplies exactly and sums in float32",
+            hint='cast the operands: a[i, k].astype("float32") * b[k, j].astype("float32")',
+        )
+    if not product.of_matrices:
+        return NOT_MATRICES
+    return product
+
+
+def _plain(e: Expr) -> Expr:
+    return e.arg if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype in NARROW else e
+
+
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e

@@ -1,0 +1,172 @@
+"""Evaluate scalar expressions of the loop-scalar IR on arrays of lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neptune.ir.dtypes import is_float
+from neptune.ir.evaluate.domains import Array, Domain, EvaluationError, Value
+from neptune.ir.evaluate.memory import Index, Mask, Memory
+from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
+
+_WIDTH = {"int8": (8, True), "uint8": (8, False), "int32": (32, True), "int64": (64, True)}
+
+
+def _floor(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Division of integers whose inactive lanes may divide by zero."""
+
+    def divide(a: Any, b: Any) -> Any:
+        if np.any(np.equal(b, 0)):
+            b = np.where(np.equal(b, 0), 1, b)
+        return operator(a, b)
+
+    return divide
+
+
+INTEGER_OPS: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": _floor(lambda a, b: a // b),
+    "mod": _floor(lambda a, b: a % b),
+    "min": lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b),
+    "max": lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b),
+    "neg": lambda a: -a,
+    "abs": abs,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "not": np.logical_not,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "bitxor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "shr": lambda a, b: a >> b,
+}
+
+
+def both(a: Mask, b: Any) -> Mask:
+    """The lanes active in both."""
+    if b is True:
+        return a
+    return np.asarray(b) if a is None else a & b
+
+
+def choose(domain: Domain, pred: Any, a: Value, b: Value, dtype: str) -> Value:
+    """`a` where `pred`, else `b`, element by element."""
+    if is_float(dtype):
+        pairs = zip(domain.parts(a), domain.parts(b), strict=True)
+        return domain.make([np.where(pred, x, y) for x, y in pairs])
+    return np.where(pred, a, b)
+
+
+def apply_op(domain: Domain, name: str, args: Sequence[Value], arg_dtype: str, dtype: str) -> Value:
+    """An operator of OPS on values whose arguments have `arg_dtype`."""
+    if not is_float(arg_dtype):
+        result = INTEGER_OPS[name](*args)
+        return apply_cast(domain, result, "int64", dtype) if name == "shl" else result
+    if OPS[name].kind == "compare":
+        return domain.compare(name, args[0], args[1])
+    return domain.apply(name, args, dtype)
+
+
+def apply_cast(domain: Domain, v: Value, source: str, dtype: str) -> Value:
+    """A Cast between any two dtypes."""
+    if is_float(source):
+        return domain.cast(v, dtype) if is_float(dtype) else domain.truncate(v, dtype)
+    if is_float(dtype):
+        return domain.embed(np.asarray(v), dtype)
+    if dtype == "bool":
+        return np.not_equal(v, 0)
+    bits, signed = _WIDTH[dtype]
+    v = int(v) if isinstance(v, int) else np.asarray(v, np.int64)
+    if bits == 64:
+        return v
+    low = -(1 << (bits - 1)) if signed else 0
+    return (v - low) % (1 << bits) + low
+
+
+class Evaluator:
+    """Expressions over a memory. `env` gives variables; float variables are values of the domain."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.domain = memory.domain
+        self._constants: dict[tuple[str, str], Value] = {}
+
+    def const(self, value: float, dtype: str) -> Value:
+        """A literal; float literals are lifted once."""
+        if not is_float(dtype):
+            return value
+        key = (repr(float(value)), dtype)
+        if key not in self._constants:
+            self._constants[key] = self.domain.const(value, dtype)
+        return self._constants[key]
+
+    def index(self, index: Sequence[Expr], env: Mapping[str, Any], mask: Mask) -> tuple[Index, ...]:
+        """Index expressions."""
+        return tuple(self.run(i, env, mask) for i in index)
+
+    def lanes(self, buffer: str, env: Mapping[str, Any]) -> tuple[Index, ...]:
+        """The leading indices of a buffer that is private to enclosing iterations."""
+        cell = self.memory.cells.get(buffer)
+        return tuple(env["@" + v] for v in cell.lanes) if cell is not None and cell.lanes else ()
+
+    def run(self, e: Expr, env: Mapping[str, Any], mask: Mask = None) -> Value:
+        """The value of `e` in the lanes of `mask`; other lanes hold anything."""
+        match e:
+            case Const(value, dtype):
+                return self.const(value, dtype)
+            case Var(name, _):
+                if name not in env:
+                    raise EvaluationError(f"variable {name} has no value here")
+                return env[name]
+            case Load(buffer, index, _):
+                return self.memory.load(buffer, self.lanes(buffer, env) + self.index(index, env, mask), mask)
+            case Op("and" | "or", (a, b), _):
+                return self._junction(e.name, a, b, env, mask)
+            case Op(name, args, dtype):
+                arg_dtype = args[0].dtype if args else dtype
+                if name in ("floordiv", "mod"):
+                    return self._divide(name, args, env, mask)
+                return apply_op(self.domain, name, [self.run(a, env, mask) for a in args], arg_dtype, dtype)
+            case Cast(arg, dtype):
+                return apply_cast(self.domain, self.run(arg, env, mask), arg.dtype, dtype)
+            case Select(p, a, b):
+                return self._select(p, a, b, env, mask)
+
+    def _junction(self, name: str, a: Expr, b: Expr, env: Mapping[str, Any], mask: Mask) -> Any:
+        """`and` and `or` look at the right side only where the left one does not decide."""
+        left = self.run(a, env, mask)
+        open_lanes = left if name == "and" else np.logical_not(left)
+        if not np.any(open_lanes):
+            return left
+        right = self.run(b, env, both(mask, open_lanes))
+        return INTEGER_OPS[name](left, right)
+
+    def _divide(self, name: str, args: tuple[Expr, ...], env: Mapping[str, Any], mask: Mask) -> Any:
+        a, b = (self.run(x, env, mask) for x in args)
+        if isinstance(a, int) and isinstance(b, int) and b:
+            return a // b if name == "floordiv" else a % b
+        zero: Array | bool = np.equal(b, 0)
+        if np.any(zero) and (mask is None or np.any(zero & mask)):
+            raise EvaluationError("integer division by zero")
+        return INTEGER_OPS[name](a, b)
+
+    def _select(self, p: Expr, a: Expr, b: Expr, env: Mapping[str, Any], mask: Mask) -> Value:
+        pred = self.run(p, env, mask)
+        if np.all(pred):
+            return self.run(a, env, mask)
+        if not np.any(pred):
+            return self.run(b, env, mask)
+        then = self.run(a, env, both(mask, pred))
+        other = self.run(b, env, both(mask, np.logical_not(pred)))
+        return choose(self.domain, pred, then, other, a.dtype)

@@ -1,0 +1,179 @@
+"""Floating-point domains: float64 without casts, and every node rounded to its dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
+
+# numpy has no erf.
+_ERF = np.frompyfunc(math.erf, 1, 1)
+_UNARY: dict[str, Callable[..., Array]] = {
+    "neg": np.negative,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "erf": lambda x: np.asarray(_ERF(x), np.float64),
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "abs": np.abs,
+}
+_BINARY: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.fmin,  # of NaN and a number the number: neptune.ir.edges
+    "max": np.fmax,
+    "pow": np.power,
+    "fmod": np.fmod,
+}
+_COMPARE: dict[str, Callable[..., Array]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+_CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
+_FOLD: dict[str, Callable[..., Array]] = {"sum": np.sum, "prod": np.prod, "max": np.fmax.reduce, "min": np.fmin.reduce}
+
+
+def round_bfloat16(x: Array) -> Array:
+    """Round float64 to the nearest bfloat16, ties to even, in one rounding (as float64 values).
+
+    >>> float(round_bfloat16(np.float64(1.0 + 2.0**-8)))
+    1.0
+    """
+    x = np.asarray(x, np.float64)
+    # The 45 mantissa bits that bfloat16 lacks: add half (less one where the kept part is even), cut.
+    bits = x.view(np.uint64)
+    odd = (bits >> np.uint64(45)) & np.uint64(1)
+    near = ((bits + np.uint64((1 << 44) - 1) + odd) & ~np.uint64((1 << 45) - 1)).view(np.float64)
+    tiny = np.rint(x * 2.0**133) * 2.0**-133
+    near = np.where(np.abs(x) < 2.0**-126, tiny, near)
+    near = np.where(np.abs(near) > 3.3895313892515355e38, np.copysign(np.inf, x), near)
+    return np.where(np.isfinite(x), near, x)
+
+
+def round_to(x: Array, dtype: str) -> Array:
+    """Round float64 values to a float dtype, kept as float64."""
+    if dtype == "float32":
+        return np.asarray(x).astype(np.float32).astype(np.float64)
+    if dtype == "float16":
+        return np.asarray(x).astype(np.float16).astype(np.float64)
+    if dtype == "bfloat16":
+        return round_bfloat16(x)
+    return x
+
+
+class Float64:
+    """The numerical oracle: IEEE float64 throughout, float casts ignored, uninitialised memory NaN."""
+
+    name = "float64"
+
+    def round(self, x: Array, dtype: str) -> Array:
+        return x
+
+    def parts(self, v: Value) -> tuple[Array, ...]:
+        return (v,)
+
+    def make(self, parts: Sequence[Array]) -> Value:
+        return parts[0]
+
+    def undefined(self, shape: tuple[int, ...]) -> Value:
+        return np.full(shape, np.nan)
+
+    def const(self, value: float, dtype: str) -> Value:
+        return self.round(np.asarray(value, np.float64), dtype)
+
+    def lift(self, value: Any, dtype: str) -> Value:
+        return self.round(np.array(value, np.float64), dtype)
+
+    def embed(self, value: Array, dtype: str) -> Value:
+        return self.round(np.asarray(value, np.float64), dtype)
+
+    def truncate(self, v: Value, dtype: str) -> Array:
+        if dtype == "bool":
+            return np.asarray(np.asarray(v) != 0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.trunc(v)).astype(np.int64)
+
+    def cast(self, v: Value, dtype: str) -> Value:
+        return self.round(v, dtype)
+
+    def apply(self, name: str, args: Sequence[Value], dtype: str) -> Value:
+        if not args:
+            return self.const(_CONSTANTS[name], dtype)
+        function = _UNARY[name] if len(args) == 1 else _BINARY[name]
+        return self.round(function(*args), dtype)
+
+    def compare(self, name: str, a: Value, b: Value) -> Array:
+        return np.asarray(_COMPARE[name](a, b))
+
+    def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
+        return _FOLD[reducer](v, axis=axis)
+
+    def dot(self, a: Value, b: Value, dtype: str) -> Value:
+        return a @ b
+
+    def check(self, name: str, v: Value) -> None:
+        """NaN is visible by itself."""
+
+
+class Rounded(Float64):
+    """Every float node rounded to its dtype; sums fold neighbours pairwise, each step rounded.
+
+    Inputs are rounded to their buffers' dtypes. What it returns is one legitimate result of the program
+    as it is written: the error of an unfused program is read off it.
+    """
+
+    name = "rounded"
+
+    def round(self, x: Array, dtype: str) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return round_to(x, dtype)
+
+    def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
+        op = FOLD_OPS[reducer]
+        (result,) = tree_fold(lambda a, b: (self.apply(op, (a[0], b[0]), dtype),), (v,), axis, self)
+        return result
+
+    def dot(self, a: Value, b: Value, dtype: str) -> Value:
+        return self.fold("sum", self.apply("mul", (a[:, :, None], b[None, :, :]), dtype), 1, dtype)
+
+
+class Stochastic(Rounded):
+    """`Rounded`, up or down at random, in proportion to what is nearer: how much results depend on roundings."""
+
+    name = "rounded at random"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng((seed, 0x570C))
+
+    def round(self, x: Array, dtype: str) -> Array:
+        if dtype == "float64":
+            return x
+        row = DTYPES[dtype]
+        x = np.asarray(x, np.float64)
+        with np.errstate(all="ignore"):
+            exponent = np.maximum(np.frexp(x)[1] - 1, int(math.log2(row.smallest_normal)))
+            unit = np.ldexp(1.0, exponent - row.mantissa)
+            near = np.floor(x / unit + self._rng.random(x.shape)) * unit
+            near = np.where(np.abs(near) > row.highest, np.copysign(np.inf, near), near)
+        return np.where(np.isfinite(x), near, x)

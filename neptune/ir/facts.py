@@ -1,0 +1,365 @@
+"""Facts about expressions: one fold over the columns of `OPS` and `REDUCERS`.
+
+    range_of   the numbers an expression may be, its sign and magnitude among them      exp(x)  →  above 0
+    slope      which way it goes as a variable rises                                    a - t   →  "-"
+
+They hold of real arithmetic on finite inputs, rounding apart; an expression that is undefined may be anything.  What
+is not decided is not assumed: `ANY`, or `Unknown` with the part and the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import inf, nextafter
+
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
+from neptune.ir.ops import ANY, OPS, SIGNS, OpInfo, Range
+from neptune.ir.reducers import REDUCERS
+
+Known = Callable[[Expr], "Range | None"]
+"""What is known of a node beforehand; None where its structure has to tell."""
+
+_ARGUMENTS = ("a", "b")
+
+
+def nothing_known(_e: Expr) -> Range | None:
+    """A `Known` that leaves everything to the structure."""
+    return None
+
+
+# --- ranges ------------------------------------------------------------------------------------
+
+
+def range_of(e: Expr, known: Known = nothing_known) -> Range:
+    """The numbers that `e` may be.
+
+    >>> from neptune.ir.expr import op
+    >>> range_of(op("tanh", Load("x", (), "float32")) * 3.0).most
+    3.0
+    """
+    stated = known(e)
+    if stated is not None:
+        return stated
+    match e:
+        case Const(value, _):
+            return _point(value)
+        case Load(_, _, dtype) | Var(_, dtype):
+            return of_dtype(dtype)
+        case Cast(arg, dtype):
+            return converted(range_of(arg, known), arg.dtype, dtype)
+        case Select(_, a, b):
+            return range_of(a, known) | range_of(b, known)
+        case Op(name, args, dtype):
+            of = [range_of(a, known) for a in args]
+            if name == "mul" and args[0] == args[1]:
+                of = [applied("abs", of[:1])] * 2
+            if name == "pow" and isinstance(args[1], Const) and args[1].value % 1 == 0:
+                return _representable(_whole_power(of[0], args[1].value), dtype)
+            return _representable(applied(name, of), dtype)
+
+
+def constant_range(e: Expr) -> Range:
+    """The range of an expression that reads nothing; ANY for any other."""
+    return ANY if any(isinstance(x, Load | Var) for x in walk(e)) else range_of(e)
+
+
+def of_dtype(dtype: str) -> Range:
+    """The finite numbers of a dtype: those of float16 are no smaller than 2⁻²⁴."""
+    row = DTYPES[dtype]
+    least = 1.0 if row.kind != "float" else row.smallest_normal * 2.0**-row.mantissa
+    return Range(row.lowest, row.highest, least)
+
+
+def _representable(x: Range, dtype: str) -> Range:
+    """`x` in a dtype: an integer that leaves it is undefined, a float past its largest infinite."""
+    limits = of_dtype(dtype)
+    if not is_float(dtype):
+        return x & limits
+    return Range(x.lo if x.lo >= limits.lo else -inf, x.hi if x.hi <= limits.hi else inf, x.least, x.nonzero)
+
+
+def converted(x: Range, source: str, target: str) -> Range:
+    """A Cast. What a float is cast to lies in the integer dtype (else it is undefined); an integer may wrap."""
+    limits = of_dtype(target)
+    if is_float(target):
+        return _representable(x, target)
+    if target == "bool":
+        return limits
+    if is_float(source):
+        return applied("trunc", [x]) & limits
+    return x if limits.lo <= x.lo and x.hi <= limits.hi else limits
+
+
+def _whole_power(x: Range, by: float) -> Range:
+    """x ** by for a whole number `by`: it has the sign of x where that is odd."""
+    size = applied("pow", [applied("abs", [x]), _point(by)])
+    if by % 2 == 0 or x.lo >= 0:
+        return size
+    return Range(-size.hi, -size.lo if x.hi <= 0 else size.hi, size.least, size.nonzero)
+
+
+def applied(name: str, args: Sequence[Range]) -> Range:
+    """The results of an operator on these arguments, where it is defined."""
+    info = OPS[name]
+    if info.value is None or not args or "" in info.slopes:
+        return info.range
+    inside = [_in_domain(x, need) for x, need in zip(args, info.domain or ("",) * len(args), strict=True)]
+    defined = [x for x in inside if x is not None]
+    values = _corners(info, defined) if len(defined) == len(args) else []
+    if not values:
+        return info.range
+    lo, hi = min(v[0] for v in values), max(v[1] for v in values)
+    return Range(lo + 0.0, hi + 0.0, _least(info, defined), _never_zero(info, defined)) & info.range
+
+
+def _in_domain(x: Range, need: str) -> Range | None:
+    """The part of `x` where an operator is defined and its slope as stated; None where that is not one range."""
+    if need == "one":
+        return x if x.sign is not None else None
+    if need == "base":
+        return x if x.lo >= 0 else None
+    return x & SIGNS[need or None]
+
+
+def _corners(info: OpInfo, args: Sequence[Range]) -> list[tuple[float, float]]:
+    """Bounds of the operator wherever it may be extreme: it goes one way in every argument, the others given."""
+    ends = itertools.product(*(_ends(x, info.slopes[k].endswith(_ARGUMENTS[k])) for k, x in enumerate(args)))
+    return [v for corner in ends if (v := _at(info, corner)) is not None]
+
+
+def _ends(x: Range, turns: bool) -> tuple[float, ...]:
+    """The ends of a range, and 0 for an operator that turns there; a zero has the sign of the numbers beside it."""
+    ends = (x.lo + 0.0, -0.0 if x.hi == 0 else x.hi)
+    return (*ends, 0.0) if turns and x.lo < 0 < x.hi else ends
+
+
+def _at(info: OpInfo, args: tuple[float, ...]) -> tuple[float, float] | None:
+    """Bounds of the value at a corner; None for one that is undefined, as 0 · inf: its neighbours are corners too."""
+    assert info.value is not None
+    try:
+        if info.exact and all(a != 0 and math.isfinite(a) for a in args):
+            return _around(Fraction(info.value(*map(Fraction, args))))
+        value = float(info.value(*args))
+    except OverflowError:
+        # Past the largest float: of exp, exp2 and pow, which are not negative.
+        return DTYPES["float64"].highest, inf
+    if value != value:
+        return None
+    if info.exact or value in (inf, -inf):
+        return value, value
+    if value == 0:
+        return 0.0, 5e-324 if info.range.nonzero else 0.0
+    return value - 4 * math.ulp(value), value + 4 * math.ulp(value)
+
+
+def _around(value: Fraction) -> tuple[float, float]:
+    """The floats next to a number."""
+    try:
+        near = float(value)
+    except OverflowError:
+        highest = DTYPES["float64"].highest
+        return (highest, inf) if value > 0 else (-inf, -highest)
+    exact = Fraction(near)
+    return nextafter(near, -inf) if exact > value else near, nextafter(near, inf) if exact < value else near
+
+
+def _point(value: float) -> Range:
+    if value != value:
+        return ANY
+    return Range(*_around(Fraction(value))) if math.isfinite(value) else Range(value, value)
+
+
+def _least(info: OpInfo, args: Sequence[Range]) -> float:
+    """Return a lower bound on the magnitude of nonzero results."""
+    if info.whole:
+        return 1.0
+    if info.name in ("max", "min") or (info.together and _alike(info, args)):
+        return min((x.least for x in args if x.most > 0), default=0.0)
+    if not info.sizes or not all(x.most > 0 for x in args):
+        return 0.0
+    sizes = [Range(x.least, x.most) if k in info.sizes else x for k, x in zip(_ARGUMENTS, args, strict=False)]
+    return min((min(map(abs, v)) for v in _corners(info, sizes)), default=0.0)
+
+
+def _never_zero(info: OpInfo, args: Sequence[Range]) -> bool:
+    """Return True if the result cannot be 0, whatever its bounds are."""
+    if info.nonzero and all(x.nonzero for x in args):
+        return True
+    if info.name in ("max", "min"):
+        return ("+" if info.name == "max" else "-") in [x.sign for x in args]
+    return info.together and _alike(info, args) and any(x.nonzero for x in args)
+
+
+def _alike(info: OpInfo, args: Sequence[Range]) -> bool:
+    """Return True if the terms of a sum (less the second, for `sub`) have one sign."""
+    signs = [x.sign if way == "+" else flip(x.sign) for x, way in zip(args, info.slopes, strict=True)]
+    return any(all(s in (strict, "0" + strict, "0") for s in signs) for strict in "+-")
+
+
+def folded(reducer: str, of: Range) -> Range:
+    """Return the range of a reduction of one or more values that lie in `of`; ANY for a reducer of pairs.
+
+    >>> folded("sum", Range(1.0, 2.0)).lo
+    1.0
+    """
+    name = REDUCERS[reducer].op
+    if not name:
+        return ANY
+    for lo, hi, least in itertools.product((of.lo, 0.0, -inf), (of.hi, 0.0, inf), (of.least, 0.0)):
+        if lo > of.lo or hi < of.hi:
+            continue
+        now = Range(lo, hi, least, of.nonzero)
+        after = applied(name, [now, of])
+        if lo <= after.lo and after.hi <= hi and now.least <= after.least and now.nonzero <= after.nonzero:
+            return now
+    return ANY
+
+
+# --- degrees -----------------------------------------------------------------------------------
+
+Degree = tuple[float, float]
+"""How |e| grows as something is scaled: by λ to the power of the first (as λ → 0 or ∞, the least) to the second."""
+
+
+def degree_of(e: Expr, known: Callable[[Expr], Degree | None]) -> Degree:
+    """The degree of `e`, given those of its loads; of what is no power, as exp and log, it counts as 0.
+
+    >>> x = Load("x", (), "float32")
+    >>> degree_of(x * x / 3.0, lambda e: (1.0, 1.0) if e == x else None)
+    (2.0, 2.0)
+    """
+    stated = known(e)
+    if stated is not None:
+        return stated
+    match e:
+        case Cast(a, _):
+            return degree_of(a, known)
+        case Select(_, a, b):
+            return _widest([degree_of(x, known) for x in (a, b) if not isinstance(x, Const)])
+        case Op("pow", (a, Const(by, _)), _):
+            return _widest([(by * d, by * d) for d in degree_of(a, known)])
+        case Op(name, args, _):
+            return _degree(OPS[name], [degree_of(a, known) for a in args])
+        case _:
+            return 0.0, 0.0
+
+
+def _degree(info: OpInfo, of: Sequence[Degree]) -> Degree:
+    if info.degrees:
+        ends = [_widest([(by * d, by * d) for d in x]) for by, x in zip(info.degrees, of, strict=True)]
+        return sum(x[0] for x in ends), sum(x[1] for x in ends)
+    if info.together or (info.whole and info.arity == 1):
+        return _widest(of)
+    # tanh x is x where that is small, and bounded where it is large.
+    return _widest([*of, (0.0, 0.0)]) if "a" in info.sizes and info.range.most < inf else (0.0, 0.0)
+
+
+def _widest(parts: Sequence[Degree]) -> Degree:
+    return min((p[0] for p in parts), default=0.0), max((p[1] for p in parts), default=0.0)
+
+
+# --- signs -------------------------------------------------------------------------------------
+# "+" above 0, "0+" not below, "0" zero, "0-" not above, "-" below 0, None unknown.
+
+
+def flip(sign: str | None) -> str | None:
+    """The sign of -x."""
+    return sign.translate(str.maketrans("+-", "-+")) if sign else sign
+
+
+def times(a: str | None, b: str | None) -> str | None:
+    """The sign of x·y."""
+    return None if a is None or b is None else applied("mul", [SIGNS[a], SIGNS[b]]).sign
+
+
+def plus(a: str | None, b: str | None) -> str | None:
+    """The sign of x + y."""
+    return applied("add", [SIGNS[a], SIGNS[b]]).sign
+
+
+# --- slopes ------------------------------------------------------------------------------------
+
+
+class Unknown(Exception):
+    """The slope of `part` is not known."""
+
+    def __init__(self, part: Expr, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
+        self.reason = reason
+
+
+def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
+    """The sign of the difference of `e` as the variable rises: "0" where it does not depend on it, "0+" not strictly.
+
+    Raises Unknown.
+
+    >>> slope(2.0 - Var("t", "float32"), "t")
+    '-'
+    """
+    if name not in variables(e):
+        return "0"
+    match e:
+        case Var():
+            return "+"
+        case Cast(a, dtype):
+            # A rounding keeps the order; one to a float counts as exact, as in all proofs.
+            if is_float(a.dtype) and is_float(dtype):
+                return slope(a, name, known)
+            raise Unknown(e, f"the cast {a.dtype} → {dtype} is not known to keep the order")
+        case Op(which, args, _):
+            return _chain(e, which, args, name, known)
+        case _:
+            raise Unknown(e, "it is not known whether it rises or falls")
+
+
+def _chain(e: Op[Expr], which: str, args: tuple[Expr, ...], name: str, known: Known) -> str:
+    info = OPS[which]
+    inner = [slope(a, name, known) for a in args]
+    moving = [k for k, s in enumerate(inner) if s != "0"]
+    of = [range_of(a, known) for a in args]
+    ways = [times(_way(e, info, k, of), inner[k]) for k in moving]
+    if which in ("max", "min") and len(moving) == 2 and inner[0] == inner[1]:
+        # Of two that rise strictly, the larger does: neither stands still.
+        return inner[0]
+    total: str | None = "0"
+    for way in ways:
+        total = plus(total, way)
+    if total is None:
+        raise Unknown(e, "it is not known whether it rises or falls")
+    return total
+
+
+def _way(e: Op[Expr], info: OpInfo, k: int, of: list[Range]) -> str:
+    """The direction of an operator as one argument rises."""
+    column = info.slopes[k] if info.slopes else ""
+    if column in ("", "?"):
+        what = "a power rises with its exponent" if column else f"{info.name} of it rises or falls"
+        raise Unknown(e, f"it is not known whether {what}")
+    need = info.domain[k] if info.domain else ""
+    if need == "base":
+        # 0 to a negative power is infinite.
+        need = "0+" if of[1].sign in ("+", "0+") else "+"
+    if need == "one" and of[k].sign not in ("+", "-"):
+        raise Unknown(e.args[k], "what is divided by may change its sign")
+    if need in ("+", "0+") and of[k].sign not in (("+",) if need == "+" else ("+", "0+", "0")):
+        what = "positive" if need == "+" else ">= 0"
+        raise Unknown(e.args[k], f"{info.name} rises or falls where its argument is {what}, and its sign is unknown")
+    if column[-1] not in _ARGUMENTS:
+        return column
+    index = _ARGUMENTS.index(column[-1])
+    sign = of[index].sign
+    if sign is None:
+        if index == k:
+            what = f"{info.name} rises or falls where its argument is >= 0, and its sign is unknown"
+            raise Unknown(e.args[k], what)
+        raise Unknown(e.args[index], "the sign of this factor is unknown, so that the order may turn round")
+    if index == k and sign != "0":
+        # It is flat at 0 itself, and nowhere else.
+        sign = sign[-1]
+    way = (flip(sign) if "-" in column else sign) or "0"
+    return "0" + way[-1] if column[0] == "0" and way != "0" else way

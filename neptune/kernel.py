@@ -1,0 +1,307 @@
+"""A compiled kernel: callable on torch tensors, and able to show and explain itself.
+
+Calling and saving enter `neptune.runtime` and `neptune.ir` alone. Every method that needs more (a compiler, a report)
+is a call of a function of the room that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+import torch
+
+from neptune import config
+from neptune.boundary import public
+from neptune.errors import RecordError, ScheduleError
+from neptune.ir.program import Program
+from neptune.runtime import saved
+from neptune.runtime.artifact import Packed, pack, unpack
+from neptune.runtime.executable import Executable
+from neptune.runtime.facts import Facts
+from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
+from neptune.runtime.modules import Modules
+from neptune.runtime.plans import Specialisation
+from neptune.versions import versions
+
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
+    from neptune.driver.resources import Resources
+
+Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
+STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
+
+
+class Kernel:
+    """A compiled kernel; made by `neptune.compile` or `neptune.load`.
+
+    Calling it takes the input tensors in the order of `inputs`, then the scalars of `scalars`, or any of them by name
+    behind those without, and returns a tensor, or a tuple of them in the order of `outputs`. Tensors are used where
+    they are, with any strides (the last dimension dense), never copied; `out=` gives the memory to write.
+
+        kernel = neptune.compile(prefill_causal(), "flash_attention")
+        o = kernel(q, k, v)                     # q, k, v: float16 [batch, heads, length, 128]
+        kernel(q, v=v, k=k, out=o)
+
+    `workspace=` is memory for temporaries that the caller owns (see `workspace`), `params=` gives the numbers that
+    launches choose, such as {"NUM_SPLITS": 8}: nothing is compiled anew for them.
+
+    Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
+    """
+
+    def __init__(self, executable: Executable, build: Callable[[], Build] | None = None) -> None:
+        """`build` makes what `.build` gives."""
+        self.executable = executable
+        self._make_build = build
+        # Bound once: the way of every call.
+        self._call = executable.checked_call if config.checked_calls() else executable.call
+
+    @public
+    def __call__(
+        self, *args: Any, out: Any = None, workspace: Any = None, params: Mapping[str, int] | None = None, **named: Any
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        if named:
+            args = self.executable.signature.in_order(args, named)
+        return self._call(args, out, workspace, params)
+
+    @public
+    def workspace(self, **sizes: int) -> int:
+        """The bytes that a call with these sizes needs for temporaries: what `workspace=` of a call must hold.
+
+        Sizes that are not named are those of `bounds`. With bounds for the sizes that decide the number of parts, calls
+        up to them need no more than the call at them; without, a smaller call may choose more parts. On a GPU, for the
+        present one. Raises ShapeError where a size is missing, or no size.
+
+            kernel = neptune.compile(prefill_global(), "flash_decoding", bounds={"s_kv": 65536})
+            memory = torch.empty(kernel.workspace(batch=8, heads=32, s_q=1), dtype=torch.uint8, device="cuda")
+            kernel(q, k, v, workspace=memory)
+        """
+        return self.executable.workspace(sizes)
+
+    def __repr__(self) -> str:
+        return f"<neptune.Kernel {self.executable.signature} for {self.target}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold what a saved kernel holds: no `build`."""
+        return _unpickled, (pack(self.executable.artifact, versions()),)
+
+    # --- what it is ---
+
+    @property
+    def name(self) -> str:
+        """The name of the program, and of the launch function in `source`."""
+        return self.executable.artifact.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the input tensors, in the order of a call."""
+        return tuple(b.name for b in self.executable.loops.inputs)
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The names of the scalar arguments that follow the tensors."""
+        return free_scalars(self.executable.loops)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the results, in the order in which they are returned."""
+        return tuple(b.name for b in self.executable.loops.outputs)
+
+    @property
+    def params(self) -> dict[str, int]:
+        """Tile sizes, num_warps and num_stages, and the numbers of parts that were given; `with_params` gives others.
+
+        A tile that covers a size is chosen at the call and not in here, as is a number of parts that was not given.
+        """
+        return self.executable.artifact.params
+
+    @property
+    def target(self) -> str:
+        """The target that the kernel was compiled for."""
+        return self.executable.artifact.target
+
+    @property
+    def source(self) -> str:
+        """Its Triton module, as it runs on the target: with tensor descriptors on sm_90 and later, else pointers."""
+        return self.executable.source
+
+    @property
+    def program(self) -> Program:
+        """The fused program, which every target executes."""
+        return self.executable.program
+
+    @property
+    @public
+    def build(self) -> Build:
+        """Everything the compilation made, as programs; where it came from the cache, it is made again.
+
+        Raises RecordError for a kernel that was loaded: it has texts. So it does where the template of a cached
+        kernel has become another since.
+        """
+        return self._build
+
+    @cached_property
+    def _build(self) -> Build:
+        if self._make_build is None:
+            raise RecordError(
+                f"kernel.build of `{self.name}`",
+                "this kernel was loaded, and a saved kernel holds no programs but their texts",
+                hint="kernel.ir(stage), .facts and .explain() need none; neptune.compile gives a kernel that has them",
+            )
+        return self._make_build()
+
+    @public
+    def ir(self, stage: Stage = "fused") -> str:
+        """The program as text: "loops" as imported, "scheduled" before its repairs, "fused", or "tile".
+
+        Raises ScheduleError for any other stage.
+        """
+        if stage not in STAGES:
+            raise ScheduleError(f"kernel.ir({stage!r})", "there is no such stage", legal=STAGES)
+        return self.executable.artifact.programs[stage]
+
+    # --- what it does ---
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Kernels, loops, temporaries, and how often each input is read."""
+        return self.executable.artifact.facts
+
+    @overload
+    def explain(self, json: Literal[False] = False) -> str: ...
+
+    @overload
+    def explain(self, json: Literal[True]) -> dict[str, Any]: ...
+
+    def explain(self, json: bool = False) -> str | dict[str, Any]:
+        """Return the decisions: what was fused, deferred and rolled, its proofs, which masks were split; and the facts.
+
+        As text for people, or with `json` as a dict of plain values.
+        """
+        from neptune.driver.explain import as_text
+
+        explanation = self.executable.artifact.explanation
+        return deepcopy(explanation) if json else as_text(explanation)
+
+    @public
+    def for_target(self, target: str) -> Kernel:
+        """The same kernel for another target: all of them run the same programs, with the same params.
+
+        Raises TargetError for a target that there is not.
+        """
+        chosen, of = parse_target(target), self.executable
+        make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
+        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make)
+
+    @public
+    def with_params(self, params: Mapping[str, int] | None = None, /, **values: int) -> Kernel:
+        """The same kernel with other tile sizes, num_warps, num_stages or numbers of parts: nothing is scheduled,
+        lowered or proved again. {"o_combine.num_warps": 1} names one of its kernels. What is not named keeps its value.
+
+        Raises ScheduleError for a name or a value that is not legal, with those that are.
+
+            small = kernel.with_params(BLOCK_M=64, num_warps=4)
+        """
+        from neptune.tune.params import with_params
+
+        of, make = self.executable, None
+        artifact = with_params(of.artifact, of.modules.declared, params, values)
+        if self._make_build is not None:
+            make = lambda: replace(self.build, params=artifact.params)  # noqa: E731
+        return Kernel(Executable(artifact, of.loops), make)
+
+    @public
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a folder of plain Triton source and a manifest, for `neptune.load`.
+
+        The sources run without Neptune, too: `from kernel_pointer import <name>`. A saved kernel that is there
+        already is replaced at once. Raises RecordError where anything else is, or nothing can be written.
+
+            kernel.save("attention")
+            o = neptune.load("attention")(q, k, v)
+        """
+        saved.save(self.executable.artifact, path)
+
+    @property
+    def specialisations(self) -> tuple[Specialisation, ...]:
+        """The binaries that calls on a GPU have needed so far. Lengths make no new one; tile sizes do, tensors at
+        other alignments, and strides and lengths of rows that are 1, divisible by 16, or beyond 32 bits where others
+        were not."""
+        return self.executable.plans.specialisations
+
+    @public
+    def report(self, path: str | Path) -> Path:
+        """Write explain() with every step of the schedule and every pass, as differences, to one HTML file.
+
+        The file needs nothing else: no network, no script. Raises NeptuneError where it cannot be written.
+
+            kernel.report("attention.html")
+        """
+        if self._make_build is None:
+            raise RecordError(
+                f"kernel.report of `{self.name}`",
+                "this kernel was loaded, and a saved kernel does not hold the passes that made it",
+                hint="kernel.explain() needs none; a kernel of neptune.compile has a report",
+            )
+        from neptune.driver.report import write_report
+
+        return write_report(self.build, self.facts, path)
+
+    @public
+    def asm(self, target: str | None = None) -> dict[str, str]:
+        """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
+        architecture ("cuda:90"); by default that of the kernel's target or of the GPU here.
+
+        Raises TargetError for a target that cannot be compiled for.
+        """
+        from neptune.driver.resources import compiled
+
+        return {c.name: c.asm for c in compiled(self.executable, target)}
+
+    @public
+    def resources(self, target: str | None = None) -> list[Resources]:
+        """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`."""
+        from neptune.driver.resources import compiled, resources_of
+
+        return [resources_of(c) for c in compiled(self.executable, target)]
+
+
+@public
+def load(path: str | PathLike[str], target: str | None = None) -> Kernel:
+    """A kernel that `kernel.save(path)` has written; needs torch and Triton only.
+
+    `target` is as in `neptune.compile`; by default $NEPTUNE_TARGET, else the GPU where there is one, else what
+    the kernel was compiled for if that can run here, else "interpret". Every target runs the same programs, so
+    that it need not be the one that was saved.
+
+    It is code: load only what you trust. Raises RecordError for what is no saved kernel, is damaged, or was written
+    in another format.
+
+        kernel = neptune.load("attention")
+        o = kernel(q, k, v)
+    """
+    asked = f"load the kernel {saved.shown(path)}"
+    try:
+        artifact = unpack(saved.read(path, asked))
+        chosen = target or config.read().target or saved.target_here(artifact.target)
+        return Kernel(Executable(artifact)).for_target(chosen)
+    except RecordError as error:
+        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
+
+
+def _unpickled(packed: Packed) -> Kernel:
+    return Kernel(Executable(unpack(packed)))
+
+
+def _on_llvm(target: Target, fused: Program, modules: Modules) -> Launch:
+    from neptune.codegen.llvm_launch import on_llvm
+
+    return on_llvm(fused, modules)
+
+
+LAUNCHERS["llvm"] = _on_llvm

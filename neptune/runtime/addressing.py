@@ -1,0 +1,91 @@
+"""Requirements of generated modules on the tensors they are called with, as plain data, and their tests.
+
+A program has up to four modules: loads through pointers or through descriptors, each with int32 or int64 tile
+offsets. The module with pointers and int64 offsets takes any tensors whose last dimension is dense. Of the
+others, descriptors want alignment (`Addressing.aligned`), int32 offsets want strides that are not huge
+(`Addressing.spans`, `int32_suffices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from neptune.errors import InternalError
+from neptune.ir.expr import Const, Expr, Var
+
+LOADS = ("pointer", "descriptor")
+"""The ways in which a module may address memory."""
+LIMIT = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sum that a tile of int32 offsets into a buffer is: (dimension, extent, factor) of each axis."""
+
+    buffer: str
+    axes: tuple[tuple[int, Expr, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParameters:
+    """The types that a real launch finds for a kernel's parameters, whatever the values of tunables: by name
+    ("constexpr" for a tunable), and the names of those that are divisible by 16. The type of a descriptor is that of
+    its elements, and `boxes` has its extents: numbers, or names of tunables."""
+
+    function: str
+    types: Mapping[str, str]
+    boxes: Mapping[str, Sequence[int | str]]
+    aligned: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Addressing:
+    """The modules that load in one way: their texts, with int32 and with int64 tile offsets, and what they ask.
+
+    `aligned` are the inputs and outputs that go through descriptors, `spans` what int32 offsets add up
+    (see `int32_suffices`), `kernels` the parameters that offline compilation wants.
+    """
+
+    texts: tuple[str, str]
+    aligned: tuple[str, ...]
+    spans: tuple[Span, ...]
+    kernels: tuple[KernelParameters, ...]
+
+
+def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], tunables: Mapping[str, int]) -> bool:
+    """True where no offset within a tile reaches 2**31 elements.
+
+    `strides` has those of each tensor by name; a temporary that is not in it is checked as if it were dense
+    and small. False asks for the module with `int64_offsets`.
+
+    >>> int32_suffices([Span("x", ((0, Var("BLOCK"), 1),))], {"x": (1 << 24, 1)}, {"BLOCK": 128})
+    True
+    >>> int32_suffices([Span("x", ((0, Var("BLOCK"), 1),))], {"x": (1 << 25, 1)}, {"BLOCK": 128})
+    False
+    """
+    for span in spans:
+        steps = strides.get(span.buffer)
+        if steps is not None:
+            reach = sum((_value(extent, tunables) - 1) * factor * abs(steps[d]) for d, extent, factor in span.axes)
+            if reach >= LIMIT:
+                return False
+    return True
+
+
+def extent_of(e: Expr | None) -> int | str:
+    """The extent of a tile axis as a number, or the name of a tunable; an axis that is none has one element."""
+    match e:
+        case None:
+            return 1
+        case Const(value, _):
+            return int(value)
+        case Var(name, _):
+            return name
+        case _:
+            raise InternalError(f"the extent of a tile axis is neither a constant nor a tunable: {e}")
+
+
+def _value(extent: Expr, tunables: Mapping[str, int]) -> int:
+    value = extent_of(extent)
+    return tunables[value] if isinstance(value, str) else value

@@ -1,0 +1,127 @@
+"""A kernel that runs: arguments are bound, launches planned and carried out, from an Artifact alone.
+
+Nothing here or below compiles, schedules or proves: a saved kernel enters this room, `neptune.ir` and what reads
+settings, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Expr
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Program
+from neptune.runtime.arguments import Signature, checked_call_sizes
+from neptune.runtime.artifact import Artifact
+from neptune.runtime.empty import is_empty, run_empty
+from neptune.runtime.indices import Lookup, check_indices, lookups
+from neptune.runtime.launch import Launch, make_launch, parse_target
+from neptune.runtime.modules import Form, Modules, covers
+from neptune.runtime.parts import Numbers
+from neptune.runtime.plans import NOTHING, Plans, Special
+from neptune.runtime.products import check_products, products
+from neptune.runtime.workspace import Place, deal, places
+from neptune.runtime.workspace import check as check_workspace
+from neptune.runtime.workspace import size as bytes_of
+
+
+class Executable:
+    """A compiled kernel as something to call; `neptune.Kernel` adds what shows and changes it.
+
+    `loops` is the Program of the artifact's text, where it is at hand. Raises TargetError for a target that is none.
+    """
+
+    def __init__(self, artifact: Artifact, loops: Program | None = None) -> None:
+        self.artifact = artifact
+        self.target = parse_target(artifact.target)
+        self.loops = parse_program(artifact.programs["loops"]) if loops is None else loops
+        self.signature = Signature(self.loops, self.target.device, artifact.bounds)
+        self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
+        tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
+        self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one)
+
+    def call(
+        self, args: tuple[Any, ...], out: Any, workspace: Any, params: Mapping[str, int] | None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Run on tensors, then scalars; see `neptune.Kernel`. A call like one before is replayed from its plan."""
+        special = NOTHING if workspace is None and params is None else Special(workspace, params)
+        done = self.plans.replay(args, out, special)
+        if done is not None:
+            return done
+        call = self.signature.bind(args, out)
+        if is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
+            run_empty(self.loops, call.inputs, call.outputs, call.scalars)
+        else:
+            device = call.outputs[0].device
+            scalars = {**call.scalars, **self._numbers.of_call(self._sizes(call.scalars), device, params)}
+            check_products(self.program, self._products, scalars)
+            own: dict[str, torch.Tensor] = {}
+            if workspace is not None:
+                places = self._places(scalars)
+                others = (*call.inputs, *call.outputs)
+                asked = f"call of kernel `{self.artifact.name}`"
+                check_workspace(workspace, bytes_of(places), device, others, asked)
+                own = dict(zip((p.name for p in places), deal(workspace, places), strict=True))
+            plan = self.launch(call.inputs, call.outputs, scalars, own)
+            if plan is not None:
+                self.plans.learn(args, out, plan, special)
+        return call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    def checked_call(
+        self, args: tuple[Any, ...], out: Any, workspace: Any, params: Mapping[str, int] | None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """`call`, after a look at the indices that the tensors hold; ShapeError for one that leads out of a tensor."""
+        if self._lookups:
+            call = self.signature.bind(args, out)
+            if not is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
+                tensors = dict(zip((b.name for b in self.loops.inputs), call.inputs, strict=True))
+                check_indices(self._lookups, self.loops.name, tensors, call.scalars)
+        return self.call(args, out, workspace, params)
+
+    def workspace(self, sizes: Mapping[str, int]) -> int:
+        """The bytes that a call with these sizes needs for temporaries; sizes that are not named are the bounds."""
+        asked = f"workspace of kernel `{self.artifact.name}`"
+        full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, asked)
+        device = torch.device(self.target.device)
+        return bytes_of(self._places({**full, **self._numbers.of_call(self._sizes(full), device)}))
+
+    @property
+    def source(self) -> str:
+        """The Triton module, as it runs on the target."""
+        return self.modules.source(Form(self.target.loads))
+
+    @cached_property
+    def program(self) -> Program:
+        """The fused program, which every target executes."""
+        return parse_program(self.artifact.programs["fused"])
+
+    @cached_property
+    def launch(self) -> Launch:
+        """The function that runs the program on the target; TargetError if the target is not available."""
+        return make_launch(self.target, self.program, self.modules)
+
+    def _sizes(self, scalars: Mapping[str, int | float]) -> dict[str, int | float]:
+        """The sizes of a call and the tiles that it uses."""
+        return {**scalars, **covers(self.modules.declared, scalars), **self.modules.params}
+
+    def _places(self, scalars: Mapping[str, int | float]) -> tuple[Place, ...]:
+        return places(self.modules.declared.temporaries, self._sizes(scalars))
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        artifact = self.artifact
+        fixed = {n: v for n, v in artifact.params.items() if n in artifact.chosen}
+        return Numbers(artifact.name, artifact.parts, artifact.bounds, fixed)
+
+    @cached_property
+    def _lookups(self) -> tuple[Lookup, ...]:
+        return lookups(self.loops)
+
+    @cached_property
+    def _products(self) -> tuple[Expr, ...]:
+        return products(self.program)

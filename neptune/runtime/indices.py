@@ -1,0 +1,261 @@
+"""The indices that input tensors hold, looked at before a launch where NEPTUNE_CHECK=1 asks for that.
+
+    y[i] = x[idx[i]]   for i in [0, m), x: [n]            every idx[i] must lie in [0, n)
+    y[i] += x[col[j]]  for j in [start[i], start[i + 1])   so must every col[j] of a row, and x is read nowhere else
+
+The expression as imported says which elements are read: each read whose place depends on data (`lookups`) is evaluated
+over its loops, on the tensors' own device, under the conditions that it stands under.  Places that the program itself
+computes, such as those of an argmax, are not known before the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+
+from neptune.errors import ShapeError
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    children,
+    conjuncts,
+    loads,
+    logical_and,
+    op,
+    variables,
+    walk,
+)
+from neptune.ir.integers import evaluate_size
+from neptune.ir.printer import print_expr
+from neptune.ir.program import For, If, Program, for_loops, paths, values
+
+Sizes: TypeAlias = Mapping[str, "int | float"]
+AT_ONCE = 1 << 24
+"""How many reads are looked at in one step; more are taken in parts of the outermost loop."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One dimension of a read at a place that depends on data: `index` must lie in [0, extent) where `when` holds."""
+
+    stage: str
+    read: Load
+    index: Expr
+    extent: Expr
+    when: tuple[Expr, ...]
+    loops: tuple[For, ...]
+
+    @property
+    def source(self) -> str:
+        """The tensor that holds the index, or the bounds of the loop that runs over it."""
+        own = loads(self.index)
+        if own:
+            return own[0].buffer
+        loop = next(f for f in self.loops if f.var in variables(self.index) and _by_data(f))
+        return (loads(loop.hi) or loads(loop.lo))[0].buffer
+
+
+def lookups(program: Program) -> tuple[Lookup, ...]:
+    """Every read of a program (as imported) whose place input tensors decide, each once."""
+    inputs = {b.name for b in program.inputs}
+    reads: dict[Lookup, None] = {}
+    for path, stage in paths(program.body):
+        loops = for_loops(path)
+        guards = [c for s in path if isinstance(s, If) for c in conjuncts(s.pred)] + conjuncts(stage.when)
+        # Bounds and guards are evaluated whatever they say.
+        always = [*(b for f in loops for b in (f.lo, f.hi)), *guards]
+        evaluated = [(e, ()) for e in always] + [(e, tuple(guards)) for e in values(stage.action)]
+        for e, when in evaluated:
+            for read, conditions in _reads(e, when):
+                for index, extent in zip(read.index, program.buffers[read.buffer].shape, strict=True):
+                    one = _lookup(stage.name, read, index, extent, conditions, loops)
+                    if one is not None and _known(one, inputs):
+                        reads[one] = None
+    return tuple(reads)
+
+
+def check_indices(rows: Sequence[Lookup], name: str, tensors: Mapping[str, torch.Tensor], sizes: Sizes) -> None:
+    """Raise ShapeError for the first of `rows` that a call's tensors lead out of the tensor that is read.
+
+    Nothing is looked at while a CUDA graph is captured, where no number can come back to the host.
+    """
+    device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return
+    for row in rows:
+        _check(row, name, _Values(tensors, sizes, device))
+
+
+# --- which reads -----------------------------------------------------------------------------------
+
+
+def _by_data(loop: For) -> bool:
+    return bool(loads(loop.lo) or loads(loop.hi))
+
+
+def _reads(e: Expr, when: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+    """Every load in `e` with the conditions under which it is evaluated, those of an index first."""
+    match e:
+        case Select(p, a, b):
+            yield from _reads(p, when)
+            yield from _reads(a, (*when, p))
+            yield from _reads(b, (*when, op("not", p)))
+        case Op("and" | "or" as name, (a, b), _):
+            yield from _reads(a, when)
+            yield from _reads(b, (*when, a if name == "and" else op("not", a)))
+        case _:
+            for child in children(e):
+                yield from _reads(child, when)
+            if isinstance(e, Load):
+                yield e, when
+
+
+def _lookup(
+    stage: str, read: Load, index: Expr, extent: Expr, when: tuple[Expr, ...], loops: tuple[For, ...]
+) -> Lookup | None:
+    """The row of one dimension of a read, with the loops that matter; None where its place is no matter of data."""
+    by_data = {f.var for f in loops if _by_data(f)}
+    if not (loads(index) or variables(index) & by_data):
+        return None
+    names = variables(index).union(*map(variables, when))
+    used: list[For] = []
+    for f in reversed(loops):
+        if f.var in names:
+            names |= variables(f.lo) | variables(f.hi)
+            used.insert(0, f)
+    return Lookup(stage, read, index, extent, when, tuple(used))
+
+
+def _known(row: Lookup, inputs: set[str]) -> bool:
+    """True if all that decides about the place is known before the launch, and is of operators that are here."""
+    deciding = (row.index, *row.when, *(b for f in row.loops for b in (f.lo, f.hi)))
+    return all(
+        (not isinstance(x, Load) or x.buffer in inputs) and (not isinstance(x, Op) or x.name in _OPS)
+        for e in deciding
+        for x in walk(e)
+    )
+
+
+# --- what they come to -------------------------------------------------------------------------------
+
+
+def _divisor(b: torch.Tensor) -> torch.Tensor:
+    return torch.where(b == 0, torch.ones_like(b), b)
+
+
+_OPS: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "floordiv": lambda a, b: torch.div(a, _divisor(b), rounding_mode="floor"),
+    "mod": lambda a, b: torch.remainder(a, _divisor(b)),
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+    "not": torch.logical_not,
+    "bitand": torch.bitwise_and,
+    "bitor": torch.bitwise_or,
+    "bitxor": torch.bitwise_xor,
+}
+
+
+@dataclass
+class _Values:
+    """The values of expressions at all points of some loops, each of which is a dimension."""
+
+    tensors: Mapping[str, torch.Tensor]
+    sizes: Sizes
+    device: torch.device
+
+    def of(self, e: Expr, env: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Integers are exact, as int64; a load outside of its tensor has the nearest element."""
+        match e:
+            case Const(value, _):
+                return self._number(value)
+            case Var(name, _):
+                return env[name] if name in env else self._number(self.sizes[name])
+            case Cast(arg, dtype):
+                made = self.of(arg, env).to(getattr(torch, dtype))
+            case Select(p, a, b):
+                return torch.where(self.of(p, env), self.of(a, env), self.of(b, env))
+            case Load(buffer, index, _):
+                t = self.tensors[buffer].detach()
+                at = [self.of(i, env).clamp(0, n - 1) for i, n in zip(index, t.shape, strict=True)]
+                made = t[tuple(at)] if at else t
+            case Op(name, args, _):
+                return _OPS[name](*(self.of(a, env) for a in args))
+        return made.long() if is_int(e.dtype) else made
+
+    def _number(self, value: Any) -> torch.Tensor:
+        return torch.tensor(value, device=self.device)
+
+
+def _check(row: Lookup, name: str, known: _Values) -> None:
+    extent = evaluate_size(row.extent, known.sizes)
+    env: dict[str, torch.Tensor] = {}
+    inside = list(row.when)
+    for k, f in enumerate(row.loops):
+        lo, hi = known.of(f.lo, env), known.of(f.hi, env)
+        if lo.numel() == 0 or hi.numel() == 0:
+            return
+        if lo.numel() > 1 or hi.numel() > 1:
+            # The range is all that any iteration outside runs over, of which each has its own.
+            inside += [Op("ge", (Var(f.var), f.lo), "bool"), Op("lt", (Var(f.var), f.hi), "bool")]
+        run = torch.arange(int(lo.min()), max(int(lo.min()), int(hi.max())), device=known.device)
+        env[f.var] = run.reshape(-1, *[1] * (len(row.loops) - k - 1))
+    for part in _parts(row, env):
+        index = known.of(row.index, part)
+        wrong = (index < 0) | (index >= extent)
+        if inside:
+            wrong = wrong & known.of(logical_and(*inside), part)
+        if bool(wrong.any()):
+            _refuse(row, name, extent, part, index, wrong)
+
+
+def _parts(row: Lookup, env: dict[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    """The points of the loops, so many at a time as there is memory for."""
+    if not row.loops:
+        yield env
+        return
+    outer = row.loops[0].var
+    step = max(1, AT_ONCE // max(1, prod(t.numel() for n, t in env.items() if n != outer)))
+    for some in torch.split(env[outer], step):
+        yield {**env, outer: some}
+
+
+def _refuse(
+    row: Lookup, name: str, extent: int, env: Mapping[str, torch.Tensor], index: torch.Tensor, wrong: torch.Tensor
+) -> None:
+    """The error for the first place that is none."""
+    shape = [t.numel() for t in env.values()]
+    first = int(wrong.expand(shape).reshape(-1).int().argmax())
+
+    def at(t: torch.Tensor) -> int:
+        return int(t.expand(shape).reshape(-1)[first])
+
+    point = ", ".join(f"{var} = {at(t)}" for var, t in env.items())
+    raise ShapeError(
+        f"call of kernel `{name}`",
+        f"`{row.source}` leads out of `{row.read.buffer}`: `{print_expr(row.index)}` is {at(index)}",
+        legal=[f"0 to {extent - 1}"],
+        where=f"stage {row.stage}: {print_expr(row.read)}" + (f" at {point}" if point else ""),
+    )

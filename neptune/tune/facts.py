@@ -1,0 +1,231 @@
+"""The facts of a kernel, read off its TileProgram."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, loads, variables, walk
+from neptune.ir.printer import print_expr
+from neptune.ir.program import ZERO
+from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Iota,
+    LoadTile,
+    Local,
+    Loop,
+    Rearrange,
+    Scalar,
+    StoreTile,
+    TExpr,
+    TileKernel,
+    TileProgram,
+    TStmt,
+    is_rest,
+    stmt_exprs,
+    walk_stmts,
+)
+
+
+def read_facts(program: TileProgram) -> Facts:
+    """The facts of a TileProgram.
+
+    facts = read_facts(tiles)
+    len(facts.kernels), facts.traversals      # (1, {"q": 1, "k": 1, "v": 1})
+    """
+    written = {s.buffer for k in program.kernels for s in walk_stmts(k.body) if isinstance(s, StoreTile)}
+    read = {b for k in program.kernels for b in _read(k)}
+    back = tuple(b for b in program.globals if b in written & read)
+    kernels = tuple(
+        KernelFacts(k.name, _grid(k), tuple(_loops(k.body)), tuple(b for b in back if b in _touched(k)))
+        for k in program.kernels
+    )
+    traversals = {b.name: sum(_passes(k, b.name) for k in program.kernels) for b in program.inputs}
+    return Facts(kernels, back, traversals)
+
+
+def _grid(kernel: TileKernel) -> dict[str, str]:
+    """Programs along each launch dimension."""
+    programs: dict[str, str] = {}
+    for g in kernel.grid:
+        text = print_expr(g.extent)
+        programs[g.axis] = f"{programs[g.axis]} * ({text})" if g.axis in programs else text
+    return {axis: programs[axis] for axis in sorted(programs)}
+
+
+def _loops(body: tuple[TStmt, ...]) -> Iterator[LoopFacts]:
+    for s in walk_stmts(body):
+        if isinstance(s, Loop):
+            yield LoopFacts(s.var, print_expr(trips(s)))
+
+
+def trips(loop: Loop) -> Expr:
+    """The number of iterations (where it is negative there are none)."""
+    return loop.hi if loop.lo == ZERO else binary("sub", loop.hi, loop.lo)
+
+
+def _own_exprs(s: TStmt) -> Iterator[Expr]:
+    """The scalar expressions of a statement without its body."""
+    if isinstance(s, Loop):
+        yield from (s.lo, s.hi)
+    if isinstance(s, Branch):
+        yield s.pred
+    for e in stmt_exprs(s):
+        yield from (x.expr for x in walk(e) if isinstance(x, Scalar))
+
+
+def _read(kernel: TileKernel) -> set[str]:
+    found: set[str] = set()
+    for s in walk_stmts(kernel.body):
+        found |= {x.buffer for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile)}
+        found |= {x.buffer for e in _own_exprs(s) for x in loads(e)}
+    return found
+
+
+def _touched(kernel: TileKernel) -> set[str]:
+    return _read(kernel) | {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)}
+
+
+# --- passes over an input ------------------------------------------------------------------------
+
+Index: TypeAlias = tuple[TExpr, ...]
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel's axes, and for each local what it depends on: the variables and loops behind its values."""
+
+    axes: Mapping[str, Expr]
+    locals: Mapping[str, frozenset[str]]
+
+    def depends(self, e: TExpr) -> frozenset[str]:
+        """The variables that an index moves with, those behind the locals it reads included."""
+        found: set[str] = set()
+        for x in walk(e):
+            if isinstance(x, Scalar):
+                found |= variables(x.expr)
+            elif isinstance(x, Local):
+                found |= self.locals.get(x.name, frozenset())
+        return frozenset(found)
+
+
+def _passes(kernel: TileKernel, buffer: str) -> int | float:
+    known = _Kernel(dict(kernel.axes), _local_dependencies(kernel.body))
+    return _count(kernel.body, buffer, known)
+
+
+def _local_dependencies(body: tuple[TStmt, ...]) -> dict[str, frozenset[str]]:
+    """Variables behind each local. A local that is carried round a loop changes with it."""
+    dependencies: dict[str, frozenset[str]] = {}
+    while True:
+        before = dict(dependencies)
+        for s in walk_stmts(body):
+            if isinstance(s, Assign):
+                known = _Kernel({}, dependencies)
+                dependencies[s.name] = dependencies.get(s.name, frozenset()) | known.depends(s.value)
+        if dependencies == before:
+            return dependencies
+
+
+def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
+    """Return how often a body reads an element: its own reads, and those of its loops, pieces of one range as one.
+
+    Reads under loops are counted where the loop stands: times its trips where their index does not move.
+    """
+    total: int | float = _distinct(_indices(body, buffer), known)
+    pieces: list[int | float] = []
+    previous: Loop | None = None
+    for s in body:
+        match s:
+            case Branch(_, inner):
+                # A branch that ends a loop's range reads what no iteration of the loop has read.
+                inside = _count(inner, buffer, known)
+                if is_rest(previous, s):
+                    pieces.append(inside)
+                else:
+                    total += inside
+            case Loop():
+                if previous is not None and not (s.var == previous.var and _starts_behind(s.lo, previous.hi)):
+                    total += max(pieces)
+                    pieces = []
+                pieces.append(_count_loop(s, buffer, known))
+                previous = s
+            case _:
+                pass
+    return total + max(pieces, default=0)
+
+
+def _starts_behind(lo: Expr, end: Expr) -> bool:
+    """Return True if `lo` is visibly at least `end`: for pieces of one range, or ranges that skip earlier ones."""
+    return lo == end or (isinstance(lo, Op) and lo.name == "max" and any(_starts_behind(a, end) for a in lo.args))
+
+
+def _count_loop(loop: Loop, buffer: str, known: _Kernel) -> int | float:
+    """Reads of a loop: once per iteration of new elements, or of the same ones in every iteration."""
+    moving = _moving(loop, buffer, known)
+    once = _count(loop.body, buffer, known)
+    if moving or not once:
+        return once
+    n = trips(loop)
+    return once * max(0, int(n.value)) if isinstance(n, Const) else math.inf
+
+
+def _moving(loop: Loop, buffer: str, known: _Kernel) -> bool:
+    """Return True if every read of the buffer in a loop moves with the loop."""
+    every = [i for s in walk_stmts(loop.body) for i in _statement_indices(s, buffer)]
+    return all(any(loop.var in known.depends(e) for e in index) for index in every)
+
+
+def _indices(body: tuple[TStmt, ...], buffer: str) -> list[Index]:
+    """Indices of the reads among the statements of a body, bodies of loops and branches apart."""
+    return [i for s in body for i in _statement_indices(s, buffer)]
+
+
+def _statement_indices(s: TStmt, buffer: str) -> list[Index]:
+    tiles = [x for e in stmt_exprs(s) for x in walk(e)]
+    indices = [x.index for x in tiles if isinstance(x, LoadTile) and x.buffer == buffer]
+    scalars = [x for e in _own_exprs(s) for x in loads(e) if x.buffer == buffer]
+    return indices + [tuple(Scalar(i) for i in x.index) for x in scalars]
+
+
+def _distinct(indices: list[Index], known: _Kernel) -> int:
+    """The most reads of one element among accesses of one iteration: equal ones are one read (the compiler
+    keeps the value), ones that are visibly apart in some dimension are of different elements."""
+    groups: list[list[Index]] = []
+    for index in dict.fromkeys(indices):
+        for group in groups:
+            if all(_apart(index, other, known) for other in group):
+                group.append(index)
+                break
+        else:
+            groups.append([index])
+    return len(groups)
+
+
+def _apart(a: Index, b: Index, known: _Kernel) -> bool:
+    for x, y in zip(a, b, strict=True):
+        first, second = _range(x, known), _range(y, known)
+        if first and second and (first[1] < second[0] or second[1] < first[0]):
+            return True
+    return False
+
+
+def _range(e: TExpr, known: _Kernel) -> tuple[int, int] | None:
+    """The values an index takes, where they are constants: 64 + iota(d) over 32 is (64, 95)."""
+    match e:
+        case Scalar(Const(value, _)):
+            return int(value), int(value)
+        case Iota(axis):
+            extent = known.axes.get(axis, Var(axis))
+            return (0, int(extent.value) - 1) if isinstance(extent, Const) else None
+        case Rearrange(arg, _) | Cast(arg, _):
+            return _range(arg, known)
+        case Op("add", (x, y), _):
+            first, second = _range(x, known), _range(y, known)
+            return (first[0] + second[0], first[1] + second[1]) if first and second else None
+        case _:
+            return None

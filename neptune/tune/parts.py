@@ -1,0 +1,37 @@
+"""Rules for the number of parts in which launches fold an axis: what it follows from, and how busy it must keep a GPU.
+
+A rule is data of a kernel, which `neptune.runtime.parts` applies at each launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neptune.ir.expr import variables
+from neptune.runtime.parts import Parts
+from neptune.tile.ir import TileProgram
+
+MOST = 128
+"""The most parts that are chosen by default: their combination takes time, too."""
+BUSY = 0.85
+"""How busy the processors must be, as a share of what the best number of parts makes of them."""
+LARGE = 132
+"""The processors of a large GPU, for which templates are chosen."""
+
+
+def parts_of(program: TileProgram) -> tuple[Parts, ...]:
+    """The rule for each number that launches of a TileProgram choose."""
+    grids = [tuple(g.extent for g in k.grid) for k in program.kernels]
+    return tuple(
+        Parts(s.name, s.upto, tuple(g for g in grids if any(s.name in variables(e) for e in g)), MOST, BUSY)
+        for s in program.scalars
+        if s.upto is not None
+    )
+
+
+def typical_parts(program: TileProgram, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return what a launch with these sizes and tiles chooses on a large GPU; KeyError for a missing size."""
+    rules = parts_of(program)
+    for name in (n for p in rules for n in sorted(p.sizes - set(sizes) - {q.number for q in rules})):
+        raise KeyError(name)
+    return {p.number: p.default(sizes, LARGE) for p in rules}

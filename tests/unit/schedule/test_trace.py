@@ -1,0 +1,117 @@
+"""A trace saved as JSON, replayed, and printed as code gives an equal program; a damaged one a RecordError."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+
+from neptune.errors import FusionError, NeptuneError, RecordError, ScheduleError
+from neptune.fusion.schedule import PRIMITIVES, Schedule, replay
+from neptune.ir.expr import Var
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.softmax import figure1, softmax
+from neptune.schedule.state import Loop
+from neptune.schedule.trace import Step, as_code, trace_from_json, trace_to_json
+from neptune.tune.choose import shipped_templates
+from tests.schedule_examples import check_round_trips, matmul
+
+
+@pytest.mark.parametrize("name", sorted(shipped_templates()))
+def test_shipped_templates(name: str) -> None:
+    applied = 0
+    for make in (softmax, figure1, prefill_causal, prefill_global, matmul):
+        sch = Schedule(make())
+        with suppress(NeptuneError):
+            shipped_templates()[name](sch)
+            applied += 1
+        # What it did before it failed is a trace as well.
+        check_round_trips(sch, make())
+    assert applied
+
+
+def test_code_reads_as_one_would_write_it() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.loops("c")
+    i0, j0, *_ = sch.tile([i, j], [sch.param("BM", [2, 4]), 8])
+    sch.bind([i0, j0], ["grid.y", "grid.x"])
+    assert sch.as_code("tiled") == (
+        "def tiled(sch):\n"
+        '    BM = sch.param("BM", [2, 4])\n'
+        '    sch.split(sch.loop("c", "i"), BM)\n'
+        '    sch.split(sch.loop("c", "j"), 8)\n'
+        '    sch.reorder(sch.loop("c", "i0"), sch.loop("c", "j0"), sch.loop("c", "i1"), sch.loop("c", "j1"), '
+        'sch.loop("c", "p"))\n'
+        '    sch.bind([sch.loop("c", "i0"), sch.loop("c", "j0")], ["grid.y", "grid.x"])\n'
+    )
+    assert as_code(()) == "def schedule(sch):\n    pass\n"
+
+
+def test_a_param_may_be_called_like_the_schedule() -> None:
+    sch = Schedule(matmul())
+    sch.split(sch.loops("c")[0], sch.param("sch", [2]))
+    check_round_trips(sch, matmul())
+
+
+def test_an_empty_trace() -> None:
+    assert trace_from_json(trace_to_json(())) == ()
+
+
+def test_every_primitive_is_known() -> None:
+    known = {"split", "reorder", "fuse_at", "rolling_update", "privatize", "param", "cover"}
+    assert known <= set(PRIMITIVES) and not {"loops", "apply", "tile", "_commit", "__init__"} & set(PRIMITIVES)
+
+
+GOOD = {"format": "neptune-trace", "version": 1, "steps": [["inline", "c"]]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "no trace"),
+        ("{}", "no trace"),
+        (json.dumps({**GOOD, "version": 2}), "version 2"),
+        (json.dumps({**GOOD, "steps": None}), "no list of steps"),
+        (json.dumps({**GOOD, "steps": [["split", 1], []]}), "step 2"),
+        (json.dumps({**GOOD, "steps": [[7]]}), "step 1"),
+        (json.dumps({**GOOD, "steps": [["a b"]]}), "step 1"),
+        (json.dumps({**GOOD, "steps": [["split", {"stage": "c"}]]}), "no argument"),
+        (json.dumps({**GOOD, "steps": [["split", {"stage": "c", "loop": "i", "x": 1}]]}), "no argument"),
+        (json.dumps({**GOOD, "steps": [["split", 2.5]]}), "2.5 is no argument"),
+        (json.dumps({**GOOD, "steps": [["split", None]]}), "null is no argument"),
+    ],
+)
+def test_damaged_text(text: str, words: str) -> None:
+    with pytest.raises(RecordError, match=words):
+        trace_from_json(text)
+
+
+@pytest.mark.parametrize("name", ["nothing", "__init__", "_commit", "apply", "loops", "tile"])
+def test_a_step_that_is_no_primitive(name: str) -> None:
+    with pytest.raises(RecordError, match=r"step 1 of 1.*\n.*no primitive"):
+        replay(matmul(), [Step(name, ())])
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "words"),
+    [
+        (Step("split", (Loop("x", "i"), 2)), ScheduleError, "unknown stage `x`"),
+        (Step("split", (Loop("c", "i"),)), ScheduleError, "missing a required argument"),
+        (Step("split", ("i", 2)), ScheduleError, "must be a loop"),
+        (Step("split", (Loop("c", "i"), "2")), ScheduleError, "a number or a param"),
+        (Step("split", (Loop("c", "i"), Var("BM"))), ScheduleError, "not a tunable"),
+        (Step("bind", (Loop("c", "i"), 3)), ScheduleError, "grid axis"),
+        (Step("bind", ((Loop("c", "i"),), ((1, 2),))), ScheduleError, "grid axis"),
+        (Step("param", ("BM", (("a", 1),))), ScheduleError, "powers of two"),
+        (Step("param", ("BM", "ab")), ScheduleError, "list of numbers"),
+        (Step("rolling_update", ("d", Loop("c", "p"))), FusionError, "is a map"),
+    ],
+)
+def test_a_trace_of_another_program_names_the_step(step: Step, error: type, words: str) -> None:
+    with pytest.raises(error, match=words) as raised:
+        replay(matmul(), [Step("param", ("B", (2,))), step])
+    assert "step 2 of 2" in str(raised.value)

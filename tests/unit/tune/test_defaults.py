@@ -1,0 +1,105 @@
+"""Default tiles that stay in registers."""
+
+from __future__ import annotations
+
+import pytest
+
+import neptune
+from bench.chain_attention import ATTENTION
+from bench.chain_programs import ROW_CHAINS
+from neptune import Program, Schedule
+from neptune.ops.attention import operator
+from neptune.templates.flash_attention import flash_attention
+from neptune.templates.softmax_row import softmax_row
+from neptune.tile.ir import Assign, TileProgram, TStmt
+from neptune.tile.pipeline import lower
+from neptune.tile.registers import dots, registers
+from neptune.tune.choose import automatic
+from neptune.tune.defaults import BUDGET, defaults, fits
+from neptune.tune.params import resolve_params
+from tests.kernels import put, tile
+from tests.texts import generate
+from tests.unit.tile.test_registers import load, program
+
+CHAINS = {c.name: c for c in ROW_CHAINS}
+
+
+def many(count: int) -> list[TStmt]:
+    """As many tiles that are alive at one time."""
+    names = [f"x{n}" for n in range(count)]
+    return [*(Assign(n, load().value) for n in names), *(put(tile(n)) for n in names)]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "found"),
+    [(2, (128, 64, 4)), (3, (64, 64, 4)), (6, (64, 32, 4)), (12, (32, 32, 4)), (24, (32, 16, 4)), (48, (16, 16, 4))],
+)
+def test_the_longest_tile_is_made_shorter_until_all_fit(tiles: int, found: tuple[int, int, int]) -> None:
+    made = program(*many(tiles), candidates={"ROWS": (128, 64, 32, 16), "COLS": (64, 128, 32, 16)})
+    values = defaults(made)
+    assert (values["ROWS"], values["COLS"], values["num_warps"]) == found
+    assert registers(made.kernels[0], values) <= BUDGET
+
+
+def test_where_no_tile_can_be_shorter_there_are_more_threads() -> None:
+    candidates = {"ROWS": (16, 32)}
+    assert defaults(program(*many(1), candidates=candidates)) == {"ROWS": 16, "num_warps": 4, "num_stages": 2}
+    assert defaults(program(*many(2), candidates=candidates))["num_warps"] == 8
+    assert defaults(program(*many(99), candidates=candidates))["num_warps"] == 16
+
+
+def test_what_is_given_stays() -> None:
+    made = program(*many(6), candidates={"ROWS": (128, 64, 32, 16), "COLS": (64, 128, 32, 16)})
+    assert defaults(made, {"ROWS": 128}) == {"ROWS": 128, "COLS": 16, "num_warps": 4, "num_stages": 2}
+    assert defaults(made, {"num_warps": 8})["ROWS"] == 64
+    assert defaults(made, {"ROWS": 128, "COLS": 128}) == {"ROWS": 128, "COLS": 128, "num_warps": 16, "num_stages": 2}
+    assert defaults(made, {"ROWS": 128, "COLS": 128, "num_warps": 1})["num_warps"] == 1
+    assert resolve_params(made, {"ROWS": 128}) == defaults(made, {"ROWS": 128})
+
+
+def lowered(expression: Program) -> TileProgram:
+    schedule = Schedule(expression)
+    flash_attention(schedule)
+    return lower(schedule.program)
+
+
+@pytest.mark.parametrize("depth", [64, 128, 256])
+def test_attention_keeps_the_tiles_that_were_measured(depth: int) -> None:
+    made = lowered(operator("prefill_causal", depth=depth))
+    assert defaults(made) == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
+    # The launch function of the module has the same ones.
+    assert "BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=2, launcher" in generate(made)
+
+
+def test_each_warp_of_a_matrix_unit_keeps_rows_of_its_own() -> None:
+    (chain,) = [c for c in ATTENTION if c.name == "differential_attention"]
+    values = defaults(lowered(chain.build(64)))
+    assert (values["BLOCK_M"], values["BLOCK_N"], values["num_warps"]) == (128, 32, 8)
+
+
+def test_what_cannot_fit_is_chosen_last() -> None:
+    """A whole row of distances in many dimensions; a loop over parts of it takes one kernel more."""
+    names = [automatic(CHAINS["gaussian_mixture"].build(depth))[0] for depth in (16, 64)]
+    assert names == ["softmax_row", "flash_attention"]
+    row = Schedule(CHAINS["gaussian_mixture"].build(64))
+    softmax_row(row)
+    assert not fits(lower(row.program)) and fits(lowered(CHAINS["gaussian_mixture"].build(64)))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "found"), [("abs_max_matmul", "float16", (128, 64)), ("l2_normalise_matmul", "float32", (64, 32))]
+)
+def test_a_product_of_float32_wants_short_operands(name: str, dtype: str, found: tuple[int, int]) -> None:
+    """No matrix unit takes them on sm_80 and sm_90: its operands fill the registers, those of float16 do not."""
+    made = lowered(CHAINS[name].build(64))
+    assert {d.a.dtype for d in dots(made.kernels[0])} == {dtype}
+    values = defaults(made)
+    assert (values["BLOCK_M"], values["BLOCK_N"]) == found
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
+def test_defaults_do_not_spill(target: str) -> None:
+    """A chain whose first candidates do, on every target."""
+    made = neptune.compile(CHAINS["standardise_linear"].build(64), target="interpret")
+    assert made.params["BLOCK_M"] < 128
+    assert [r.spill_bytes for r in made.resources(target)] == [0]
