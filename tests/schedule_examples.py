@@ -139,8 +139,8 @@ class Frozen:
     def __enter__(self) -> None:
         self.before = self.seen()
 
-    def __exit__(self, *error: object) -> None:
-        assert self.seen() == self.before
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert kind is None or self.seen() == self.before
 
     def seen(self) -> tuple[object, ...]:
         return (str(self.sch.program), self.sch.trace, self.sch.decisions, self.sch.stages)

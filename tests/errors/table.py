@@ -8,12 +8,14 @@ One case is a function in `tests/errors/cases/*.py` that does what a user did wr
         sch.split(sch.loops("c")[0], 0)
 
 Its message is golden (`docs/errors/<file>.md`; `tests/errors/pages.py` says how to rewrite it), the last frame of its
-traceback must be a line of the tests, and the `raise` it came from counts as covered. A function may take pytest's
+traceback must be a line of the tests, a primitive that raises must leave its schedule as it was, and the `raise` it
+came from counts as covered. A function may take pytest's
 `monkeypatch` and `tmp_path`, which is written <tmp> in the golden.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -34,6 +36,8 @@ import pytest
 import neptune
 from neptune import config
 from neptune.errors import NeptuneError
+from neptune.fusion.schedule import PRIMITIVES, Schedule
+from tests.schedule_examples import Frozen
 
 PACKAGE = Path(neptune.__file__).parent
 HERE = Path(__file__).parent
@@ -59,6 +63,8 @@ class Case:
             patch.setenv("NEPTUNE_CACHE_DIR", "0")
             given: dict[str, Any] = {"monkeypatch": patch, "tmp_path": folder}
             wanted = inspect.signature(self.act).parameters
+            for name in PRIMITIVES:
+                patch.setattr(Schedule, name, _atomic(getattr(Schedule, name)))
             with pytest.raises(self.error) as info:
                 self.act(**{n: v for n, v in given.items() if n in wanted})
         assert type(info.value) is self.error, type(info.value)
@@ -84,10 +90,21 @@ def outcome(case: Case) -> Outcome:
         message = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error).replace(folder, "<tmp>"))
     if case.quotes:
         message = re.sub(r"\n.*?(?=\n  (?:try|legal here|at): |$)", "\n  <its words>", message, count=1, flags=re.S)
-    files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__))
+    files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__)
     # What was caught on the way counts where the user reads it in the message.
     final = [_in_package(x) for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
     return Outcome(error.with_traceback(None), files, message, frozenset().union(*final))
+
+
+def _atomic(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The primitive, which must leave the schedule as it was where it raises."""
+
+    @functools.wraps(method)
+    def call(sch: Schedule, *args: Any, **named: Any) -> Any:
+        with Frozen(sch):
+            return method(sch, *args, **named)
+
+    return call
 
 
 CASES: list[Case] = []

@@ -13,6 +13,7 @@ import pytest
 import neptune
 from neptune.boundary import public
 from neptune.errors import ScheduleError
+from neptune.frontend.builder import compute, placeholder
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ops.softmax import softmax
@@ -90,6 +91,17 @@ def test_a_mistake_of_the_users_own_is_not_touched() -> None:
     with pytest.raises(KeyError) as info:
         neptune.compile(softmax(), mine, target="llvm")
     assert len(info.traceback) > 2 and info.traceback[-1].name == "mine"
+
+
+def test_a_mistake_in_an_expression_stays_as_it_is() -> None:
+    x = placeholder((4,), "float32", "x")
+    for act, error in (
+        (lambda i: None + None, TypeError),
+        (lambda i: {}["missing"], KeyError),
+        (lambda i: list(x), TypeError),
+    ):
+        with pytest.raises(error):
+            compute((4,), act, "bad")
 
 
 def test_a_defect_of_ours_keeps_every_frame() -> None:

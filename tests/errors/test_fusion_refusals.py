@@ -96,18 +96,3 @@ def test_other_reducers(g: Expr, reducer: str, reason: str) -> None:
 def test_accumulators() -> None:
     assert "the accumulator is int32" in refused(S * M, MAX, dtype="int32")
     assert "a float16 accumulator may overflow" in refused(S / L, SUM, dtype="float16")
-
-
-def test_the_message_is_one_screen() -> None:
-    assert refused(op("tanh", S - M), MAX) == (
-        "cannot fuse reduction `o` (sum) into the loop of `m`\n"
-        "  `o` reads `m` (max), which is still changing inside this loop, and no repair was found:\n"
-        "      g = tanh(c - r)\n"
-        "      c = s[i, j]\n"
-        "      r = m[i]\n"
-        "  separate: `tanh(c - r)`: tanh mixes r and c: no factor of it depends on r alone\n"
-        "  legal here: fuse_at an outer loop, leave `o` in a kernel of its own\n"
-        "  at: o: sum of tanh(s[i, j] - m[i])"
-    )
-    wide = op("tanh", M + sum((Load(f"x{k}", (COL,), "float32") * M for k in range(30)), S))
-    assert len(refused(wide, MAX).splitlines()) < 24

@@ -2,39 +2,109 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
-from tvm import te
+import numpy as np
+import torch
+from tvm import te, tirx
 
 import neptune
 from neptune.errors import ExpressionError
 from neptune.frontend import builder as nt
+from neptune.frontend.builder import build, compute, eq, exp, if_then_else, max, placeholder, reduce_axis, sum, var
 from neptune.frontend.te import from_te
 from neptune.ir.parser import parse_program
+from neptune.ops import masks
+from neptune.ops.attention import attention, operator, prefill_causal
 from tests.errors.table import case
-from tests.errors.test_expression_errors import CASES as BUILDER
 from tests.kernel_examples import rows_fused, rows_program
-from tests.unit.frontend.test_te import REFUSED as TENSOR_EXPRESSIONS
+
+# --- the builder ----------------------------------------------------------------------------------
+
+n = var("n")
+x = placeholder((n, 4), "float32", "x")
+half = placeholder((n,), "float16", "half")
+j = reduce_axis((0, 4), "j")
+k = reduce_axis((0, 4), "k")
+y = compute((n,), lambda i: x[i, 0], "y")
 
 
-def _provoke(make: Callable[[], object]) -> Callable[[], object]:
-    return lambda: make()
+def stage(body: Callable[..., Any], shape: Any = (n,)) -> Callable[[], object]:
+    return lambda: compute(shape, body, "bad")
 
 
-for _make, *_parts in BUILDER:
-    case(ExpressionError, f"builder: {_parts[-1]}")(_provoke(_make))
-
-
-def _imported(make: Callable[[], object]) -> Callable[[], object]:
-    def act() -> None:
-        outputs = make()
-        from_te(outputs if isinstance(outputs, te.Tensor) else [outputs])
-
-    return act
-
-
-for _make, *_parts in TENSOR_EXPRESSIONS:
-    case(ExpressionError, f"te: {_parts[-1]}")(_imported(_make))
+BUILDER = [
+    (stage(lambda i: sum(x[i, j], axis=j) * 2), "a stage of its own"),
+    (stage(lambda i: x[i, 0] * sum(x[i, j], axis=j)), "a stage of its own"),
+    (stage(lambda i: exp(sum(x[i, j], axis=j))), "must be the outermost"),
+    (stage(lambda i: max(sum(x[i, j], axis=j), axis=k)), "must be the outermost"),
+    (stage(lambda i: sum(x[i, j], axis=k)), "legal here: `i`, `k`"),
+    (stage(lambda i: x[i, j]), "legal here: `i`"),
+    (stage(lambda i: sum(x[i, 0], axis=3)), "distinct reduce axes"),
+    (stage(lambda i: max(x[i, 0], x[i, 1])), "maximum(a, b)"),
+    (stage(lambda i: x[i]), "`x` has 2 dimensions, but 1 indices"),
+    (stage(lambda i: x[i, 4]), "index 4 is outside the dimension [0, 4)"),
+    (stage(lambda i: x[-1, 0]), "index -1 is outside the dimension [0, n)"),
+    (stage(lambda i: x[i, 1.5]), "index 1 is `1.5` (float32), not an integer"),
+    (stage(lambda i: x[i, 0:2]), "slice(0, 2, None), not an integer"),
+    (stage(lambda i: x[i, 0] + half[i]), ".astype(dtype)"),
+    (stage(lambda i: if_then_else(x[i, 0] == 0, 1.0, 2.0)), "eq(a, b)"),
+    (stage(lambda i: if_then_else(x[i, 0], 1.0, 2.0)), "float32, not bool"),
+    (stage(lambda i: x[i, 0] > 0 and x[i, 1] > 0), "no truth value"),
+    (stage(lambda i: x[i, 0] == 0), "eq(a, b)"),
+    (stage(lambda i: sum(x[i, j])), "axis=a reduce axis"),
+    (stage(lambda i: math.exp(x[i, 0])), "not from math"),
+    (stage(lambda i: __builtins__["sum"](x[i, 0])), "cannot be iterated"),
+    (stage(lambda i: np.arctan(x[i, 0])), "numpy's `arctan` says nothing of an expression"),
+    (stage(lambda i: np.add.reduce(x[i, 0])), "numpy's `reduce`"),
+    (stage(lambda i: torch.cumsum(x[i, 0], 0)), "torch's `cumsum`"),
+    (stage(lambda i: torch.tensor(2.0) * x[i, 0]), "cannot use tensor(2.) (Tensor)"),
+    (lambda: attention(depth=0), "at least 1"),
+    (lambda: attention(depth="64"), "depth = '64' is not a Python integer"),
+    (lambda: attention(window=2.5), "window = 2.5 is not a Python integer"),
+    (lambda: attention(scale="small"), "scale = 'small' is not a number"),
+    (lambda: attention(softcap=0.0), "softcap is 0.0"),
+    (lambda: attention(mask=3), "a function mask(b, h, i, j)"),
+    (lambda: attention(mask=lambda i, j: i >= j), "a function mask(b, h, i, j)"),
+    (lambda: attention(mask=lambda b, h, i, j: None), "cannot use None"),
+    (lambda: attention(mask=masks.window(2.5)), "2.5, not an integer"),
+    (lambda: operator("decode_gqa", head=3), "heads, depth"),
+    (stage(lambda i: None), "the value is None"),
+    (stage(lambda i: i / 2), "div is the float division; use floordiv"),
+    (stage(lambda i: exp(i)), "exp takes a float, not int32"),
+    (stage(lambda i: x[i, 0].astype("float8")), "legal here: float64"),
+    (stage(lambda i, j: x[i, j]), "the lambda takes 2 indices, but the shape has 1 dimensions"),
+    (stage(lambda i: x[i, 0], (n, 2.5)), "the extent 2.5 is not an integer expression"),
+    (stage(lambda i: x[i, 0], (-3,)), "the extent -3 is negative"),
+    (stage(lambda i: x[i, 0], n), "(n,)"),
+    (stage(lambda i: sum(eq(i, j), axis=j)), "astype"),
+    (lambda: placeholder((4,), "half", "x"), "unknown dtype 'half'"),
+    (lambda: build(x), "output `x` is an input"),
+    (lambda: build([]), "there is no output"),
+    (lambda: build([y, y]), "output `y` is listed twice"),
+    (lambda: build(y, inputs=[half]), "`inputs` lacks `x`"),
+    (lambda: build(y, inputs=[y]), "input 0, `y`, is computed"),
+    (lambda: build(y, inputs=[x, 3]), "input 1 is 3"),
+    (lambda: build(compute((n,), lambda i: y[i], "y")), "two tensors are named `y`"),
+    (lambda: build(compute((n,), lambda i: y[i], "x")), "two tensors are named `x`"),
+    (lambda: build(compute((n,), lambda i: y[i], "n")), "`n` names both a tensor and a size"),
+    (lambda: build(compute((n,), lambda i: y[i], "a.b")), "`a.b` is not a name"),
+    (
+        lambda: build(compute((n,), lambda i: y[i] * var("n", "float32"), "z")),
+        "`n` is used both as int32 and as float32",
+    ),
+    (lambda: prefill_causal(layout="sbhd"), "legal here: bhsd, bshd"),
+    (lambda: prefill_causal(dtype="int8"), "legal here: float32, float16, bfloat16"),
+    (lambda: operator("prefill_gqq"), "prefill_gqa"),
+    (lambda: operator("prefill_gqa", heads=10), "both numbers"),
+    (lambda: operator("prefill_window", window=0), "window of at least 1"),
+    (lambda: masks.chunked(0), "a chunk has at least one key"),
+    (lambda: masks.causal(placeholder((n,), "int32", "q_len")), "both or neither"),
+]
+for _make, _name in BUILDER:
+    case(ExpressionError, f"builder: {_name}")(_make)
 
 
 # --- tensors -------------------------------------------------------------------------------------
@@ -135,6 +205,56 @@ def a_tensor_called_like_a_choice():
 
 
 # --- TVM -----------------------------------------------------------------------------------------
+
+
+def _imported(make: Callable[[], object]) -> Callable[[], object]:
+    def act() -> None:
+        outputs = make()
+        from_te(outputs if isinstance(outputs, te.Tensor) else [outputs])
+
+    return act
+
+
+def _pointwise(value, dtype="float32"):
+    x = te.placeholder((4, 8), dtype, name="x")
+    return te.compute((4, 8), lambda i, j: value(x[i, j], i, j), name="y")
+
+
+def tuples():
+    k = te.reduce_axis((0, 4), name="k")
+    x = te.placeholder((4, 4), "float32", name="x")
+    both = te.comm_reducer(
+        lambda a, b: (a[0] + b[0], a[1] + b[0]), lambda s, t: (tirx.const(0, s), tirx.const(0, t)), name="both"
+    )
+    return te.compute((4,), lambda i: both((x[i, k], x[i, k]), axis=k), name="y")[0]
+
+
+def custom():
+    k = te.reduce_axis((0, 4), name="k")
+    x = te.placeholder((4, 4), "float32", name="x")
+    odd = te.comm_reducer(lambda a, b: a + b * 2.0, lambda t: tirx.const(0, t), name="odd")
+    return te.compute((4,), lambda i: odd(x[i, k], axis=k), name="y")
+
+
+def borrowed_axis():
+    k = te.reduce_axis((0, 4), name="k")
+    x = te.placeholder((4, 4), "float32", name="x")
+    s = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="s")
+    return te.compute((4,), lambda i: s[i] + x[i, k], name="y")
+
+
+TENSOR_EXPRESSIONS = [
+    (tuples, "argmax and argmin"),
+    (custom, "its own combiner"),
+    (borrowed_axis, "axis `k` is also used outside"),
+    (lambda: _pointwise(lambda x, i, j: tirx.atan(x)), "legal here: abs, ceil"),
+    (lambda: _pointwise(lambda x, i, j: x.astype("float8_e4m3fn")), "unsupported dtype float8"),
+    (lambda: _pointwise(lambda x, i, j: tirx.popcount(x), "int32"), "`popcount(x[i0, i1])`"),
+    (lambda: te.placeholder((4,), "float32", name="x"), "output `x` is an input"),
+    (lambda: 3, "output 0 is int"),
+]
+for _make, _name in TENSOR_EXPRESSIONS:
+    case(ExpressionError, f"te: {_name}")(_imported(_make))
 
 
 def _doubled(name: str = "y"):

@@ -17,7 +17,35 @@ from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
 from tests.chains import attention, cells, matrix, per_row
 from tests.errors.table import case
-from tests.errors.test_rolling_refusals import grouped, over
+
+Value = Callable[[Expr, Expr], Expr]
+Fold = Callable[..., te.Reduction]
+
+
+def over(value: Value, fold: Fold = te.sum, of: str = "max") -> Program:
+    """t[i] = fold over j of value(x[i, j], m[i]), m being the max, the sum or the largest |·| of x."""
+    x = matrix("x")
+    folds: dict[str, Fold] = {"max": te.max, "sum": te.sum, "abs": _abs_max}
+    m = per_row(lambda i, j: x[i, j], "m", folds[of])
+    return build(per_row(lambda i, j: value(x[i, j], m[i]), fold=fold), name="p")
+
+
+def _abs_max(e: Expr, axis: te.Axis) -> te.Reduction:
+    return te.max(te.abs(e), axis=axis)
+
+
+def grouped(fold_rows: bool) -> Program:
+    """m = max over k and j of x[i, k, j]; t keeps k, or folds it too and reads a map u of x."""
+    shape = (var("r"), var("g"), var("n"))
+    x = placeholder(shape, "float32", "x")
+    k, j = reduce_axis((0, var("g")), "k"), reduce_axis((0, var("n")), "j")
+    m = compute((var("r"),), lambda i: te.max(x[i, k, j], axis=[k, j]), "m")
+    u = compute(shape, lambda i, k, j: x[i, k, j] * 2.0, "u")
+    if fold_rows:
+        t = compute((var("r"),), lambda i: te.sum(exp(x[i, k, j] - m[i]) * u[i, k, j], axis=[k, j]), "t")
+    else:
+        t = compute((var("r"), var("g")), lambda i, k: te.sum(exp(x[i, k, j] - m[i]), axis=j), "t")
+    return build(t, name="grouped")
 
 
 def roll(program: Program, target: str = "t", into: str = "m", loop: int = 1) -> None:
@@ -25,7 +53,7 @@ def roll(program: Program, target: str = "t", into: str = "m", loop: int = 1) ->
     sch.rolling_update(target, sch.loops(into)[loop])
 
 
-def _no_repair(value: Callable[[Expr, Expr], Expr], fold: Callable[..., te.Reduction] = te.sum, of: str = "max"):
+def _no_repair(value: Value, fold: Fold = te.sum, of: str = "max") -> Callable[[], object]:
     return lambda: roll(over(value, fold, of))
 
 
@@ -114,6 +142,28 @@ def predecessor_starts_at_infinity():
 @case(FusionError)
 def earlier_iterations():
     roll(grouped(False))
+
+
+@case(FusionError)
+def earlier_iterations_of_an_inner_loop():
+    roll(grouped(False), loop=2)
+
+
+@case(FusionError)
+def follows_what_is_itself_repaired():
+    x, w = matrix("x"), matrix("w")
+    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
+    top = per_row(lambda i, j: exp(x[i, j] - m[i]) * te.abs(w[i, j]), name="top", fold=te.max)
+    sch = Schedule(build(per_row(lambda i, j: exp(te.abs(w[i, j]) - top[i])), name="p"))
+    sch.rolling_update("top", sch.loops("m")[1])
+    sch.rolling_update("t", sch.loops("m")[1])
+
+
+@case(FusionError)
+def no_common_axis():
+    x, w = matrix("x"), matrix("w")
+    l = per_row(lambda i, j: exp(x[i, j]), name="l")  # noqa: E741
+    roll(build(per_row(lambda i, j: w[i, j] / l[i]), name="p"), into="l")
 
 
 @case(FusionError)

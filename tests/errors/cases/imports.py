@@ -13,14 +13,41 @@ from neptune.frontend.te import from_te
 from neptune.frontend.tvmscript import from_tvmscript
 from tests.errors.table import case
 from tests.unit.frontend.test_te_choices import N, first_max, last_max, rows
-from tests.unit.frontend.test_tvmscript import HEAD, ONE, REFUSED, SUM, script
+from tests.unit.frontend.test_tvmscript import SUM, script
+
+ONE = """
+for i in range(8):
+    with T.sblock("one"):
+        v_i = T.axis.spatial(8, i)
+        y[v_i] = x[v_i, 0]
+"""
+HEAD = 'x: T.Buffer((8, 4), "float32"), y: T.Buffer((8,), "float32"), z: T.Buffer((8,), "float32")'
 
 
 def _imported(body: str, head: str = HEAD) -> Callable[[], object]:
     return lambda: from_tvmscript(script(body, head))
 
 
-for _name, (_body, *_) in REFUSED.items():
+REFUSED = {
+    "partial": ONE.replace("range(8)", "range(7)"),
+    "guard": SUM.replace('"SR", [i, j])', '"SR", [i, j])\n        T.where(j < 2)'),
+    "twice": ONE + ONE,
+    "in place": ONE.replace("x[v_i, 0]", "y[v_i] + 1.0"),
+    "shifted": ONE.replace("y[v_i]", "y[7 - v_i]"),
+    "half": ONE.replace("range(8)", "range(4)").replace("spatial(8", "spatial(4"),
+    "no init": SUM.replace("        with T.init():\n            y[v_i] = T.float32(0)\n", ""),
+    "other update": SUM.replace("y[v_i] + x[v_i, v_j]", "y[v_i] - x[v_i, v_j]"),
+    "nested update": SUM.replace("y[v_i] + x", "y[v_i] + y[0] * x"),
+    "two stores": ONE.replace("        y[v_i]", "        z[v_i] = x[v_i, 1]\n        y[v_i]"),
+    "shared loop": ONE + '    with T.sblock("two"):\n        v_i = T.axis.spatial(8, i)\n        z[v_i] = x[v_i, 1]\n',
+    "no block": "for i in range(8):\n    y[i] = x[i, 0]\n",
+    "evaluate": ONE + 'T.evaluate(T.call_extern("int32", "f"))\n',
+    "unwritten": "t = T.alloc_buffer((8, 4))\n" + ONE.replace("x[", "t["),
+    "condition": ONE.replace("        y[v_i] = x[v_i, 0]", "        if v_i < 3:\n            y[v_i] = x[v_i, 0]"),
+    "nothing": "t = T.alloc_buffer((8,))\n" + ONE.replace("y[", "t["),
+    "function": ONE.replace("x[v_i, 0]", "T.atan(x[v_i, 0])"),
+}
+for _name, _body in REFUSED.items():
     case(ExpressionError, f"script: {_name}")(_imported(_body))
 
 

@@ -9,6 +9,7 @@ import neptune
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
@@ -16,7 +17,6 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
 from tests.errors.table import case
-from tests.errors.test_schedule_errors import CASES as PRIMITIVES
 from tests.kernel_examples import rows_apart, rows_fused, rows_program
 from tests.schedule_examples import gram, maps, matmul, row_max, row_sums
 
@@ -25,8 +25,96 @@ def _called(make: Callable[[], Schedule], call: Callable[[Schedule], object]) ->
     return lambda: call(make())
 
 
-for _make, _call, _parts in PRIMITIVES:
-    case(ScheduleError, f"primitive: {_parts[0]}")(_called(_make, _call))
+ROW, COL, DOT = (Loop("c", v) for v in "ijp")
+
+HALF: Any = 2.5
+
+
+def bound() -> Schedule:
+    sch = Schedule(matmul())
+    sch.bind(ROW, "grid.x")
+    return sch
+
+
+def fused() -> Schedule:
+    sch = Schedule(matmul())
+    sch.fuse_at("d", COL)
+    return sch
+
+
+def cut() -> Schedule:
+    sch = Schedule(matmul())
+    p0, _ = sch.split(DOT, 4)
+    sch.partition(p0)
+    return sch
+
+
+def plain() -> Schedule:
+    return Schedule(matmul())
+
+
+def rolled() -> Schedule:
+    sch = Schedule(softmax())
+    sch.rolling_update("l", Loop("m", "j"))
+    return sch
+
+
+def halves() -> Schedule:
+    return Schedule(maps())
+
+
+PRIMITIVES: list[tuple[Callable[[], Schedule], Callable[[Schedule], object], str]] = [
+    (plain, lambda s: s.loops("cc"), "unknown stage `cc`"),
+    (plain, lambda s: s.stage("zzz"), "unknown stage `zzz`"),
+    (plain, lambda s: s.split(Loop("c", "z"), 2), "unknown loop `z` of stage `c`"),
+    (plain, lambda s: s.fuse_at("e", ROW), "unknown stage `e`"),
+    (rolled, lambda s: s.inline("m_prev"), "`m_prev`"),
+    (plain, lambda s: s.param("BM", []), "powers of two"),
+    (plain, lambda s: s.param("BM", [48]), "powers of two"),
+    (plain, lambda s: s.param("m", [2]), "`m` is taken"),
+    (plain, lambda s: s.param("i", [2]), "`i` is taken"),
+    (plain, lambda s: s.param("c", [2]), "`c` is taken"),
+    (plain, lambda s: s.param("a b", [2]), "no plain identifier"),
+    (plain, lambda s: s.param("for", [2]), "no plain identifier"),
+    (plain, lambda s: s.split(ROW, 0), "split(`i` of `c`, 0)"),
+    (plain, lambda s: s.split(ROW, -4), "at least one iteration"),
+    (plain, lambda s: s.split(ROW, Var("BM")), "`BM` is not a tunable of this schedule"),
+    (plain, lambda s: s.split(ROW, HALF), "a factor of 2.5"),
+    (plain, lambda s: s.split(ROW, True), "a factor of True"),
+    (bound, lambda s: s.split(ROW, 2), "bound to grid.x"),
+    (cut, lambda s: s.split(Loop("c", "p0"), 2), "in pieces"),
+    (plain, lambda s: s.tile([ROW, COL], [2]), "2 loops and 1 factors"),
+    (plain, lambda s: s.tile([], []), "one factor per loop"),
+    (plain, lambda s: s.tile([ROW, Loop("d", "j")], [2, 2]), "different stages"),
+    (plain, lambda s: s.tile([ROW, ROW], [2, 2]), "unknown loop `i`"),
+    (plain, lambda s: s.cover(ROW, "m"), "`m` is taken"),
+    (bound, lambda s: s.cover(ROW, "WIDE"), "bound to grid.x"),
+    (plain, lambda s: s.reorder(), "no loop is named"),
+    (plain, lambda s: s.reorder(ROW, ROW), "named twice"),
+    (plain, lambda s: s.reorder(ROW, Loop("d", "j")), "`j` is not around stage `c`"),
+    (fused, lambda s: s.reorder(DOT, ROW), "not perfectly nested"),
+    (bound, lambda s: s.reorder(COL, ROW), "`i` is bound to grid.x"),
+    (plain, lambda s: s.bind(DOT, "grid.x"), "loop `i` outside of it runs serially"),
+    (bound, lambda s: s.bind(ROW, "grid.y"), "bound to grid.x already"),
+    (plain, lambda s: s.bind(ROW, "grid.w"), "'grid.w' is not a grid axis"),
+    (plain, lambda s: s.bind([ROW, COL, DOT], ["grid.x", "grid.y", "grid.z"]), "`c` reduces over `p`"),
+    (plain, lambda s: s.bind([ROW, COL], ["grid.x"]), "1 grid axes, not 2"),
+    (plain, lambda s: s.inline("c"), "inline(`c`)"),
+    (plain, lambda s: s.inline("d"), "`d` is an output"),
+    (plain, lambda s: s.fuse_at("d", DOT), "does not run over loop `p`"),
+    (fused, lambda s: s.fuse_at("d", COL), "inside `j` already"),
+    (plain, lambda s: s.fuse_at("c", Loop("d", "i")), "`d` reads `c` before that place"),
+    (halves, lambda s: s.fuse_at("w", Loop("t", "i")), "reads `u`"),
+    (cut, lambda s: s.fuse_at("d", Loop("c", "p0")), "in pieces"),
+    (plain, lambda s: s.partition(ROW), "no predicate under `i`"),
+    (bound, lambda s: s.partition(ROW), "spread over the grid"),
+    (cut, lambda s: s.partition(Loop("c", "p0")), "in pieces"),
+    (plain, lambda s: s.privatize("d", ROW), "`d` is a map"),
+    (plain, lambda s: s.privatize("c", ROW), "`c` does not reduce over `i`"),
+    (plain, lambda s: s.privatize("c", DOT), "no reduction loop inside `p`"),
+]
+for _make, _call, _name in PRIMITIVES:
+    case(ScheduleError, f"primitive: {_name}")(_called(_make, _call))
 
 
 def program(body: str, *declared: str) -> Program:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import neptune
-from neptune.errors import FusionError, ScheduleError, ShapeError
+from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend import builder as te
-from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, var
+from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, select, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
@@ -19,9 +19,57 @@ from neptune.schedule.state import Loop
 from tests.chains import cells, matrix, per_row
 from tests.errors.cases.schedules import TRIANGLE, program
 from tests.errors.table import case
-from tests.unit.fusion.test_split_k import REFUSED, log_sum_exp
+from tests.unit.fusion.test_split_k import best_above, log_sum_exp, row
 
 R, N = var("r"), var("n")
+
+
+def guarded() -> Schedule:
+    program = log_sum_exp()
+    text = str(program).replace("m[i] max= x[i, j] init -3.4028234663852886e+38",
+                                "m[i] max= x[i, j] init -3.4028234663852886e+38 when j < 3")  # fmt: skip
+    return Schedule(parse_program(text))
+
+
+def started_elsewhere() -> Schedule:
+    text = str(row(te.sum, "s")).replace(" init 0.0", "")
+    return Schedule(parse_program(text))
+
+
+def started_high() -> Schedule:
+    return Schedule(parse_program(str(best_above()).replace("init -inf", "init 0.5")))
+
+
+def index_of_a_part() -> Schedule:
+    text = str(best_above()).replace("/ l[i], j init", "/ l[i], j + cast(i32, l[i]) init")
+    return Schedule(parse_program(text))
+
+
+def scheduled() -> Schedule:
+    sch = Schedule(log_sum_exp())
+    sch.split(sch.loops("m")[0], 4)
+    return sch
+
+
+def not_repairable() -> Schedule:
+    x = matrix("x")
+    top = per_row(lambda i, j: x[i, j], "top", te.max)
+    return Schedule(build(per_row(lambda i, j: te.tanh(x[i, j] - top[i]), "t"), name="bounded"))
+
+
+def per_row_between() -> Schedule:
+    x = matrix("x")
+    m = per_row(lambda i, j: x[i, j], "m", te.max)
+    top = compute((R,), lambda i: select(m[i] > 0, m[i], 0), "top")
+    return Schedule(build(per_row(lambda i, j: exp(x[i, j] - top[i]), "l"), name="between"))
+
+
+def reduced_per_element() -> Schedule:
+    x, w = matrix("x"), placeholder((4,), "float32", "w")
+    d = reduce_axis((0, 4), "d")
+    m = per_row(lambda i, j: x[i, j], "m", te.max)
+    t = cells(lambda i, j: te.sum(exp(x[i, j] - m[i]) * w[d], axis=d), "t")
+    return Schedule(build(per_row(lambda i, j: t[i, j], "l"), inputs=[x, w], name="inner"))
 
 
 def _refused(make: Callable[[], Schedule], stage: str) -> Callable[[], object]:
@@ -32,8 +80,18 @@ def _refused(make: Callable[[], Schedule], stage: str) -> Callable[[], object]:
     return act
 
 
-for _name, (_make, _stage, _error, _) in REFUSED.items():
-    case(_error, f"split_{_name.replace(' ', '_')}")(_refused(_make, _stage))
+REFUSED: list[tuple[Callable[[], Schedule], str, type[NeptuneError], str]] = [
+    (guarded, "m", FusionError, "guarded"),
+    (started_elsewhere, "s", FusionError, "no_init"),
+    (started_high, "l", FusionError, "start_behind"),
+    (index_of_a_part, "l", FusionError, "index"),
+    (scheduled, "m", ScheduleError, "scheduled"),
+    (not_repairable, "top", FusionError, "no_repair"),
+    (per_row_between, "m", FusionError, "per_row"),
+    (reduced_per_element, "m", FusionError, "inner"),
+]
+for _make, _stage, _error, _name in REFUSED:
+    case(_error, f"split_{_name}")(_refused(_make, _stage))
 
 
 def _split(program: Program, stage: str) -> tuple[Schedule, Loop]:

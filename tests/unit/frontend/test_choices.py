@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import neptune
-from neptune.errors import ExpressionError, FusionError, InternalError, ScheduleError, TargetError
+from neptune.errors import FusionError, InternalError, ScheduleError, TargetError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, argmax, argmin, build, compute, placeholder, reduce_axis, stack, top_k
 from neptune.fusion.schedule import Schedule
@@ -130,33 +130,6 @@ def test_the_k_largest_print_and_parse() -> None:
     assert parse_program(str(program)) == program
 
 
-@pytest.mark.parametrize("k", [0, 9, True, 2.0])
-def test_k_is_a_small_integer(k: object) -> None:
-    with pytest.raises(ExpressionError, match="k is a Python integer from 1 to 8"):
-        rows(top_k, k=k)
-
-
-def test_what_cannot_be_chosen_from_is_refused() -> None:
-    with pytest.raises(ExpressionError, match="a bool cannot be reduced"):
-        rows(argmax, "bool")
-    x, j, l = placeholder((4, 4), "float32", "x"), reduce_axis((0, 4), "j"), reduce_axis((1, 4), "l")  # noqa: E741
-    with pytest.raises(ExpressionError, match="each must start from 0"):
-        compute((), lambda: argmax(x[j, l], axis=[j, l]), "y")
-    with pytest.raises(ExpressionError, match="outermost expression"):
-        compute((), lambda: argmax(x[j, 0], axis=j) + 1, "y")
-    with pytest.raises(ExpressionError, match="distinct reduce axes"):
-        compute((), lambda: argmax(x[j, 0], axis=[j, j]), "y")
-    with pytest.raises(ExpressionError, match="one shape and dtype"):
-        stack(rows(argmax))
-
-
-def test_a_stage_and_a_tensor_do_not_share_a_name() -> None:
-    value, _ = rows(argmax)
-    best = compute((M,), lambda i: value[i] + 1, "best")
-    with pytest.raises(ExpressionError, match="a tensor has the name of the stage `best`"):
-        build(best)
-
-
 PROGRAM = """program p
   in x: f32[n]
   out a: f32[]
@@ -207,17 +180,6 @@ def test_argmin_of_rows(target: str) -> None:
     kernel = neptune.compile(rows(argmin), covered, target=target)
     for n in (1, 17):
         check(kernel, data(n, "float32"), sign=-1)
-
-
-def test_argmax_and_argmin_are_torchs() -> None:
-    x = data(40, "float32")
-    for fold, expected in ((argmax, x.argmax(1)), (argmin, x.argmin(1))):
-        kernel = neptune.compile(rows(fold), tiled, target="llvm")
-        assert torch.equal(kernel(x)[1].long(), expected)
-    x = torch.randn(6, 1000)
-    kernel = neptune.compile(largest(8), tiled, target="llvm")
-    value, index = kernel(x)
-    assert torch.equal(value, x.topk(8).values) and torch.equal(index.long(), x.topk(8).indices)
 
 
 @native

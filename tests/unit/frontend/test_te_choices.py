@@ -145,15 +145,3 @@ def test_refused(make, message):
 def test_a_start_of_any_index_where_indices_are_compared():
     outs, _ = rows(ordered_max, lambda s, t: (tirx.const(5, s), te.min_value(t)))
     assert "init -3.4028234663852886e+38, 5" in str(from_te(outs))
-
-
-def test_three_components_are_refused():
-    x, k = te.placeholder((4, 4), "float32", name="x"), te.reduce_axis((0, 4), name="k")
-    fold = te.comm_reducer(
-        lambda a, b: (a[0] + b[0], a[1] + b[0], a[2] + b[2]),
-        lambda r, s, t: (tirx.const(0, r), tirx.const(0, s), tirx.const(0, t)),
-        name="fold",
-    )
-    outs = te.compute((4,), lambda i: fold((x[i, k], x[i, k], x[i, k]), axis=k), name="best")
-    with pytest.raises(ExpressionError, match="it folds 3 values"):
-        from_te(list(outs))

@@ -166,69 +166,6 @@ def test_compile_takes_a_function_and_a_module():
         neptune.compile(tvm.IRModule({}), target="llvm")
 
 
-ONE = """
-for i in range(8):
-    with T.sblock("one"):
-        v_i = T.axis.spatial(8, i)
-        y[v_i] = x[v_i, 0]
-"""
-REFUSED = {
-    "partial": (ONE.replace("range(8)", "range(7)"), "block `one`", "exactly once"),
-    "guard": (
-        SUM.replace('"SR", [i, j])', '"SR", [i, j])\n        T.where(j < 2)'),
-        "block `y`",
-        "exactly once (where j < 2)",
-        "if_then_else",
-    ),
-    "twice": (ONE + ONE, "block `one`", "`y` was read or written before"),
-    "in place": (ONE.replace("x[v_i, 0]", "y[v_i] + 1.0"), "block `one`", "reads `y`, which it writes"),
-    "shifted": (ONE.replace("y[v_i]", "y[7 - v_i]"), "block `one`", "not at its own spatial axes"),
-    "half": (
-        ONE.replace("range(8)", "range(4)").replace("spatial(8", "spatial(4"),
-        "block `one`",
-        "it writes [0, 4) of a dimension [0, 8)",
-    ),
-    "no init": (SUM.replace("        with T.init():\n            y[v_i] = T.float32(0)\n", ""), "needs T.init()"),
-    "other update": (SUM.replace("y[v_i] + x[v_i, v_j]", "y[v_i] - x[v_i, v_j]"), "y[i] = y[i] ⊕ e"),
-    "nested update": (SUM.replace("y[v_i] + x", "y[v_i] + y[0] * x"), "reads `y` itself"),
-    "two stores": (
-        ONE.replace("        y[v_i]", "        z[v_i] = x[v_i, 1]\n        y[v_i]"),
-        "block `one`",
-        "it stores several values",
-    ),
-    "shared loop": (
-        ONE + '    with T.sblock("two"):\n        v_i = T.axis.spatial(8, i)\n        z[v_i] = x[v_i, 1]\n',
-        "shares the loop `i`",
-    ),
-    "no block": ("for i in range(8):\n    y[i] = x[i, 0]\n", "BufferStore is not supported"),
-    "evaluate": (ONE + 'T.evaluate(T.call_extern("int32", "f"))\n', "Evaluate is not supported"),
-    "unwritten": ("t = T.alloc_buffer((8, 4))\n" + ONE.replace("x[", "t["), "`t` is read before"),
-    "condition": (
-        ONE.replace("        y[v_i] = x[v_i, 0]", "        if v_i < 3:\n            y[v_i] = x[v_i, 0]"),
-        "its body is IfThenElse",
-    ),
-    "nothing": ("t = T.alloc_buffer((8,))\n" + ONE.replace("y[", "t["), "there is no output"),
-    "function": (ONE.replace("x[v_i, 0]", "T.atan(x[v_i, 0])"), "importing stage `y`", "`atan(x[i, 0])`"),
-}
-HEAD = 'x: T.Buffer((8, 4), "float32"), y: T.Buffer((8,), "float32"), z: T.Buffer((8,), "float32")'
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    body, *parts = REFUSED[name]
-    with pytest.raises(ExpressionError) as error:
-        from_tvmscript(script(body, HEAD))
-    text = str(error.value)
-    assert all(p in text for p in parts), text
-    assert len(text.splitlines()) < 12 and "Traceback" not in text
-
-
-def test_strides_of_a_parameter_are_refused():
-    body = 'x = T.match_buffer(h, (8, 4), "float32", strides=(8, 1))\n' + ONE
-    with pytest.raises(ExpressionError, match="`x` has strides or an offset"):
-        from_tvmscript(script(body, 'h: T.handle, y: T.Buffer((8,), "float32")'))
-
-
 def best(combine, start=-1, swapped=False):
     """The PrimFunc of [value, index] of each row, by a TE combiner of such pairs."""
     pair = te.comm_reducer(combine, lambda t, u: (tirx.min_value(t), tirx.const(start, u)))

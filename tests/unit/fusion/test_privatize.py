@@ -73,35 +73,9 @@ def test_names_that_are_taken() -> None:
     check_same(p, sch.program)
 
 
-@pytest.mark.parametrize(
-    ("program", "stage", "loop", "reason"),
-    [
-        (row_sums(), "e", 1, "is a map"),
-        (row_sums(), "r", 0, "does not reduce over `i`"),
-        (row_sums(), "r", 1, "no reduction loop inside `j`"),
-        (reduction("sum", 1.0), "y", 1, "does not start from the reducer's identity"),
-        (row_sums(), "q", 1, "no stage of that name"),
-    ],
-)
-def test_refusals(program: Program, stage: str, loop: int, reason: str) -> None:
-    sch = Schedule(program)
-    known = stage if stage in sch.stages else sch.stages[0]
-    with pytest.raises(ScheduleError, match=reason), Frozen(sch):
-        sch.privatize(stage, sch.loops(known)[loop])
-
-
 def test_pieces_are_refused() -> None:
     sch = Schedule(row_sums())
     j0, _ = sch.split(sch.loops("r")[1], 2)
     sch.partition(j0)
     with pytest.raises(ScheduleError, match="in pieces"), Frozen(sch):
         sch.privatize("r", j0)
-
-
-def test_a_loop_inside_another_reduction_loop_is_refused() -> None:
-    """The private value would carry over from one iteration of the outer loop to the next."""
-    sch = Schedule(row_sums())
-    _, j1 = sch.split(sch.loops("r")[1], 6)
-    j10, _ = sch.split(j1, 2)
-    with pytest.raises(ScheduleError, match="reduces over `j0` outside of it"), Frozen(sch):
-        sch.privatize("r", j10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from neptune.errors import FusionError, NeptuneError, ScheduleError
+from neptune.errors import ScheduleError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import (
     argmax,
@@ -18,7 +18,6 @@ from neptune.frontend.builder import (
     placeholder,
     reduce_axis,
     rsqrt,
-    select,
     top_k,
     var,
 )
@@ -99,6 +98,13 @@ def pairs(k: int = 1) -> Program:
     return build(best, name="best")
 
 
+def best_above() -> Program:
+    x = matrix("x")
+    l = per_row(lambda i, j: exp(x[i, j]), "l")  # noqa: E741
+    j = reduce_axis((0, N), "j")
+    return build(compute((R,), lambda i: argmax(x[i, j] / l[i], axis=j), "best"), name="best_above")
+
+
 CHAINS: dict[str, tuple[Callable[[], Program], str]] = {
     "log_sum_exp": (log_sum_exp, "m"),
     "softmax": (softmax, "m"),
@@ -110,7 +116,7 @@ CHAINS: dict[str, tuple[Callable[[], Program], str]] = {
     "min": (lambda: row(te.min, "m"), "m"),
     "sum from one": (started_at_one, "s"),
     "argmax": (pairs, "best"),
-    "argmax of a quotient": (lambda: best_above(), "l"),
+    "argmax of a quotient": (best_above, "l"),
     "three best": (lambda: pairs(3), "best"),
 }
 
@@ -301,98 +307,6 @@ def a_last_part_missing(program: Program) -> Program:
 def test_a_wrong_combination_is_rejected(mutate: Callable[[Program], Program]) -> None:
     assert check_exact(log_sum_exp(), fused(), draws=8).accepted
     assert check_exact(log_sum_exp(), mutate(fused()), draws=8).verdict == "rejected"
-
-
-# --- refusals ---------------------------------------------------------------------------------------
-
-
-def guarded() -> Schedule:
-    program = log_sum_exp()
-    text = str(program).replace("m[i] max= x[i, j] init -3.4028234663852886e+38",
-                                "m[i] max= x[i, j] init -3.4028234663852886e+38 when j < 3")  # fmt: skip
-    return Schedule(parse_program(text))
-
-
-def started_elsewhere() -> Schedule:
-    text = str(row(te.sum, "s")).replace(" init 0.0", "")
-    return Schedule(parse_program(text))
-
-
-def started_high() -> Schedule:
-    return Schedule(parse_program(str(best_above()).replace("init -inf", "init 0.5")))
-
-
-def index_of_a_part() -> Schedule:
-    text = str(best_above()).replace("/ l[i], j init", "/ l[i], j + cast(i32, l[i]) init")
-    return Schedule(parse_program(text))
-
-
-def best_above() -> Program:
-    x = matrix("x")
-    l = per_row(lambda i, j: exp(x[i, j]), "l")  # noqa: E741
-    j = reduce_axis((0, N), "j")
-    return build(compute((R,), lambda i: argmax(x[i, j] / l[i], axis=j), "best"), name="best_above")
-
-
-def scheduled() -> Schedule:
-    sch = Schedule(log_sum_exp())
-    sch.split(sch.loops("m")[0], 4)
-    return sch
-
-
-def not_repairable() -> Schedule:
-    x = matrix("x")
-    top = per_row(lambda i, j: x[i, j], "top", te.max)
-    return Schedule(build(per_row(lambda i, j: te.tanh(x[i, j] - top[i]), "t"), name="bounded"))
-
-
-def per_row_between() -> Schedule:
-    x = matrix("x")
-    m = per_row(lambda i, j: x[i, j], "m", te.max)
-    top = compute((R,), lambda i: select(m[i] > 0, m[i], 0), "top")
-    return Schedule(build(per_row(lambda i, j: exp(x[i, j] - top[i]), "l"), name="between"))
-
-
-def reduced_per_element() -> Schedule:
-    x, w = matrix("x"), placeholder((4,), "float32", "w")
-    d = reduce_axis((0, 4), "d")
-    m = per_row(lambda i, j: x[i, j], "m", te.max)
-    t = cells(lambda i, j: te.sum(exp(x[i, j] - m[i]) * w[d], axis=d), "t")
-    return Schedule(build(per_row(lambda i, j: t[i, j], "l"), inputs=[x, w], name="inner"))
-
-
-REFUSED: dict[str, tuple[Callable[[], Schedule], str, type[NeptuneError], str]] = {
-    "guarded": (guarded, "m", FusionError, "is guarded"),
-    "no init": (started_elsewhere, "s", FusionError, "each part would start from that"),
-    "start behind": (started_high, "l", FusionError, "what is applied behind the parts"),
-    "index": (index_of_a_part, "l", FusionError, "each part has another of"),
-    "scheduled": (scheduled, "m", ScheduleError, "has been scheduled already"),
-    "no repair": (not_repairable, "top", FusionError, "tanh"),
-    "per row": (per_row_between, "m", FusionError, "per row of what is split"),
-    "inner": (reduced_per_element, "m", FusionError, "no repair reaches through"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals_leave_the_schedule_as_it_was(name: str) -> None:
-    make, stage, error, wrong = REFUSED[name]
-    sch = make()
-    before = str(sch.program), sch.trace, sch.decisions
-    with pytest.raises(error, match=wrong):
-        sch.split_k(sch.loops(stage)[-1], "NUM_SPLITS")
-    assert (str(sch.program), sch.trace, sch.decisions) == before
-
-
-def test_what_is_asked_must_make_sense() -> None:
-    sch = Schedule(log_sum_exp())
-    i, j = sch.loops("m")
-    with pytest.raises(ScheduleError, match="does not reduce over"):
-        sch.split_k(i, "NUM_SPLITS")
-    for parts in (0, True, 1.5):
-        with pytest.raises(ScheduleError, match="no number of parts"):
-            sch.split_k(j, parts)  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="is taken"):
-        sch.split_k(j, "x")
 
 
 def test_loops_over_parts_of_an_axis() -> None:

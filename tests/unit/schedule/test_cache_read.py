@@ -8,7 +8,7 @@ import pytest
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from tests.lowering import check_all, scheduled
-from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums
+from tests.schedule_examples import Frozen, check_same, gram, maps, matmul
 
 
 def test_the_stage_reads_a_copy() -> None:
@@ -84,23 +84,3 @@ def test_what_several_programs_compute_stays_on_chip() -> None:
         Frozen(sch),
     ):
         sch.set_scope(copy, "global")
-
-
-def test_refusals() -> None:
-    sch = Schedule(row_sums())
-    with pytest.raises(ScheduleError, match=r"`r` does not read `x`\n  legal here: e"), Frozen(sch):
-        sch.cache_read("r", "x")
-    with pytest.raises(ScheduleError, match="does not read `r`"), Frozen(sch):
-        sch.cache_read("r", "r")
-    with pytest.raises(ScheduleError, match="unknown stage"), Frozen(sch):
-        sch.cache_read("z", "x")
-    with pytest.raises(ScheduleError, match="must be the name of a buffer"), Frozen(sch):
-        sch.cache_read("r", 3)  # type: ignore[arg-type]
-    sch.fuse_at("r", sch.loops("e")[0])
-    with pytest.raises(ScheduleError, match=r"`e`, which computes `e`, is in the same nest"), Frozen(sch):
-        sch.cache_read("r", "e")
-    sch = Schedule(matmul())
-    p0, _ = sch.split(sch.loops("c")[2], 2)
-    sch.partition(p0)
-    with pytest.raises(ScheduleError, match="in pieces"), Frozen(sch):
-        sch.cache_read("c", "a")

@@ -161,26 +161,3 @@ body:
     check_same(parse_program(text), sch.program)
     with pytest.raises(ScheduleError, match="an iteration of `i_j`"), Frozen(sch):
         sch.bind(both, "grid.x")
-
-
-def test_refusals() -> None:
-    sch = Schedule(matmul())
-    i, j, p = sch.loops("c")
-    cases = [
-        (lambda: sch.fuse(j, p), "`c` reduces over `p` and keeps an element for each `j`"),
-        (lambda: sch.fuse(i, p), r"`p` is not directly inside `i`\n  legal here: fuse\(i, j\)"),
-        (lambda: sch.fuse(j, i), "`i` is not directly inside `j`"),
-        (lambda: sch.fuse(i, i), "not directly inside"),
-        (lambda: sch.fuse(sch.loops("d")[0], j), "loop `i` is not around stage `c`"),
-        (lambda: sch.fuse(i, "j"), "must be a loop"),  # type: ignore[arg-type]
-    ]
-    for call, words in cases:
-        with pytest.raises(ScheduleError, match=words), Frozen(sch):
-            call()
-    sch.fuse_at("d", i)
-    with pytest.raises(ScheduleError, match="other statements stand in `i`"), Frozen(sch):
-        sch.fuse(i, j)
-    sch = Schedule(maps())
-    sch.bind(sch.loops("t")[0], "grid.x")
-    with pytest.raises(ScheduleError, match="fuse before you bind"), Frozen(sch):
-        sch.fuse(*sch.loops("t"))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
-from neptune.ops.softmax import figure1, softmax
-from neptune.schedule.inline import inline
-from neptune.schedule.state import initial
+from neptune.ops.softmax import softmax
 from tests.schedule_examples import check_same, gram, maps, outputs, row_sums
 
 
@@ -63,32 +59,3 @@ def check_rolled(sch: Schedule) -> None:
     for rows, cols in ((1, 1), (3, 5)):
         sizes = {"rows": rows, "cols": cols}
         np.testing.assert_allclose(outputs(sch.program, sizes)["y"], outputs(softmax(), sizes)["y"], rtol=1e-12)
-
-
-def test_a_previous_value_stays_where_it_was_taken() -> None:
-    sch = Schedule(figure1())
-    _, j = sch.loops("xmax")
-    sch.rolling_update("xsum", j)
-    with pytest.raises(ScheduleError, match="helper"):
-        sch.inline("xmax_prev")
-
-
-def test_what_is_read_must_not_change_before_the_reader() -> None:
-    """y reads e[i], a copy of the running maximum m; a later step of the loop changes m again."""
-    text = """\
-program p
-  in x: f32[n]
-  out y: f32[n]
-  temp m: f32[n]
-  temp e: f32[n]
-  scalar n: i32 lo 1
-body:
-  for i in [0, n):
-    e: e[i] = m[i]
-  for i in [0, n):
-    m: m[i] = x[i]
-  for i in [0, n):
-    y: y[i] = e[i]
-"""
-    with pytest.raises(ScheduleError, match="`m` changes `m`, which `e` reads"):
-        inline(initial(parse_program(text)), "e")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neptune.errors import ScheduleError
 from neptune.frontend.builder import all_of, build, compute, exp, max, placeholder, reduce_axis, select, sum, var
 from neptune.frontend.builder import min as lowest
 from neptune.fusion.schedule import Schedule
@@ -24,7 +23,7 @@ from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.partition import partition
 from neptune.schedule.state import Loop, initial
-from tests.schedule_examples import check_same, maps, outputs, row_sums
+from tests.schedule_examples import check_same, outputs, row_sums
 
 Mask = Callable[[Expr, Expr], Expr]
 NEG_INF = float("-inf")
@@ -282,9 +281,3 @@ def test_partition_of_two_nests_in_one_kernel() -> None:
     for rows, cols in ((1, 1), (3, 5), (4, 4)):
         sizes = {"rows": rows, "cols": cols}
         np.testing.assert_allclose(outputs(sch.program, sizes)["y"], outputs(softmax(), sizes)["y"], rtol=1e-12)
-
-
-def test_a_loop_without_predicates() -> None:
-    sch = Schedule(maps())
-    with pytest.raises(ScheduleError, match="no predicate under `j`"):
-        sch.partition(sch.loops("t")[1])

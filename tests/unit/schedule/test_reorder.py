@@ -6,11 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
-from neptune.schedule.reorder import reorder
-from neptune.schedule.state import Loop, initial
 from tests.schedule_examples import check_same, maps, matmul, row_sums
 
 
@@ -46,24 +42,3 @@ def test_a_reduction_may_move_past_an_independent_loop() -> None:
     sch.fuse_at("r", j)
     sch.reorder(j, i)
     check_same(row_sums(), sch.program)
-
-
-HAND_OVER = """\
-program p
-  in x: f32[m, n]
-  out a: f32[]
-  out b: f32[]
-  scalar m: i32 lo 1
-  scalar n: i32 lo 1
-body:
-  for i in [0, m):
-    for j in [0, n):
-      a: a[] max= x[i, j] init -3.0
-      b: b[] += a[] * x[i, j] init 0.0
-"""
-
-
-def test_what_is_handed_on_over_two_loops_keeps_its_order() -> None:
-    state = initial(parse_program(HAND_OVER))
-    with pytest.raises(ScheduleError, match="hand values on over both `i` and `j`"):
-        reorder(state, (Loop("a", "j"), Loop("a", "i")))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ops.softmax import softmax
-from tests.schedule_examples import Frozen, check_same, maps, matmul, row_sums
+from tests.schedule_examples import check_same, matmul, row_sums
 
 
 def test_under_a_loop_where_all_is_complete() -> None:
@@ -23,23 +19,3 @@ def test_a_reduction_of_maps() -> None:
     sch = Schedule(row_sums())
     sch.reverse_compute_at("r", sch.loops("e")[1])
     check_same(row_sums(), sch.program)
-
-
-def test_what_is_still_changing_is_refused() -> None:
-    sch = Schedule(softmax())
-    j = sch.loops("m")[1]
-    with pytest.raises(ScheduleError) as error, Frozen(sch):
-        sch.reverse_compute_at("e", j)
-    for words in ("reverse_compute_at(`e`", "`e` reads `m`", "loop `j` still changes it", "a loop outside of `j`"):
-        assert words in str(error.value)
-    sch.fuse_at("e", j)
-    assert sch.program.owes
-
-
-def test_refusals_say_what_was_asked() -> None:
-    sch = Schedule(maps())
-    with (
-        pytest.raises(ScheduleError, match=r"reverse_compute_at\(`w`, `i` of `t`\)\n.*computes only later"),
-        Frozen(sch),
-    ):
-        sch.reverse_compute_at("w", sch.loops("t")[0])

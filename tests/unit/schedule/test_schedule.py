@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune.errors import NeptuneError, ScheduleError
-from neptune.fusion.schedule import Schedule, replay
+from neptune.fusion.schedule import PRIMITIVES, Schedule, replay
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Var
 from neptune.ir.program import Program, Tunable
 from neptune.ir.verify import verify
-from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
+from neptune.schedule.checked import KINDS
 from neptune.schedule.state import Loop
-from neptune.templates.flash_attention import flash_attention
-from neptune.templates.softmax_online import softmax_online
-from neptune.templates.softmax_row import softmax_row
 from neptune.tile.localize import localize
 from tests.random_schedules import random_schedule
 from tests.schedule_examples import (
@@ -36,41 +33,6 @@ from tests.schedule_examples import (
 )
 
 
-def tiled_matmul(sch: Schedule) -> None:
-    i, j, k = sch.loops("c")
-    i0, j0, _, _ = sch.tile([i, j], [sch.param("BM", [2, 4]), 3])
-    k0, _ = sch.split(k, 2)
-    sch.privatize("c", k0)
-    sch.fuse_at("d", j0)
-    sch.bind([i0, j0], ["grid.y", "grid.x"])
-
-
-def covered(sch: Schedule) -> None:
-    sch.cover(sch.loops("e")[1], "WIDE")
-    sch.inline("e")
-
-
-CASES: list[tuple[Callable[[], Program], Callable[[Schedule], None]]] = [
-    (matmul, tiled_matmul),
-    (row_sums, covered),
-    (prefill_causal, flash_attention),
-    (prefill_global, flash_attention),
-    (softmax, softmax_online),
-    (softmax, softmax_row),
-]
-
-
-@pytest.mark.parametrize(("make", "template"), CASES)
-def test_a_trace_replays_to_an_equal_program(make: Callable[[], Program], template: Callable[[Any], None]) -> None:
-    sch = Schedule(make())
-    template(sch)
-    verify(decompose(sch.program))
-    again = replay(make(), sch.trace)
-    assert again.program == sch.program
-    assert again.trace == sch.trace
-    assert again.decisions == sch.decisions
-
-
 def test_a_trace_does_not_share_the_lists_of_the_caller() -> None:
     sch = Schedule(matmul())
     i, j, _ = sch.loops("c")
@@ -79,12 +41,6 @@ def test_a_trace_does_not_share_the_lists_of_the_caller() -> None:
     loops.clear()
     axes.clear()
     assert replay(matmul(), sch.trace).program == sch.program
-
-
-def test_steps_print_as_calls() -> None:
-    sch = Schedule(matmul())
-    sch.split(sch.loops("c")[0], sch.param("BM", [2]))
-    assert [str(s) for s in sch.trace][1:] == ['sch.split(sch.loop("c", "i"), BM)']
 
 
 # --- a call that fails -------------------------------------------------------------------------
@@ -118,6 +74,10 @@ def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
                 lambda: sch.inline(stage),
                 lambda: sch.fuse_at(stage, one),
                 lambda: sch.fuse(one, two),
+                lambda: sch.rename(one, draw(st.sampled_from(["row", "i", "m"]))),
+                lambda: sch.pack(one, two),
+                lambda: sch.split_k(one, draw(st.sampled_from([0, 2, "PARTS", "m"]))),
+                lambda: sch.write_directly(one),
                 lambda: sch.compute_at(stage, one),
                 lambda: sch.reverse_compute_at(stage, one),
                 lambda: sch.cache_read(stage, buffer),
@@ -155,6 +115,19 @@ def test_any_sequence_of_calls_is_sound_and_atomic(data: st.DataObject) -> None:
     if not sch.program.owes:
         check_same(make(), sch.program, tiles=(2,))
     assert replay(make(), sch.trace).program == sch.program
+
+
+@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+def test_arguments_of_the_wrong_kind(name: str) -> None:
+    """Each parameter in turn, the others being as they should."""
+    sch = Schedule(figure1())
+    first, second = sch.loops("xmax")
+    fits = {"stage": "xexp", "name": "new", "buffer": "inp", "scope": "tile", "axis": "grid.x", "loop": second}
+    method = getattr(sch, name)
+    parameters = inspect.signature(method).parameters
+    for wrong in parameters.keys() & KINDS.keys():
+        with pytest.raises(ScheduleError), Frozen(sch):
+            method(*(object() if n == wrong else fits.get(n, first) for n in parameters))
 
 
 # --- schedules that mostly succeed -------------------------------------------------------------

@@ -9,7 +9,7 @@ from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from tests.kernel_examples import rows_apart, rows_fused, rows_program
-from tests.schedule_examples import Frozen, check_same, row_sums
+from tests.schedule_examples import check_same, row_sums
 
 
 def test_a_tile_that_is_one() -> None:
@@ -44,21 +44,3 @@ def test_it_prints_and_parses() -> None:
     assert "temp e: f32[m, n] @tile" in str(sch.program)
     assert parse_program(str(sch.program)) == sch.program
     check_same(row_sums(), sch.program)
-
-
-@pytest.mark.parametrize(
-    ("buffer", "scope", "words"),
-    [
-        ("e", "shared", ["'shared' is no scope", "legal here: global, tile"]),
-        ("e", "local", ["'local' is no scope"]),
-        ("x", "tile", ["an argument of the kernel", "cache_read"]),
-        ("y", "tile", ["an argument of the kernel", "legal here: e, r"]),
-        ("z", "tile", ["there is no such buffer", "legal here: e, r"]),
-    ],
-)
-def test_refusals(buffer: str, scope: str, words: list[str]) -> None:
-    sch = Schedule(row_sums())
-    with pytest.raises(ScheduleError) as error, Frozen(sch):
-        sch.set_scope(buffer, scope)
-    for w in words:
-        assert w in str(error.value)

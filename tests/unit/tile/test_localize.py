@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neptune.errors import ScheduleError
 from neptune.frontend.builder import argmax, build, compute, placeholder, reduce_axis, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
@@ -134,40 +133,6 @@ def test_pieces_after_partition() -> None:
     sch.fuse_at("y", Loop("r", i0.var))
     sch.partition(Loop("r", j0.var))
     check_same(row_sums(), placed(sch.program))
-
-
-def test_reading_a_neighbour_is_refused() -> None:
-    text = """\
-program p
-  in x: f32[m]
-  out y: f32[m]
-  temp t: f32[m]
-  scalar m: i32 lo 1
-body:
-  for i in [0, m) grid.x:
-    t: t[i] = x[i]
-    y: y[i] = t[i - 1] when 0 < i
-"""
-    with pytest.raises(ScheduleError, match="another program of the grid"):
-        localize(parse_program(text))
-
-
-def test_reading_in_front_of_the_tile_is_refused() -> None:
-    text = """\
-program p
-  in x: f32[m]
-  out y: f32[m]
-  temp t: f32[m]
-  scalar m: i32 lo 1
-body:
-  for i in [0, m // 4) grid.x:
-    for j in [0, 4):
-      t: t[i*4 + j] = x[i*4 + j]
-    for j in [0, 4):
-      y: y[i*4 + j] = t[i*4 + 2 - j]
-"""
-    with pytest.raises(ScheduleError, match="on chip"):
-        localize(parse_program(text))
 
 
 def test_pieces_that_keep_a_tile_each_write_it_back() -> None:

@@ -555,14 +555,6 @@ def refused(program: Program) -> str:
     return text
 
 
-def test_a_depth_beyond_all_tiles() -> None:
-    from neptune.ops.attention import prefill_global
-    from neptune.templates.flash_attention import flash_attention
-
-    text = refused(scheduled(prefill_global(depth=2048), flash_attention))
-    assert "axis `e` of `acc` (2048 elements) fits no tile (at most 1024)" in text
-
-
 def test_a_reduction_loop_outside_of_its_results() -> None:
     """It goes inside of those that stay loops: each element still folds in the same order."""
 
@@ -587,34 +579,3 @@ def test_rows_of_different_lengths_in_one_tile() -> None:
 def test_elements_of_tiles(text: str, said: str) -> None:
     indented = "".join(f"  {line}\n" for line in text.splitlines())
     assert said in refused(parse_program(ON_CHIP.format(out="4, 4") + indented))
-
-
-def test_one_tile_at_two_places() -> None:
-    text = """program p
-  in x: f32[4]
-  out y: f32[4, 4]
-body:
-  alloc t: f32[4] @tile
-  for i in [0, 4):
-    a: t[i] = x[i] * 2.0
-  for a in [0, 4):
-    for b in [0, 4):
-      b: y[a, b] = t[a] - t[b]
-"""
-    assert "it reads `t` over (b), a tile over (i)" in refused(parse_program(text))
-
-
-def test_a_kernel_never_reads_back_what_it_stores() -> None:
-    text = """program p
-  in x: f32[m, n]
-  out y: f32[m, n]
-  temp t: f32[m]
-  scalar m: i32 lo 1
-  scalar n: i32 lo 1
-body:
-  for i in [0, m) grid.x:
-    for j in [0, n):
-      t: t[i] = x[i, j] when j < 1
-      y: y[i, j] = t[i] + x[i, j]
-"""
-    assert "both write `t` to global memory and read it back" in refused(parse_program(text))
