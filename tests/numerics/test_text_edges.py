@@ -156,7 +156,6 @@ def by_template(name: str, dtypes: list[str], also: tuple[str, ...]) -> Any:
 # --- operators of floats ---------------------------------------------------------------------------
 
 EXACT = {"neg", "abs", "floor", "ceil", "round", "trunc", "min", "max", "fmod"}
-CONSTANTS = (0.0, -1.0, 3.0, 0.5, INF, NAN)
 
 
 def float_ops(arity: int) -> list[str]:
@@ -370,7 +369,6 @@ def hostile(shape: tuple[int, ...], seed: int, plant: bool = True) -> Any:
     return x
 
 
-ATTENTION = {"depth": 16, "dtype": "float32", "heads": 2}
 SHIPPED: dict[str, tuple[Program, str | None, Any, dict[str, int]]] = {
     "softmax": (softmax(), None, lambda: {"x": hostile((9, 20), 0)}, {}),
     "figure1": (figure1(), None, lambda: {"inp": hostile((9, 20), 1)}, {}),

@@ -70,10 +70,6 @@ def store(value: TExpr) -> StoreTile:
     return StoreTile("y", (column("r"), C), value, None, ("r", "c"))
 
 
-def test_softmax_golden() -> None:
-    check_golden("softmax.py.txt", generate(softmax(), header="Softmax over rows."))
-
-
 @pytest.mark.parametrize("loads", ["pointer", "descriptor"])
 @pytest.mark.parametrize("program", [softmax(), attention(64, "bfloat16")])
 def test_source_is_valid_and_nothing_is_dead(program: TileProgram, loads: str) -> None:
@@ -141,10 +137,6 @@ def test_descriptors_and_pointers_in_one_kernel() -> None:
 def test_alignment_counts_bytes(dtype: str, width: int, fits: int) -> None:
     assert aligned_rows(Buffer("x", (N, Const(width, "int32")), dtype)) == bool(fits)
     assert not aligned_rows(Buffer("x", (), dtype))
-
-
-def test_generation_is_deterministic() -> None:
-    assert generate(attention()) == generate(attention())
 
 
 def test_comments_say_what_names_do_not() -> None:
@@ -415,28 +407,7 @@ def computed(value: TExpr, x: torch.Tensor, buffer: str = "float32") -> torch.Te
     return y
 
 
-UNARY = {
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "log": torch.log,
-    "log2": torch.log2,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "abs": torch.abs,
-    "neg": torch.neg,
-}
-
-
-@pytest.mark.parametrize("name", UNARY)
-def test_functions(name: str) -> None:
-    x = torch.cat([torch.logspace(-30, 1.3, 128), -torch.logspace(-30, 1.3, 128)]).view(16, 16).contiguous()
-    wanted = UNARY[name](x.double())
-    found = computed(map_(name, X), x).double()
-    assert bool((found.isnan() == wanted.isnan()).all())
-    relative = ((found - wanted) / wanted)[wanted.isfinite() & (wanted != 0)].abs().max().item()
-    assert relative < (2e-6 if name == "exp" else 5e-7)
+UNARY = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "abs", "neg")
 
 
 def test_tanh_where_its_two_forms_meet() -> None:
@@ -444,50 +415,6 @@ def test_tanh_where_its_two_forms_meet() -> None:
     wanted = torch.tanh(x.double())
     relative = ((computed(map_("tanh", X), x).double() - wanted) / wanted).abs().max().item()
     assert relative < 2e-7
-
-
-def test_tanh_saturates() -> None:
-    x = torch.tensor([float("inf"), -float("inf"), 100.0, -100.0] * 16).view(8, 8)
-    assert torch.equal(computed(map_("tanh", X), x), torch.tanh(x))
-
-
-def test_functions_of_half_precision_are_rounded_to_it() -> None:
-    x = torch.linspace(-3, 3, 64).view(8, 8).half()
-    half = LoadTile("x", X.index, None, 0.0, X.dims, "float16")
-    found = computed(map_("exp", half), x, "float16")
-    assert torch.equal(found, torch.exp(x.float()).half())
-    found = computed(map_("div", half, half), x, "float16")
-    assert torch.equal(found, torch.ones_like(x))
-
-
-@pytest.mark.parametrize("power", [2.0, 3.0, 0.5, -1.0, -3.0, 0.0])
-def test_pow(power: float) -> None:
-    x = torch.linspace(-4, 4, 64).view(8, 8)
-    torch.testing.assert_close(computed(map_("pow", X, lit(power)), x), x**power, equal_nan=True, rtol=2e-6, atol=0)
-
-
-def test_integer_arithmetic_floors() -> None:
-    number = Cast(X, "int32")
-    x = torch.arange(-32, 32).view(8, 8).float()
-    for name, wanted in (("floordiv", torch.floor(x / 5)), ("mod", torch.remainder(x, 5))):
-        e = Cast(map_(name, number, Scalar(Const(5, "int32"))), "float32")
-        assert torch.equal(computed(e, x), wanted)
-
-
-def test_products_and_extremes() -> None:
-    x = torch.linspace(0.5, 1.5, 64).view(8, 8)
-    for name, wanted in (("prod", x.prod(1)), ("min", x.amin(1)), ("max", x.amax(1)), ("sum", x.sum(1))):
-        e = map_("add", Rearrange(Reduce(name, "c", X), "r -> r 1"), map_("mul", X, lit(0.0)))
-        torch.testing.assert_close(computed(e, x), wanted[:, None].expand(8, 8))
-
-
-def test_gathers_follow_an_index_tile() -> None:
-    """y[r, c] = x[x[r, 0], c], where the rows of x begin with row numbers."""
-    rows = LoadTile("x", (column("r"), Scalar(Const(0, "int32"))), None, 0.0, ("r", "1"), "float32")
-    x = torch.randn(8, 8)
-    x[:, 0] = torch.randperm(8)
-    gather = LoadTile("x", (Cast(rows, "int32"), C), None, 0.0, ("r", "c"), "float32")
-    assert torch.equal(computed(gather, x), x[x[:, 0].long()])
 
 
 def test_loads_broadcast_and_unit_dims_go_away() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 import neptune
 from neptune.ops.attention import prefill_causal
-from neptune.ops.softmax import softmax
 from tests.kernel_examples import rows_apart, rows_fused, rows_program
 
 
@@ -63,12 +62,6 @@ def test_the_schedule_is_told_call_by_call():
 def test_an_unfused_program_says_so():
     text = neptune.compile(rows_program(), rows_apart, target="llvm").explain()
     assert "2 kernels, 1 global temporary" in text and "temporary t: written and read back" in text
-
-
-def test_an_automatic_choice_says_why():
-    text = neptune.compile(softmax(), target="llvm").explain()
-    assert "flash_attention: not fused to one kernel" in text
-    assert "softmax_online: chosen" in text
 
 
 def test_unchecked_says_so(monkeypatch):

@@ -124,22 +124,18 @@ def test_where_and_wide_indices():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: rows(last_max), "of equal values it keeps the last"),
-        (lambda: rows(sums), "it uses `Add`"),
-        (lambda: rows(crossed, dtype="int32"), "it compares a value with an index"),
-        (lambda: rows(smallest_of_both), "it is neither argmax nor argmin"),
-        (lambda: rows(first_max, index=lambda i, k, x: i), "the index is not the position `k`"),
-        (lambda: rows(first_max, index=lambda i, k, x: N - k), "the index is not the position `k`"),
-        (lambda: rows(first_max, lambda s, t: (tirx.const(5, s), te.min_value(t))), "a start of index 5 would win"),
+        lambda: rows(sums),
+        lambda: rows(crossed, dtype="int32"),
+        lambda: rows(smallest_of_both),
+        lambda: rows(first_max, index=lambda i, k, x: i),
     ],
 )
-def test_refused(make, message):
-    with pytest.raises(ExpressionError) as error:
+def test_refused(make):
+    """Beside what `tests/errors/cases/imports.py` shows."""
+    with pytest.raises(ExpressionError, match="importing stage `best`"):
         from_te(make()[0])
-    text = str(error.value)
-    assert "importing stage `best`" in text and message in text
 
 
 def test_a_start_of_any_index_where_indices_are_compared():

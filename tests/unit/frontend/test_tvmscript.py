@@ -192,17 +192,3 @@ def test_argmax(combine, start, swapped):
     results = dict(zip(kernel.outputs, kernel(x), strict=True))
     assert torch.equal(results["best_v0"], x.max(1).values)
     assert torch.equal(results["best_v1"].long(), (x == x.max(1).values[:, None]).long().argmax(1))
-
-
-@pytest.mark.parametrize(
-    "combine, message",
-    [
-        (lambda a, b: (tirx.max(a[0], b[0]), tirx.Select(a[0] > b[0], a[1], b[1])), "it keeps the last"),
-        (lambda a, b: (tirx.max(a[0], b[0]), tirx.Select(a[0] >= b[0], b[1], a[1])), "neither argmax nor argmin"),
-        (lambda a, b: (tirx.max(a[0], b[0]), a[1] + b[1]), "neither|not chosen|only comparisons"),
-        (lambda a, b: (tirx.max(a[0], b[0]), tirx.max(a[1], b[1])), "neither argmax nor argmin"),
-    ],
-)
-def test_other_reductions_of_tuples_are_refused(combine, message):
-    with pytest.raises(ExpressionError, match=message):
-        from_tvmscript(best(combine))

@@ -4,7 +4,7 @@ import pytest
 
 from neptune.fusion.factor import Splitter, split_sum
 from neptune.fusion.guards import guard
-from neptune.fusion.roles import Predecessor, Roles, previous
+from neptune.fusion.roles import Predecessor, Roles
 from neptune.fusion.strategies import defer
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
 from neptune.ir.printer import print_expr
@@ -106,13 +106,6 @@ def test_select_against_something_else_keeps_its_factor() -> None:
     assert texts(select(ROW >= COL, S / L, C / L))[0] == "1.0 / l[i]"
 
 
-def test_rolls_and_their_scale() -> None:
-    splitter = Splitter(ROLES)
-    (term,) = splitter.split(exp((S - M) * 0.5)).rolls
-    assert (term.load, term.negative, len(term.scale)) == (M, True, 1)
-    assert not splitter.problems
-
-
 def test_bounds_come_from_the_predecessors_contribution() -> None:
     splitter = Splitter(ROLES)
     splitter.split(exp(S - M))
@@ -129,7 +122,3 @@ def test_split_sum() -> None:
     assert split_sum((S - M) * 2.0, splitter) == (op("neg", M) * 2.0, S * 2.0)
     assert split_sum(S * M, splitter) is None
     assert split_sum(cast(S - M, "float16"), splitter) is None
-
-
-def test_previous() -> None:
-    assert previous(M) == Load("m'", (ROW,), "float32")

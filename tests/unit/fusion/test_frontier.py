@@ -7,7 +7,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Loop, State, initial
-from tests.chains import attention, cells, matrix, per_row
+from tests.chains import matrix, per_row
 
 
 def at(state: State, target: str, stage: str, var: str) -> Frontier:
@@ -21,28 +21,6 @@ def test_softmax() -> None:
     assert at(state, "l", "m", "i") == Frontier((), ())
     # l has a loop of its own: what it sums is complete.
     assert at(state, "y", "m", "j") == Frontier(("m",), ("e",))
-
-
-def test_maps_in_between_are_listed_producers_first() -> None:
-    x = matrix("x")
-    m = per_row(lambda i, j: x[i, j], name="m", fold=te.max)
-    d = cells(lambda i, j: x[i, j] - m[i], "d")
-    e = cells(lambda i, j: exp(d[i, j]), "e")
-    other = cells(lambda i, j: x[i, j] * 2.0, "other")
-    t = per_row(lambda i, j: e[i, j] * d[i, j] * other[i, j])
-    assert at(initial(build(t, name="p")), "t", "m", "j") == Frontier(("m",), ("d", "e"))
-
-
-def test_two_predecessors_after_the_first_was_rolled() -> None:
-    sch = Schedule(attention("p"))
-    j = sch.loops("s")[1]
-    sch.reorder(*sch.loops("s"))
-    sch.fuse_at("score", j)
-    sch.fuse_at("m", j)
-    assert at(sch._state, "l", "m", "j") == Frontier(("m",), ("e",))
-    sch.rolling_update("l", j)
-    found = at(sch._state, "o", "m", "j")
-    assert set(found.predecessors) == {"m", "l"} and found.between == ("e", "p")
 
 
 def test_the_nearest_reduction_stops_the_search() -> None:

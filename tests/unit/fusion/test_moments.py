@@ -166,8 +166,7 @@ def test_one_pass_is_two(name: str) -> None:
 
 def test_text() -> None:
     _, sch = fused(EXAMPLES["variance"])
-    _, linear_ = fused(EXAMPLES["layer_norm_linear"])
-    check_golden("moments.txt", f"# variance\n{sch.program}\n# LayerNorm → linear\n{linear_.program}")
+    check_golden("moments.txt", str(sch.program))
 
 
 def test_a_mean_is_followed_once() -> None:

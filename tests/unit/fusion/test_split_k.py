@@ -25,7 +25,7 @@ from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, binary
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.parser import parse_program
-from neptune.ir.program import For, Program, Stage, Update, stages, walk
+from neptune.ir.program import For, Program, Stage, stages, walk
 from neptune.templates.flash_decoding import flash_decoding
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import Branch, Dot, StoreTile, stmt_exprs, walk_stmts
@@ -325,9 +325,3 @@ def test_loops_over_parts_of_an_axis() -> None:
         sch.reorder(j, part)
     with pytest.raises(ScheduleError, match="loop over parts"):
         sch.write_directly(j)
-
-
-def test_updates_of_parts_keep_their_reducer() -> None:
-    sch = split(row(te.max, "m"), "m")
-    folds = [s.action for s in stages(sch.program.body) if isinstance(s.action, Update)]
-    assert [f.reducer for f in folds] == ["max", "max"]

@@ -6,18 +6,14 @@ import itertools
 import math
 import random
 
-import numpy as np
 import pytest
 
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import (
-    Cast,
     Const,
     Expr,
     Load,
     Op,
-    Select,
     Var,
     binary,
     cast,
@@ -31,6 +27,7 @@ from neptune.ir.facts import Unknown, applied, converted, folded, plus, range_of
 from neptune.ir.ops import ANY, OPS, SIGNS, Range
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
+from tests.values import run
 
 INF, F32 = math.inf, DTYPES["float32"].highest
 X, Y = (Load(n, (), "float32") for n in "xy")
@@ -45,32 +42,10 @@ GIVEN = (
     Range(0.0, INF),
 )
 OPERATORS = [r.name for r in OPS.values() if r.kind in ("arith", "math") and r.name not in ("floordiv", "mod")]
-DOMAIN = Float64()
 
 
 def f32(value: float) -> Const:
     return Const(value, "float32")
-
-
-def run(e: Expr, env: dict[str, float]) -> float:
-    """The value in float64, NaN where it is undefined."""
-    match e:
-        case Const(value, _):
-            return float(value)
-        case Load(name, _, _) | Var(name, _):
-            return env[name]
-        case Cast(a, _):
-            return run(a, env)
-        case Select(p, a, b):
-            return run(a if run(p, env) else b, env)
-        case Op(name, args, _):
-            numbers = [run(a, env) for a in args]
-            if any(math.isnan(v) or math.isinf(v) for v in numbers):
-                return math.nan
-            if OPS[name].kind == "compare":
-                return float(DOMAIN.compare(name, *(np.float64(v) for v in numbers)))
-            with np.errstate(all="ignore"):
-                return float(DOMAIN.apply(name, [np.asarray(v) for v in numbers], "float64"))
 
 
 def expression(rng: random.Random, depth: int, leaves: tuple[Expr, ...]) -> Expr:

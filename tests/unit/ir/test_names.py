@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 import neptune
-from neptune.errors import ExpressionError, ScheduleError
+from neptune.errors import ExpressionError
 from neptune.frontend import builder as nt
 from neptune.frontend.assemble import Tensor
-from neptune.fusion.schedule import Schedule
 from neptune.ir.names import fits
-from neptune.ops.softmax import figure1
 
 BAD = [
     "lambda",
@@ -47,12 +45,6 @@ def test_bad_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["x", "m_prev", "BLOCK_M", "q1", "score"])
 def test_good_names(name: str) -> None:
     assert fits(name)
-
-
-@pytest.mark.parametrize("name", ["num_warps", "tl", "a b", "x_ptr"])
-def test_tunables(name: str) -> None:
-    with pytest.raises(ScheduleError):
-        Schedule(figure1()).param(name, [16])
 
 
 def test_the_name_of_a_kernel() -> None:

@@ -180,39 +180,3 @@ def test_errors_of_made_lines(line: str, message: str) -> None:
 def test_keywords_may_be_names() -> None:
     text = "program p\n  in init: f32[]\n  out when: f32[]\nbody:\n  for: when[] += init[] init 0.0\n"
     assert str(parse_program(text)) == text
-
-
-def broken(line: str) -> str:
-    return f"program p\n  in x: f32[m]\n  out y: f32[m]\n  scalar m: i32\nbody:\n  for i in [0, m):\n    {line}\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("s: y[i] = z[i]", "unknown buffer 'z'"),
-        ("s: y[i] = x[q]", "unknown variable 'q'"),
-        ("s: y[i] = x[i", "expected ','"),
-        ("s: y[i] = x[i] 3", "unexpected '3'"),
-        ("s: y[i] = x[i] + i", "one dtype"),
-        ("s: y[i] = sinh(x[i])", "unknown operator 'sinh'"),
-        ("s: y[i] = exp(x[i], x[i])", "takes 1"),
-        ("s: y[i] = cast(f8, x[i])", "unknown dtype"),
-        ("s: y[i] = 1.5:i64", "1.5 is not a int64"),
-        ("s: y[i] ^= x[i]", "unknown reducer"),
-        ("s: y[i], y[0] += x[i], x[i]", "share one index"),
-        ("s: y[i] = x[i] ? 1.0", "unexpected character '?'"),
-        ("while x[i] < 1.0:", "expected a statement"),
-        ("s: y[i] = 1.0\n      t: y[i] = 1.0", "unexpected indentation"),
-    ],
-)
-def test_errors_name_the_line(line: str, message: str) -> None:
-    with pytest.raises(ExpressionError) as caught:
-        parse_program(broken(line))
-    assert message in str(caught.value)
-    assert f"line {8 if chr(10) in line else 7}: " in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "prog p", "program p\n  in x: f32[]\n", "program p\n  what x\nbody:\n"])
-def test_no_program(text: str) -> None:
-    with pytest.raises(ExpressionError, match="line"):
-        parse_program(text)

@@ -38,7 +38,6 @@ program p
   scalar n: i32 lo 1
   tunable BLOCK in {16, 32}
 """
-HEAD = f"{DECLARED}body:\n"
 GOOD = """\
   for i in [0, m) grid.x:
     fact i < m

@@ -8,10 +8,22 @@ from dataclasses import replace
 import pytest
 
 import neptune
-from neptune.ir.expr import Const, Op, Var
+from neptune.ir.expr import Cast, Const, Op, Var
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax
-from neptune.tile.ir import Assign, GridAxis, Iota, LoadTile, Loop, Reduce, Scalar, StoreTile, TileKernel, TileProgram
+from neptune.tile.ir import (
+    Assign,
+    GridAxis,
+    Iota,
+    LoadTile,
+    Local,
+    Loop,
+    Reduce,
+    Scalar,
+    StoreTile,
+    TileKernel,
+    TileProgram,
+)
 from neptune.tune.facts import LoopFacts, read_facts
 from tests import tile_examples
 from tests.kernel_examples import rows_apart, rows_fused, rows_program
@@ -54,60 +66,42 @@ ROW = Scalar(ROW_VAR)
 MOVING = index(J * Const(16, "int32"))
 
 
-def test_nothing_read():
-    assert passes() == 0
+ZERO, READ = Const(0, "int32"), assign("a", ROW, MOVING)
+STILL, SHIFTED = assign("a", ROW, index(ZERO)), assign("b", ROW, index(J * Const(16, "int32") + ONE))
+OVER, FIRST, SECOND = loop(ZERO, N, READ), loop(ZERO, ROW_VAR, READ), loop(ROW_VAR, N, READ)
+OTHER = loop(ZERO, N, assign("a", ROW, index(Var("k"))), var="k")
+PAGE = Assign("page", LoadTile("x", (Scalar(J), index(ZERO)), None, 0.0, ("c",), "float32"))
+GATHERED = Cast(Local("page", ("c",), "float32"), "int32")
 
 
-def test_one_read_outside_of_loops():
-    assert passes(assign("a", ROW, index(Const(0, "int32")))) == 1
-
-
-def test_a_loop_whose_index_moves_is_one_pass():
-    assert passes(loop(Const(0, "int32"), N, assign("a", ROW, MOVING))) == 1
-
-
-def test_a_second_loop_is_a_second_pass():
-    one = loop(Const(0, "int32"), N, assign("a", ROW, MOVING))
-    assert passes(one, one) == 2
-    other = loop(Const(0, "int32"), N, assign("a", ROW, index(Var("k"))), var="k")
-    assert passes(one, other, one) == 3
-
-
-def test_pieces_of_one_range_are_one_pass():
-    first = loop(Const(0, "int32"), ROW_VAR, assign("a", ROW, MOVING))
-    second = loop(ROW_VAR, N, assign("a", ROW, MOVING))
-    assert passes(first, second) == 1
-    assert passes(first, assign("b", ROW, MOVING), second) == 2
-    # A gap or an overlap is no seam.
-    assert passes(first, loop(ROW_VAR + ONE, N, assign("a", ROW, MOVING))) == 2
-
-
-def test_what_a_loop_reads_again_in_every_iteration():
-    still = assign("a", ROW, index(Const(0, "int32")))
-    assert passes(loop(Const(0, "int32"), N, still)) == math.inf
-    assert passes(loop(Const(0, "int32"), Const(3, "int32"), still)) == 3
-    nested = loop(Const(0, "int32"), N, assign("a", ROW, MOVING))
-    assert passes(loop(Const(0, "int32"), Const(2, "int32"), nested, var="k")) == 2
-
-
-def test_equal_reads_in_one_iteration_are_one_and_others_add():
-    a, b = assign("a", ROW, MOVING), assign("b", ROW, MOVING)
-    assert passes(loop(Const(0, "int32"), N, a, b)) == 1
-    shifted = assign("b", ROW, index(J * Const(16, "int32") + ONE))
-    assert passes(loop(Const(0, "int32"), N, a, shifted)) == 2
-
-
-def test_disjoint_parts_of_a_row_are_one_pass():
-    low, high = index(Const(0, "int32")), index(Const(16, "int32"))
-    assert passes(assign("a", ROW, low), assign("b", ROW, high)) == 1
-    assert passes(assign("a", ROW, low), assign("b", ROW, index(Const(15, "int32")))) == 2
-
-
-def test_an_index_that_comes_from_memory_moves_with_its_loop():
-    page = Assign("page", LoadTile("x", (Scalar(J), index(Const(0, "int32"))), None, 0.0, ("c",), "float32"))
-    gathered = neptune.ir.expr.Cast(neptune.tile.ir.Local("page", ("c",), "float32"), "int32")
-    body = (page, assign("a", Scalar(Const(0, "int32")), gathered))
-    assert passes(loop(Const(0, "int32"), N, *body)) == 2
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        ((), 0),
+        ((STILL,), 1),
+        ((OVER,), 1),
+        ((OVER, OVER), 2),
+        ((OVER, OTHER, OVER), 3),
+        # Pieces of one range; what stands between them, a gap or an overlap is no seam.
+        ((FIRST, SECOND), 1),
+        ((FIRST, assign("b", ROW, MOVING), SECOND), 2),
+        ((FIRST, loop(ROW_VAR + ONE, N, READ)), 2),
+        # What a loop reads again in every iteration.
+        ((loop(ZERO, N, STILL),), math.inf),
+        ((loop(ZERO, Const(3, "int32"), STILL),), 3),
+        ((loop(ZERO, Const(2, "int32"), OVER, var="k"),), 2),
+        # Equal reads in one iteration are one, others add.
+        ((loop(ZERO, N, READ, assign("b", ROW, MOVING)),), 1),
+        ((loop(ZERO, N, READ, SHIFTED),), 2),
+        # Parts of a row, disjoint or not.
+        ((STILL, assign("b", ROW, index(Const(16, "int32")))), 1),
+        ((STILL, assign("b", ROW, index(Const(15, "int32")))), 2),
+        # An index that comes from memory moves with its loop.
+        ((loop(ZERO, N, PAGE, assign("a", Scalar(ZERO), GATHERED)),), 2),
+    ],
+)
+def test_passes(body, number):
+    assert passes(*body) == number
 
 
 @pytest.mark.parametrize("make", [prefill_causal, prefill_global])

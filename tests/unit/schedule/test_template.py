@@ -69,12 +69,6 @@ def test_a_choice_is_one_of_the_candidates() -> None:
     assert bound is True
 
 
-def plain(sch: Any, block: Any) -> None: ...
-
-
-async def _waits(sch: Any) -> None: ...
-
-
 async def _waits(sch: Any) -> None: ...
 
 

@@ -16,7 +16,7 @@ import torch
 import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import layer_norm
-from neptune.errors import NeptuneError, RecordError, ScheduleError, ShapeError
+from neptune.errors import RecordError, ScheduleError, ShapeError
 from neptune.ops.attention import attention, operator
 from neptune.runtime.artifact import digest, pack, unpack
 from neptune.runtime.parts import count_parts
@@ -210,13 +210,6 @@ def test_chosen_by_shapes() -> None:
         )
 
 
-def test_a_chain_it_has_no_repair_for_is_refused() -> None:
-    from tests.unit.fusion.test_split_k import not_repairable
-
-    with pytest.raises(NeptuneError, match="tanh"):
-        neptune.compile(not_repairable().program, "flash_decoding", target="llvm")
-
-
 # --- the number of parts ----------------------------------------------------------------------------
 
 
@@ -293,23 +286,6 @@ def test_workspaces_are_checked() -> None:
     memory = torch.full((needed,), 255, dtype=torch.uint8)
     want = kernel()(*given)
     assert all(torch.equal(a, b) for a, b in zip(kernel()(*given, workspace=memory), want, strict=True))
-    bad = {
-        "bytes": memory[:-1],
-        "NoneType|int": 7,
-        "torch.float32": torch.empty(needed),
-        "meta": memory.to("meta"),
-        "16 bytes": torch.empty(needed + 1, dtype=torch.uint8)[1:],
-        "overlaps": given[1].view(-1).view(torch.uint8)[:needed],
-    }
-    for wrong, tensor in bad.items():
-        with pytest.raises(ShapeError, match=wrong):
-            kernel()(*given, workspace=tensor)
-    with pytest.raises(ShapeError, match="no value was given"):
-        kernel().workspace(s_q=1)
-    with pytest.raises(ShapeError, match="no size `n`"):
-        kernel().workspace(n=1)
-    with pytest.raises(ShapeError, match="is no size"):
-        kernel().workspace(**{**sizes, "s_q": 0})
 
 
 def test_columns_of_the_first_reduction_are_no_rows() -> None:

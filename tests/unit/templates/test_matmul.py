@@ -9,18 +9,11 @@ import pytest
 import torch
 
 import neptune
-from neptune.errors import ScheduleError
-from neptune.frontend.builder import build, compute, exp, max, maximum, placeholder, reduce_axis, sum, var
-from neptune.fusion.schedule import Schedule
+from neptune.frontend.builder import build, compute, maximum, placeholder, reduce_axis, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.linear import ACTIVATIONS
 from neptune.ops.linear import matmul as expression
-from neptune.ops.softmax import softmax
-from neptune.templates.matmul import matmul
-from tests.goldens import check_golden
-from tests.lowering import lowered, scheduled
-from tests.texts import generate
 
 TILES = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 16}
 # One ulp of the result, relative; float32 sums differ in order.
@@ -138,51 +131,7 @@ def program(value: Callable[..., Any], shape: tuple[Expr, ...] = (M, N), dtype: 
     return build(compute(shape, lambda *at: value(a, b, p, *at), "c"), inputs=[a, b], name="odd")
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (softmax, ["it needs one reduction, a sum of products", "there is: `m`, `l`"]),
-        (lambda: program(lambda a, b, p, i, j: exp(a[i, j])), ["there is: none"]),
-        (
-            lambda: program(lambda a, b, p, i, j: max(a[i, p] * b[p, j], axis=p)),
-            ["`c` is no sum of products: max of a[i0, p] * b[p, i1]"],
-        ),
-        (
-            lambda: program(lambda a, b, p, i, j: sum(a[i, p] + b[p, j], axis=p)),
-            ["`c` is no sum of products: sum of a[i0, p] + b[p, i1]"],
-        ),
-        (
-            lambda: program(lambda a, b, p, i: sum(a[i, p] * a[i, p], axis=p), (M,)),
-            ["each operand needs an axis of its own", "legal here: c[…, i, j] += a[…, i, k] * b[…, k, j]"],
-        ),
-        (
-            lambda: program(lambda a, b, p, i, j: sum(a[i, p] * b[p, j], axis=p), dtype="float16"),
-            ["multiplies in float16", "try: cast the operands"],
-        ),
-    ],
-)
-def test_refusals(make: Callable[[], Program], words: list[str]) -> None:
-    with pytest.raises(ScheduleError) as error:
-        matmul(Schedule(make()))
-    for w in ["template `matmul` on program `", *words]:
-        assert w in str(error.value)
-
-
-def test_a_result_beside_the_product_is_refused() -> None:
-    a, b = placeholder((M, K), name="a"), placeholder((K, N), name="b")
-    p = reduce_axis((0, K), "p")
-    s = compute((M, K), lambda i, p: a[i, p] * 2.0, "s")
-    c = compute((M, N), lambda i, j: sum(s[i, p] * b[p, j], axis=p), "c")
-    with pytest.raises(ScheduleError, match="`s` is a result that is not computed from the product `c`"):
-        matmul(Schedule(build([c, s], inputs=[a, b])))
-
-
 # --- what it is compiled to ------------------------------------------------------------------------
-
-
-def test_golden() -> None:
-    program = expression("float16", trans_b=True, bias=True, activation="relu")
-    check_golden("matmul_pointer.py.txt", generate(lowered(scheduled(program, matmul)), loads="pointer"))
 
 
 @pytest.mark.parametrize(

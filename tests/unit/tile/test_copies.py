@@ -2,130 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from neptune.ir.expr import Var
-from neptune.tile.ir import Assign, Branch, Loop, TStmt, walk_stmts
+from neptune.tile.ir import Assign, Branch, Loop, TExpr, TileProgram, TStmt, walk_stmts
 from neptune.tile.passes.copies import copies
 from tests.kernels import N, assigned, body_of, fold, full, keeps_meaning, kernel, load, loop, map_, put, row, tile
 
-
-def test_a_copy_is_read_through() -> None:
-    before = kernel(Assign("a", load()), Assign("b", tile("a")), Assign("d", tile("b")), put(fold("max", tile("d"))))
-    after = keeps_meaning(copies, before)
-    assert [s.name for s in body_of(after) if isinstance(s, Assign)] == ["a"]
+W = fold("sum", load("w"))
+A, B, S = row("a"), row("b"), row("s")
 
 
-def test_the_original_changes_before_the_use() -> None:
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        Assign("b", row("a")),
-        Assign("a", map_("add", row("a"), row("a"))),
-        put(map_("sub", row("a"), row("b"))),
-    )
-    assert assigned(keeps_meaning(copies, before), "b")
+def add(name: str, x: TExpr, y: TExpr) -> Assign:
+    return Assign(name, map_("add", x, y))
 
 
-def test_the_copy_is_reassigned_before_the_use() -> None:
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        Assign("b", row("a")),
-        Assign("b", map_("mul", row("b"), row("b"))),
-        put(row("b")),
-    )
-    keeps_meaning(copies, before)
+def mul(name: str, x: TExpr, y: TExpr) -> Assign:
+    return Assign(name, map_("mul", x, y))
 
 
-def test_a_copy_made_before_a_loop_that_changes_the_original() -> None:
-    step = Assign("a", map_("add", row("a"), row("b")))
-    before = kernel(
-        Assign("a", fold("sum", load("w"))), Assign("b", row("a")), loop(step), put(map_("add", row("a"), row("b")))
-    )
-    assert assigned(keeps_meaning(copies, before), "b")
+COPY = (Assign("a", W), Assign("b", A))
+ZERO = Assign("s", full(0.0))
+DEAD = add("dead", A, A)
 
 
-def test_a_copy_in_a_loop_is_not_known_in_the_next_iteration() -> None:
-    body = (
-        Assign("y1", map_("add", row("y1"), row("b"))),
-        Assign("a", map_("mul", row("a"), row("a"))),
-        Assign("b", row("a")),
-    )
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        Assign("b", full(1.0)),
-        Assign("y1", full(0.0)),
-        loop(*body),
-        put(row("y1")),
-    )
-    keeps_meaning(copies, before)
+def times(name: str, number: int) -> Callable[[TileProgram], bool]:
+    """The local is assigned so often afterwards."""
+    return lambda after: len(assigned(after, name)) == number
 
 
-def test_a_copy_made_in_a_branch_is_not_known_behind_it() -> None:
-    branch = Branch(N > 1, (Assign("b", row("a")), Assign("d", row("b"))))
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        Assign("b", full(1.0)),
-        Assign("d", full(2.0)),
-        branch,
-        put(map_("add", row("b"), row("d"))),
-    )
-    keeps_meaning(copies, before)
+CASES: dict[str, tuple[tuple[TStmt, ...], Callable[[TileProgram], object]]] = {
+    "a copy is read through": (
+        (Assign("a", load()), Assign("b", tile("a")), Assign("d", tile("b")), put(fold("max", tile("d")))),
+        lambda after: [s.name for s in body_of(after) if isinstance(s, Assign)] == ["a"],
+    ),
+    "the original changes before the use": ((*COPY, add("a", A, A), put(map_("sub", A, B))), times("b", 1)),
+    "the copy is reassigned before the use": ((*COPY, mul("b", B, B), put(B)), lambda after: True),
+    "a loop changes the original": ((*COPY, loop(add("a", A, B)), put(map_("add", A, B))), times("b", 1)),
+    "a copy in a loop is not known in the next iteration": (
+        (
+            *(Assign("a", W), Assign("b", full(1.0)), ZERO),
+            *(loop(add("s", S, B), mul("a", A, A), Assign("b", A)), put(S)),
+        ),
+        lambda after: True,
+    ),
+    "a copy made in a branch is not known behind it": (
+        (
+            *(Assign("a", W), Assign("b", full(1.0)), Assign("d", full(2.0))),
+            *(Branch(N > 1, (Assign("b", A), Assign("d", B))), put(map_("add", B, row("d")))),
+        ),
+        lambda after: True,
+    ),
+    "copies pass through loops that leave both alone": ((*COPY, ZERO, loop(add("s", S, B)), put(S)), times("b", 0)),
+    "a copy that the loop changes": (
+        (*COPY, ZERO, loop(add("s", S, B), add("b", B, A)), put(S)),
+        lambda after: assigned(after, "b")[0] == A,
+    ),
+    "what the next iteration reads is not dead": (
+        (Assign("b", W), ZERO, loop(add("s", S, B), mul("b", B, B)), put(S)),
+        times("b", 2),
+    ),
+    "a chain through iterations is not dead": (
+        (
+            *(Assign("a", W), Assign("b", full(0.0)), ZERO),
+            *(loop(add("s", S, B), mul("b", A, A), add("a", A, A)), put(S)),
+        ),
+        times("a", 2),
+    ),
+    "dead assignments and empty bodies go": (
+        (
+            *(Assign("a", W), loop(DEAD), Branch(N > 0, (loop(DEAD, var="i"),))),
+            *(Assign("dead", full(0.0)), put(A)),
+        ),
+        lambda after: (
+            not any(isinstance(s, Loop | Branch) for s in walk_stmts(body_of(after))) and not assigned(after, "dead")
+        ),
+    ),
+    "an overwritten start is dead only if the loop always runs": (
+        (Assign("a", full(3.0)), loop(Assign("a", fold("sum", load("w", shift=Var("j"))))), put(A)),
+        times("a", 2),
+    ),
+    "a name read only in a nested loop stays": (
+        (
+            *(Assign("a", W), ZERO),
+            *(loop(Assign("b", A), loop(add("s", S, B), var="i"), add("a", A, S)), put(map_("add", S, A))),
+        ),
+        lambda after: True,
+    ),
+}
 
 
-def test_copies_pass_through_loops_that_leave_both_alone() -> None:
-    body = Assign("s", map_("add", row("s"), row("b")))
-    before = kernel(
-        Assign("a", fold("sum", load("w"))), Assign("b", row("a")), Assign("s", full(0.0)), loop(body), put(row("s"))
-    )
-    assert not assigned(keeps_meaning(copies, before), "b")
-
-
-def test_a_copy_that_the_loop_changes() -> None:
-    body = (Assign("s", map_("add", row("s"), row("b"))), Assign("b", map_("add", row("b"), row("a"))))
-    before = kernel(
-        Assign("a", fold("sum", load("w"))), Assign("b", row("a")), Assign("s", full(0.0)), loop(*body), put(row("s"))
-    )
-    assert assigned(keeps_meaning(copies, before), "b")[0] == row("a")
-
-
-def test_a_store_that_the_next_iteration_reads_is_not_dead() -> None:
-    body = (Assign("s", map_("add", row("s"), row("prev"))), Assign("prev", map_("mul", row("prev"), row("prev"))))
-    before = kernel(Assign("prev", fold("sum", load("w"))), Assign("s", full(0.0)), loop(*body), put(row("s")))
-    assert len(assigned(keeps_meaning(copies, before), "prev")) == 2
-
-
-def test_a_chain_through_iterations_is_not_dead() -> None:
-    body = (
-        Assign("s", map_("add", row("s"), row("p2"))),
-        Assign("p2", map_("mul", row("p1"), row("p1"))),
-        Assign("p1", map_("add", row("p1"), row("p1"))),
-    )
-    start = (Assign("p1", fold("sum", load("w"))), Assign("p2", full(0.0)), Assign("s", full(0.0)))
-    assert len(assigned(keeps_meaning(copies, kernel(*start, loop(*body), put(row("s")))), "p1")) == 2
-
-
-def test_dead_assignments_and_empty_bodies_go() -> None:
-    inner: tuple[TStmt, ...] = (Assign("dead", map_("add", row("a"), row("a"))),)
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        loop(*inner),
-        Branch(N > 0, (loop(*inner, var="i"),)),
-        Assign("dead", full(0.0)),
-        put(row("a")),
-    )
-    after = keeps_meaning(copies, before)
-    assert not any(isinstance(s, Loop | Branch) for s in walk_stmts(body_of(after))) and not assigned(after, "dead")
-
-
-def test_an_overwritten_start_is_dead_only_if_the_loop_always_runs() -> None:
-    before = kernel(Assign("a", full(3.0)), loop(Assign("a", fold("sum", load("w", shift=Var("j"))))), put(row("a")))
-    assert len(assigned(keeps_meaning(copies, before), "a")) == 2
-
-
-def test_a_name_read_only_in_a_nested_loop_stays() -> None:
-    inner = loop(Assign("s", map_("add", row("s"), row("b"))), var="i")
-    before = kernel(
-        Assign("a", fold("sum", load("w"))),
-        Assign("s", full(0.0)),
-        loop(Assign("b", row("a")), inner, Assign("a", map_("add", row("a"), row("s")))),
-        put(map_("add", row("s"), row("a"))),
-    )
-    keeps_meaning(copies, before)
+@pytest.mark.parametrize("name", CASES)
+def test_copies(name: str) -> None:
+    body, holds = CASES[name]
+    assert holds(keeps_meaning(copies, kernel(*body)))

@@ -223,14 +223,6 @@ def test_a_condition_on_rows_and_columns() -> None:
         check_all(scheduled(program, arrange), {"x": data}, wanted, {"m": 7}, params)
 
 
-def test_a_value_that_does_not_run_over_the_reduced_axis() -> None:
-    r, x = reduce_axis((0, n), "r"), placeholder((n,), "float32", "x")
-    y = compute((m,), lambda i: te.sum(i.astype("float32"), axis=r), "y")
-    program = te.build(y, inputs=[x], name="constant")
-    for arrange, params in ((stripes, PARAMS), (None, {})):
-        check_all(scheduled(program, arrange), {"x": X[0]}, {"y": np.arange(7) * 13.0}, {"m": 7, "n": 13}, params)
-
-
 # --- maps, transposes, gathers -------------------------------------------------------------------
 
 
@@ -248,21 +240,6 @@ def test_a_transposed_store() -> None:
         {"x": X},
         np.exp(X.astype(np.float64)).T * 2,
         {"m": 7, "n": 13},
-    )
-
-
-def test_a_broadcast() -> None:
-    x = placeholder((n,), "float32", "x")
-    wanted = np.broadcast_to(X[0].astype(np.float64) + 1, (9, 13))
-    check_map(compute((m, n), lambda i, j: x[j] + 1.0, "y"), {"x": X[0]}, wanted, {"m": 9, "n": 13})
-
-
-def test_a_gather() -> None:
-    x, at = placeholder((m, n), "float32", "x"), placeholder((k,), "int32", "at")
-    index = np.random.default_rng(1).integers(0, 7, 11).astype(np.int32)
-    wanted = X.astype(np.float64)[index] + 1
-    check_map(
-        compute((k, n), lambda i, j: x[at[i], j] + 1.0, "y"), {"x": X, "at": index}, wanted, {"m": 7, "n": 13, "k": 11}
     )
 
 
