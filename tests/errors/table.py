@@ -37,7 +37,7 @@ import neptune
 from neptune import config
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import PRIMITIVES, Schedule
-from tests.schedule_examples import Frozen
+from tests.examples.schedule_examples import Frozen
 
 PACKAGE = Path(neptune.__file__).parent
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import torch
 import neptune
 from neptune.frontend import builder as nt
 from neptune.ops.linear import matmul
-from tests.any_programs import BY_NAME, CASES, SOME, TEMPLATES, Case, run
+from tests.examples.any_programs import BY_NAME, CASES, SOME, TEMPLATES, Case, run
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from neptune.fusion.schedule import PRIMITIVES, Schedule
-from tests.schedule_examples import check_same
+from tests.examples.schedule_examples import check_same
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "generate_schedule.py"
 

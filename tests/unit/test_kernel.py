@@ -14,7 +14,7 @@ from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax
 from neptune.runtime.launch import Target, parse_target
-from tests.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
+from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
 
 ON_CPU = ("llvm", "interpret")
 

@@ -14,7 +14,7 @@ import neptune
 from neptune import logs
 from neptune.errors import NeptuneError
 from neptune.ops.softmax import softmax
-from tests.kernel_examples import rows_fused, rows_program
+from tests.examples.kernel_examples import rows_fused, rows_program
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_an_application_hears_us_without_the_variable(monkeypatch, caplog):
 
 def test_silent_by_default():
     code = (
-        "import logging, neptune; from tests.kernel_examples import rows_fused, rows_program;"
+        "import logging, neptune; from tests.examples.kernel_examples import rows_fused, rows_program;"
         "neptune.compile(rows_program(), rows_fused, target='llvm');"
         "assert not logging.getLogger('neptune').handlers and not logging.getLogger().handlers"
     )

@@ -15,7 +15,7 @@ from neptune.frontend.builder import compute, placeholder, var
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1
 from tests.errors.table import case
-from tests.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
+from tests.examples.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
 from tests.unit.runtime.test_products import fused, sums
 
 X, W = torch.zeros(4, 6), torch.zeros(6)

@@ -19,7 +19,7 @@ from neptune.ir.parser import parse_program
 from neptune.ops import masks
 from neptune.ops.attention import attention, operator, prefill_causal
 from tests.errors.table import case
-from tests.kernel_examples import rows_fused, rows_program
+from tests.examples.kernel_examples import rows_fused, rows_program
 
 # --- the builder ----------------------------------------------------------------------------------
 

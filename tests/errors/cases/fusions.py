@@ -15,8 +15,8 @@ from neptune.ir.expr import Expr
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
-from tests.chains import attention, cells, matrix, per_row
 from tests.errors.table import case
+from tests.examples.chains import attention, cells, matrix, per_row
 
 Value = Callable[[Expr, Expr], Expr]
 Fold = Callable[..., te.Reduction]

@@ -18,7 +18,7 @@ from neptune.fusion.schedule import Schedule, replay
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from tests.errors.table import case
-from tests.kernel_examples import rows_program
+from tests.examples.kernel_examples import rows_program
 from tests.unit.frontend.test_tvmscript import script
 
 # --- templates and schedules -----------------------------------------------------------------------

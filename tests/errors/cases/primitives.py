@@ -14,8 +14,8 @@ from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 from tests.errors.cases.schedules import TRIANGLE, program
 from tests.errors.table import case
-from tests.kernel_examples import rows_apart, rows_program
-from tests.schedule_examples import maps, matmul, row_sums, started
+from tests.examples.kernel_examples import rows_apart, rows_program
+from tests.examples.schedule_examples import maps, matmul, row_sums, started
 
 M, N = var("m"), var("n")
 

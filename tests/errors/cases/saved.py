@@ -18,8 +18,8 @@ from neptune.runtime import artifact
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, trace_from_json
 from tests.errors.table import case
-from tests.kernel_examples import rows_fused, rows_program
-from tests.schedule_examples import matmul
+from tests.examples.kernel_examples import rows_fused, rows_program
+from tests.examples.schedule_examples import matmul
 
 
 @cache

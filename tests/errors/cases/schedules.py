@@ -17,8 +17,8 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
 from tests.errors.table import case
-from tests.kernel_examples import rows_apart, rows_fused, rows_program
-from tests.schedule_examples import gram, maps, matmul, row_max, row_sums
+from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
+from tests.examples.schedule_examples import gram, maps, matmul, row_max, row_sums
 
 
 def _called(make: Callable[[], Schedule], call: Callable[[Schedule], object]) -> Callable[[], object]:

@@ -16,9 +16,9 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.schedule.state import Loop
-from tests.chains import cells, matrix, per_row
 from tests.errors.cases.schedules import TRIANGLE, program
 from tests.errors.table import case
+from tests.examples.chains import cells, matrix, per_row
 from tests.unit.fusion.test_split_k import best_above, log_sum_exp, row
 
 R, N = var("r"), var("n")

@@ -19,8 +19,8 @@ from neptune.runtime import launch
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
 from tests.errors.table import case
-from tests.kernel_examples import rows_fused, rows_program
-from tests.schedule_examples import matmul
+from tests.examples.kernel_examples import rows_fused, rows_program
+from tests.examples.schedule_examples import matmul
 from tests.unit.frontend.test_choices import both_tiled, two_axes
 from tests.unit.fusion.test_split_k import pairs
 

@@ -21,7 +21,7 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.tune import choose
 from neptune.verify.exact import Counterexample, ExactReport
 from tests.errors.table import case
-from tests.kernel_examples import rows_program
+from tests.examples.kernel_examples import rows_program
 
 M, N, K = var("m"), var("n"), var("k")
 

@@ -21,7 +21,7 @@ from neptune.tune import choose
 
 FILE = """
 from neptune.ops.softmax import softmax
-from tests.kernel_examples import pair_program, rows_fused as shared, rows_program
+from tests.examples.kernel_examples import pair_program, rows_fused as shared, rows_program
 
 
 def rows():

@@ -8,8 +8,8 @@ from neptune.codegen.compile import Compiled, compile_offline, parse_target
 from neptune.driver.resources import resources_of
 from neptune.errors import TargetError
 from neptune.tile.ir import TileProgram
+from tests.examples.tile_examples import attention, softmax
 from tests.texts import generate
-from tests.tile_examples import attention, softmax
 
 
 def build(program: TileProgram, target: str, loads: str = "pointer", **params: int) -> Compiled:

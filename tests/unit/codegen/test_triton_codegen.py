@@ -40,9 +40,9 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
 )
+from tests.examples.tile_examples import at, attention, lit, map_, softmax
 from tests.goldens import check_golden
 from tests.texts import generate
-from tests.tile_examples import at, attention, lit, map_, softmax
 
 N, BLOCK = Var("n"), Var("BLOCK")
 

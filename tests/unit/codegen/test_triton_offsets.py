@@ -15,8 +15,8 @@ from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 from neptune.runtime.addressing import int32_suffices
 from neptune.tile.ir import GridAxis, Iota, LoadTile, Rearrange, Scalar, StoreTile, TileKernel, TileProgram
+from tests.examples.tile_examples import at, attention, map_
 from tests.texts import generate
-from tests.tile_examples import at, attention, map_
 
 ROWS, WIDTH = 16, 64
 # A multiple of 16 with 15 rows beyond 2**31 elements, but not beyond 2**31 times one row.

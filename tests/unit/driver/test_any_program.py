@@ -13,7 +13,7 @@ from neptune.errors import ShapeError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import compute, placeholder, reduce_axis
 from neptune.ops.attention import prefill_causal
-from tests.any_programs import BY_NAME, CASES, SOME, TEMPLATES, Case, fold, inp, m, matmul, n, run, softmax
+from tests.examples.any_programs import BY_NAME, CASES, SOME, TEMPLATES, Case, fold, inp, m, matmul, n, run, softmax
 from tests.tiers import sampled
 
 TARGETS = ("llvm", "interpret")

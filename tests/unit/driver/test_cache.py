@@ -33,7 +33,7 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import Scalar
 from neptune.runtime.artifact import Artifact, digest
 from neptune.tile import pipeline as tile_pipeline
-from tests.kernel_examples import pair_apart, pair_program, rows_covered, rows_fused, rows_program
+from tests.examples.kernel_examples import pair_apart, pair_program, rows_covered, rows_fused, rows_program
 from tests.work import calls
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -31,8 +31,8 @@ from neptune.tile import pipeline as tile_pipeline
 from neptune.tune import choose
 from neptune.tune.choose import shipped_template
 from neptune.verify.exact import Counterexample
-from tests import te_examples
-from tests.kernel_examples import rows_apart, rows_fused, rows_program
+from tests.examples import te_examples
+from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from neptune.driver.snapshots import Snapshot
 from neptune.errors import ScheduleError
 from neptune.ir.parser import parse_program
 from neptune.tile.pipeline import PASSES
-from tests.kernel_examples import rows_fused, rows_program
+from tests.examples.kernel_examples import rows_fused, rows_program
 
 
 @pytest.fixture

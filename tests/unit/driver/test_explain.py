@@ -8,7 +8,7 @@ import pytest
 
 import neptune
 from neptune.ops.attention import prefill_causal
-from tests.kernel_examples import rows_apart, rows_fused, rows_program
+from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from neptune.driver.fingerprint import fingerprint, why_open
 from neptune.ir.expr import Const, Var
 from neptune.schedule import roles
 from neptune.templates.flash_attention import flash_attention
-from tests.kernel_examples import rows_fused
+from tests.examples.kernel_examples import rows_fused
 
 ROOT = Path(__file__).resolve().parents[3]
 PREAMBLE = "import math, functools, enum, dataclasses, operator\n"
@@ -306,7 +306,7 @@ def test_processes_agree():
     """Whatever their hash seeds."""
     script = """
 from neptune.driver.fingerprint import fingerprint
-from tests.kernel_examples import rows_fused, pair_apart
+from tests.examples.kernel_examples import rows_fused, pair_apart
 X = {"a", "b", "c", ("d", 1)}
 Y = frozenset(X)
 def t(s): return X, Y, [k for k in s if k in {"x", "y", "z"}]

@@ -18,7 +18,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te, tirx  # noqa: E402
 
 from neptune.frontend.te import from_te  # noqa: E402
-from tests import te_examples  # noqa: E402
+from tests.examples import te_examples  # noqa: E402
 
 
 def value(program: Program):

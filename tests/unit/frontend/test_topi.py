@@ -9,8 +9,8 @@ import tvm
 from tvm import te
 
 import neptune
+from tests.examples.topi_programs import PROGRAMS
 from tests.tiers import sampled
-from tests.topi_programs import PROGRAMS
 
 NOT_YET = ("reinterpret", "fast_exp", "fast_softmax")
 

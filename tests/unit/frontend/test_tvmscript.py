@@ -15,7 +15,7 @@ from tvm import te, tirx  # noqa: E402
 
 from neptune.frontend.te import from_te  # noqa: E402
 from neptune.frontend.tvmscript import from_tvmscript  # noqa: E402
-from tests import te_examples  # noqa: E402
+from tests.examples import te_examples  # noqa: E402
 
 
 def placeholders(outputs):

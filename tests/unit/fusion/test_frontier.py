@@ -7,7 +7,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.state import Loop, State, initial
-from tests.chains import matrix, per_row
+from tests.examples.chains import matrix, per_row
 
 
 def at(state: State, target: str, stage: str, var: str) -> Frontier:

@@ -15,7 +15,7 @@ from neptune.fusion.roles import Predecessor, Roles
 from neptune.ir.expr import Const, Expr, Load, Var, cast, maximum, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
-from tests.chains import check_same, matrix, per_row, tiled
+from tests.examples.chains import check_same, matrix, per_row, tiled
 
 ROW, COL = Var("i"), Var("j")
 S = Load("s", (ROW, COL), "float32")

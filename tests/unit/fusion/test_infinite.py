@@ -13,8 +13,8 @@ from neptune.ir.expr import Const, Load, Var
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.verify.exact import check_exact
-from tests.chains import check_same, matrix, per_row, tiled
-from tests.mutants import change, reverse
+from tests.examples.chains import check_same, matrix, per_row, tiled
+from tests.examples.mutants import change, reverse
 
 INF = float("inf")
 ODD = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8})

@@ -9,7 +9,7 @@ import pytest
 from neptune.fusion.inverse import inverse, peeled
 from neptune.fusion.roles import Predecessor, Query
 from neptune.ir.expr import Expr, Load, Var, op
-from tests.values import run
+from tests.examples.values import run
 
 ROW, COL = Var("i"), Var("j")
 S, V, C, K = (Load(n, (ROW, COL), "float32") for n in "svck")

@@ -21,10 +21,10 @@ from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program, stages
 from neptune.verify.exact import check_exact
-from tests import mutants
-from tests.chains import cells, check_same, matrix, per_row, tiled
+from tests.examples import mutants
+from tests.examples.chains import cells, check_same, matrix, per_row, tiled
+from tests.examples.moment_examples import COLUMNS, EXAMPLES, Example, count, linear, row
 from tests.goldens import check_golden
-from tests.moment_examples import COLUMNS, EXAMPLES, Example, count, linear, row
 from tests.tiers import sampled
 
 ROW, COL = Var("i"), Var("j")

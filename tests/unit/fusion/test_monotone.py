@@ -22,8 +22,8 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.tile.localize import localize
 from neptune.verify.exact import check_exact
-from tests.chains import check_same, matrix, per_row, tiled
-from tests.mutants import Rewrite, change, rename
+from tests.examples.chains import check_same, matrix, per_row, tiled
+from tests.examples.mutants import Rewrite, change, rename
 from tests.unit.fusion.test_repair import value
 
 ROW, COL = Var("i"), Var("j")

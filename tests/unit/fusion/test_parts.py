@@ -34,8 +34,8 @@ from neptune.tile.arrange import arrange, started
 from neptune.tile.localize import localize
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
-from tests.chains import cells, check_same, matrix, per_row
-from tests.mutants import change
+from tests.examples.chains import cells, check_same, matrix, per_row
+from tests.examples.mutants import change
 from tests.unit.fusion.test_split_k import SIZES, _loops, log_sum_exp, split
 
 R, N = var("r"), var("n")

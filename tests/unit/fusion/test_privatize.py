@@ -8,7 +8,7 @@ from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, max, min, placeholder, prod, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
-from tests.schedule_examples import Frozen, check_same, matmul, row_max, row_sums
+from tests.examples.schedule_examples import Frozen, check_same, matmul, row_max, row_sums
 
 M, N = var("m"), var("n")
 

@@ -13,7 +13,7 @@ from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, previous, scale_of, slot
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
 from neptune.ir.printer import print_expr
-from tests.values import run
+from tests.examples.values import run
 from tests.work import calls
 
 ROW, COL = Var("i"), Var("j")

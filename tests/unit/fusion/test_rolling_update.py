@@ -9,7 +9,7 @@ from neptune.ir.decompose import decompose
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program, stages
 from neptune.ops.softmax import figure1, softmax
-from tests.chains import attention, cells, check_same, matrix, per_row, tiled
+from tests.examples.chains import attention, cells, check_same, matrix, per_row, tiled
 from tests.goldens import check_golden
 
 ODD = ({"r": 5, "n": 11}, {"r": 1, "n": 1}, {"r": 4, "n": 8})

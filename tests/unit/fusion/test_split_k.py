@@ -32,9 +32,9 @@ from neptune.tile.ir import Branch, Dot, StoreTile, stmt_exprs, walk_stmts
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import lower
 from neptune.verify.exact import check_exact
-from tests.chains import attention, cells, check_same, matrix, per_row
+from tests.examples.chains import attention, cells, check_same, matrix, per_row
+from tests.examples.mutants import change, drop
 from tests.goldens import check_golden
-from tests.mutants import change, drop
 
 R, N = var("r"), var("n")
 NUMBERS = (1, 2, 3, 9)

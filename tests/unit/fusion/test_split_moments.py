@@ -17,9 +17,9 @@ from neptune.templates.flash_decoding import flash_decoding
 from neptune.tile.arrange import arrange, started
 from neptune.tile.localize import localize
 from neptune.verify.exact import check_exact
-from tests.chains import check_same
-from tests.moment_examples import EXAMPLES
-from tests.mutants import change
+from tests.examples.chains import check_same
+from tests.examples.moment_examples import EXAMPLES
+from tests.examples.mutants import change
 from tests.unit.fusion.test_moments import draw, error
 
 SIZES = [{"r": r, "n": n, "NUM_SPLITS": s} for r, n in ((1, 1), (3, 11), (2, 8)) for s in (1, 2, 3, 9)]

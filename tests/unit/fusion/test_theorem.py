@@ -16,8 +16,8 @@ from neptune.ir.expr import Expr, Load, Var, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.verify.exact import check_exact
-from tests.chains import cells, check_same, matrix, per_row, tiled
-from tests.mutants import change, rename
+from tests.examples.chains import cells, check_same, matrix, per_row, tiled
+from tests.examples.mutants import change, rename
 
 ROW, COL = Var("i"), Var("j")
 S, U = (Load(n, (ROW, COL), "float32") for n in "su")

@@ -25,7 +25,7 @@ from neptune.ir.affine import (
 )
 from neptune.ir.expr import Const, Expr, Var, binary, cast, logical_and, maximum, minimum, op
 from neptune.ir.program import ZERO
-from tests.schedule_examples import values_of
+from tests.examples.schedule_examples import values_of
 
 I0, I1, B, N = Var("i0"), Var("i1"), Var("B"), Var("n")
 # i0 over [0, n), i1 over [0, B): what a split loop looks like. n ≥ 0 and B ≥ 1 are sizes.

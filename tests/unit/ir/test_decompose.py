@@ -10,7 +10,7 @@ from neptune.ir.decompose import decompose
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, Update, seq, stages
 from neptune.ir.verify import verify
-from tests.strategies import programs
+from tests.examples.strategies import programs
 
 HEAD = """\
 program p

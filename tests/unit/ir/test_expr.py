@@ -41,7 +41,7 @@ from neptune.ir.expr import (
     variables,
     walk,
 )
-from tests.strategies import Names, exprs
+from tests.examples.strategies import Names, exprs
 
 i, j, a, p = Var("i"), Var("j"), Var("a", "float32"), Var("p", "bool")
 NAMES = Names(loops={"i": Var("m")})

@@ -27,7 +27,7 @@ from neptune.ir.facts import Unknown, applied, converted, folded, plus, range_of
 from neptune.ir.ops import ANY, OPS, SIGNS, Range
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
-from tests.values import run
+from tests.examples.values import run
 
 INF, F32 = math.inf, DTYPES["float32"].highest
 X, Y = (Load(n, (), "float32") for n in "xy")

@@ -13,7 +13,7 @@ from neptune.ir.parser import Env, parse_expr, parse_program
 from neptune.ir.printer import print_expr, print_program
 from neptune.ir.program import Alloc, Buffer, For, Owe, Program, Seq, Stage, Store, Update, seq, stages
 from neptune.ir.verify import verify
-from tests.strategies import Names, exprs, programs
+from tests.examples.strategies import Names, exprs, programs
 
 ENV = Env(
     {"i": "int32", "m": "int32", "a": "float32", "k": "int64", "p": "bool"},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from neptune.ir.affine import number, poly, to_expr
 from neptune.ir.expr import Const, Expr, Load, Op, Var
 from neptune.ir.quotients import divided, quotient
-from tests.schedule_examples import values_of
+from tests.examples.schedule_examples import values_of
 from tests.unit.ir.test_affine import I0, I1, POINTS, SCOPE, B, affine
 
 WIDTHS = [B, B * 2, Const(2, "int32"), Const(3, "int32"), Const(-2, "int32"), I1]

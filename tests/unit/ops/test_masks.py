@@ -22,8 +22,8 @@ from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
 from neptune.tune.facts import read_facts
 from neptune.verify.evaluate import evaluate
+from tests.examples.lowering import lowered, scheduled
 from tests.goldens import check_golden
-from tests.lowering import lowered, scheduled
 from tests.texts import generate
 from tests.tiers import sampled
 

@@ -25,8 +25,8 @@ from neptune.tile.ir import (
     TileProgram,
 )
 from neptune.tune.facts import LoopFacts, read_facts
-from tests import tile_examples
-from tests.kernel_examples import rows_apart, rows_fused, rows_program
+from tests.examples import tile_examples
+from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
 X = tile_examples.softmax().inputs[0]
 ROW_VAR, J, N = Var("i"), Var("j"), Var("cols")

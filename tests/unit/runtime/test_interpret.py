@@ -14,9 +14,9 @@ from neptune.errors import InternalError
 from neptune.runtime import interpret
 from neptune.runtime.bf16_shim import decode, encode
 from neptune.runtime.interpret import run_interpreted
+from tests.examples.tile_examples import attention, softmax
 from tests.texts import generate
 from tests.tiers import sampled
-from tests.tile_examples import attention, softmax
 
 TOLERANCE = {"float16": 1e-3, "bfloat16": 6e-3, "float32": 2e-6}
 LENGTHS = ((1, 1), (17, 17), (127, 127), (130, 130), (17, 130), (1, 127))

@@ -27,7 +27,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from neptune.runtime import artifact, saved
 from neptune.runtime.modules import Form
-from tests.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
+from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = {

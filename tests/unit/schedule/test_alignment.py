@@ -8,7 +8,7 @@ from neptune.ops.attention import prefill_global
 from neptune.ops.softmax import softmax
 from neptune.schedule.alignment import Axes, align, fused_loops, nest_of
 from neptune.schedule.state import Loop, State
-from tests.schedule_examples import check_same, gram, maps, matmul, row_sums
+from tests.examples.schedule_examples import check_same, gram, maps, matmul, row_sums
 
 
 def axes_of(sch: Schedule) -> Axes:

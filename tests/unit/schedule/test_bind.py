@@ -9,7 +9,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For
 from neptune.schedule.bind import check_independent, is_independent
-from tests.schedule_examples import check_same, matmul, row_sums
+from tests.examples.schedule_examples import check_same, matmul, row_sums
 
 HEAD = """\
 program p

@@ -7,8 +7,8 @@ import pytest
 
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from tests.lowering import check_all, scheduled
-from tests.schedule_examples import Frozen, check_same, gram, maps, matmul
+from tests.examples.lowering import check_all, scheduled
+from tests.examples.schedule_examples import Frozen, check_same, gram, maps, matmul
 
 
 def test_the_stage_reads_a_copy() -> None:

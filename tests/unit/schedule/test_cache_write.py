@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from neptune.fusion.schedule import Schedule
-from tests.lowering import check_all, scheduled
-from tests.schedule_examples import check_same, maps, matmul, row_max, row_sums
+from tests.examples.lowering import check_all, scheduled
+from tests.examples.schedule_examples import check_same, maps, matmul, row_max, row_sums
 
 
 @pytest.mark.parametrize("make, stage", [(matmul, "c"), (matmul, "d"), (row_max, "y"), (maps, "t"), (row_sums, "r")])

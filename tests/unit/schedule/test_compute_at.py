@@ -13,8 +13,8 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
-from tests.lowering import check_all, scheduled
-from tests.schedule_examples import Frozen, check_same, maps, matmul
+from tests.examples.lowering import check_all, scheduled
+from tests.examples.schedule_examples import Frozen, check_same, maps, matmul
 
 M, N = var("m"), var("n")
 

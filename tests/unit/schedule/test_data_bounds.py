@@ -20,7 +20,7 @@ from neptune.ir.program import For, Program, stages, walk
 from neptune.ir.verify import verify
 from neptune.schedule.solve_bounds import MOST
 from neptune.verify.evaluate import evaluate
-from tests.schedule_examples import check_same
+from tests.examples.schedule_examples import check_same
 
 M, N, B = var("m"), var("n"), var("batch")
 NEG_INF = float("-inf")

@@ -8,8 +8,8 @@ import pytest
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
-from tests.lowering import check_all, scheduled
-from tests.schedule_examples import Frozen, check_same, matmul, row_max, row_sums
+from tests.examples.lowering import check_all, scheduled
+from tests.examples.schedule_examples import Frozen, check_same, matmul, row_max, row_sums
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])

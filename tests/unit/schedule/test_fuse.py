@@ -11,8 +11,8 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
-from tests.lowering import check_all, scheduled
-from tests.schedule_examples import Frozen, check_same, maps, matmul, row_sums
+from tests.examples.lowering import check_all, scheduled
+from tests.examples.schedule_examples import Frozen, check_same, maps, matmul, row_sums
 
 
 def test_two_loops_become_one() -> None:

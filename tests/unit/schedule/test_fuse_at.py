@@ -15,7 +15,7 @@ from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 from neptune.verify.evaluate import evaluate
-from tests.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums, started
+from tests.examples.schedule_examples import Frozen, check_same, gram, maps, matmul, row_sums, started
 
 M, N, K = var("m"), var("n"), var("k")
 

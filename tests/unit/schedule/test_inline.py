@@ -7,7 +7,7 @@ import pytest
 
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import softmax
-from tests.schedule_examples import check_same, gram, maps, outputs, row_sums
+from tests.examples.schedule_examples import check_same, gram, maps, outputs, row_sums
 
 
 @pytest.mark.parametrize("shift", [0, 1])

@@ -25,8 +25,8 @@ from neptune.templates.flash_attention import flash_attention
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import number
+from tests.examples.schedule_examples import Frozen, check_round_trips, check_same
 from tests.goldens import check_golden
-from tests.schedule_examples import Frozen, check_round_trips, check_same
 from tests.tiers import sampled
 
 PACKED, APART = flash_attention.with_choices(packed=True), flash_attention.with_choices(packed=False)

@@ -23,7 +23,7 @@ from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.partition import partition
 from neptune.schedule.state import Loop, initial
-from tests.schedule_examples import check_same, outputs, row_sums
+from tests.examples.schedule_examples import check_same, outputs, row_sums
 
 Mask = Callable[[Expr, Expr], Expr]
 NEG_INF = float("-inf")

@@ -7,7 +7,7 @@ import random
 from neptune.ir.affine import Scope
 from neptune.ir.expr import Const, Expr, Load, Var, maximum, minimum
 from neptune.schedule.region import Interval, hull, interval
-from tests.schedule_examples import grid, values_of
+from tests.examples.schedule_examples import grid, values_of
 
 OUT, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
 RANGES = {"i": range(3), "j": range(4), "k": range(2)}

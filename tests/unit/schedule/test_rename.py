@@ -8,9 +8,9 @@ import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ops.softmax import softmax
-from tests.kernel_examples import rows_fused, rows_program
-from tests.random_schedules import random_schedule
-from tests.schedule_examples import check_same, maps, matmul, row_sums
+from tests.examples.kernel_examples import rows_fused, rows_program
+from tests.examples.random_schedules import random_schedule
+from tests.examples.schedule_examples import check_same, maps, matmul, row_sums
 
 
 def test_bounds_indices_and_guards_follow() -> None:

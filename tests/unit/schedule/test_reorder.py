@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from neptune.fusion.schedule import Schedule
-from tests.schedule_examples import check_same, maps, matmul, row_sums
+from tests.examples.schedule_examples import check_same, maps, matmul, row_sums
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))

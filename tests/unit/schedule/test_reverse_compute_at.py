@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
-from tests.schedule_examples import check_same, matmul, row_sums
+from tests.examples.schedule_examples import check_same, matmul, row_sums
 
 
 def test_under_a_loop_where_all_is_complete() -> None:

@@ -19,8 +19,8 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.checked import KINDS
 from neptune.schedule.state import Loop
 from neptune.tile.localize import localize
-from tests.random_schedules import random_schedule
-from tests.schedule_examples import (
+from tests.examples.random_schedules import random_schedule
+from tests.examples.schedule_examples import (
     Frozen,
     check_round_trips,
     check_same,

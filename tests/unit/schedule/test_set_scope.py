@@ -8,8 +8,8 @@ import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
-from tests.kernel_examples import rows_apart, rows_fused, rows_program
-from tests.schedule_examples import check_same, row_sums
+from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
+from tests.examples.schedule_examples import check_same, row_sums
 
 
 def test_a_tile_that_is_one() -> None:

@@ -10,7 +10,7 @@ from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, for_loops, paths, stages
 from neptune.ir.verify import verify
-from tests.schedule_examples import check_same, maps, matmul, row_max, row_sums
+from tests.examples.schedule_examples import check_same, maps, matmul, row_max, row_sums
 
 
 def loops_of(program: Program, stage: str) -> list[str]:

@@ -11,7 +11,7 @@ from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.schedule.template import Template, template
 from neptune.tune.choose import shipped_templates
-from tests.kernel_examples import rows_program
+from tests.examples.kernel_examples import rows_program
 
 
 @template(BLOCK_M=[16, 32], BLOCK_N=[8], choices={"bound": [True, False]})

@@ -15,7 +15,7 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, as_code, trace_from_json, trace_to_json
 from neptune.tune.choose import shipped_templates
-from tests.schedule_examples import check_round_trips, matmul
+from tests.examples.schedule_examples import check_round_trips, matmul
 
 
 @pytest.mark.parametrize("name", sorted(shipped_templates()))

@@ -17,7 +17,7 @@ from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import compared_only
-from tests.mutants import change
+from tests.examples.mutants import change
 
 DEPTH, BLOCK = 16, 16
 

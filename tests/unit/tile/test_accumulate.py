@@ -9,7 +9,21 @@ import pytest
 from neptune.ir.expr import Const, Op
 from neptune.tile.ir import Assign, Dot, Full, Local, Rearrange, Scalar, TileKernel
 from neptune.tile.passes.accumulate import accumulate
-from tests.kernels import LOWEST, assigned, fold, full, keeps_meaning, kernel, lit, load, loop, map_, put, row, tile
+from tests.examples.kernels import (
+    LOWEST,
+    assigned,
+    fold,
+    full,
+    keeps_meaning,
+    kernel,
+    lit,
+    load,
+    loop,
+    map_,
+    put,
+    row,
+    tile,
+)
 
 HIGHEST = -LOWEST
 

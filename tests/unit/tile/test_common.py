@@ -9,7 +9,21 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import Assign
 from neptune.tile.passes.common import common
-from tests.kernels import apply, assigned, column, count, fold, keeps_meaning, kernel, load, loop, map_, put, row, tile
+from tests.examples.kernels import (
+    apply,
+    assigned,
+    column,
+    count,
+    fold,
+    keeps_meaning,
+    kernel,
+    load,
+    loop,
+    map_,
+    put,
+    row,
+    tile,
+)
 
 START = (Assign("a", load("w")), Assign("l", fold("max", load("w"))))
 CENTRED = map_("sub", tile("a"), column(row("l")))

@@ -9,7 +9,21 @@ import pytest
 from neptune.ir.expr import Var
 from neptune.tile.ir import Assign, Branch, Loop, TExpr, TileProgram, TStmt, walk_stmts
 from neptune.tile.passes.copies import copies
-from tests.kernels import N, assigned, body_of, fold, full, keeps_meaning, kernel, load, loop, map_, put, row, tile
+from tests.examples.kernels import (
+    N,
+    assigned,
+    body_of,
+    fold,
+    full,
+    keeps_meaning,
+    kernel,
+    load,
+    loop,
+    map_,
+    put,
+    row,
+    tile,
+)
 
 W = fold("sum", load("w"))
 A, B, S = row("a"), row("b"), row("s")

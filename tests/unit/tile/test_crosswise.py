@@ -9,7 +9,7 @@ from neptune import Program, Schedule
 from neptune.frontend import builder as te
 from neptune.tile.ir import Assign, Local, Loop, Reduce, TExpr, TileProgram
 from neptune.tile.passes.crosswise import crosswise
-from tests.kernels import TILE, apply, fold, full, keeps_meaning, kernel, load, loop, map_, nodes, put, row
+from tests.examples.kernels import TILE, apply, fold, full, keeps_meaning, kernel, load, loop, map_, nodes, put, row
 
 X = Assign("x", load())
 LOADED = Local("x", TILE, "float32")

@@ -9,7 +9,7 @@ from neptune.ir.decompose import decompose
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, seq
 from neptune.tile.distribute import distribute
-from tests.schedule_examples import outputs
+from tests.examples.schedule_examples import outputs
 
 HEAD = """\
 program p

@@ -12,7 +12,7 @@ from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.expr import Cast, Const, Op, Select, Var, op, walk
 from neptune.tile.ir import Assign, Branch, Local, Reduce, Scalar, StoreTile, TExpr, TileProgram, TStmt
 from neptune.tile.passes.exp2 import exp2
-from tests.kernels import (
+from tests.examples.kernels import (
     LOWEST,
     TILE,
     Array,
@@ -38,7 +38,7 @@ from tests.kernels import (
     same,
     tile,
 )
-from tests.tile_examples import where
+from tests.examples.tile_examples import where
 
 J = Var("j")
 H = Cast(load("h", shift=J), "float32")

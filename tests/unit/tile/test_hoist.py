@@ -8,7 +8,7 @@ import pytest
 from neptune.ir.expr import Cast, Const, Load, Var
 from neptune.tile.ir import Assign, Branch, Iota, LoadTile, Local, Loop, Scalar, TExpr, TileProgram, TStmt, walk_stmts
 from neptune.tile.passes.hoist import hoist, name_loads
-from tests.kernels import (
+from tests.examples.kernels import (
     ROW,
     TILE,
     C,

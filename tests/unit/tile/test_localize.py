@@ -16,7 +16,7 @@ from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.localize import localize
-from tests.schedule_examples import check_same, maps, matmul, outputs, row_sums
+from tests.examples.schedule_examples import check_same, maps, matmul, outputs, row_sums
 
 M, N = var("m"), var("n")
 

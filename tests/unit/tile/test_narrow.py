@@ -6,7 +6,7 @@ import pytest
 
 from neptune.tile.ir import Assign, Local, Rearrange, TExpr
 from neptune.tile.passes.narrow import narrow
-from tests.kernels import (
+from tests.examples.kernels import (
     TILE,
     apply,
     assigned,

@@ -19,7 +19,7 @@ from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import number
-from tests.lowering import Arrange, Array, check_all, scheduled
+from tests.examples.lowering import Arrange, Array, check_all, scheduled
 from tests.tiers import sampled
 
 DEPTH = 16

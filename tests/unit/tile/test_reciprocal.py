@@ -6,7 +6,7 @@ from neptune.ir.expr import Cast, Op, Var
 from neptune.tile.ir import Assign, Branch, Local, Rearrange, StoreTile, TExpr, TStmt, walk_stmts
 from neptune.tile.passes.hoist import hoist
 from neptune.tile.passes.reciprocal import reciprocal
-from tests.kernels import (
+from tests.examples.kernels import (
     TILE,
     N,
     apply,
@@ -28,7 +28,7 @@ from tests.kernels import (
     same,
     tile,
 )
-from tests.tile_examples import where
+from tests.examples.tile_examples import where
 
 
 def divided(by: str = "l") -> Op:

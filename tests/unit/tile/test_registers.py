@@ -8,7 +8,7 @@ from neptune.ir.expr import Const, Var
 from neptune.ir.program import Buffer, Tunable
 from neptune.tile.ir import Assign, LoadTile, TileKernel, TileProgram, TStmt
 from neptune.tile.registers import BESIDE, THREADS, registers
-from tests.kernels import N, fold, full, loop, map_, put, row, tile
+from tests.examples.kernels import N, fold, full, loop, map_, put, row, tile
 
 LONG = 1024
 

@@ -9,7 +9,7 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.ir.expr import Cast, Const, Op
 from neptune.tile.ir import Assign, Branch, Dot, Local, Rearrange, StoreTile, TExpr, TileKernel, TStmt, walk_stmts
 from neptune.tile.passes.short_operands import short_operands
-from tests.kernels import N, loop
+from tests.examples.kernels import N, loop
 
 X, W = Local("x", ("r", "c"), "float16"), Local("w", ("c", "k"), "float16")
 Z = Local("z", ("r", "c"), "float32")

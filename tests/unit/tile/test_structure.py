@@ -25,8 +25,8 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from tests.examples.lowering import lowered, scheduled
 from tests.goldens import check_golden
-from tests.lowering import lowered, scheduled
 from tests.texts import generate
 
 Block = tuple[TStmt, ...]

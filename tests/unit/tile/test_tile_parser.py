@@ -30,8 +30,8 @@ from neptune.tile.ir import (
 from neptune.tile.parser import parse_tiles
 from neptune.tile.pipeline import lower
 from neptune.tile.verify import verify_tiles
-from tests import tile_examples
-from tests.lowering import scheduled
+from tests.examples import tile_examples
+from tests.examples.lowering import scheduled
 
 
 @pytest.mark.parametrize("tiles", [tile_examples.softmax(), tile_examples.attention()], ids=["softmax", "attention"])

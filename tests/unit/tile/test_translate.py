@@ -23,9 +23,9 @@ from neptune.tile.translate import translate
 from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
 from neptune.verify.instances import draw_sizes, number
-from tests.kernels import nodes
-from tests.lowering import Arrange, Array, check_all, lowered, scheduled
-from tests.strategies import programs
+from tests.examples.kernels import nodes
+from tests.examples.lowering import Arrange, Array, check_all, lowered, scheduled
+from tests.examples.strategies import programs
 
 pytest.importorskip("tvm")
 

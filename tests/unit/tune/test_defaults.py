@@ -17,7 +17,7 @@ from neptune.tile.registers import dots, registers
 from neptune.tune.choose import automatic
 from neptune.tune.defaults import BUDGET, defaults, fits
 from neptune.tune.params import resolve_params
-from tests.kernels import put, tile
+from tests.examples.kernels import put, tile
 from tests.texts import generate
 from tests.unit.tile.test_registers import load, program
 

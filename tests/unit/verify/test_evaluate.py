@@ -20,8 +20,8 @@ from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import LoadTile, TileProgram, map_stmt
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair
-from tests.strategies import programs
-from tests.tile_examples import softmax
+from tests.examples.strategies import programs
+from tests.examples.tile_examples import softmax
 from tests.work import calls
 
 

@@ -17,7 +17,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import Assign, Iota, LoadTile, Local, Rearrange, Scalar, StoreTile, TExpr, TileProgram, map_stmt
 from neptune.verify.exact import check_exact
 from neptune.verify.shrink import shrink
-from tests.tile_examples import attention, lit, map_, softmax
+from tests.examples.tile_examples import attention, lit, map_, softmax
 from tests.work import calls
 
 HEAD = """  in inp: f32[m, n]

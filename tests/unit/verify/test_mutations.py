@@ -21,7 +21,7 @@ from neptune.runtime.launch import parse_target
 from neptune.tile.ir import Local, Reduce, Scalar, TExpr
 from neptune.verify.exact import ExactReport, check_exact
 from neptune.verify.ranged import Ranged
-from tests import mutants as m
+from tests.examples import mutants as m
 from tests.numerics.cases import attention_sizes, attention_subject, families, figure1_subject
 from tests.numerics.harness import Families, Subject, judge
 from tests.tiers import sampled

@@ -39,7 +39,7 @@ from neptune.tile.ir import (
 from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
-from tests.tile_examples import LOWEST, lit, map_
+from tests.examples.tile_examples import LOWEST, lit, map_
 
 ROW, TILE = ("r",), ("r", "c")
 R, C = Rearrange(Iota("r"), "r -> r 1"), Rearrange(Iota("c"), "c -> 1 c")

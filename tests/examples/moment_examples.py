@@ -11,7 +11,7 @@ from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, build, compute, placeholder, reduce_axis, rsqrt, sqrt, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
-from tests.chains import matrix, per_row
+from tests.examples.chains import matrix, per_row
 
 T = torch.Tensor
 EPS = 1e-5
