@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -106,17 +107,29 @@ def record_one(asked: tuple[str, Record | None]) -> tuple[str, Record]:
 
 
 def begin(level: int) -> None:
-    """The settings of a process that records."""
+    """Give a process the settings of one that records."""
     os.environ.update({"NEPTUNE_VERIFY": str(level), "NEPTUNE_CACHE_DIR": "0"})
     for name in ("NEPTUNE_DUMP", "NEPTUNE_FUSION_FUEL", "NEPTUNE_LOGS"):
         os.environ.pop(name, None)
 
 
+@contextmanager
+def recording(level: int) -> Iterator[None]:
+    """The settings of a process that records, for a while."""
+    before = dict(os.environ)
+    begin(level)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def records(asked: Sequence[tuple[str, Record | None]], jobs: int, verify: int) -> Iterator[tuple[str, Record]]:
     """The records in the order in which they are asked for."""
     if jobs == 1:
-        begin(verify)
-        yield from map(record_one, asked)
+        with recording(verify):
+            yield from map(record_one, asked)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=begin, initargs=(verify,)) as pool:
@@ -125,9 +138,9 @@ def records(asked: Sequence[tuple[str, Record | None]], jobs: int, verify: int) 
 
 def record(options: argparse.Namespace) -> int:
     """Write a file of records."""
-    begin(options.verify)
     like = load(options.like)[1] if options.like else {}
-    names = [n for n in _items() if n.partition("/")[0] in options.only and n.startswith(options.items)]
+    with recording(options.verify):
+        names = [n for n in _items() if n.partition("/")[0] in options.only and n.startswith(options.items)]
     asked = [(n, like.get(n)) for n in names[:: options.every]]
     start = time.monotonic()
     with opened(options.out, "w") as file:

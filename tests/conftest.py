@@ -35,4 +35,15 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
         served = request.path.parent.name == "numerics" or request.node.get_closest_marker("cached")
         if not served or "monkeypatch" in request.fixturenames or request.node.get_closest_marker("uncached"):
             patch.setenv("NEPTUNE_CACHE_DIR", "0")
+        before = _settings()
         yield
+        # Left behind, a setting would change what the tests after this one see: without checks they pass.
+        after = _settings()
+        for name in before.keys() | after.keys():
+            os.environ.pop(name, None)
+        os.environ.update(before)
+        assert after == before, "the test leaves settings behind"
+
+
+def _settings() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith("NEPTUNE_")}
