@@ -17,7 +17,8 @@ import torch
 
 from neptune.boundary import public
 from neptune.codegen.clamp import clamped
-from neptune.codegen.tvmscript import carrier, print_tvmscript
+from neptune.codegen.tvm_values import carrier
+from neptune.codegen.tvmscript import print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose

@@ -10,7 +10,7 @@ from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Tunable
-from neptune.runtime.plans import LAUNCHER
+from neptune.runtime.recording import LAUNCHER
 from neptune.tile.ir import TileKernel, TileProgram
 
 

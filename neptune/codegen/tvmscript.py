@@ -14,23 +14,17 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
 
 from __future__ import annotations
 
-import keyword
 import math
-import re
-import struct
 
+from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
-from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.dtypes import is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
 from neptune.ir.reducers import REDUCERS
 
-# What holds a dtype inside an expression, and in memory (bfloat16 and bool have no usable TVM type).
-CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
-STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
-_RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
 # TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.
 _LIBM = {
     ("tanh", "float32"): "tanhf",
@@ -49,60 +43,6 @@ _BITS = {
 }
 
 
-def carrier(dtype: str) -> str:
-    """The TVM dtype in which a value of `dtype` is computed."""
-    return CARRIER.get(dtype, dtype)
-
-
-def storage(dtype: str) -> str:
-    """The TVM dtype of a buffer of `dtype`."""
-    return STORAGE.get(dtype, dtype)
-
-
-# --- literals and roundings ------------------------------------------------------------------------
-
-
-def _bf16_nearest(value: float) -> float:
-    """The bfloat16 nearest to a float32 value, as torch rounds it."""
-    if not math.isfinite(value):
-        return value
-    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
-    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
-
-
-def float_literal(value: float, dtype: str) -> str:
-    """A float literal of `dtype`, rounded to it and spelled by its bits in the carrier.
-
-    >>> float_literal(1.0, "float16")
-    'T.reinterpret("float32", T.uint32(0x3f800000))'
-    """
-    pack, bits = ("<d", "int64") if dtype == "float64" else ("<f", "uint32")
-    if dtype == "float16":
-        value = _packed("<e", value)
-    elif dtype != "float64":
-        value = _packed("<f", value)
-        value = _bf16_nearest(value) if dtype == "bfloat16" else value
-    packed = struct.pack(pack, value)
-    # Zero bits are not accepted there, and a plain 0.0 is folded: |-0.0| is neither.
-    raw = int.from_bytes(packed if any(packed) else struct.pack(pack, -0.0), "little", signed=bits == "int64")
-    text = f'T.reinterpret("{carrier(dtype)}", T.{bits}({raw:#x}))'
-    return text if any(packed) else f"T.fabs({text})"
-
-
-def _packed(code: str, value: float) -> float:
-    try:
-        return float(struct.unpack(code, struct.pack(code, value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _holds(wide: str, narrow: str) -> bool:
-    """True where an integer dtype has all numbers of another."""
-    a, b = DTYPES[wide], DTYPES[narrow]
-    return a.lowest <= b.lowest and b.highest <= a.highest
-
-
 def _can_trap(e: Expr) -> bool:
     """Return True if evaluating `e` under a false guard could fault: it loads, or divides integers."""
     return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
@@ -118,16 +58,14 @@ def _has_product(e: Expr) -> bool:
 # --- the printer -----------------------------------------------------------------------------------
 
 
-class Printer:
+class Printer(Values):
     """Prints one Program. `strided` names the buffers whose last stride is not 1; with `fence` a product is
     kept from being contracted with a sum (for machines on which a fused multiply-add cannot be switched off).
     """
 
     def __init__(self, program: Program, strided: frozenset[str], fence: bool) -> None:
+        super().__init__()
         self.program, self.strided, self.fence = program, strided, fence
-        self.names: dict[tuple[str, str], str] = {}
-        self.used: set[str] = set(_RESERVED)
-        self.lets: list[tuple[str, str]] = []
         # A buffer for each dtype, and the place in it of each variable that a reducer of tuples needs.
         self.scratch: dict[str, str] = {}
         self.places: dict[tuple[str, str], int] = {}
@@ -137,76 +75,6 @@ class Printer:
             self.name("buffer", b)
         for v in (*self.scalars, *(t.name for t in program.tunables)):
             self.name("var", v)
-
-    def name(self, kind: str, name: str) -> str:
-        """The Python identifier of a buffer or a variable."""
-        key = (kind, name)
-        if key not in self.names:
-            self.names[key] = self.fresh(name)
-        return self.names[key]
-
-    def fresh(self, name: str) -> str:
-        base = name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) else "v_"
-        text, k = base, 0
-        while text in self.used:
-            k += 1
-            text = f"{base}_{k}"
-        self.used.add(text)
-        return text
-
-    def let(self, dtype: str, value: str, body: str) -> str:
-        """`body` with a `{}` for a name that is bound to `value`."""
-        if re.fullmatch(r"T\.\w+\(-?\d+\)", value):  # TVM trips over names of constants
-            return body.replace("{}", value)
-        name = self.fresh("u")
-        self.lets.append((name, dtype))
-        return f"T.Let({body.replace('{}', name)}, where={{{name}: {value}}})"
-
-    # --- roundings
-
-    def round16(self, text: str, dtype: str) -> str:
-        """Round a float32 to a 16-bit float, carried as float32."""
-        if dtype == "float16":
-            return f'T.Cast("float32", T.Cast("float16", {text}))'
-        # Nearest, ties to even, on the bits; a NaN (whose payload might carry into the sign) is quietened.
-        nan = "T.bitwise_and({}, T.uint32(0x7fffffff)) > T.uint32(0x7f800000)"
-        quiet = "T.bitwise_or({}, T.uint32(0x400000))"
-        carry = "{} + T.uint32(0x7fff) + T.bitwise_and(T.shift_right({}, T.uint32(16)), T.uint32(1))"
-        body = f"T.bitwise_and(T.Select({nan}, {quiet}, {carry}), T.uint32(0xffff0000))"
-        bits = self.let("uint32", f'T.reinterpret("uint32", {text})', body)
-        return f'T.reinterpret("float32", {bits})'
-
-    def round_odd(self, text: str) -> str:
-        """Round a float64 to float32 by truncation, with a sticky last bit: safe to round once more."""
-        x = self.fresh("u")
-        self.lets.append((x, "float64"))
-        near = f'T.reinterpret("uint32", T.Cast("float32", {x}))'
-        back = 'T.Cast("float64", T.reinterpret("float32", {}))'
-        away = f'T.Cast("uint32", T.fabs({back}) > T.fabs({x}))'
-        inexact = f"T.Or({back} < {x}, {back} > {x})"
-        body = f"T.Select({inexact}, T.bitwise_or({{}} - {away}, T.uint32(1)), {{}})"
-        bits = self.let("uint32", near, body)
-        return f'T.Let(T.reinterpret("float32", {bits}), where={{{x}: {text}}})'
-
-    def cast(self, text: str, src: str, dst: str) -> str:
-        """One conversion between carried values."""
-        if dst == "bool":
-            if is_float(src):  # not `!=`, which compiles to false for NaN
-                return f"T.Select({text} == {float_literal(0.0, src)}, T.bool(False), T.bool(True))"
-            return f"({text} != T.{carrier(src)}(0))"
-        if dst in ("float16", "bfloat16"):
-            if src == "float64":
-                text = self.round_odd(text)
-            elif src in ("int32", "int64"):
-                text = self.round_odd(f'T.Cast("float64", {text})')
-            elif not is_float(src):
-                text = f'T.Cast("float32", {text})'
-            return self.round16(text, dst)
-        if is_float(src) and is_int(dst):
-            text, src = f'T.Cast("int64", {text})', "int64"
-        if is_int(src) and is_int(dst) and not _holds(dst, src):
-            return f'T.Cast("int64", T.Cast("{dst}", {text}))'
-        return text if carrier(src) == carrier(dst) else f'T.Cast("{carrier(dst)}", {text})'
 
     # --- expressions
 

@@ -17,7 +17,7 @@ from tvm import te, tirx
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend import builder
+from neptune.frontend import builder, reductions
 from neptune.frontend.assemble import Reduction, Tensor, TupleReduction, build
 from neptune.frontend.te_choices import Choice, finite, folded_choice
 from neptune.frontend.tvm_expr import COMBINERS, Names, Scope, known_dtype
@@ -133,7 +133,7 @@ class _Scope(Scope):
         )
         return self.checked(
             e,
-            lambda: builder.reduction(
+            lambda: reductions.reduction(
                 reducer, self.expr(e.source[component]), axes, None if condition == TRUE else condition, start
             ),
         )

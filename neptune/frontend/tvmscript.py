@@ -18,29 +18,22 @@ of two stores is an argmax or argmin, as te.create_prim_func writes it, and is c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import s_tir, sym, tirx
+from tvm import tirx
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend import builder
+from neptune.frontend import builder, reductions
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build
 from neptune.frontend.te_choices import folded_choice, split_update
-from neptune.frontend.tvm_expr import COMBINERS, Names, Scope, known_dtype
+from neptune.frontend.tvm_blocks import REDUCE, SPATIAL, TAKEN, Blocks, Level, Nest, same
+from neptune.frontend.tvm_expr import COMBINERS, Scope, known_dtype
 from neptune.ir.expr import Const, Expr, binary, rewrite, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Program
-
-_TAKEN = (
-    "a loop nest around each block of spatial and reduce axes",
-    "one store per block at its own axes (or two: argmax and argmin)",
-    "y[i] = y[i] ⊕ e with T.init() for + * T.max T.min",
-)
-_SPATIAL, _REDUCE = 0, 2
 
 
 @public
@@ -82,127 +75,17 @@ def _function(source: Any) -> tuple[Any, str]:
     return function, str(known_as)
 
 
-@dataclass(frozen=True)
-class _Level:
-    """A block and the loops around it, outermost first, up to the block that it is nested in."""
-
-    realize: Any
-    loops: tuple[Any, ...]
-
-    @property
-    def bound(self) -> list[tuple[Any, Any]]:
-        """The axes of the block, each with the expression that it is bound to."""
-        return list(zip(self.realize.block.iter_vars, self.realize.iter_values, strict=True))
-
-
-@dataclass(frozen=True)
-class _Nest:
-    """A block that stores, and the blocks that it is nested in (TVM does so where a range depends on an axis)."""
-
-    outer: tuple[_Level, ...]
-    level: _Level
-
-    @property
-    def block(self) -> Any:
-        return self.level.realize.block
-
-    @property
-    def name(self) -> str:
-        return str(self.block.name_hint)
-
-
-class _Importer(Names):
+class _Importer(Blocks):
     """The import so far. `tensors` are parameters that were read and blocks that have run."""
 
     def __init__(self, function: Any, asked: str) -> None:
-        super().__init__()
-        self.function, self.asked = function, asked
+        super().__init__(function, asked)
         self.tensors: dict[Any, Tensor] = {}
         self.read: set[Any] = set()
-        self.parameters = [p for p in function.params if isinstance(p.ty, tirx.BufferType)]
-        for p in self.parameters:
-            self.name(p, p.name)
-
-    # --- the structure -----------------------------------------------------------------------------
-
-    def nests(self) -> Iterator[_Nest]:
-        """The blocks in the order in which they run."""
-        root = self.function.body
-        if isinstance(root, s_tir.SBlockRealize) and not root.block.iter_vars:
-            self.declared(root.block)
-            yield from self.statements(root.block.body, ())
-        else:
-            yield from self.statements(root, ())
-
-    def declared(self, block: Any) -> None:
-        """Name the buffers that a block without axes allocates."""
-        if block.match_buffers:
-            raise self.refuse(block.name_hint, "it gives a region of a buffer another name (match_buffer)")
-        if block.init is not None:
-            raise self.refuse(block.name_hint, "it has T.init() and no axes")
-        for b in block.alloc_buffers:
-            self.name(b, b.name)
-
-    def statements(self, s: Any, loops: tuple[Any, ...], outer: tuple[_Level, ...] = ()) -> Iterator[_Nest]:
-        match s:
-            case tirx.For():
-                if s.step is not None and not _is_one(s.step):
-                    raise self.refuse(_first_block(s), f"the loop `{s.loop_var.name}` runs in steps of {s.step}")
-                yield from self.statements(s.body, (*loops, s), outer)
-            case s_tir.SBlockRealize():
-                yield from self.block(_Level(s, loops), outer)
-            case tirx.SeqStmt() if not loops and not outer:
-                for part in s.seq:
-                    yield from self.statements(part, loops)
-            case tirx.SeqStmt():
-                what = f"the loop `{loops[-1].loop_var.name}`" if loops else "a block"
-                raise self.refuse(_first_block(s), f"it shares {what} with other statements")
-            case tirx.AllocBuffer() if not loops:
-                self.name(s.buffer, s.buffer.name)
-            case _:
-                raise self.refuse(_first_block(s), f"the statement {type(s).__name__} is not supported")
-
-    def block(self, level: _Level, outer: tuple[_Level, ...]) -> Iterator[_Nest]:
-        """A block that stores, or one around others."""
-        block = level.realize.block
-        if block.alloc_buffers:
-            raise self.refuse(block.name_hint, "it allocates buffers of its own")
-        if block.match_buffers:
-            raise self.refuse(block.name_hint, "it gives a region of a buffer another name (match_buffer)")
-        for iv in block.iter_vars:
-            if iv.iter_type not in (_SPATIAL, _REDUCE):
-                raise self.refuse(block.name_hint, f"its axis `{iv.var.name}` is neither spatial nor reduce")
-        self.check_coverage(level, outer)
-        if not isinstance(block.body, tirx.For | s_tir.SBlockRealize):
-            yield _Nest(outer, level)
-        elif block.init is None and all(iv.iter_type == _SPATIAL for iv in block.iter_vars):
-            yield from self.statements(block.body, (), (*outer, level))
-        else:
-            raise self.refuse(block.name_hint, "a block around others has spatial axes only")
-
-    def check_coverage(self, level: _Level, outer: tuple[_Level, ...]) -> None:
-        """The loops must run every instance of the block exactly once."""
-        axes = [(iv, v) for iv, v in level.bound if not _is_alias(iv, v, outer)]
-        loops, predicate = level.loops, level.realize.predicate
-        direct = len(loops) == len(axes) and all(
-            v.same_as(f.loop_var) and _same(f.min, iv.dom.min) and _same(f.extent, iv.dom.extent)
-            for (iv, v), f in zip(axes, loops, strict=True)
-        )
-        if direct and _is_one(predicate):
-            return
-        ranges = {f.loop_var: tvm.ir.Range.from_min_extent(f.min, f.extent) for f in loops}
-        indices = sym.detect_iter_map([v for _, v in axes], ranges, predicate, "bijective", False).indices
-        if len(indices) != len(axes) or not all(_spans(x, iv.dom) for x, (iv, _) in zip(indices, axes, strict=True)):
-            where = "" if _is_one(predicate) else f" (where {predicate})"
-            raise self.refuse(
-                level.realize.block.name_hint,
-                f"its loops cannot be shown to run every instance of it exactly once{where}",
-                "say what is left out in the value: T.if_then_else(condition, e, neutral)",
-            )
 
     # --- stages --------------------------------------------------------------------------------------
 
-    def stage(self, nest: _Nest) -> None:
+    def stage(self, nest: Nest) -> None:
         """Define the tensors that a block writes."""
         if isinstance(nest.block.body, tirx.SeqStmt):
             return self.pair(nest)
@@ -211,8 +94,8 @@ class _Importer(Names):
         scope = Scope(self, name, self.tensor)
         axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
         shape = scope.shape(buffer.shape)
-        spatial = [axis for axis, kind in axes if kind == _SPATIAL]
-        reduce = tuple(axis for axis, kind in axes if kind == _REDUCE)
+        spatial = [axis for axis, kind in axes if kind == SPATIAL]
+        reduce = tuple(axis for axis, kind in axes if kind == REDUCE)
         out = self.out_axes(nest, scope, store, shape, spatial)
         if reduce:
             value: Expr | Reduction = self.reduction(nest, scope, store, out, reduce)
@@ -222,7 +105,7 @@ class _Importer(Names):
             value = self.spatial(nest, scope, store)
         self.tensors[buffer] = builder.define(name, shape, out, value)
 
-    def bind(self, level: _Level, scope: Scope) -> list[tuple[Axis, int]]:
+    def bind(self, level: Level, scope: Scope) -> list[tuple[Axis, int]]:
         """The new axes of a block. One that simply is a loop takes its name, and stands for it in other ranges."""
         loops = {f.loop_var for f in level.loops}
         self.axes.update(dict.fromkeys(loops, scope.stage))
@@ -237,14 +120,14 @@ class _Importer(Names):
                 scope.env[value] = axis
         return axes
 
-    def only_store(self, nest: _Nest) -> Any:
+    def only_store(self, nest: Nest) -> Any:
         """The one store of a block."""
         body = nest.block.body
         if not isinstance(body, tirx.BufferStore):
             raise self.refuse(nest.name, f"its body is {type(body).__name__}, not one store")
         return body
 
-    def pair(self, nest: _Nest) -> None:
+    def pair(self, nest: Nest) -> None:
         """Define the two tensors of a block that chooses: an argmax or argmin."""
         stores, new = self.updates(nest)
         name = self.name(nest.block, nest.name)
@@ -252,7 +135,7 @@ class _Importer(Names):
         scope = Scope(self, name, self.tensor)
         axes = [pair for level in (*nest.outer, nest.level) for pair in self.bind(level, scope)]
         shapes = [scope.shape(s.buffer.shape) for s in stores]
-        spatial = [axis for axis, kind in axes if kind == _SPATIAL]
+        spatial = [axis for axis, kind in axes if kind == SPATIAL]
         if not _same_place(*stores) or not all(map(_same_size, *shapes)):
             raise self.refuse(nest.name, f"`{names[0]}` and `{names[1]}` are not stored at the same place")
         out = self.out_axes(nest, scope, stores[0], shapes[0], spatial)
@@ -260,7 +143,7 @@ class _Importer(Names):
         split = split_update([tvm.tirx.BufferLoad(s.buffer, s.indices) for s in stores], new)
         if split is None:
             raise self.refuse(nest.name, "what it stores is not chosen between the old values and new ones")
-        reduced = tuple(axis for axis, kind in axes if kind == _REDUCE)
+        reduced = tuple(axis for axis, kind in axes if kind == REDUCE)
         choice, folded = folded_choice(scope, *split, reduced, starts, tirx.const(True, "bool"))
         if any(s.buffer in self.read for s in stores):
             raise self.refuse(nest.name, f"what it folds reads `{name}` itself, or a block before it did")
@@ -268,7 +151,7 @@ class _Importer(Names):
         family = builder.define_family(name, shapes[0], out, folded, [names[c] for c in order])
         self.tensors |= {stores[c].buffer: t for c, t in zip(order, family, strict=True)}
 
-    def updates(self, nest: _Nest) -> tuple[list[Any], list[Any]]:
+    def updates(self, nest: Nest) -> tuple[list[Any], list[Any]]:
         """The two stores of a block, and the values that are bound to variables before any of them."""
         parts = list(nest.block.body.seq)
         lets, stores = parts[:-2], parts[-2:]
@@ -280,7 +163,7 @@ class _Importer(Names):
             raise self.refuse(nest.name, what, "with T.init(); both values bound to variables, then two stores")
         return stores, new
 
-    def starts(self, nest: _Nest, scope: Scope, stores: list[Any]) -> list[Expr]:
+    def starts(self, nest: Nest, scope: Scope, stores: list[Any]) -> list[Expr]:
         """Return the values that the two results of a block start from."""
         init = nest.block.init
         parts = list(init.seq) if isinstance(init, tirx.SeqStmt) else []
@@ -294,7 +177,7 @@ class _Importer(Names):
         return [scope.expr(p.value) for p in parts]
 
     def out_axes(
-        self, nest: _Nest, scope: Scope, store: Any, shape: tuple[Expr, ...], spatial: list[Axis]
+        self, nest: Nest, scope: Scope, store: Any, shape: tuple[Expr, ...], spatial: list[Axis]
     ) -> tuple[Axis, ...]:
         """The axes that index the written buffer, in its order; they must cover it."""
         remaining = list(spatial)
@@ -320,7 +203,7 @@ class _Importer(Names):
             scope.env.update({v: ZERO for v, e in scope.env.items() if e is axis})
         return tuple(out)
 
-    def spatial(self, nest: _Nest, scope: Scope, store: Any) -> Expr:
+    def spatial(self, nest: Nest, scope: Scope, store: Any) -> Expr:
         if store.buffer in self.tensors or store.buffer in self.read:
             raise self.refuse(nest.name, f"`{scope.stage}` was read or written before it")
         value = scope.expr(store.value)
@@ -329,7 +212,7 @@ class _Importer(Names):
         return value
 
     def reduction(
-        self, nest: _Nest, scope: Scope, store: Any, out: tuple[Axis, ...], axes: tuple[Axis, ...]
+        self, nest: Nest, scope: Scope, store: Any, out: tuple[Axis, ...], axes: tuple[Axis, ...]
     ) -> Reduction:
         """`y[i] = y[i] ⊕ e` over the reduce axes."""
         init = self.start(nest, scope, store, out)
@@ -343,17 +226,17 @@ class _Importer(Names):
             raise self.refuse(nest.name, f"what it folds reads `{scope.stage}` itself, or a block before it did")
         if any(x in axes for x in walk(init)):
             raise self.refuse(nest.name, "T.init() depends on a reduce axis")
-        return scope.checked(value, lambda: builder.reduction(reducer, folded, axes, None, init))
+        return scope.checked(value, lambda: reductions.reduction(reducer, folded, axes, None, init))
 
-    def start(self, nest: _Nest, scope: Scope, store: Any, out: tuple[Axis, ...]) -> Expr:
+    def start(self, nest: Nest, scope: Scope, store: Any, out: tuple[Axis, ...]) -> Expr:
         """Return the start of a reduction: its T.init(), or the block before that stored it."""
         init = nest.block.init
         before = self.tensors.pop(store.buffer, None)
         if init is not None:
             if before is not None or store.buffer in self.read:
                 raise self.refuse(nest.name, f"`{scope.stage}` was read or written before it")
-            same = isinstance(init, tirx.BufferStore) and init.buffer.same_as(store.buffer)
-            if not same or not all(_same(a, b) for a, b in zip(init.indices, store.indices, strict=True)):
+            own = isinstance(init, tirx.BufferStore) and init.buffer.same_as(store.buffer)
+            if not own or not all(same(a, b) for a, b in zip(init.indices, store.indices, strict=True)):
                 raise self.refuse(nest.name, "T.init() does not store what the block updates")
             return scope.expr(init.value)
         if before is None or before.body is None or isinstance(before.body.value, Reduction):
@@ -370,7 +253,7 @@ class _Importer(Names):
         if buffer not in self.tensors:
             name = self.name(buffer, buffer.name)
             if buffer not in self.parameters:
-                raise ExpressionError(self.asked, f"`{name}` is read before a block writes it", legal=_TAKEN)
+                raise ExpressionError(self.asked, f"`{name}` is read before a block writes it", legal=TAKEN)
             scope = Scope(self, name, self.tensor)
             shape = scope.shape(self.layout(buffer).shape)
             self.tensors[buffer] = Tensor(name, shape, known_dtype(self.asked, name, buffer.ty.dtype))
@@ -413,47 +296,17 @@ class _Importer(Names):
             raise ExpressionError(self.asked, f"inputs: {x!r} is none of its inputs and scalars", legal=legal)
         return matches[0]
 
-    def refuse(self, block: str, why: str, hint: str | None = None) -> ExpressionError:
-        return ExpressionError(self.asked, f"block `{block}`: {why}", legal=_TAKEN, hint=hint)
-
 
 # --- small questions about TVM's nodes -----------------------------------------------------------------
 
 
-def _same(a: Any, b: Any) -> bool:
-    """True where two integer expressions are provably equal."""
-    return bool(sym.Analyzer().can_prove_equal(a, b))
-
-
 def _same_place(a: Any, b: Any) -> bool:
     """True where two stores have equal indices."""
-    return len(a.indices) == len(b.indices) and all(map(_same, a.indices, b.indices))
-
-
-def _is_one(e: Any) -> bool:
-    return isinstance(e, tirx.IntImm) and int(e.value) == 1
+    return len(a.indices) == len(b.indices) and all(map(same, a.indices, b.indices))
 
 
 def _is_zero(e: Any) -> bool:
     return e is None or (isinstance(e, tirx.IntImm) and int(e.value) == 0)
-
-
-def _is_alias(iv: Any, value: Any, outer: tuple[_Level, ...]) -> bool:
-    """True for an axis [v, v + 1) that stands for the spatial axis v of a block further out."""
-    around = [x.var for level in outer for x in level.realize.block.iter_vars]
-    aliases = any(value.same_as(v) for v in around) and _same(iv.dom.min, value) and _same(iv.dom.extent, 1)
-    return aliases and bool(iv.iter_type == _SPATIAL)
-
-
-def _spans(index: Any, dom: Any) -> bool:
-    """True where one result of detect_iter_map runs over exactly `dom`."""
-    if not _same(index.base, dom.min):
-        return False
-    if not len(index.args):
-        return _same(dom.extent, 1)
-    (part, *more) = index.args
-    whole = _is_one(part.lower_factor) and _is_one(part.scale) and _same(part.extent, part.source.extent)
-    return not more and whole and _same(part.extent, dom.extent)
 
 
 def _same_size(a: Expr, b: Expr) -> bool:
@@ -463,7 +316,7 @@ def _same_size(a: Expr, b: Expr) -> bool:
 def _reads_itself(e: Any, store: Any) -> bool:
     if not isinstance(e, tvm.ir.TensorLoad) or not e.source.same_as(store.buffer):
         return False
-    return all(_same(a, b) for a, b in zip(e.indices, store.indices, strict=True))
+    return all(same(a, b) for a, b in zip(e.indices, store.indices, strict=True))
 
 
 def _moved(body: Body, axes: tuple[Axis, ...]) -> Expr:
@@ -479,11 +332,3 @@ def _moved(body: Body, axes: tuple[Axis, ...]) -> Expr:
         return None
 
     return rewrite(body.value, move)
-
-
-def _first_block(s: Any) -> str:
-    """The name of the first block in a statement, for errors."""
-    if isinstance(s, s_tir.SBlockRealize):
-        return str(s.block.name_hint)
-    parts = s.seq if isinstance(s, tirx.SeqStmt) else [s.body] if isinstance(s, tirx.For) else []
-    return next((name for name in map(_first_block, parts) if name != "root"), "root")

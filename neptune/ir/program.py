@@ -26,7 +26,7 @@ Semantics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -380,3 +380,8 @@ def for_loops(path: tuple[Stmt, ...]) -> tuple[For, ...]:
 
 
 ZERO = Const(0, "int32")
+
+
+def parameter_names(scalars: Iterable[Scalar], tunables: Iterable[Tunable]) -> dict[str, str]:
+    """The dtypes of scalars and tunables by name."""
+    return {s.name: s.dtype for s in scalars} | {t.name: "int32" for t in tunables}

@@ -12,31 +12,17 @@ evaluator raises on an access out of bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import InternalError
+from neptune.ir.check import check_access, check_expr, check_integer, check_predicate, report
 from neptune.ir.decompose import decompose
-from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import (
-    OPS,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Select,
-    Var,
-    children,
-    conjuncts,
-    eq,
-    loads,
-    op,
-    variables,
-)
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Expr, conjuncts, eq, loads, variables
+from neptune.ir.line import LITERALS, NAME
 from neptune.ir.lists import check_lists, folds_list
-from neptune.ir.parser import LITERALS, NAME, parameter_names
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     MADE,
     Alloc,
@@ -49,6 +35,7 @@ from neptune.ir.program import (
     Stmt,
     Store,
     Update,
+    parameter_names,
     stages,
     starts,
     values,
@@ -58,7 +45,6 @@ from neptune.ir.program import (
 from neptune.ir.reducers import REDUCERS, Reducer
 
 SCOPES = ("global", "tile")
-SHOWN = 20
 
 
 def verify(program: Program, *, lowered: bool = False) -> None:
@@ -73,105 +59,6 @@ def verify(program: Program, *, lowered: bool = False) -> None:
     if lowered:
         findings += _lowered(program)
     report(f"program {program.name}", findings)
-
-
-def report(subject: str, findings: Iterable[str]) -> None:
-    """Raise InternalError where there are findings, each said once."""
-    unique = list(dict.fromkeys(findings))
-    if unique:
-        more = [f"and {len(unique) - SHOWN} more"] if len(unique) > SHOWN else []
-        raise InternalError("\n  - ".join([f"{subject} is not well-formed:", *unique[:SHOWN], *more]))
-
-
-# --- expressions -------------------------------------------------------------------------------
-
-
-def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """Yield the mistakes in an expression, for the dtypes of variables and the buffers in scope."""
-    match e:
-        case Const():
-            yield from _check_const(e)
-        case Var(name, dtype):
-            if name not in names:
-                yield f"variable {name} is used where it is not defined"
-            elif names[name] != dtype:
-                yield f"variable {name} is {names[name]}, used as {dtype}"
-        case Load(buffer, index, dtype):
-            yield from check_access(buffer, index, buffers)
-            if buffer in buffers and buffers[buffer].dtype != dtype:
-                yield f"buffer {buffer} is {buffers[buffer].dtype}, loaded as {dtype}"
-        case Op(name, args, dtype):
-            yield from check_op(name, tuple(a.dtype for a in args), dtype)
-        case Cast(_, dtype):
-            if dtype not in DTYPES:
-                yield f"unknown dtype {dtype}"
-        case Select(pred, then, other):
-            if pred.dtype != "bool":
-                yield f"select on {pred.dtype}: {_text(pred)} is not a predicate"
-            if then.dtype != other.dtype:
-                yield f"select branches differ in dtype: {then.dtype} and {other.dtype}"
-    for child in children(e):
-        yield from check_expr(child, names, buffers)
-
-
-def check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
-    """Yield the mistakes in an operator of these argument dtypes and this result dtype."""
-    if name not in OPS:
-        yield f"unknown operator {name}"
-    elif not args and not OPS[name].arity:
-        if dtype not in DTYPES or DTYPES[dtype].kind != "float":
-            yield f"{name} is a float, not {dtype}"
-    else:
-        try:
-            # The rules live in the constructor: ask it, with placeholders that cannot fold.
-            derived = op(name, *(Var(f"arg{k}", d) for k, d in enumerate(args))).dtype
-        except TypeError as error:
-            yield str(error)
-        else:
-            if derived != dtype:
-                yield f"{name} of {args[0]} is {derived}, not {dtype}"
-
-
-def _check_const(e: Const) -> Iterator[str]:
-    if e.dtype not in DTYPES:
-        yield f"unknown dtype {e.dtype}"
-        return
-    row = DTYPES[e.dtype]
-    if row.kind == "bool" or isinstance(e.value, bool):
-        fits = row.kind == "bool" and isinstance(e.value, bool)
-    else:
-        fits = row.kind == "float" or (isinstance(e.value, int) and row.lowest <= e.value <= row.highest)
-    if not fits:
-        yield f"{e.value!r} is not a value of {e.dtype}"
-
-
-def check_access(buffer: str, index: tuple[Expr, ...], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """Yield the mistakes in `buffer[index…]`, those inside the index expressions apart."""
-    if buffer not in buffers:
-        yield f"buffer {buffer} is used where it is not defined"
-    elif len(index) != len(buffers[buffer].shape):
-        yield f"buffer {buffer} has rank {len(buffers[buffer].shape)}, indexed by {len(index)}"
-    for i in index:
-        if not is_int(i.dtype):
-            yield f"index {_text(i)} of {buffer} is {i.dtype}, not an integer"
-
-
-def check_integer(what: str, e: Expr) -> Iterator[str]:
-    if not is_int(e.dtype):
-        yield f"{what} {_text(e)} is {e.dtype}, not an integer"
-
-
-def check_predicate(what: str, e: Expr) -> Iterator[str]:
-    if e.dtype != "bool":
-        yield f"{what} {_text(e)} is {e.dtype}, not bool"
-
-
-def _text(e: Expr) -> str:
-    # A malformed expression may not print, and a report must not fail.
-    try:
-        return print_expr(e)
-    except (KeyError, OverflowError, ValueError):
-        return repr(e)
 
 
 # --- declarations ------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ import torch
 from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.modules import Form, Modules
-from neptune.runtime.plans import Plan, distinct_floats, enter_thread, make_plan, recording
+from neptune.runtime.plans import Plan, enter_thread
+from neptune.runtime.recording import distinct_floats, make_plan, recording
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")

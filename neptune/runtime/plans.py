@@ -15,10 +15,8 @@ of the key or constant in the plan. A plan keeps no tensor alive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import FunctionType, MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -31,9 +29,6 @@ Key: TypeAlias = tuple[Any, ...]
 Hole: TypeAlias = "tuple[int, int, tuple[type, dict[str, Any]] | None]"
 PLAIN = (Tensor, Parameter)
 """Classes of tensors that are nothing but tensors; calls with others are checked in full, which may refuse them."""
-NO_VALUES: Mapping[str, Mapping[str, int]] = MappingProxyType({})
-LAUNCHER = "launcher"
-"""The argument of a generated launch function by which its caller sees every kernel before its launch."""
 REMEMBERED = 1024
 """How many plans a kernel keeps; beyond that the oldest goes."""
 
@@ -293,124 +288,3 @@ def _apart(tensors: Sequence[Tensor], spans: Sequence[int], outputs: int) -> boo
     """True if no output lies in the memory between the first and the last element of any other tensor."""
     ends = [(p := t.data_ptr(), p + n) for t, n in zip(tensors, spans, strict=True)]
     return all(ends[k][1] <= start or end <= ends[k][0] for k in range(outputs, len(ends)) for start, end in ends[:k])
-
-
-def _span(t: Tensor) -> int:
-    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
-    return int(reach * t.element_size()) if t.numel() else 0
-
-
-# --- making one ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One launch as the launch function made it."""
-
-    compiled: Any
-    grid: tuple[int, ...]
-    values: tuple[Any, ...]
-
-
-class _Recorder:
-    """Stands for a kernel in the launch function: launches it and notes the call."""
-
-    def __init__(self, kernel: Any, log: list[Recorded], own: Mapping[str, int]) -> None:
-        self._kernel, self._log, self._own = kernel, log, own
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*args: Any, **keywords: Any) -> None:
-            keywords |= self._own
-            compiled = self._kernel[grid](*args, **keywords)
-            names = self._kernel.arg_names[len(args) :]
-            self._log.append(Recorded(compiled, grid, (*args, *(keywords[n] for n in names))))
-
-        return launch
-
-
-def recording(
-    launch: Callable[..., None], kind: type, own: Mapping[str, Mapping[str, int]] = NO_VALUES
-) -> tuple[Callable[..., None], list[Recorded]]:
-    """A generated launch function that notes each launch of a kernel (an instance of `kind`); `own` are values of
-    single kernels, by name."""
-    log: list[Recorded] = []
-
-    def recorder(kernel: Any) -> _Recorder:
-        return _Recorder(kernel, log, own.get(kernel.__name__, {}))
-
-    if LAUNCHER in (getattr(launch, "__kwdefaults__", None) or {}):
-        return partial(launch, **{LAUNCHER: recorder}), log
-    # Saved before launch functions took it: a copy, with its kernels replaced.
-    assert isinstance(launch, FunctionType)
-    kernels = {n: recorder(k) for n, k in launch.__globals__.items() if isinstance(k, kind)}
-    copy = FunctionType(launch.__code__, {**launch.__globals__, **kernels}, launch.__name__, launch.__defaults__)
-    copy.__kwdefaults__ = launch.__kwdefaults__
-    return copy, log
-
-
-def make_plan(
-    recorded: Sequence[Recorded],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    scalars: Sequence[float],
-    start: int | None = None,
-) -> Plan | None:
-    """The plan of a call's launches; None where a launch has an argument that this does not understand.
-
-    The scalars must be distinct objects: they are recognised by identity. `start` is the address of the caller's
-    workspace, where the temporaries lie in one.
-    """
-    from triton import knobs
-    from triton.runtime.driver import driver
-
-    known = [*inputs, *outputs, *scalars]
-    temporaries: list[Tensor] = []
-    steps = []
-    for r in recorded:
-        step = _step(r, known, temporaries)
-        if step is None:
-            return None
-        steps.append(step)
-    blocks = tuple(Block.like(t) for t in outputs)
-    active = driver.active
-    made = tuple(Block.like(t) for t in temporaries)
-    spans = tuple(_span(t) for t in (*inputs, *outputs))
-    offsets = None if start is None else tuple(t.data_ptr() - start for t in temporaries)
-    return Plan(tuple(steps), blocks, made, spans, active.get_current_device(), active, knobs.runtime, offsets)
-
-
-def _step(r: Recorded, known: Sequence[Any], temporaries: list[Tensor]) -> Step | None:
-    if r.compiled is None or not 1 <= len(r.grid) <= 3:
-        return None
-
-    def number(x: Any) -> int:
-        """The place of an argument among all; a tensor that nobody gave is a temporary."""
-        for k, other in enumerate((*known, *temporaries)):
-            if x is other:
-                return k
-        temporaries.append(x)
-        return len(known) + len(temporaries) - 1
-
-    values: list[Any] = list(r.values)
-    holes: list[Hole] = []
-    for k, value in enumerate(r.values):
-        if isinstance(value, Tensor):
-            holes.append((k, number(value), None))
-        elif isinstance(getattr(value, "base", None), Tensor):
-            fields = {n: v for n, v in vars(value).items() if n != "base"}
-            holes.append((k, number(value.base), (type(value), fields)))
-        elif isinstance(value, float) and any(value is x for x in known):
-            holes.append((k, number(value), None))
-        elif value is None or isinstance(value, int | float | str):
-            continue
-        else:
-            return None
-        values[k] = None
-    x, y, z = (*map(int, r.grid), 1, 1)[:3]
-    return Step(r.compiled, (x, y, z), tuple(values), tuple(holes))
-
-
-def distinct_floats(values: Sequence[int | float]) -> list[int | float]:
-    """The same numbers; floats as objects of their own."""
-    # x * 1.0 is a new object with the same bits, of -0.0 and NaN too.
-    return [v * 1.0 if isinstance(v, float) else v for v in values]

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neptune.ir.expr import OPS, Cast, Expr, Op, Select
+from neptune.ir.line import INFIX, LITERALS, NAME, Env, Line
 from neptune.ir.nodes import Dims, join
-from neptune.ir.parser import INFIX, LITERALS, NAME, Env, Line, parameter_names
 from neptune.ir.printer import PRECEDENCE
-from neptune.ir.program import Program
+from neptune.ir.program import Program, parameter_names
 from neptune.tile.ir import (
     Assign,
     Branch,

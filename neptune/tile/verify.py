@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from neptune.ir.check import check_expr, check_integer, check_op, check_predicate, report
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Cast, Const, Op, Select, Var, children, loads
 from neptune.ir.nodes import Dims, join
-from neptune.ir.parser import parameter_names
-from neptune.ir.program import Buffer
+from neptune.ir.program import Buffer, parameter_names
 from neptune.ir.reducers import REDUCERS
-from neptune.ir.verify import check_expr, check_integer, check_op, check_predicate, report
 from neptune.tile.ir import (
     Assign,
     Branch,

@@ -10,7 +10,7 @@ import torch
 
 from neptune.codegen import llvm
 from neptune.codegen.llvm import LLVMKernel, compile_llvm, hoist_allocs
-from neptune.codegen.tvmscript import float_literal
+from neptune.codegen.tvm_values import float_literal
 from neptune.errors import InternalError, ShapeError
 from neptune.ir import reducers
 from neptune.ir.expr import (

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from neptune.errors import InternalError
+from neptune.ir.check import SHOWN
 from neptune.ir.expr import TRUE, Cast, Const, Expr, Load, Op, Select, Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import (
@@ -26,7 +27,7 @@ from neptune.ir.program import (
     seq,
     stages,
 )
-from neptune.ir.verify import SHOWN, verify
+from neptune.ir.verify import verify
 
 DECLARED = """\
 program p

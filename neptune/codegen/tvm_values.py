@@ -1,0 +1,148 @@
+"""Values in TVMScript: what carries a dtype, literals by their bits, names, and roundings between carriers."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+import struct
+
+from neptune.ir.dtypes import DTYPES, is_float, is_int
+
+# What holds a dtype inside an expression, and in memory (bfloat16 and bool have no usable TVM type).
+CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
+STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
+_RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
+
+
+def carrier(dtype: str) -> str:
+    """The TVM dtype in which a value of `dtype` is computed."""
+    return CARRIER.get(dtype, dtype)
+
+
+def storage(dtype: str) -> str:
+    """The TVM dtype of a buffer of `dtype`."""
+    return STORAGE.get(dtype, dtype)
+
+
+# --- literals and roundings ------------------------------------------------------------------------
+
+
+def _bf16_nearest(value: float) -> float:
+    """The bfloat16 nearest to a float32 value, as torch rounds it."""
+    if not math.isfinite(value):
+        return value
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def float_literal(value: float, dtype: str) -> str:
+    """A float literal of `dtype`, rounded to it and spelled by its bits in the carrier.
+
+    >>> float_literal(1.0, "float16")
+    'T.reinterpret("float32", T.uint32(0x3f800000))'
+    """
+    pack, bits = ("<d", "int64") if dtype == "float64" else ("<f", "uint32")
+    if dtype == "float16":
+        value = _packed("<e", value)
+    elif dtype != "float64":
+        value = _packed("<f", value)
+        value = _bf16_nearest(value) if dtype == "bfloat16" else value
+    packed = struct.pack(pack, value)
+    # Zero bits are not accepted there, and a plain 0.0 is folded: |-0.0| is neither.
+    raw = int.from_bytes(packed if any(packed) else struct.pack(pack, -0.0), "little", signed=bits == "int64")
+    text = f'T.reinterpret("{carrier(dtype)}", T.{bits}({raw:#x}))'
+    return text if any(packed) else f"T.fabs({text})"
+
+
+def _packed(code: str, value: float) -> float:
+    try:
+        return float(struct.unpack(code, struct.pack(code, value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _holds(wide: str, narrow: str) -> bool:
+    """True where an integer dtype has all numbers of another."""
+    a, b = DTYPES[wide], DTYPES[narrow]
+    return a.lowest <= b.lowest and b.highest <= a.highest
+
+
+class Values:
+    """The names given so far, those that a `T.Let` binds with their types in `lets`."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, str], str] = {}
+        self.used: set[str] = set(_RESERVED)
+        self.lets: list[tuple[str, str]] = []
+
+    def name(self, kind: str, name: str) -> str:
+        """The Python identifier of a buffer or a variable."""
+        key = (kind, name)
+        if key not in self.names:
+            self.names[key] = self.fresh(name)
+        return self.names[key]
+
+    def fresh(self, name: str) -> str:
+        base = name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) else "v_"
+        text, k = base, 0
+        while text in self.used:
+            k += 1
+            text = f"{base}_{k}"
+        self.used.add(text)
+        return text
+
+    def let(self, dtype: str, value: str, body: str) -> str:
+        """`body` with a `{}` for a name that is bound to `value`."""
+        if re.fullmatch(r"T\.\w+\(-?\d+\)", value):  # TVM trips over names of constants
+            return body.replace("{}", value)
+        name = self.fresh("u")
+        self.lets.append((name, dtype))
+        return f"T.Let({body.replace('{}', name)}, where={{{name}: {value}}})"
+
+    # --- roundings
+
+    def round16(self, text: str, dtype: str) -> str:
+        """Round a float32 to a 16-bit float, carried as float32."""
+        if dtype == "float16":
+            return f'T.Cast("float32", T.Cast("float16", {text}))'
+        # Nearest, ties to even, on the bits; a NaN (whose payload might carry into the sign) is quietened.
+        nan = "T.bitwise_and({}, T.uint32(0x7fffffff)) > T.uint32(0x7f800000)"
+        quiet = "T.bitwise_or({}, T.uint32(0x400000))"
+        carry = "{} + T.uint32(0x7fff) + T.bitwise_and(T.shift_right({}, T.uint32(16)), T.uint32(1))"
+        body = f"T.bitwise_and(T.Select({nan}, {quiet}, {carry}), T.uint32(0xffff0000))"
+        bits = self.let("uint32", f'T.reinterpret("uint32", {text})', body)
+        return f'T.reinterpret("float32", {bits})'
+
+    def round_odd(self, text: str) -> str:
+        """Round a float64 to float32 by truncation, with a sticky last bit: safe to round once more."""
+        x = self.fresh("u")
+        self.lets.append((x, "float64"))
+        near = f'T.reinterpret("uint32", T.Cast("float32", {x}))'
+        back = 'T.Cast("float64", T.reinterpret("float32", {}))'
+        away = f'T.Cast("uint32", T.fabs({back}) > T.fabs({x}))'
+        inexact = f"T.Or({back} < {x}, {back} > {x})"
+        body = f"T.Select({inexact}, T.bitwise_or({{}} - {away}, T.uint32(1)), {{}})"
+        bits = self.let("uint32", near, body)
+        return f'T.Let(T.reinterpret("float32", {bits}), where={{{x}: {text}}})'
+
+    def cast(self, text: str, src: str, dst: str) -> str:
+        """One conversion between carried values."""
+        if dst == "bool":
+            if is_float(src):  # not `!=`, which compiles to false for NaN
+                return f"T.Select({text} == {float_literal(0.0, src)}, T.bool(False), T.bool(True))"
+            return f"({text} != T.{carrier(src)}(0))"
+        if dst in ("float16", "bfloat16"):
+            if src == "float64":
+                text = self.round_odd(text)
+            elif src in ("int32", "int64"):
+                text = self.round_odd(f'T.Cast("float64", {text})')
+            elif not is_float(src):
+                text = f'T.Cast("float32", {text})'
+            return self.round16(text, dst)
+        if is_float(src) and is_int(dst):
+            text, src = f'T.Cast("int64", {text})', "int64"
+        if is_int(src) and is_int(dst) and not _holds(dst, src):
+            return f'T.Cast("int64", T.Cast("{dst}", {text}))'
+        return text if carrier(src) == carrier(dst) else f'T.Cast("{carrier(dst)}", {text})'

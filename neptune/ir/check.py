@@ -1,0 +1,110 @@
+"""The mistakes in an expression: what the verifiers of programs and of tile programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from neptune.errors import InternalError
+from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, children, op
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Buffer
+
+SHOWN = 20
+"""How many mistakes a report names."""
+
+
+def report(subject: str, findings: Iterable[str]) -> None:
+    """Raise InternalError where there are findings, each said once."""
+    unique = list(dict.fromkeys(findings))
+    if unique:
+        more = [f"and {len(unique) - SHOWN} more"] if len(unique) > SHOWN else []
+        raise InternalError("\n  - ".join([f"{subject} is not well-formed:", *unique[:SHOWN], *more]))
+
+
+def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """Yield the mistakes in an expression, for the dtypes of variables and the buffers in scope."""
+    match e:
+        case Const():
+            yield from _check_const(e)
+        case Var(name, dtype):
+            if name not in names:
+                yield f"variable {name} is used where it is not defined"
+            elif names[name] != dtype:
+                yield f"variable {name} is {names[name]}, used as {dtype}"
+        case Load(buffer, index, dtype):
+            yield from check_access(buffer, index, buffers)
+            if buffer in buffers and buffers[buffer].dtype != dtype:
+                yield f"buffer {buffer} is {buffers[buffer].dtype}, loaded as {dtype}"
+        case Op(name, args, dtype):
+            yield from check_op(name, tuple(a.dtype for a in args), dtype)
+        case Cast(_, dtype):
+            if dtype not in DTYPES:
+                yield f"unknown dtype {dtype}"
+        case Select(pred, then, other):
+            if pred.dtype != "bool":
+                yield f"select on {pred.dtype}: {_text(pred)} is not a predicate"
+            if then.dtype != other.dtype:
+                yield f"select branches differ in dtype: {then.dtype} and {other.dtype}"
+    for child in children(e):
+        yield from check_expr(child, names, buffers)
+
+
+def check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
+    """Yield the mistakes in an operator of these argument dtypes and this result dtype."""
+    if name not in OPS:
+        yield f"unknown operator {name}"
+    elif not args and not OPS[name].arity:
+        if dtype not in DTYPES or DTYPES[dtype].kind != "float":
+            yield f"{name} is a float, not {dtype}"
+    else:
+        try:
+            # The rules live in the constructor: ask it, with placeholders that cannot fold.
+            derived = op(name, *(Var(f"arg{k}", d) for k, d in enumerate(args))).dtype
+        except TypeError as error:
+            yield str(error)
+        else:
+            if derived != dtype:
+                yield f"{name} of {args[0]} is {derived}, not {dtype}"
+
+
+def _check_const(e: Const) -> Iterator[str]:
+    if e.dtype not in DTYPES:
+        yield f"unknown dtype {e.dtype}"
+        return
+    row = DTYPES[e.dtype]
+    if row.kind == "bool" or isinstance(e.value, bool):
+        fits = row.kind == "bool" and isinstance(e.value, bool)
+    else:
+        fits = row.kind == "float" or (isinstance(e.value, int) and row.lowest <= e.value <= row.highest)
+    if not fits:
+        yield f"{e.value!r} is not a value of {e.dtype}"
+
+
+def check_access(buffer: str, index: tuple[Expr, ...], buffers: Mapping[str, Buffer]) -> Iterator[str]:
+    """Yield the mistakes in `buffer[index…]`, those inside the index expressions apart."""
+    if buffer not in buffers:
+        yield f"buffer {buffer} is used where it is not defined"
+    elif len(index) != len(buffers[buffer].shape):
+        yield f"buffer {buffer} has rank {len(buffers[buffer].shape)}, indexed by {len(index)}"
+    for i in index:
+        if not is_int(i.dtype):
+            yield f"index {_text(i)} of {buffer} is {i.dtype}, not an integer"
+
+
+def check_integer(what: str, e: Expr) -> Iterator[str]:
+    if not is_int(e.dtype):
+        yield f"{what} {_text(e)} is {e.dtype}, not an integer"
+
+
+def check_predicate(what: str, e: Expr) -> Iterator[str]:
+    if e.dtype != "bool":
+        yield f"{what} {_text(e)} is {e.dtype}, not bool"
+
+
+def _text(e: Expr) -> str:
+    # A malformed expression may not print, and a report must not fail.
+    try:
+        return print_expr(e)
+    except (KeyError, OverflowError, ValueError):
+        return repr(e)
