@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, cast, conjuncts, op, variables
+from neptune.ir.integers import Integers
+from neptune.ir.ops import INTEGER
 from neptune.ir.program import For, Program
 
 Monomial = tuple[Expr, ...]
@@ -32,10 +35,13 @@ class Poly:
         return _collect([*self.terms, *other.terms])
 
     def __sub__(self, other: Poly) -> Poly:
-        return self + other.scaled(-1)
+        return self + -other
 
     def __mul__(self, other: Poly) -> Poly:
         return _collect((_join(a, b), x * y) for a, x in self.terms for b, y in other.terms)
+
+    def __neg__(self) -> Poly:
+        return self.scaled(-1)
 
     def scaled(self, factor: int) -> Poly:
         return _collect((m, c * factor) for m, c in self.terms)
@@ -73,23 +79,24 @@ def number(value: int) -> Poly:
     return _collect([((), value)])
 
 
-def poly(e: Expr) -> Poly:
-    """The polynomial of an integer expression. Integer casts are transparent (indices are exact)."""
-    match e:
-        case Const(value, _):
-            return number(int(value))
-        case Cast(arg, dtype) if dtype in ("int32", "int64") and arg.dtype in ("int32", "int64"):
-            return poly(arg)
-        case Op("add", (a, b), _):
-            return poly(a) + poly(b)
-        case Op("sub", (a, b), _):
-            return poly(a) - poly(b)
-        case Op("mul", (a, b), _):
-            return poly(a) * poly(b)
-        case Op("neg", (a,), _):
-            return poly(a).scaled(-1)
-        case _:
-            return _collect([((e,), 1)])
+class _Polys(Integers[Poly]):
+    """Whatever is not + − × of integers is an atom. Integer casts are transparent (indices are exact)."""
+
+    operators: ClassVar = {name: INTEGER[name] for name in ("add", "sub", "mul", "neg")}
+
+    def number(self, value: float) -> Poly:
+        return number(int(value))
+
+    def cast(self, e: Cast[Expr]) -> Poly:
+        exact = {e.dtype, e.arg.dtype} <= {"int32", "int64"}
+        return self.of(e.arg) if exact else self.other(e)
+
+    def other(self, e: Expr) -> Poly:
+        return _collect([((e,), 1)])
+
+
+poly = _Polys().of
+"""The polynomial of an integer expression."""
 
 
 def to_expr(p: Poly, dtype: str | None = None) -> Expr:
@@ -242,19 +249,27 @@ def as_nonnegative(pred: Expr, scope: Scope | None = None) -> list[Poly] | None:
     return result if scope is None else [_without_quotient(p, scope) for p in result]
 
 
-def _without_quotient(p: Poly, scope: Scope) -> Poly:
-    """An equivalent of p ≥ 0 without its one quotient f // w, for a w that is positive: f // w ≥ c is f ≥ c·w."""
-    hits = [(atoms, c) for atoms, c in p.terms if any(isinstance(a, Op) and a.name == "floordiv" for a in atoms)]
-    if len(hits) != 1 or len(hits[0][0]) != 1 or abs(hits[0][1]) != 1:
-        return p
-    ((quotient,), sign) = hits[0]
-    assert isinstance(quotient, Op)
+def quotients(p: Poly) -> list[tuple[Op[Expr], int]]:
+    """The terms f // w and -(f // w) of a polynomial, with their signs."""
+    alone = [(atoms[0], c) for atoms, c in p.terms if len(atoms) == 1 and abs(c) == 1]
+    return [(a, c) for a, c in alone if isinstance(a, Op) and a.name == "floordiv"]
+
+
+def multiplied_out(p: Poly, quotient: Op[Expr], sign: int) -> Poly:
+    """An equivalent of p ≥ 0 without its term ±(f // w), for a w that is positive: f // w ≥ c is f ≥ c·w."""
     f, width = (poly(a) for a in quotient.args)
-    if not nonnegative(width - number(1), scope):
-        return p
-    rest = p - _collect([((quotient,), sign)])
+    rest = p - poly(quotient).scaled(sign)
     # rest - f // w ≥ 0 is f < (rest + 1)·w.
     return f + rest * width if sign > 0 else (rest + number(1)) * width - number(1) - f
+
+
+def _without_quotient(p: Poly, scope: Scope) -> Poly:
+    """An equivalent of p ≥ 0 without its one quotient, where that is divided by what is positive."""
+    divided = sum(any(isinstance(a, Op) and a.name == "floordiv" for a in atoms) for atoms, _ in p.terms)
+    terms = quotients(p)
+    if divided != 1 or not terms or not nonnegative(poly(terms[0][0].args[1]) - number(1), scope):
+        return p
+    return multiplied_out(p, *terms[0])
 
 
 def with_remainders(p: Poly, scope: Scope) -> tuple[Poly, Scope]:

@@ -16,13 +16,12 @@ is `eq(a, b)`).  Constructors fold integer constants only: a float expression is
 
 from __future__ import annotations
 
-import importlib
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Generic, NoReturn, TypeAlias, Union
+from typing import Any, Generic, TypeAlias, Union
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.nodes import Dims, E, E_co, Node, Tile, joined
@@ -31,142 +30,12 @@ from neptune.ir.nodes import rebuild as rebuild
 from neptune.ir.nodes import rewrite as rewrite
 from neptune.ir.nodes import rewrite_parts as rewrite_parts
 from neptune.ir.nodes import walk as walk
+from neptune.ir.operators import Operators
+from neptune.ir.ops import INTEGER
 from neptune.ir.ops import OPS as OPS
 
 
-def foreign() -> Any:
-    """The module of other libraries' functions, which is made of this one."""
-    return importlib.import_module("neptune.ir.foreign")
-
-
-class _Operators:
-    """Python operators on expressions; plain numbers take the dtype of the other side."""
-
-    __slots__ = ()
-
-    def __add__(self, other: ExprLike) -> Expr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return binary("add", other, self)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return binary("div", other, self)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return binary("floordiv", other, self)
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return binary("mod", self, other)
-
-    def __rmod__(self, other: ExprLike) -> Expr:
-        return binary("mod", other, self)
-
-    def __neg__(self) -> Expr:
-        return op("neg", self)
-
-    def __and__(self, other: ExprLike) -> Expr:
-        return bitwise("and", self, other)
-
-    def __rand__(self, other: ExprLike) -> Expr:
-        return bitwise("and", other, self)
-
-    def __or__(self, other: ExprLike) -> Expr:
-        return bitwise("or", self, other)
-
-    def __ror__(self, other: ExprLike) -> Expr:
-        return bitwise("or", other, self)
-
-    def __xor__(self, other: ExprLike) -> Expr:
-        return bitwise("xor", self, other)
-
-    def __rxor__(self, other: ExprLike) -> Expr:
-        return bitwise("xor", other, self)
-
-    def __lshift__(self, other: ExprLike) -> Expr:
-        return binary("shl", self, other)
-
-    def __rlshift__(self, other: ExprLike) -> Expr:
-        return binary("shl", other, self)
-
-    def __rshift__(self, other: ExprLike) -> Expr:
-        return binary("shr", self, other)
-
-    def __rrshift__(self, other: ExprLike) -> Expr:
-        return binary("shr", other, self)
-
-    def __invert__(self) -> Expr:
-        return invert(self)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return binary("gt", self, other)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return binary("ge", self, other)
-
-    def __bool__(self) -> bool:
-        raise TypeError(
-            "a Neptune expression has no truth value while it is being built: use select(), "
-            "logical_and() and logical_or() instead of if, and, or and chained comparisons"
-        )
-
-    def __pow__(self, other: ExprLike) -> Expr:
-        return binary("pow", self, other)
-
-    def __rpow__(self, other: ExprLike) -> Expr:
-        return binary("pow", other, self)
-
-    def __abs__(self) -> Expr:
-        return op("abs", self)
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError("a Neptune expression cannot be iterated: `sum(x[i, j], axis=j)` folds over a reduce axis")
-
-    def __float__(self) -> NoReturn:
-        raise TypeError(
-            "a Neptune expression has no value while it is being built: "
-            "take functions from neptune.frontend.builder, not from math"
-        )
-
-    __int__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = __float__
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> Any:
-        return foreign().apply("numpy", ufunc.__name__ if method == "__call__" and not options else method, args)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
-        return foreign().apply("torch", function.__name__ if not options else f"{function.__name__} with options", args)
-
-    def astype(self, dtype: str) -> Expr:
-        """`Cast(self, dtype)`, or self where the dtype is already that."""
-        return cast(self, dtype)
-
-
-class _Plain(_Operators):
+class _Plain(Operators):
     """A node that only scalar expressions have."""
 
     __slots__ = ()
@@ -220,18 +89,28 @@ class Load(_Plain):
         return Load(self.buffer, parts, self.dtype)
 
 
+class _Elementwise(Operators, Generic[E_co]):
+    """A node whose parts may be tiles."""
+
+    __slots__ = ()
+
+    @property
+    def dims(self) -> Dims:
+        """The dims that those of the parts are joined to."""
+        return joined(self.parts)
+
+    @property
+    def parts(self) -> tuple[E_co, ...]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Op(_Operators, Generic[E_co]):
+class Op(_Elementwise[E_co]):
     """An operator of `OPS` on its arguments. Build one with `op` or `binary`, which derive the dtype."""
 
     name: str
     args: tuple[E_co, ...]
     dtype: str
-
-    @property
-    def dims(self) -> Dims:
-        """The dims that those of the arguments are joined to."""
-        return joined(self.args)
 
     @property
     def parts(self) -> tuple[E_co, ...]:
@@ -244,16 +123,11 @@ class Op(_Operators, Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(_Operators, Generic[E_co]):
+class Cast(_Elementwise[E_co]):
     """One rounding (or conversion) of `arg` to `dtype`."""
 
     arg: E_co
     dtype: str
-
-    @property
-    def dims(self) -> Dims:
-        """Those of the argument."""
-        return self.arg.dims
 
     @property
     def parts(self) -> tuple[E_co, ...]:
@@ -266,7 +140,7 @@ class Cast(_Operators, Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(_Operators, Generic[E_co]):
+class Select(_Elementwise[E_co]):
     """`then` where `pred` holds, else `other`; both have one dtype."""
 
     pred: E_co
@@ -276,11 +150,6 @@ class Select(_Operators, Generic[E_co]):
     @property
     def dtype(self) -> str:
         return self.then.dtype
-
-    @property
-    def dims(self) -> Dims:
-        """The dims that those of the condition and of both branches are joined to."""
-        return joined(self.parts)
 
     @property
     def parts(self) -> tuple[E_co, ...]:
@@ -293,7 +162,7 @@ class Select(_Operators, Generic[E_co]):
 
 
 Expr: TypeAlias = Union[Const, Var, Load, "Op[Expr]", "Cast[Expr]", "Select[Expr]"]
-ExprLike: TypeAlias = "Expr | int | float | bool | _Operators"
+ExprLike: TypeAlias = "Expr | int | float | bool | Operators"
 
 TRUE = Const(True, "bool")
 FALSE = Const(False, "bool")
@@ -317,40 +186,26 @@ def as_expr(value: ExprLike, dtype: str | None = None) -> Expr:
     raise TypeError(f"cannot use {value!r} ({type(value).__name__}) as an expression")
 
 
+_NEUTRAL = {"add": (0, 0), "sub": (None, 0), "mul": (1, 1), "floordiv": (None, 1)}
+"""What changes nothing on the left, and on the right."""
+
+
 def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
     """Integer identities and constants. Float expressions are returned untouched (x·0 is not 0)."""
     if not is_int(a.dtype):
         return None
     ca = a.value if isinstance(a, Const) else None
     cb = b.value if isinstance(b, Const) else None
-    if ca is not None and cb is not None:
-        table: dict[str, Callable[[int, int], int]] = {
-            "add": lambda x, y: x + y,
-            "sub": lambda x, y: x - y,
-            "mul": lambda x, y: x * y,
-            "min": min,
-            "max": max,
-        }
-        x, y = int(ca), int(cb)
-        if name in table:
-            return Const(table[name](x, y), a.dtype)
-        if name == "floordiv" and y != 0:
-            return Const(x // y, a.dtype)
-        if name == "mod" and y != 0:
-            return Const(x % y, a.dtype)
-    if name == "add":
-        return b if ca == 0 else a if cb == 0 else None
-    if name == "sub" and cb == 0:
+    if ca is not None and cb is not None and OPS[name].kind == "arith" and (cb or name not in ("floordiv", "mod")):
+        return Const(INTEGER[name](int(ca), int(cb)), a.dtype)
+    left, right = _NEUTRAL.get(name, (None, None))
+    if ca is not None and ca == left:
+        return b
+    if cb is not None and cb == right:
         return a
-    if name == "mul":
-        if ca == 0 or cb == 0:
-            return Const(0, a.dtype)
-        return b if ca == 1 else a if cb == 1 else None
-    if name == "floordiv" and cb == 1:
-        return a
-    if name in ("min", "max") and a == b:
-        return a
-    return None
+    if name == "mul" and 0 in (ca, cb):
+        return Const(0, a.dtype)
+    return a if name in ("min", "max") and a == b else None
 
 
 def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
@@ -387,8 +242,7 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
     if len(exprs) == 2 and (folded := _fold(name, *exprs)) is not None:
         return folded
     if name in ("abs", "neg") and isinstance(exprs[0], Const) and is_int(exprs[0].dtype):
-        value = int(exprs[0].value)
-        return Const(abs(value) if name == "abs" else -value, exprs[0].dtype)
+        return Const(INTEGER[name](int(exprs[0].value)), exprs[0].dtype)
     if name == "and" and (TRUE in exprs or FALSE in exprs):
         return FALSE if FALSE in exprs else exprs[0] if exprs[1] == TRUE else exprs[1]
     if name == "or" and (TRUE in exprs or FALSE in exprs):

@@ -4,10 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from neptune.errors import InternalError
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var
+from neptune.ir.ops import INTEGER
 from neptune.ir.printer import print_expr
+
+V = TypeVar("V")
+
+
+class Integers(Generic[V]):
+    """Integer expressions in something that knows Python's operators: numbers, polynomials, tensors. A subclass says
+    what the leaves are; what it does not say is `other`."""
+
+    operators: ClassVar[Mapping[str, Callable[..., Any]]] = INTEGER
+
+    def of(self, e: Expr) -> V:
+        """The value of an expression."""
+        match e:
+            case Const(value, _):
+                return self.number(value)
+            case Op(name, args, _) if name in self.operators:
+                return cast("V", self.operators[name](*[self.of(a) for a in args]))
+            case Var():
+                return self.var(e)
+            case Cast():
+                return self.cast(e)
+            case Select():
+                return self.select(e)
+            case Load():
+                return self.load(e)
+            case _:
+                return self.other(e)
+
+    def number(self, value: int | float) -> V:
+        raise NotImplementedError
+
+    def other(self, e: Expr) -> V:
+        raise NotImplementedError
+
+    def var(self, e: Var) -> V:
+        return self.other(e)
+
+    def load(self, e: Load) -> V:
+        return self.other(e)
+
+    def cast(self, e: Cast[Expr]) -> V:
+        return self.other(e)
+
+    def select(self, e: Select[Expr]) -> V:
+        return self.other(e)
+
+
+class _Sizes(Integers[int]):
+    def __init__(self, env: Mapping[str, int | float]) -> None:
+        self.env = env
+
+    def number(self, value: int | float) -> int:
+        return int(value)
+
+    def var(self, e: Var) -> int:
+        return int(self.env[e.name]) if e.name in self.env else self.other(e)
+
+    def cast(self, e: Cast[Expr]) -> int:
+        return self.of(e.arg)
+
+    def select(self, e: Select[Expr]) -> int:
+        return self.of(e.then if self.of(e.pred) else e.other)
+
+    def other(self, e: Expr) -> int:
+        raise InternalError(f"the size {print_expr(e)} cannot be computed before the launch")
 
 
 def evaluate_size(e: Expr, env: Mapping[str, int | float]) -> int:
@@ -16,36 +83,7 @@ def evaluate_size(e: Expr, env: Mapping[str, int | float]) -> int:
     >>> evaluate_size(Op("floordiv", (Var("n"), Const(2, "int32")), "int32"), {"n": 7})
     3
     """
-    match e:
-        case Const(value, _):
-            return int(value)
-        case Var(name, _) if name in env:
-            return int(env[name])
-        case Cast(arg, _):
-            return evaluate_size(arg, env)
-        case Select(p, a, b):
-            return evaluate_size(a if evaluate_size(p, env) else b, env)
-        case Op(name, args, _) if name in _SIZE_OPS and len(args) == 2:
-            return int(_SIZE_OPS[name](evaluate_size(args[0], env), evaluate_size(args[1], env)))
-        case _:
-            raise InternalError(f"the size {print_expr(e)} cannot be computed before the launch")
-
-
-_SIZE_OPS: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
+    return int(_Sizes(env).of(e))
 
 
 def known_size(e: Expr, values: Mapping[str, int]) -> int:

@@ -17,6 +17,9 @@ from neptune.ir.expr import FALSE, TRUE, Const, Expr, Op, Select, op, rewrite, s
 LIMIT = 16
 """A predicate of more disjuncts is not taken apart."""
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+_DUAL = {"and": "or", "or": "and"}
+_INEQUALITIES = {"eq": ("and", "le", "ge"), "ne": ("or", "lt", "gt")}
+"""A comparison of integers as a junction of two others."""
 
 
 def negation(e: Expr) -> Expr:
@@ -29,17 +32,12 @@ def negation(e: Expr) -> Expr:
     """
     if e in (TRUE, FALSE):
         return FALSE if e == TRUE else TRUE
-    match e:
-        case Op("not", (a,), _):
-            return a
-        case Op("and", (a, b), _):
-            return op("or", negation(a), negation(b))
-        case Op("or", (a, b), _):
-            return op("and", negation(a), negation(b))
-        case Op(name, (a, b), _) if name in _OPPOSITE and is_int(a.dtype):
-            return op(_OPPOSITE[name], a, b)
-        case _:
-            return op("not", e)
+    name, args = (e.name, e.args) if isinstance(e, Op) else ("", ())
+    if name == "not":
+        return args[0]
+    if name in _DUAL:
+        return op(_DUAL[name], *map(negation, args))
+    return op(_OPPOSITE[name], *args) if name in _OPPOSITE and is_int(args[0].dtype) else op("not", e)
 
 
 def one_mask(e: Expr) -> Expr:
@@ -71,23 +69,16 @@ def disjuncts(e: Expr) -> tuple[tuple[Expr, ...], ...] | None:
 
     None where there would be more than `LIMIT`. `eq` and `ne` of integers become inequalities.
     """
-    match e:
-        case Op("not", (a,), _):
-            inner = negation(a)
-            return ((e,),) if inner == e else disjuncts(inner)
-        case Op("and", (a, b), _):
-            left, right = disjuncts(a), disjuncts(b)
-            if left is None or right is None or len(left) * len(right) > LIMIT:
-                return None
-            return tuple(tuple(dict.fromkeys((*x, *y))) for x in left for y in right)
-        case Op("or", (a, b), _):
-            left, right = disjuncts(a), disjuncts(b)
-            if left is None or right is None or len(left) + len(right) > LIMIT:
-                return None
-            return (*left, *right)
-        case Op("eq", (a, b), _) if is_int(a.dtype):
-            return ((op("le", a, b), op("ge", a, b)),)
-        case Op("ne", (a, b), _) if is_int(a.dtype):
-            return ((op("lt", a, b),), (op("gt", a, b),))
-        case _:
-            return ((e,),)
+    name, args = (e.name, e.args) if isinstance(e, Op) else ("", ())
+    if name == "not" and (inner := negation(args[0])) != e:
+        return disjuncts(inner)
+    if name in _INEQUALITIES and is_int(args[0].dtype):
+        name, *sides = _INEQUALITIES[name]
+        args = tuple(op(side, *args) for side in sides)
+    if name not in _DUAL:
+        return ((e,),)
+    left, right = map(disjuncts, args)
+    if left is None or right is None:
+        return None
+    both = [tuple(dict.fromkeys((*x, *y))) for x in left for y in right] if name == "and" else [*left, *right]
+    return tuple(both) if len(both) <= LIMIT else None

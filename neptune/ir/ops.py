@@ -9,7 +9,8 @@ the tables of the back ends (`codegen`), the front end (`frontend`) and the eval
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -239,3 +240,10 @@ OPS = {row.name: row for row in _ROWS}
 EXPONENTIALS = frozenset(row.name for row in _ROWS if row.turns == _ADDS)
 LOGARITHMS = frozenset(row.name for row in _ROWS if row.turns == _MULTIPLIES)
 BOUNDED = frozenset(row.name for row in _ROWS if row.range.most < inf and row.kind == "math")
+INTEGER: Mapping[str, Callable[..., Any]] = {
+    **{n: getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod", "neg", *(n for n, _ in _COMPARISONS))},
+    **{"min": min, "max": max, "abs": abs, "and": operator.and_, "or": operator.or_, "not": operator.not_},
+    **{"bitand": operator.and_, "bitor": operator.or_, "bitxor": operator.xor},
+    **{"shl": operator.lshift, "shr": operator.rshift},
+}
+"""Operators on integers and bools, by those of Python: of arrays, too, but for `min`, `max` and `not`."""

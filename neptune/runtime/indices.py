@@ -11,9 +11,9 @@ computes, such as those of an argmax, are not known before the launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -21,7 +21,6 @@ from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
     Cast,
-    Const,
     Expr,
     Load,
     Op,
@@ -35,7 +34,8 @@ from neptune.ir.expr import (
     variables,
     walk,
 )
-from neptune.ir.integers import evaluate_size
+from neptune.ir.integers import Integers, evaluate_size
+from neptune.ir.ops import INTEGER
 from neptune.ir.printer import print_expr
 from neptune.ir.program import For, If, Program, for_loops, paths, values
 
@@ -153,85 +153,72 @@ def _divisor(b: torch.Tensor) -> torch.Tensor:
     return torch.where(b == 0, torch.ones_like(b), b)
 
 
-_OPS: dict[str, Callable[..., torch.Tensor]] = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "floordiv": lambda a, b: torch.div(a, _divisor(b), rounding_mode="floor"),
-    "mod": lambda a, b: torch.remainder(a, _divisor(b)),
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "neg": torch.neg,
-    "abs": torch.abs,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "and": torch.logical_and,
-    "or": torch.logical_or,
-    "not": torch.logical_not,
-    "bitand": torch.bitwise_and,
-    "bitor": torch.bitwise_or,
-    "bitxor": torch.bitwise_xor,
+_OPS: Mapping[str, Callable[..., torch.Tensor]] = {
+    # A shift drops the bits that leave its dtype, which int64 keeps.
+    **{name: function for name, function in INTEGER.items() if name not in ("shl", "shr")},
+    **{"floordiv": lambda a, b: a // _divisor(b), "mod": lambda a, b: a % _divisor(b)},
+    **{"min": torch.minimum, "max": torch.maximum},
+    **{"and": torch.logical_and, "or": torch.logical_or, "not": torch.logical_not},
 }
 
 
 @dataclass
-class _Values:
-    """The values of expressions at all points of some loops, each of which is a dimension."""
+class _Values(Integers[torch.Tensor]):
+    """The values of expressions at all points of some loops, each of which is a dimension: integers are exact, as
+    int64; a load outside of its tensor has the nearest element."""
 
     tensors: Mapping[str, torch.Tensor]
     sizes: Sizes
     device: torch.device
+    loops: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    operators: ClassVar = _OPS
 
-    def of(self, e: Expr, env: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Integers are exact, as int64; a load outside of its tensor has the nearest element."""
-        match e:
-            case Const(value, _):
-                return self._number(value)
-            case Var(name, _):
-                return env[name] if name in env else self._number(self.sizes[name])
-            case Cast(arg, dtype):
-                made = self.of(arg, env).to(getattr(torch, dtype))
-            case Select(p, a, b):
-                return torch.where(self.of(p, env), self.of(a, env), self.of(b, env))
-            case Load(buffer, index, _):
-                t = self.tensors[buffer].detach()
-                at = [self.of(i, env).clamp(0, n - 1) for i, n in zip(index, t.shape, strict=True)]
-                made = t[tuple(at)] if at else t
-            case Op(name, args, _):
-                return _OPS[name](*(self.of(a, env) for a in args))
-        return made.long() if is_int(e.dtype) else made
-
-    def _number(self, value: Any) -> torch.Tensor:
+    def number(self, value: Any) -> torch.Tensor:
         return torch.tensor(value, device=self.device)
+
+    def var(self, e: Var) -> torch.Tensor:
+        return self.loops[e.name] if e.name in self.loops else self.number(self.sizes[e.name])
+
+    def cast(self, e: Cast[Expr]) -> torch.Tensor:
+        return _exact(self.of(e.arg).to(getattr(torch, e.dtype)), e.dtype)
+
+    def select(self, e: Select[Expr]) -> torch.Tensor:
+        pred, then, other = map(self.of, e.parts)
+        return torch.where(pred, then, other)
+
+    def load(self, e: Load) -> torch.Tensor:
+        t = self.tensors[e.buffer].detach()
+        at = [self.of(i).clamp(0, n - 1) for i, n in zip(e.index, t.shape, strict=True)]
+        return _exact(t[tuple(at)] if at else t, e.dtype)
+
+
+def _exact(t: torch.Tensor, dtype: str) -> torch.Tensor:
+    return t.long() if is_int(dtype) else t
 
 
 def _check(row: Lookup, name: str, known: _Values) -> None:
     extent = evaluate_size(row.extent, known.sizes)
-    env: dict[str, torch.Tensor] = {}
     inside = list(row.when)
     for k, f in enumerate(row.loops):
-        lo, hi = known.of(f.lo, env), known.of(f.hi, env)
+        lo, hi = known.of(f.lo), known.of(f.hi)
         if lo.numel() == 0 or hi.numel() == 0:
             return
         if lo.numel() > 1 or hi.numel() > 1:
             # The range is all that any iteration outside runs over, of which each has its own.
             inside += [Op("ge", (Var(f.var), f.lo), "bool"), Op("lt", (Var(f.var), f.hi), "bool")]
         run = torch.arange(int(lo.min()), max(int(lo.min()), int(hi.max())), device=known.device)
-        env[f.var] = run.reshape(-1, *[1] * (len(row.loops) - k - 1))
-    for part in _parts(row, env):
-        index = known.of(row.index, part)
+        known = replace(known, loops={**known.loops, f.var: run.reshape(-1, *[1] * (len(row.loops) - k - 1))})
+    for part in _parts(row, known.loops):
+        known = replace(known, loops=part)
+        index = known.of(row.index)
         wrong = (index < 0) | (index >= extent)
         if inside:
-            wrong = wrong & known.of(logical_and(*inside), part)
+            wrong = wrong & known.of(logical_and(*inside))
         if bool(wrong.any()):
             _refuse(row, name, extent, part, index, wrong)
 
 
-def _parts(row: Lookup, env: dict[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+def _parts(row: Lookup, env: Mapping[str, torch.Tensor]) -> Iterator[Mapping[str, torch.Tensor]]:
     """The points of the loops, so many at a time as there is memory for."""
     if not row.loops:
         yield env

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, simplify, to_expr
-from neptune.ir.expr import Cast, Const, Expr, Op, binary, loads, maximum, minimum, variables
+from neptune.ir.expr import OPS, Cast, Const, Expr, Op, binary, loads, maximum, minimum, rebuild, variables
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,28 @@ def interval(e: Expr, inner: Sequence[str], scope: Scope) -> Interval | None:
     low, high = (extreme(poly(e), inner, scope, largest=up) for up in (False, True))
     if low is not None and high is not None and not _moves(low, inner) and not _moves(high, inner):
         return Interval(to_expr(low, e.dtype), to_expr(high, e.dtype))
-    match e:
-        case Cast(arg, dtype):
-            part = interval(arg, inner, scope)
-            return None if part is None else Interval(part.lo.astype(dtype), part.hi.astype(dtype))
-        case Op("mod", (_, width), _) if not variables(width) & set(inner):
-            return Interval(Const(0, e.dtype), simplify(binary("sub", width, 1)))
-        case Op("floordiv", (a, width), _) if not variables(width) & set(inner) and _positive(width, scope):
-            part = interval(a, inner, scope)
-            return None if part is None else Interval(*(binary("floordiv", x, width) for x in (part.lo, part.hi)))
-        case Op("add" | "min" | "max" as op, (a, b), _):
-            one, two = interval(a, inner, scope), interval(b, inner, scope)
-            if one is None or two is None:
-                return None
-            return Interval(binary(op, one.lo, two.lo), binary(op, one.hi, two.hi))
-        case Op("sub", (a, b), _):
-            one, two = interval(a, inner, scope), interval(b, inner, scope)
-            return None if one is None or two is None else Interval(one.lo - two.hi, one.hi - two.lo)
-        case _:
+    if isinstance(e, Op) and e.name in ("floordiv", "mod"):
+        width = e.args[1]
+        if variables(width) & set(inner) or not _positive(width, scope):
             return None
+        if e.name == "mod":
+            return Interval(Const(0, e.dtype), simplify(binary("sub", width, 1)))
+    ways, parts = _ways(e), [interval(part, inner, scope) for part in e.parts]
+    if not ways or None in parts:
+        return None
+    # Where it falls, it is lowest at the upper end.
+    ends = [(x.lo, x.hi) if up else (x.hi, x.lo) for x, up in zip(parts, ways, strict=True) if x is not None]
+    return Interval(*(rebuild(e, at) for at in zip(*ends, strict=True)))
+
+
+def _ways(e: Expr) -> tuple[bool, ...]:
+    """For each part, True if `e` rises with it and False if it falls; () where it may turn round."""
+    if isinstance(e, Cast):
+        return (True,)
+    if not isinstance(e, Op) or OPS[e.name].kind != "arith":
+        return ()
+    slopes = ("+", "+") if e.name == "floordiv" else tuple(way.removeprefix("0") for way in OPS[e.name].slopes)
+    return tuple(way == "+" for way in slopes) if {*slopes} <= {"+", "-"} else ()
 
 
 def _moves(p: Poly, inner: Sequence[str]) -> bool:

@@ -15,13 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from neptune.ir.affine import Poly, Scope, as_nonnegative, linear, nonnegative, number, poly, to_expr
+from neptune.ir.affine import (
+    Poly,
+    Scope,
+    as_nonnegative,
+    linear,
+    multiplied_out,
+    nonnegative,
+    number,
+    poly,
+    quotients,
+    to_expr,
+)
 from neptune.ir.expr import (
     TRUE,
     Const,
     Expr,
     Load,
-    Op,
     Var,
     binary,
     cast,
@@ -158,19 +168,14 @@ def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
 
 def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
     """`p` ≥ 0 without a `//` around `var`: x // d <= r is x < (r + 1)·d, and x // d >= r is x >= r·d."""
-    for atoms, c in p.terms:
-        match atoms:
-            case (Op("floordiv", (x, d), _) as quotient,) if var in variables(quotient) and abs(c) == 1:
-                rest = p - poly(quotient).scaled(c)
-                width = poly(d)
-                free = not any(var in variables(a) for m, _ in (*rest.terms, *width.terms) for a in m)
-                if not free or variables(d) & moving or not nonnegative(width - number(1), scope):
-                    return p
-                if c < 0:
-                    return (rest + number(1)) * width - poly(x) - number(1)
-                return poly(x) + rest * width
-            case _:
-                pass
+    for quotient, sign in quotients(p):
+        if var not in variables(quotient):
+            continue
+        rest, width = p - poly(quotient).scaled(sign), poly(quotient.args[1])
+        free = not any(var in variables(a) for m, _ in (*rest.terms, *width.terms) for a in m)
+        if not free or variables(quotient.args[1]) & moving or not nonnegative(width - number(1), scope):
+            return p
+        return multiplied_out(p, quotient, sign)
     return p
 
 

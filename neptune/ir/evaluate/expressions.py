@@ -11,6 +11,7 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import Array, Domain, EvaluationError, Value
 from neptune.ir.evaluate.memory import Index, Mask, Memory
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
+from neptune.ir.ops import INTEGER
 
 _WIDTH = {"int8": (8, True), "uint8": (8, False), "int32": (32, True), "int64": (64, True)}
 
@@ -26,30 +27,14 @@ def _floor(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return divide
 
 
-INTEGER_OPS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": _floor(lambda a, b: a // b),
-    "mod": _floor(lambda a, b: a % b),
-    "min": lambda a, b: min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b),
-    "max": lambda a, b: max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b),
-    "neg": lambda a: -a,
-    "abs": abs,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "not": np.logical_not,
-    "bitand": lambda a, b: a & b,
-    "bitor": lambda a, b: a | b,
-    "bitxor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
+def _extremum(numbers: Callable[[int, int], int], arrays: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: (numbers if isinstance(a, int) and isinstance(b, int) else arrays)(a, b)
+
+
+INTEGER_OPS: Mapping[str, Callable[..., Any]] = {
+    **INTEGER,
+    **{name: _floor(INTEGER[name]) for name in ("floordiv", "mod")},
+    **{"min": _extremum(min, np.minimum), "max": _extremum(max, np.maximum), "not": np.logical_not},
 }
 
 
