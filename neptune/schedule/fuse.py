@@ -11,15 +11,13 @@ Guards go along. What `split` cut in two comes together again: (f // B)*B + f % 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import ZERO, For, for_loops, map_exprs, paths, reduction_loops, stages
-from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_around, replace_node
+from neptune.ir.program import ZERO, For, for_loops, map_exprs, paths, reduction_loops
+from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_around
 
 
 def fuse(state: State, outer: Loop, inner: Loop) -> tuple[State, str]:
@@ -37,19 +35,7 @@ def fuse(state: State, outer: Loop, inner: Loop) -> tuple[State, str]:
         return joined(substitute(e, env), var, second.hi)
 
     loop = For(var, ZERO, binary("mul", first.hi, second.hi), map_exprs(second.body, fused))
-    names = {s.name for s in stages(loop.body)}
-    owes = (
-        replace(o, loop=var) if o.stage in names and o.loop in (first.var, second.var) else o
-        for o in state.program.owes
-    )
-    program = replace(state.program, owes=tuple(dict.fromkeys(owes)))
-    known = [n for n in names if n in state.axes]
-    axes = {n: {a: fused(e) for a, e in state.axes[n].items()} for n in known}
-    return replace(
-        state,
-        program=program.with_body(replace_node(program.body, first, loop)),
-        axes={**state.axes, **axes},
-    ), var
+    return state.reindexed(first, loop, {first.var: (var,), second.var: (var,)}, fused), var
 
 
 def joined(e: Expr, var: str, width: Expr) -> Expr:

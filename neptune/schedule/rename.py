@@ -16,8 +16,8 @@ from dataclasses import replace
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Var, substitute
 from neptune.ir.names import fits
-from neptune.ir.program import map_exprs, stages
-from neptune.schedule.state import Loop, State, check_whole, names_around, replace_node
+from neptune.ir.program import map_exprs
+from neptune.schedule.state import Loop, State, check_whole, names_around
 
 
 def rename(state: State, ref: Loop, name: str) -> State:
@@ -31,10 +31,10 @@ def rename(state: State, ref: Loop, name: str) -> State:
             "the name is taken around or within the loop, is no plain identifier, or generated code uses it",
             hint="names of loops beside it are free",
         )
-    env: dict[str, Expr] = {loop.var: Var(name)}
-    facts = tuple(substitute(f, env) for f in loop.facts)
-    fresh = replace(loop, var=name, facts=facts, body=map_exprs(loop.body, lambda e: substitute(e, env)))
-    inside = {s.name for s in stages(loop.body)}
-    owes = tuple(replace(o, loop=name) if o.loop == loop.var and o.stage in inside else o for o in state.program.owes)
-    program = replace(state.program, owes=owes).with_body(replace_node(state.program.body, loop, fresh))
-    return replace(state, program=program).substitute_axes(inside, env)
+
+    def renamed(e: Expr) -> Expr:
+        return substitute(e, {loop.var: Var(name)})
+
+    facts = tuple(map(renamed, loop.facts))
+    fresh = replace(loop, var=name, facts=facts, body=map_exprs(loop.body, renamed))
+    return state.reindexed(loop, fresh, {loop.var: (name,)}, renamed)

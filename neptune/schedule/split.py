@@ -36,7 +36,7 @@ from neptune.ir.expr import (
     variables,
 )
 from neptune.ir.printer import print_expr
-from neptune.ir.program import ZERO, For, Owe, Program, Stmt, for_loops, map_exprs, stages, sub_stmts, with_stmts
+from neptune.ir.program import ZERO, For, Program, Stmt, for_loops, map_exprs, sub_stmts, with_stmts
 from neptune.ir.quotients import divided
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
 
@@ -87,10 +87,7 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
         tail = binary("lt", whole, end)
         body = _guarded_bounds(add_guard(body, tail), tail, frozenset([outer, inner]))
     nest = replace(nest, body=For(inner, ZERO, factor, body))
-    names = {s.name for s in stages(loop.body)}
-    owes = [x for o in state.program.owes for x in _owed(o, names, loop.var, outer, inner)]
-    program = replace(state.program, owes=tuple(owes)).with_body(replace_node(state.program.body, loop, nest))
-    return replace(state, program=program).substitute_axes(names, env), outer, inner
+    return state.reindexed(loop, nest, {loop.var: (outer, inner)}, lambda e: substitute(e, env)), outer, inner
 
 
 def _tiles(program: Program, loop: For, factor: Expr, request: str) -> tuple[Expr, Expr, list[Expr]]:
@@ -137,11 +134,6 @@ def _guarded_bounds(s: Stmt, tail: Expr, names: frozenset[str]) -> Stmt:
     if not isinstance(s, For) or not any(variables(x) & names for e in (s.lo, s.hi) for x in loads(e)):
         return s
     return replace(s, hi=select(tail, s.hi, cast(ZERO, s.hi.dtype)), lo=select(tail, s.lo, cast(ZERO, s.lo.dtype)))
-
-
-def _owed(o: Owe, names: set[str], var: str, outer: str, inner: str) -> list[Owe]:
-    """Return an obligation on a loop as obligations on both halves of it."""
-    return [replace(o, loop=x) for x in (outer, inner)] if o.loop == var and o.stage in names else [o]
 
 
 def cover(state: State, ref: Loop, name: str) -> State:

@@ -11,7 +11,7 @@ A primitive is a pure function State → State (a new State, or an exception: no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
@@ -184,12 +184,18 @@ class State:
         axes = {a: Var(a) for a in definition.names}
         return replace(self, definitions=order, axes={**self.axes, stage: axes})
 
-    def substitute_axes(self, names: Iterable[str], env: Mapping[str, Expr]) -> State:
-        """Loops of these stages were rewritten: carry that through to where their axes are."""
+    def reindexed(
+        self, loop: For, nest: Stmt, loops: Mapping[str, tuple[str, ...]], fn: Callable[[Expr], Expr]
+    ) -> State:
+        """The state with `nest` in the place of a loop: `loops` says which ones became which, and `fn` what has become
+        of an expression over the old ones. Obligations and axes go along."""
+        inside = {s.name for s in stages(loop)}
+        became = ((o, loops.get(o.loop, (o.loop,)) if o.stage in inside else (o.loop,)) for o in self.program.owes)
+        owes = dict.fromkeys(replace(o, loop=x) for o, names in became for x in names)
         # Helpers (a previous value, a repair) have no axes of their own.
-        known = [n for n in names if n in self.axes]
-        changed = {n: {a: substitute(e, env) for a, e in self.axes[n].items()} for n in known}
-        return replace(self, axes={**self.axes, **changed})
+        axes = {n: {a: fn(e) for a, e in own.items()} if n in inside else own for n, own in self.axes.items()}
+        program = replace(self.program, owes=tuple(owes)).with_body(replace_node(self.program.body, loop, nest))
+        return replace(self, program=program, axes=axes)
 
     def drop_stage(self, name: str) -> State:
         """Remove a stage and, where nothing uses it any more, its temporary buffer."""
