@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from neptune.codegen.triton_text import (
     ATOM,
@@ -26,6 +27,8 @@ from neptune.codegen.triton_text import (
 from neptune.errors import InternalError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, loads
+from neptune.ir.facts import Known, of_dtype, range_of
+from neptune.ir.ops import SIGNS, Range
 
 MATH = {
     "exp": "tl.exp",
@@ -45,30 +48,24 @@ MATH = {
     "trunc": "_trunc",
     "fmod": "_fmod",
 }
+PREFIX = {"neg": ("-", UNARY), "not": ("not ", NOT_WORD)}
 SMALL_POWER = 8
 
 
 def nonnegative(e: Expr, known: Callable[[str], bool]) -> bool:
-    """True where `e >= 0` shows in its syntax; `known` says so of a variable."""
-    match e:
-        case Const(value, _):
-            return value >= 0
-        case Var(name, _):
-            return known(name)
-        case Cast(arg, _):
-            return nonnegative(arg, known)
-        case Select(_, a, b):
-            return nonnegative(a, known) and nonnegative(b, known)
-        case Op("max", args, _):
-            return any(nonnegative(a, known) for a in args)
-        case Op("floordiv") if (parts := ceiling(e)) is not None:
-            return all(nonnegative(a, known) for a in parts)
-        case Op("add" | "mul" | "min" | "floordiv", args, _):
-            return all(nonnegative(a, known) for a in args)
-        case Op("mod", (_, b), _):
-            return nonnegative(b, known)
-        case _:
-            return False
+    """True where `e >= 0` is known; `known` says so of a variable."""
+    return range_of(e, signs(known)).lo >= 0
+
+
+def signs(known: Callable[[str], bool]) -> Known:
+    """The ranges of integers, given which variables are never negative."""
+
+    def leaf(e: Expr) -> Range | None:
+        # What a quotient is rounded up by is below its divisor, which 0 is not.
+        upward = all(nonnegative(a, known) for a in parts) if (parts := ceiling(e)) is not None else False
+        return SIGNS["0+"] & of_dtype(e.dtype) if upward or (isinstance(e, Var) and known(e.name)) else None
+
+    return leaf
 
 
 def ceiling(e: Expr) -> tuple[Expr, Expr] | None:
@@ -152,42 +149,82 @@ class ScalarPrinter:
             case Load():
                 return self.load(e, guard)
             case Cast(arg, dtype):
-                # tl.cast takes plain numbers too, which loop variables are in the interpreter.
-                return call("tl.cast", self(arg, guard), TL_DTYPES[dtype])
+                return self.cast(self(arg, guard), dtype)
             case Select():
                 return self.select(e, guard)
             case Op():
                 return self.operator(e, guard)
 
+    def cast(self, arg: Text, dtype: str) -> Text:
+        # tl.cast takes plain numbers too, which loop variables are in the interpreter.
+        return call("tl.cast", arg, TL_DTYPES[dtype])
+
     def select(self, e: Select[Expr], guard: Text | None) -> Text:
         """A choice. Both sides are computed, so loads in them are guarded by the predicate."""
         p = self(e.pred, guard)
         yes = p if guard is None else infix("and", guard, p)
-        no = Text(f"not {p.at(NOT_WORD)}", NOT_WORD)
+        no = prefix("not", p)
         no = no if guard is None else infix("and", guard, no)
         then = self(e.then, yes if loads(e.then) else guard)
         return call("tl.where", p, then, self(e.other, no if loads(e.other) else guard))
 
     def operator(self, e: Op[Expr], guard: Text | None) -> Text:
-        name, args = e.name, e.args
         if (parts := ceiling(e)) is not None and nonnegative(parts[0], self.known):
             return call("tl.cdiv", *(self(p, guard) for p in parts))
-        texts = [self(a, guard) for a in args]
-        if name in ("floordiv", "mod") and not all(nonnegative(a, self.known) for a in args):
-            return floored(name, texts[0], texts[1], self.helper)
-        if name in INFIX:
-            return arithmetic(name, texts[0], texts[1], args[0].dtype, e.dtype)
-        if name in ("min", "max"):
-            return call(f"tl.{name}imum", *texts)
-        if name == "neg":
-            return Text(f"-{texts[0].at(UNARY)}", UNARY)
-        if name == "not":
-            return Text(f"not {texts[0].at(NOT_WORD)}", NOT_WORD)
-        if name == "abs":
-            return call("tl.abs", lifted(texts[0], e.dtype))
-        if name == "pow":
-            return apply_pow(texts[0], texts[1], args[1], e.dtype, self.helper)
-        return apply_math(name, texts, e.dtype, self.helper)
+        texts = [self(a, guard) for a in e.args]
+        if e.name in ("floordiv", "mod") and not all(nonnegative(a, self.known) for a in e.args):
+            return floored(e.name, texts[0], texts[1], self.helper)
+        if e.name in PREFIX:
+            return prefix(e.name, texts[0])
+        return operator(e, texts, e.args[-1] if e.args else None, self.helper)
+
+
+class HostPrinter(ScalarPrinter):
+    """Integer expressions in the launch function, on Python's integers."""
+
+    def __init__(self, var: Callable[[str], str]) -> None:
+        super().__init__(var, self.refused, lambda _: None, lambda _: True, lambda _: None)
+
+    def refused(self, e: Expr, _guard: Text | None) -> Text:
+        raise InternalError(f"the launch function cannot compute {e}")
+
+    def cast(self, arg: Text, dtype: str) -> Text:
+        return call("float", arg) if is_float(dtype) else arg
+
+    def select(self, e: Select[Expr], guard: Text | None) -> Text:
+        then, pred, other = (self(x, guard).at(OR_WORD) for x in (e.then, e.pred, e.other))
+        return Text(f"{then} if {pred} else {other}", CHOICE)
+
+    def operator(self, e: Op[Expr], guard: Text | None) -> Text:
+        if (parts := ceiling(e)) is not None:
+            return call("triton.cdiv", *(self(p, guard) for p in parts))
+        texts = [self(a, guard) for a in e.args]
+        if e.name in PREFIX:
+            return prefix(e.name, texts[0])
+        if e.name in ("min", "max"):
+            return call(e.name, *texts)
+        return infix(e.name, texts[0], texts[1]) if e.name in INFIX else self.refused(e, guard)
+
+
+def prefix(name: str, x: Text) -> Text:
+    """A minus sign or `not` before `x`."""
+    sign, level = PREFIX[name]
+    return Text(f"{sign}{x.at(level)}", level)
+
+
+def operator(e: Op[Any], args: Sequence[Text], last: Expr | None, helper: Callable[[str], None]) -> Text:
+    """An operator on scalars or tiles; `last` is its last argument where that is a scalar."""
+    if e.name in INFIX:
+        return arithmetic(e.name, args[0], args[1], e.args[0].dtype, e.dtype)
+    if e.name in ("min", "max"):
+        text = call(f"tl.{e.name}imum", *args)
+        # Triton compares bfloat16 in float32, and leaves the result there.
+        return Text(f"{text}.to(tl.bfloat16)") if e.dtype == "bfloat16" else text
+    if e.name == "abs":
+        return call("tl.abs", lifted(args[0], e.dtype))
+    if e.name == "pow":
+        return apply_pow(args[0], args[1], last, e.dtype, helper)
+    return apply_math(e.name, args, e.dtype, helper)
 
 
 def arithmetic(name: str, a: Text, b: Text, source: str, dtype: str) -> Text:
@@ -213,30 +250,3 @@ def floored(name: str, a: Text, b: Text, helper: Callable[[str], None]) -> Text:
     fn = "_floordiv" if name == "floordiv" else "_floormod"
     helper(fn)
     return call(fn, a, b)
-
-
-def host_expr(e: Expr, name_of: Callable[[str], str]) -> Text:
-    """An integer expression in the launch function, on Python's integers."""
-    if (parts := ceiling(e)) is not None:
-        return call("triton.cdiv", *(host_expr(p, name_of) for p in parts))
-    match e:
-        case Const(value, dtype):
-            return literal(value, dtype)
-        case Var(name, _):
-            return Text(name_of(name))
-        case Cast(arg, dtype):
-            inner = host_expr(arg, name_of)
-            return call("float", inner) if is_float(dtype) else inner
-        case Select(p, a, b):
-            then, pred, other = (host_expr(x, name_of) for x in (a, p, b))
-            return Text(f"{then.at(OR_WORD)} if {pred.at(OR_WORD)} else {other.at(OR_WORD)}", CHOICE)
-        case Op(("min" | "max") as name, (a, b), _):
-            return call(name, host_expr(a, name_of), host_expr(b, name_of))
-        case Op("neg", (a,), _):
-            return Text(f"-{host_expr(a, name_of).at(UNARY)}", UNARY)
-        case Op("not", (a,), _):
-            return Text(f"not {host_expr(a, name_of).at(NOT_WORD)}", NOT_WORD)
-        case Op(name, (a, b), _) if name in INFIX:
-            return infix(name, host_expr(a, name_of), host_expr(b, name_of))
-        case _:
-            raise InternalError(f"the launch function cannot compute {e}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import InternalError
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, loads, rebuild, walk
-from neptune.tile.ir import Full, Iota, LoadTile, Rearrange, Scalar, TExpr
+from neptune.ir.expr import Cast, Const, Expr, Op, loads, walk
+from neptune.tile.ir import Full, Iota, LoadTile, Rearrange, Scalar, TExpr, map_leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,13 @@ class Term:
 def linear(e: TExpr) -> tuple[Term, ...]:
     """The terms of an integer tile expression; what is not linear in axes becomes one opaque term."""
     match e:
+        case Scalar(Op("add" | "sub" as name, args, dtype)):
+            # Each summand can be computed where its own variables allow.
+            return linear(Op(name, tuple(map(Scalar, args)), dtype))
+        case Scalar(Const(0, _)):
+            return ()
         case Scalar(expr):
-            return scalar_terms(expr)
+            return (Term(False, (expr,)),)
         case Iota():
             return (Term(False, (), e),)
         case Full(value, _, _):
@@ -49,19 +54,6 @@ def linear(e: TExpr) -> tuple[Term, ...]:
             return tuple(replace(t, factors=(*t.factors, c)) for t in linear(a))
         case _:
             return (Term(False, (), e),)
-
-
-def scalar_terms(e: Expr) -> tuple[Term, ...]:
-    """The summands of a scalar, so that each can be computed where its variables allow."""
-    match e:
-        case Const(0, _):
-            return ()
-        case Op("add", (a, b), _):
-            return (*scalar_terms(a), *scalar_terms(b))
-        case Op("sub", (a, b), _):
-            return (*scalar_terms(a), *_negated(scalar_terms(b)))
-        case _:
-            return (Term(False, (e,)),)
 
 
 def _negated(terms: tuple[Term, ...]) -> tuple[Term, ...]:
@@ -96,19 +88,17 @@ def oriented(e: TExpr, source: tuple[str, ...], target: tuple[str, ...]) -> TExp
     >>> oriented(Rearrange(Iota("n"), "n -> n 1"), ("n", "d"), ("d", "n"))
     Rearrange(arg=Iota(axis='n'), pattern='n -> 1 n')
     """
-    if source == target or len(e.dims) != len(source):
-        return e
-    order = [source.index(d) for d in target]
-    dims = tuple(e.dims[k] for k in order)
-    match e:
-        case Op() | Cast() | Select():
-            return rebuild(e, tuple(oriented(x, source, target) for x in children(e)))
-        case Full():
-            return replace(e, dims=dims)
-        case Rearrange(arg, pattern):
-            return Rearrange(arg, f"{pattern.split('->')[0].strip()} -> {' '.join(dims)}")
-        case _:
-            return Rearrange(e, f"{' '.join(e.dims)} -> {' '.join(dims)}")
+
+    def turned(x: TExpr) -> TExpr:
+        if source == target or len(x.dims) != len(source):
+            return x
+        dims = tuple(x.dims[source.index(d)] for d in target)
+        if isinstance(x, Full):
+            return replace(x, dims=dims)
+        arg, before = (x.arg, x.pattern.split("->")[0].split()) if isinstance(x, Rearrange) else (x, x.dims)
+        return Rearrange(arg, f"{' '.join(before)} -> {' '.join(dims)}")
+
+    return map_leaves(e, turned)
 
 
 def transposed_load(load: LoadTile, pattern: str) -> LoadTile | None:
@@ -137,20 +127,11 @@ def along(e: TExpr) -> tuple[str, TExpr] | None:
     if len(axes) != 1 or not pure or not is_int(e.dtype) or any(isinstance(x, Scalar) and loads(x.expr) for x in nodes):
         return None
     (axis,) = axes
-    return axis, _flat(e, axis)
 
+    def flat(x: TExpr) -> TExpr:
+        return map_leaves(x.arg, flat) if isinstance(x, Rearrange) else x.value if isinstance(x, Full) else x
 
-def _flat(e: TExpr, axis: str) -> TExpr:
-    """A tile of `along` without its dimensions of length one."""
-    match e:
-        case Rearrange(arg, _):
-            return _flat(arg, axis)
-        case Full(value, _, _):
-            return value
-        case Op() | Cast():
-            return rebuild(e, tuple(_flat(x, axis) for x in children(e)))
-        case _:
-            return e
+    return axis, map_leaves(e, flat)
 
 
 def subscript(source: tuple[str, ...], target: tuple[str, ...]) -> str | None:

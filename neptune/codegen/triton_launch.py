@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neptune.codegen.triton_expr import host_expr
+from neptune.codegen.triton_expr import HostPrinter
 from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
 from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
@@ -13,9 +13,11 @@ from neptune.ir.program import Tunable
 from neptune.runtime.recording import LAUNCHER
 from neptune.tile.ir import TileKernel, TileProgram
 
+HOST = HostPrinter(str)
+
 
 def _text(e: Expr) -> str:
-    return str(host_expr(e, str))
+    return str(HOST(e))
 
 
 def shape_sources(program: TileProgram) -> dict[str, str]:
@@ -108,7 +110,7 @@ def _launch(kernel: TileKernel, text: KernelText) -> list[str]:
     groups = grid_letters(kernel.grid)
     sizes = []
     for letter in "xyz"[: max(("xyz".index(a) + 1 for a in groups), default=1)]:
-        parts = [host_expr(g.extent, str) for g in groups.get(letter, ())]
+        parts = [HOST(g.extent) for g in groups.get(letter, ())]
         sizes.append(str(parts[0]) if len(parts) == 1 else " * ".join(p.at(MUL + 1) for p in parts) or "1")
     comma = "," if len(sizes) == 1 else ""
     lines.append(f"    grid = ({', '.join(sizes)}{comma})")

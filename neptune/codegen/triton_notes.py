@@ -8,9 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neptune.ir.expr import Op, Select, walk
+from neptune.ir.expr import Op, Select, args_of, walk
 from neptune.ir.reducers import REDUCERS
-from neptune.tile.ir import Assign, Dot, LoadTile, Local, Loop, Reduce, TExpr, TileKernel, TStmt, stmt_exprs, walk_stmts
+from neptune.tile.ir import (
+    Assign,
+    Dot,
+    LoadTile,
+    Local,
+    Loop,
+    Reduce,
+    TExpr,
+    TileKernel,
+    TStmt,
+    bare,
+    stmt_exprs,
+    walk_stmts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +51,10 @@ def _fold(s: Assign) -> str | None:
     """The reducer by which `s` folds into its own variable."""
     if not _reads(s.value, s.name):
         return None
-    match s.value:
-        case Dot():
-            return "sum"
-        case Op(op, args, _):
-            inner = [x for a in args for x in walk(a)]
-            kinds = {x.reducer for x in inner if isinstance(x, Reduce)} | {"sum" for x in inner if isinstance(x, Dot)}
-            return next((k for k in sorted(kinds) if REDUCERS[k].op == op), None)
-        case _:
-            return None
+    op = "add" if isinstance(s.value, Dot) else s.value.name if isinstance(s.value, Op) else None
+    nodes = list(walk(s.value))
+    kinds = {x.reducer for x in nodes if isinstance(x, Reduce)} | {"sum" for x in nodes if isinstance(x, Dot)}
+    return next((k for k in sorted(kinds) if REDUCERS[k].op == op), None)
 
 
 def _reads(e: TExpr, name: str) -> bool:
@@ -56,14 +64,8 @@ def _reads(e: TExpr, name: str) -> bool:
 def _subtracted_exponents(kernel: TileKernel) -> Iterator[str]:
     """Variables x of exp2(… - x)."""
     for e in (x for s in walk_stmts(kernel.body) for root in stmt_exprs(s) for x in walk(root)):
-        if isinstance(e, Op) and e.name == "exp2" and isinstance(arg := e.args[0], Op) and arg.name == "sub":
-            yield from (x.name for x in _unplaced(arg.args[1]))
-
-
-def _unplaced(e: TExpr) -> list[Local]:
-    """The variable that `e` is, brought to other dims or not."""
-    leaves = [x for x in walk(e) if isinstance(x, Local)]
-    return leaves if len(leaves) == 1 and not any(isinstance(x, Op) for x in walk(e)) else []
+        for difference in args_of(e, "exp2"):
+            yield from (m.name for x in args_of(difference, "sub")[1:] if isinstance(m := bare(x), Local))
 
 
 def pieces(body: tuple[TStmt, ...]) -> dict[int, Piece]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import cast
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import apply_math, apply_pow, arithmetic, floored, lifted, nonnegative
+from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, operator, signs
 from neptune.codegen.triton_index import Term, along, place, transposed_load
 from neptune.codegen.triton_scope import Context
-from neptune.codegen.triton_text import ATOM, INFIX, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
+from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, walk
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, rewrite, walk
 from neptune.tile.ir import Dot, Full, Iota, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
+from neptune.tile.ranges import Elements
 
 REDUCTIONS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
 
@@ -24,6 +26,7 @@ class TileWriter:
     def __init__(self, ctx: Context, locals_: dict[str, str]) -> None:
         self.ctx, self.locals = ctx, locals_
         self.pending: dict[LoadTile, str] = {}
+        self.elements = Elements(ctx.extents, signs(ctx.is_nonnegative))
 
     def statement_done(self) -> None:
         """Loads are shared within one statement only: another may store in between."""
@@ -144,25 +147,12 @@ class TileWriter:
     def map(self, e: Op[TExpr]) -> Text:
         if (position := self.position(e)) is not None:
             return position
-        name = e.name
-        if name in ("floordiv", "mod"):
+        if e.name in ("floordiv", "mod"):
             return self.division(e)
         args = [self.placed(a, e.dims) for a in e.args]
-        if name in INFIX:
-            return arithmetic(name, args[0], args[1], e.args[0].dtype, e.dtype)
-        if name in ("min", "max"):
-            text = call(f"tl.{name}imum", *args)
-            # Triton compares bfloat16 in float32, and leaves the result there.
-            return Text(f"{text}.to(tl.bfloat16)") if e.dtype == "bfloat16" else text
-        if name == "neg":
-            return Text(f"-{args[0].at(UNARY)}", UNARY)
-        if name == "not":
-            return Text(f"~{args[0].at(UNARY)}", UNARY)
-        if name == "abs":
-            return call("tl.abs", lifted(args[0], e.dtype))
-        if name == "pow":
-            return apply_pow(args[0], args[1], as_scalar(e.args[1]), e.dtype, self.ctx.helpers.add)
-        return apply_math(name, args, e.dtype, self.ctx.helpers.add)
+        if e.name in PREFIX:
+            return Text(f"{'-' if e.name == 'neg' else '~'}{args[0].at(UNARY)}", UNARY)
+        return operator(e, args, as_scalar(e.args[-1]) if e.args else None, self.ctx.helpers.add)
 
     def division(self, e: Op[TExpr]) -> Text:
         """A quotient or remainder; of positions along one axis by a scalar it gets a name, `idx_<axis>_div_4`."""
@@ -179,7 +169,7 @@ class TileWriter:
 
     def divided(self, e: Op[TExpr]) -> Text:
         args = [self.placed(a, e.dims) for a in e.args]
-        if not all(self.nonnegative(a) for a in e.args):
+        if not all(self.elements.of(a).lo >= 0 for a in e.args):
             return floored(e.name, args[0], args[1], self.ctx.helpers.add)
         return arithmetic(e.name, args[0], args[1], e.args[0].dtype, e.dtype)
 
@@ -193,26 +183,6 @@ class TileWriter:
         text = infix("add", self.ctx.scalar(scalars[0]), Text(access.iota(self.ctx, axis)))
         name = self.ctx.define(("position", str(text)), f"idx_{self.ctx.labels[axis]}", text, self.ctx.level(scalars))
         return Text(place(name, (axis,), e.dims))
-
-    def nonnegative(self, e: TExpr) -> bool:
-        """True where every element shows to be >= 0."""
-        match e:
-            case Scalar(expr):
-                return nonnegative(expr, self.ctx.is_nonnegative)
-            case Iota():
-                return True
-            case Op("add" | "mul" | "min" | "floordiv", args, _):
-                return all(self.nonnegative(a) for a in args)
-            case Op("max", args, _):
-                return any(self.nonnegative(a) for a in args)
-            case Op("mod", (_, b), _):
-                return self.nonnegative(b)
-            case Rearrange(arg, _):
-                return self.nonnegative(arg)
-            case Full(value, _, _):
-                return self.nonnegative(value)
-            case _:
-                return False
 
     def cast(self, e: Cast[TExpr]) -> Text:
         if e.arg.dtype == e.dtype:
@@ -256,13 +226,7 @@ def _is_zero(e: TExpr) -> bool:
 
 
 def as_scalar(e: TExpr) -> Expr | None:
-    """A tile expression of scalars only, as a scalar expression; None where a tile is in it."""
-    match e:
-        case Scalar(expr):
-            return expr
-        case Op(op, args, dtype):
-            parts = [as_scalar(a) for a in args]
-            exprs = tuple(p for p in parts if p is not None)
-            return Op(op, exprs, dtype) if len(exprs) == len(parts) else None
-        case _:
-            return None
+    """Operators on scalars only, as a scalar expression; None where a tile is in it."""
+    if not all(isinstance(x, Op | Scalar) for x in walk(e)):
+        return None
+    return cast("Expr", rewrite(e, lambda x: cast("TExpr", x.expr) if isinstance(x, Scalar) else None))

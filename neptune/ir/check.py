@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from neptune.errors import InternalError
 from neptune.ir.dtypes import DTYPES, is_int
@@ -36,22 +37,27 @@ def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer])
             yield from check_access(buffer, index, buffers)
             if buffer in buffers and buffers[buffer].dtype != dtype:
                 yield f"buffer {buffer} is {buffers[buffer].dtype}, loaded as {dtype}"
-        case Op(name, args, dtype):
-            yield from check_op(name, tuple(a.dtype for a in args), dtype)
-        case Cast(_, dtype):
-            if dtype not in DTYPES:
-                yield f"unknown dtype {dtype}"
-        case Select(pred, then, other):
-            if pred.dtype != "bool":
-                yield f"select on {pred.dtype}: {_text(pred)} is not a predicate"
-            if then.dtype != other.dtype:
-                yield f"select branches differ in dtype: {then.dtype} and {other.dtype}"
+        case _:
+            yield from check_dtypes(e)
     for child in children(e):
         yield from check_expr(child, names, buffers)
 
 
-def check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
-    """Yield the mistakes in an operator of these argument dtypes and this result dtype."""
+def check_dtypes(e: Op[Any] | Cast[Any] | Select[Any]) -> Iterator[str]:
+    """Yield the mistakes in the dtypes of an operator, a cast or a choice, of scalars or of tiles."""
+    parts = tuple(x.dtype for x in e.parts)
+    if isinstance(e, Op):
+        yield from _check_op(e.name, parts, e.dtype)
+    elif e.dtype not in DTYPES:
+        yield f"unknown dtype {e.dtype}"
+    elif isinstance(e, Select):
+        if parts[0] != "bool":
+            yield f"select on {parts[0]}, not on a predicate"
+        if parts[1] != parts[2]:
+            yield f"select branches differ in dtype: {parts[1]} and {parts[2]}"
+
+
+def _check_op(name: str, args: tuple[str, ...], dtype: str) -> Iterator[str]:
     if name not in OPS:
         yield f"unknown operator {name}"
     elif not args and not OPS[name].arity:

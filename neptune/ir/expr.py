@@ -375,6 +375,11 @@ def loads(e: Expr) -> list[Load]:
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
+def args_of(e: Node[E], *names: str) -> tuple[E, ...]:
+    """The arguments of an operator of one of these names; () for any other expression."""
+    return typing.cast("tuple[E, ...]", e.args) if isinstance(e, Op) and e.name in names else ()
+
+
 def conjuncts(pred: Node[E] | None) -> list[E]:
     """The parts of a conjunction; [] for None and for TRUE."""
     whole = typing.cast("E | None", pred)

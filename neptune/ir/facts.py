@@ -14,9 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import inf, nextafter
+from typing import Any
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
+from neptune.ir.nodes import E, Node
 from neptune.ir.ops import ANY, OPS, SIGNS, OpInfo, Range
 from neptune.ir.reducers import REDUCERS
 
@@ -26,7 +28,7 @@ Known = Callable[[Expr], "Range | None"]
 _ARGUMENTS = ("a", "b")
 
 
-def nothing_known(_e: Expr) -> Range | None:
+def nothing_known(_e: Any) -> Range | None:
     """A `Known` that leaves everything to the structure."""
     return None
 
@@ -34,17 +36,18 @@ def nothing_known(_e: Expr) -> Range | None:
 # --- ranges ------------------------------------------------------------------------------------
 
 
-def range_of(e: Expr, known: Known = nothing_known) -> Range:
-    """The numbers that `e` may be.
+def range_of(e: Node[E], known: Callable[[E], Range | None] = nothing_known) -> Range:
+    """The numbers that `e` may be; of a tile, whose leaves `known` tells, its elements.
 
     >>> from neptune.ir.expr import op
     >>> range_of(op("tanh", Load("x", (), "float32")) * 3.0).most
     3.0
     """
-    stated = known(e)
+    node: Any = e
+    stated = known(node)
     if stated is not None:
         return stated
-    match e:
+    match node:
         case Const(value, _):
             return _point(value)
         case Load(_, _, dtype) | Var(_, dtype):
@@ -57,9 +60,11 @@ def range_of(e: Expr, known: Known = nothing_known) -> Range:
             of = [range_of(a, known) for a in args]
             if name == "mul" and args[0] == args[1]:
                 of = [applied("abs", of[:1])] * 2
-            if name == "pow" and isinstance(args[1], Const) and args[1].value % 1 == 0:
-                return _representable(_whole_power(of[0], args[1].value), dtype)
+            if name == "pow" and of[1].lo == of[1].hi and of[1].lo % 1 == 0:
+                return _representable(_whole_power(of[0], of[1].lo), dtype)
             return _representable(applied(name, of), dtype)
+        case _:
+            return ANY
 
 
 def constant_range(e: Expr) -> Range:
@@ -105,6 +110,9 @@ def _whole_power(x: Range, by: float) -> Range:
 def applied(name: str, args: Sequence[Range]) -> Range:
     """The results of an operator on these arguments, where it is defined."""
     info = OPS[name]
+    if info.within:
+        x = args[_ARGUMENTS.index(info.within)]
+        return Range(min(x.lo, 0.0), max(x.hi, 0.0))
     if info.value is None or not args or "" in info.slopes:
         return info.range
     inside = [_in_domain(x, need) for x, need in zip(args, info.domain or ("",) * len(args), strict=True)]

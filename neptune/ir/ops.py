@@ -91,6 +91,7 @@ class OpInfo:
     `inverse`: what an argument is, given the result t and the arguments; None where there is no inverse.
     `partials`: the partial derivatives.
     `degrees`: d with f(λa, b) = λ^d f(a, b) for λ > 0, an argument at a time; `together`: f(λa, λb) = λ f(a, b).
+    `within`: the argument such that results lie between 0 and it.
     `turns`: ("add", "mul") where f(a + b) = f(a) · f(b).
     """
 
@@ -110,6 +111,7 @@ class OpInfo:
     partials: tuple[Formula, ...] = ()
     degrees: tuple[float, ...] = ()
     together: bool = False
+    within: str = ""
     turns: tuple[str, str] | None = None
 
 
@@ -190,7 +192,7 @@ _ROWS = (
            partials=(lambda f, a, b: 1.0 / b, lambda f, a, b: -a / (b * b)), degrees=(1.0, -1.0)),
     OpInfo("floordiv", 2, "arith", "//", lambda a, b: _step(math.floor)(_divide(a, b)), domain=("", "one"),
            slopes=("0b", "0-a"), exact=True, whole=True),
-    OpInfo("mod", 2, "arith", "%"),
+    OpInfo("mod", 2, "arith", "%", within="b"),
     _extremum("min", min),
     _extremum("max", max),
     OpInfo("neg", 1, "arith", None, lambda a: -a, slopes=("-",), exact=True, nonzero=True, sizes="a",
@@ -198,7 +200,8 @@ _ROWS = (
     OpInfo("pow", 2, "math", None, _power, domain=("base", ""), slopes=("b", "?"), nonzero=True, sizes="a",
            inverse=(lambda f, t, a, b: f("pow", t, 1.0 / b), None),
            partials=(lambda f, a, b: b * f("pow", a, b - 1.0), lambda f, a, b: f("log", a) * f("pow", a, b))),
-    OpInfo("fmod", 2, "math", None, math.fmod, domain=("", "one"), slopes=("", ""), sizes="ab", together=True),
+    OpInfo("fmod", 2, "math", None, math.fmod, domain=("", "one"), slopes=("", ""), sizes="ab", together=True,
+           within="a"),
     OpInfo("exp", 1, "math", None, math.exp, _POSITIVE, slopes=("+",), nonzero=True,
            inverse=(lambda f, t, a: f("log", t),), partials=(lambda f, a: f("exp", a),), turns=_ADDS),
     OpInfo("exp2", 1, "math", None, lambda a: math.pow(2.0, a), _POSITIVE, slopes=("+",), nonzero=True,

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from neptune.errors import TargetError
 from neptune.ir.affine import linear, nonnegative, number, poly
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, op, variables
+from neptune.ir.expr import Const, Expr, Op, Select, Var, op, rewrite, variables
 from neptune.ir.lists import folds_list
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Update
@@ -118,8 +118,8 @@ def _combined(
         env[v.name] = part if isinstance(part, Local) else code.let("top", part)
     combined = REDUCERS[action.reducer].combine(state, fresh)
     for name, e in combined.lets:
-        env[name.name] = code.let("first" if e.dtype == "bool" else "top", _tile(e, env, dims))
-    return [_tile(e, env, dims) for e in combined.result]
+        env[name.name] = code.let("first" if e.dtype == "bool" else "top", _tile(e, env))
+    return [_tile(e, env) for e in combined.result]
 
 
 @dataclass
@@ -193,20 +193,13 @@ class _Rounds:
         return value, self.code.let("at", index)
 
 
-def _tile(e: Expr, env: dict[str, TExpr], dims: tuple[str, ...]) -> TExpr:
-    """Straight-line code of a reducer on tiles over `dims`."""
-    match e:
-        case Var(name, _):
-            return env[name]
-        case Select(p, a, b):
-            pred, then, other = (_tile(x, env, dims) for x in (p, a, b))
-            return Select(pred, then, other)
-        case Cast(a, dtype):
-            return Cast(_tile(a, env, dims), dtype)
-        case Op(name, args, dtype):
-            return Op(name, tuple(_tile(a, env, dims) for a in args), dtype)
-        case _:
-            return Scalar(e)
+def _tile(e: Expr, env: dict[str, TExpr]) -> TExpr:
+    """Straight-line code of a reducer on tiles."""
+
+    def leaf(x: TExpr) -> TExpr | None:
+        return env[x.name] if isinstance(x, Var) else Scalar(x) if isinstance(x, Const) else None
+
+    return rewrite(cast("TExpr", e), leaf)
 
 
 def _check_index(work: StageTranslator, action: Update, nowhere: Const, reduced: tuple[str, ...]) -> None:

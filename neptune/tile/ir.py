@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
-from neptune.ir.expr import Cast, Expr, Op, Select, conjuncts, loads, walk
+from neptune.ir.expr import Cast, Expr, Op, Select, conjuncts, loads, rewrite, walk
 from neptune.ir.nodes import Tile
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
@@ -311,6 +311,25 @@ def map_stmt(s: TStmt, fn: Callable[[TExpr], TExpr]) -> TStmt:
             return replace(s, index=tuple(fn(i) for i in s.index), value=fn(s.value), mask=mask)
         case Loop() | Branch():
             return replace(s, body=tuple(map_stmt(x, fn) for x in s.body))
+
+
+def leaves(e: TExpr) -> Iterator[TExpr]:
+    """What the operators, casts and choices at the top of an expression are applied to."""
+    if isinstance(e, Op | Cast | Select):
+        for part in e.parts:
+            yield from leaves(part)
+    else:
+        yield e
+
+
+def map_leaves(e: TExpr, fn: Callable[[TExpr], TExpr]) -> TExpr:
+    """Apply `fn` to the leaves of an expression, whose form above them stays."""
+    return rewrite(e, lambda x: None if isinstance(x, Op | Cast | Select) else fn(x))
+
+
+def bare(e: TExpr) -> TExpr:
+    """The tile that is only brought to other dims."""
+    return bare(e.arg) if isinstance(e, Rearrange) else e
 
 
 def walk_stmts(body: tuple[TStmt, ...]) -> Iterator[TStmt]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune.ir.check import check_expr, check_integer, check_op, check_predicate, report
-from neptune.ir.dtypes import DTYPES, is_float, is_int
-from neptune.ir.expr import Cast, Const, Op, Select, Var, children, loads
+from neptune.ir.check import check_dtypes, check_expr, check_integer, check_predicate, report
+from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.expr import Const, Expr, Op, Var, children, loads
 from neptune.ir.nodes import Dims, join
 from neptune.ir.program import Buffer, parameter_names
 from neptune.ir.reducers import REDUCERS
@@ -104,21 +104,16 @@ def _check_kernel(program: TileProgram, kernel: TileKernel, written: set[str]) -
 
 
 def _check_axes(program: TileProgram, kernel: TileKernel) -> Iterator[str]:
-    tunables = {t.name: t for t in program.tunables}
+    tunables: dict[Expr, tuple[int, ...]] = {Var(t.name, "int32"): t.candidates for t in program.tunables}
     names = [name for name, _ in kernel.axes]
     yield from (f"axis {n} is declared twice" for n in sorted(set(names)) if names.count(n) > 1)
     for name, extent in kernel.axes:
         if not name.isidentifier():
             yield f"{name!r} cannot be the name of an axis"
-        match extent:
-            case Const(value, "int32"):
-                sizes: tuple[int, ...] = (int(value),)
-            case Var(tunable, "int32") if tunable in tunables:
-                sizes = tunables[tunable].candidates
-            case _:
-                yield f"extent of axis {name} is neither a constant nor a tunable"
-                continue
-        for size in sizes:
+        constant = isinstance(extent, Const) and extent.dtype == "int32"
+        if not constant and extent not in tunables:
+            yield f"extent of axis {name} is neither a constant nor a tunable"
+        for size in (int(extent.value),) if isinstance(extent, Const) and constant else tunables.get(extent, ()):
             if size < 1 or size & (size - 1):
                 yield f"extent of axis {name} is {size}, not a power of two"
 
@@ -241,29 +236,17 @@ def _check_node(e: TExpr, scope: _Scope) -> Iterator[str]:
                 yield f"local {name} is {had[1]}{_show(had[0])}, read as {dtype}{_show(dims)}"
         case LoadTile():
             yield from _check_load(e, scope)
-        case Op(name, args, dtype):
-            yield from check_op(name, tuple(a.dtype for a in args), dtype)
-            yield from _check_join(name, tuple(a.dims for a in args))
-        case Cast(_, dtype):
-            if dtype not in DTYPES:
-                yield f"unknown dtype {dtype}"
-        case Select(pred, then, other):
-            if pred.dtype != "bool":
-                yield f"where: the mask is {pred.dtype}, not bool"
-            if then.dtype != other.dtype:
-                yield f"where: the branches differ in dtype: {then.dtype} and {other.dtype}"
-            yield from _check_join("where", (pred.dims, then.dims, other.dims))
         case Reduce():
             yield from _check_reduce(e)
         case Dot():
             yield from _check_dot(e)
         case Rearrange(arg, pattern):
             yield from _check_pattern(arg.dims, pattern)
-
-
-def _check_join(what: str, operands: tuple[Dims, ...]) -> Iterator[str]:
-    if join(*operands) is None:
-        yield f"{what} of {', '.join(_show(d) for d in operands)} is impossible"
+        case _:
+            yield from check_dtypes(e)
+            if join(*(x.dims for x in e.parts)) is None:
+                what = e.name if isinstance(e, Op) else "select"
+                yield f"{what} of {', '.join(_show(x.dims) for x in e.parts)} is impossible"
 
 
 def _check_load(e: LoadTile, scope: _Scope) -> Iterator[str]:

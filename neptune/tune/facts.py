@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TypeAlias
 
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, loads, variables, walk
+from neptune.ir.expr import Const, Expr, Op, binary, loads, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
 from neptune.tile.ir import (
-    Assign,
     Branch,
-    Iota,
     LoadTile,
-    Local,
     Loop,
-    Rearrange,
     Scalar,
     StoreTile,
     TExpr,
@@ -29,6 +24,8 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.util import scalar_names
+from neptune.tile.ranges import Ranges, read_by
 
 
 def read_facts(program: TileProgram) -> Facts:
@@ -95,43 +92,17 @@ def _touched(kernel: TileKernel) -> set[str]:
 Index: TypeAlias = tuple[TExpr, ...]
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """A kernel's axes, and for each local what it depends on: the variables and loops behind its values."""
-
-    axes: Mapping[str, Expr]
-    locals: Mapping[str, frozenset[str]]
-
-    def depends(self, e: TExpr) -> frozenset[str]:
-        """The variables that an index moves with, those behind the locals it reads included."""
-        found: set[str] = set()
-        for x in walk(e):
-            if isinstance(x, Scalar):
-                found |= variables(x.expr)
-            elif isinstance(x, Local):
-                found |= self.locals.get(x.name, frozenset())
-        return frozenset(found)
+def _depends(e: TExpr, known: Ranges) -> frozenset[str]:
+    """The variables that an index moves with, those behind the locals it reads included."""
+    behind = [x for n in known.reached(read_by(e)) for x in known.given.get(n, ())]
+    return frozenset().union(*(scalar_names(x) for x in (e, *behind)))
 
 
 def _passes(kernel: TileKernel, buffer: str) -> int | float:
-    known = _Kernel(dict(kernel.axes), _local_dependencies(kernel.body))
-    return _count(kernel.body, buffer, known)
+    return _count(kernel.body, buffer, Ranges(kernel))
 
 
-def _local_dependencies(body: tuple[TStmt, ...]) -> dict[str, frozenset[str]]:
-    """Variables behind each local. A local that is carried round a loop changes with it."""
-    dependencies: dict[str, frozenset[str]] = {}
-    while True:
-        before = dict(dependencies)
-        for s in walk_stmts(body):
-            if isinstance(s, Assign):
-                known = _Kernel({}, dependencies)
-                dependencies[s.name] = dependencies.get(s.name, frozenset()) | known.depends(s.value)
-        if dependencies == before:
-            return dependencies
-
-
-def _count(body: tuple[TStmt, ...], buffer: str, known: _Kernel) -> int | float:
+def _count(body: tuple[TStmt, ...], buffer: str, known: Ranges) -> int | float:
     """Return how often a body reads an element: its own reads, and those of its loops, pieces of one range as one.
 
     Reads under loops are counted where the loop stands: times its trips where their index does not move.
@@ -164,7 +135,7 @@ def _starts_behind(lo: Expr, end: Expr) -> bool:
     return lo == end or (isinstance(lo, Op) and lo.name == "max" and any(_starts_behind(a, end) for a in lo.args))
 
 
-def _count_loop(loop: Loop, buffer: str, known: _Kernel) -> int | float:
+def _count_loop(loop: Loop, buffer: str, known: Ranges) -> int | float:
     """Reads of a loop: once per iteration of new elements, or of the same ones in every iteration."""
     moving = _moving(loop, buffer, known)
     once = _count(loop.body, buffer, known)
@@ -174,10 +145,10 @@ def _count_loop(loop: Loop, buffer: str, known: _Kernel) -> int | float:
     return once * max(0, int(n.value)) if isinstance(n, Const) else math.inf
 
 
-def _moving(loop: Loop, buffer: str, known: _Kernel) -> bool:
+def _moving(loop: Loop, buffer: str, known: Ranges) -> bool:
     """Return True if every read of the buffer in a loop moves with the loop."""
     every = [i for s in walk_stmts(loop.body) for i in _statement_indices(s, buffer)]
-    return all(any(loop.var in known.depends(e) for e in index) for index in every)
+    return all(any(loop.var in _depends(e, known) for e in index) for index in every)
 
 
 def _indices(body: tuple[TStmt, ...], buffer: str) -> list[Index]:
@@ -192,7 +163,7 @@ def _statement_indices(s: TStmt, buffer: str) -> list[Index]:
     return indices + [tuple(Scalar(i) for i in x.index) for x in scalars]
 
 
-def _distinct(indices: list[Index], known: _Kernel) -> int:
+def _distinct(indices: list[Index], known: Ranges) -> int:
     """The most reads of one element among accesses of one iteration: equal ones are one read (the compiler
     keeps the value), ones that are visibly apart in some dimension are of different elements."""
     groups: list[list[Index]] = []
@@ -206,26 +177,9 @@ def _distinct(indices: list[Index], known: _Kernel) -> int:
     return len(groups)
 
 
-def _apart(a: Index, b: Index, known: _Kernel) -> bool:
+def _apart(a: Index, b: Index, known: Ranges) -> bool:
     for x, y in zip(a, b, strict=True):
-        first, second = _range(x, known), _range(y, known)
-        if first and second and (first[1] < second[0] or second[1] < first[0]):
+        first, second = known.of(x), known.of(y)
+        if first.hi < second.lo or second.hi < first.lo:
             return True
     return False
-
-
-def _range(e: TExpr, known: _Kernel) -> tuple[int, int] | None:
-    """The values an index takes, where they are constants: 64 + iota(d) over 32 is (64, 95)."""
-    match e:
-        case Scalar(Const(value, _)):
-            return int(value), int(value)
-        case Iota(axis):
-            extent = known.axes.get(axis, Var(axis))
-            return (0, int(extent.value) - 1) if isinstance(extent, Const) else None
-        case Rearrange(arg, _) | Cast(arg, _):
-            return _range(arg, known)
-        case Op("add", (x, y), _):
-            first, second = _range(x, known), _range(y, known)
-            return (first[0] + second[0], first[1] + second[1]) if first and second else None
-        case _:
-            return None

@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, op, rebuild, rewrite, walk
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, args_of, children, op, rebuild, rewrite, walk
 from neptune.ir.facts import constant_range
-from neptune.ir.ops import ANY
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -38,26 +37,30 @@ from neptune.tile.ir import (
     TExpr,
     TileKernel,
     TStmt,
+    bare,
     map_stmt,
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.bounds import LARGE, Facts, facts_of
+from neptune.tile.passes.bounds import Bounds
+from neptune.tile.passes.sums import past_start
 from neptune.tile.passes.util import Block, confined, map_blocks, reads
 
 
-def _positive(e: TExpr) -> bool:
-    """True for a constant above 0."""
-    of = constant_range(e.expr) if isinstance(e, Scalar) and e.dtype != "bool" else ANY
-    return 0 < of.lo <= of.hi < inf
+def _positive(e: TExpr) -> Expr | None:
+    """The constant above 0 that `e` is, if it is one."""
+    if not isinstance(e, Scalar) or e.dtype == "bool":
+        return None
+    of = constant_range(e.expr)
+    return e.expr if 0 < of.lo <= of.hi < inf else None
 
 
 def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
     """(y, c) with e = y·c and c a positive constant; through Select(p, ·, -inf)."""
-    if isinstance(e, Op) and e.name == "mul":
-        for y, c in (e.args, e.args[::-1]):
-            if _positive(c) and isinstance(c, Scalar):
-                return y, c.expr
+    pair = args_of(e, "mul")
+    for k, y in enumerate(pair):
+        if (c := _positive(pair[1 - k])) is not None:
+            return y, c
     if isinstance(e, Select) and e.other == Scalar(Const(-inf, e.dtype)):
         inner = _factor(e.then)
         if inner is not None:
@@ -67,8 +70,8 @@ def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
 
 def _times(e: TExpr, c: Expr) -> TExpr:
     """e·c, with constant factors gathered."""
-    if isinstance(e, Op) and e.name == "mul" and isinstance(e.args[1], Scalar) and _positive(e.args[1]):
-        return replace(e, args=(e.args[0], Scalar(_product(e.args[1].expr, c))))
+    if (pair := args_of(e, "mul")) and (before := _positive(pair[1])) is not None:
+        return Op("mul", (pair[0], Scalar(_product(before, c))), e.dtype)
     if isinstance(e, Rearrange):
         return replace(e, arg=_times(e.arg, c))
     if isinstance(e, Scalar):
@@ -102,22 +105,16 @@ def _only_scaled_uses(name: str, rest: Iterable[TStmt]) -> bool:
 def _linear_uses(e: TExpr, name: str) -> int:
     """Uses of `name` as a term of this exponent, or as the operand of this maximum."""
     if isinstance(e, Op) and e.name == "exp":
-        return _terms(e.args[0], name)
+        return _terms(e.args[0]).count(name)
     if isinstance(e, Reduce) and e.reducer == "max" and isinstance(e.arg, Local) and e.arg.name == name:
         return 1
     return 0
 
 
-def _terms(e: TExpr, name: str) -> int:
-    match e:
-        case Op("sub" | "add", args, _):
-            return sum(_terms(a, name) for a in args)
-        case Rearrange(arg, _):
-            return _terms(arg, name)
-        case Local(n, _, _):
-            return int(n == name)
-        case _:
-            return 0
+def _terms(e: TExpr) -> list[str]:
+    """The locals that are terms of a sum or difference."""
+    e = bare(e)
+    return [e.name] if isinstance(e, Local) else [name for a in args_of(e, "sub", "add") for name in _terms(a)]
 
 
 def _scale_out(block: Block, folded: frozenset[str]) -> Block:
@@ -151,30 +148,24 @@ class _Log2:
     """Rewrites exponentials, with the running maxima `maxima` (and copies of them) in units of log₂."""
 
     maxima: frozenset[str]
-    facts: Facts
+    bounds: Bounds
 
     def scaled(self, e: TExpr) -> TExpr:
         """e·log2e, pushed to where it is free."""
+        if isinstance(e, Local) and e.name in self.maxima:
+            return e
+        if self.mentions(e) and all(self.mentions(a) or self.bounds.below(a) for a in e.parts):
+            # Each term may be scaled on its own: that overflows nowhere.
+            return rebuild(e, tuple(self.scaled(a) for a in e.parts))
         log2e = op("log2e", dtype=e.dtype)
-        match e:
-            case Op("sub" | "add", args, _) if self.mentions(e) and all(self.bounded(a) for a in args):
-                return replace(e, args=tuple(self.scaled(a) for a in args))
-            case Rearrange() if self.mentions(e):
-                return replace(e, arg=self.scaled(e.arg))
-            case Local(name, _, _) if name in self.maxima:
-                return e
-            case Reduce("max", _, Op("mul", (y, c), _)) if _positive(c) and isinstance(c, Scalar):
-                return _times(replace(e, arg=self.expr(y)), _product(c.expr, log2e))
-            case _:
-                return _times(self.expr(e), log2e)
+        pair = args_of(e.arg, "mul") if isinstance(e, Reduce) and e.reducer == "max" else ()
+        if pair and isinstance(e, Reduce) and (c := _positive(pair[1])) is not None:
+            return _times(replace(e, arg=self.expr(pair[0])), _product(c, log2e))
+        return _times(self.expr(e), log2e)
 
     def mentions(self, e: TExpr) -> bool:
         """True if a maximum is a term of `e`."""
-        return any(_terms(e, m) for m in self.maxima)
-
-    def bounded(self, e: TExpr) -> bool:
-        """True if a term of an exponent may be scaled on its own: that overflows nowhere."""
-        return self.mentions(e) or self.facts.bound(e) < LARGE
+        return not self.maxima.isdisjoint(_terms(e))
 
     def expr(self, e: TExpr, touched: frozenset[str] = frozenset()) -> TExpr:
         """The expression with exp gone and maxima read in natural units; `touched` ones are past their start."""
@@ -188,7 +179,7 @@ class _Log2:
             case Local(name, _, _) if name in self.maxima:
                 return _natural(e, name in touched)
             case Select():
-                past = [(m, *self.facts.touched(e, m)) for m in self.maxima]
+                past = [(m, *past_start(e, m, self.bounds)) for m in self.maxima]
                 here, there = {m for m, then, _ in past if then}, {m for m, _, other in past if other}
                 then, other = self.expr(e.then, touched | here), self.expr(e.other, touched | there)
                 return rebuild(e, (self.expr(e.pred, touched), then, other))
@@ -225,7 +216,7 @@ def _natural(m: Local, touched: bool) -> TExpr:
 # --- which maxima ------------------------------------------------------------------------------
 
 
-def _running(facts: Facts, name: str, e: TExpr) -> bool:
+def _running(bounds: Bounds, name: str, e: TExpr) -> bool:
     """True if `e` starts a maximum at the finite extreme, or folds something moderate into it."""
     if isinstance(e, Full):
         return _is_lowest(e.value)
@@ -233,12 +224,12 @@ def _running(facts: Facts, name: str, e: TExpr) -> bool:
         return False
     state, new = e.args
     itself = isinstance(state, Local) and state.name == name
-    return (itself or _is_lowest(state)) and facts.bound(new) < LARGE
+    return (itself or _is_lowest(state)) and bounds.below(new)
 
 
-def _folded(facts: Facts, maxima: frozenset[str]) -> frozenset[str]:
+def _folded(bounds: Bounds, maxima: frozenset[str]) -> frozenset[str]:
     """The tiles these maxima fold."""
-    new = [e.args[1] for m in maxima for e in facts.given[m] if isinstance(e, Op)]
+    new = [e.args[1] for m in maxima for e in bounds.given[m] if isinstance(e, Op)]
     return frozenset(n.name for e in new for n in walk(e) if isinstance(n, Local)) - maxima
 
 
@@ -246,11 +237,11 @@ def _is_lowest(e: TExpr) -> bool:
     return isinstance(e, Scalar) and isinstance(e.expr, Const) and e.expr.value == DTYPES["float32"].lowest
 
 
-def _maxima(kernel: TileKernel, facts: Facts) -> frozenset[str]:
+def _maxima(kernel: TileKernel, bounds: Bounds) -> frozenset[str]:
     """Maxima (and copies of them) that some exponent reads and that units of log₂ are safe for."""
-    given = facts.given
+    given = bounds.given
     maxima = {
-        n for n, es in given.items() if all(_running(facts, n, e) for e in es) and any(isinstance(e, Op) for e in es)
+        n for n, es in given.items() if all(_running(bounds, n, e) for e in es) and any(isinstance(e, Op) for e in es)
     }
     copies = {n for n, es in given.items() if all(isinstance(e, Local) and e.name in maxima for e in es)}
     exponents = [
@@ -260,17 +251,17 @@ def _maxima(kernel: TileKernel, facts: Facts) -> frozenset[str]:
         for n in walk(e)
         if isinstance(n, Op) and n.name == "exp"
     ]
-    read = {name for name in maxima if any(_terms(x, name) for x in exponents)}
+    read = maxima & {name for x in exponents for name in _terms(x)}
     kept = {n for n in copies if all(isinstance(e, Local) and e.name in read for e in given[n])}
     return frozenset(read | kept)
 
 
 def exp2(kernel: TileKernel) -> TileKernel:
     """See the module's text."""
-    facts = facts_of(kernel)
-    maxima = _maxima(kernel, facts)
-    folded = _folded(facts, frozenset(m for m in maxima if any(isinstance(e, Op) for e in facts.given[m])))
+    bounds = Bounds(kernel)
+    maxima = _maxima(kernel, bounds)
+    folded = _folded(bounds, frozenset(m for m in maxima if any(isinstance(e, Op) for e in bounds.given[m])))
     folded &= confined(kernel.body)
     kernel = replace(kernel, body=map_blocks(kernel.body, lambda b: _scale_out(b, folded)))
-    rewriter = _Log2(maxima, facts_of(kernel))
+    rewriter = _Log2(maxima, Bounds(kernel))
     return replace(kernel, body=tuple(rewriter.stmt(s) for s in kernel.body))

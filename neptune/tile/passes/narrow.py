@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.ir.expr import Cast, Op, Select, children, rebuild, rewrite
+from neptune.ir.expr import Op, children, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -18,6 +18,8 @@ from neptune.tile.ir import (
     TExpr,
     TileKernel,
     TStmt,
+    leaves,
+    map_leaves,
     map_stmt,
     stmt_exprs,
     walk_stmts,
@@ -60,20 +62,14 @@ def _unit(dims: tuple[str, ...], k: int) -> tuple[str, ...]:
 
 def _one(e: TExpr, name: str, k: int) -> TExpr | None:
     """A value of the local with dimension `k` of length one; None where it may vary along it."""
-    if not e.dims or e.dims[k] == "1":
-        return e
-    match e:
-        case Full():
-            return replace(e, dims=_unit(e.dims, k))
-        case Local() if e.name == name:
-            return replace(e, dims=_unit(e.dims, k))
-        case Op() | Cast() | Select():
-            parts = [_one(x, name, k) for x in children(e)]
-            if any(x is None for x in parts):
-                return None
-            return rebuild(e, tuple(x for x in parts if x is not None))
-        case _:
-            return None
+    long = [x for x in leaves(e) if x.dims and x.dims[k] != "1"]
+    if not all(isinstance(x, Full) or (isinstance(x, Local) and x.name == name) for x in long):
+        return None
+
+    def shorter(x: TExpr) -> TExpr:
+        return replace(x, dims=_unit(x.dims, k)) if isinstance(x, Full | Local) and x in long else x
+
+    return map_leaves(e, shorter)
 
 
 def _spread(e: TExpr, name: str, k: int) -> bool:

@@ -15,7 +15,7 @@ from itertools import count
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Op, rewrite, rewrite_parts
 from neptune.tile.ir import Assign, Branch, Local, Loop, Rearrange, Scalar, TExpr, TileKernel, TStmt, map_stmt
-from neptune.tile.passes.lows import Lows
+from neptune.tile.passes.sums import Lows
 from neptune.tile.passes.util import Block, depends, map_blocks, names_in
 
 LEAST = {d: 8.0 / row.highest for d, row in DTYPES.items() if row.kind == "float"}
@@ -43,10 +43,15 @@ def reciprocal(kernel: TileKernel) -> TileKernel:
         def fn(e: TExpr) -> TExpr | None:
             match e := rewrite_parts(e, fn) if isinstance(e, Op) else e:
                 case Op("mul", (a, Rearrange(Op("div", (Scalar(Const(1, _)), s)), _) as b), dtype):
-                    if a.dims == e.dims and is_float(dtype) and s.dims == b.arg.dims and lows.of(s) < LEAST[dtype]:
+                    if (
+                        a.dims == e.dims
+                        and is_float(dtype)
+                        and s.dims == b.arg.dims
+                        and lows.of(s).least < LEAST[dtype]
+                    ):
                         return replace(e, name="div", args=(a, replace(b, arg=s)))
                 case Op("div", (a, Rearrange(arg, _) as b), dtype) if _pays(arg, dtype):
-                    if a.dims == e.dims and "1" in b.dims and lows.of(arg) >= LEAST[dtype]:
+                    if a.dims == e.dims and "1" in b.dims and lows.of(arg).least >= LEAST[dtype]:
                         return replace(e, name="mul", args=(a, replace(b, arg=inverse(arg))))
             return e if isinstance(e, Op) else None
 

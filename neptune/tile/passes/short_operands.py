@@ -34,9 +34,8 @@ def _block(stmts: Block) -> Block:
         known = dict(short_of)
         s = map_stmt(s, lambda e, known=known: rewrite(e, lambda x: _product(x, known)))  # type: ignore[misc]
         short_of = _untouched(short_of, touched)
-        match s:
-            case Assign(name, Cast(Local() as of, "float32"), _) if of.dtype in SHORT:
-                short_of[name] = of
+        if isinstance(s, Assign) and isinstance(of := _short(s.value, {}), Local):
+            short_of[s.name] = of
         out.append(s)
     return tuple(out)
 
@@ -55,12 +54,9 @@ def _product(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
 
 def _short(e: TExpr, short_of: Mapping[str, Local]) -> TExpr | None:
     """Return the expression that an operand was widened from; None if it was not."""
-    match e:
-        case Cast(arg, "float32") if arg.dtype in SHORT:
-            return arg
-        case Local(name) if name in short_of:
-            return short_of[name]
-        case Rearrange(arg, _):
-            inner = _short(arg, short_of)
-            return None if inner is None else replace(e, arg=inner)
-    return None
+    if isinstance(e, Rearrange):
+        inner = _short(e.arg, short_of)
+        return None if inner is None else replace(e, arg=inner)
+    if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype in SHORT:
+        return e.arg
+    return short_of.get(e.name) if isinstance(e, Local) else None

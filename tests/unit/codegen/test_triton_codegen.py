@@ -13,7 +13,7 @@ from neptune.codegen import triton
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.modules import descriptor_alignment
 from neptune.codegen.triton_descriptor import aligned_rows
-from neptune.codegen.triton_expr import ScalarPrinter, host_expr, nonnegative
+from neptune.codegen.triton_expr import HostPrinter, ScalarPrinter, nonnegative
 from neptune.codegen.triton_index import oriented, place
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
 from neptune.codegen.triton_text import Text, constant, infix, literal, wrap
@@ -341,9 +341,9 @@ def test_floor_division_of_what_may_be_negative() -> None:
 
 def test_launch_expressions_use_python() -> None:
     e = select(N < 4, op("floordiv", N, Const(2, "int32")), ceildiv(N, 8))
-    assert str(host_expr(e, str)) == "n // 2 if n < 4 else triton.cdiv(n, 8)"
+    assert str(HostPrinter(str)(e)) == "n // 2 if n < 4 else triton.cdiv(n, 8)"
     with pytest.raises(InternalError):
-        host_expr(Load("x", (N,), "int32"), str)
+        HostPrinter(str)(Load("x", (N,), "int32"))
 
 
 def test_dims_are_placed() -> None:

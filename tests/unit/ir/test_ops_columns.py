@@ -178,6 +178,13 @@ def test_whole_results(row: OpInfo) -> None:
     assert row.whole == all(v == np.rint(v) for v in found)
 
 
+@pytest.mark.parametrize("name", [row.name for row in OPS.values() if row.within])
+def test_results_lie_between_0_and_an_argument(name: str) -> None:
+    for point in itertools.product(GRID, [x for x in GRID if x]):
+        result, bound = {"fmod": np.fmod, "mod": np.mod}[name](*point), point["ab".index(OPS[name].within)]
+        assert min(bound, 0) <= result <= max(bound, 0), point
+
+
 @rows
 def test_inverses_undo(row: OpInfo) -> None:
     for k, inverse in enumerate(row.inverse):
