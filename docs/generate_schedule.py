@@ -49,6 +49,14 @@ def normalised() -> Program:
     return build(compute((ROWS,), lambda i: sum(e[i, k], axis=k), "l"), name="normalised")
 
 
+def scaled() -> Program:
+    """r are the row sums of x, y = r w."""
+    x, w = placeholder((ROWS, COLS), name="x"), placeholder((N,), name="w")
+    k = reduce_axis((0, COLS), "k")
+    r = compute((ROWS,), lambda i: sum(x[i, k], axis=k), "r")
+    return build(compute((ROWS, N), lambda i, j: r[i] * w[j], "y"), name="scaled")
+
+
 def grouped() -> Program:
     """Scores of 8 query heads, of which every 4 share a key head."""
     q, k = placeholder((8, M, 16), name="q"), placeholder((2, N, 16), name="k")
@@ -131,6 +139,12 @@ EXAMPLES: dict[str, Example] = {
         lambda s: s.compute_at("t", s.loop("y", "i0")),
         lambda s: s.compute_at("y", s.loop("y", "i0")),
         lambda s: s.split(s.loop("y", "i"), 64),
+    ),
+    "replicate": Example(
+        scaled,
+        lambda s: s.replicate("r", s.loop("y", "j0")),
+        lambda s: s.replicate("r", s.loop("y", "j1")),
+        lambda s: s.split(s.loop("y", "j"), s.param("BN", [64])),
     ),
     "fuse_at": Example(
         normalised,

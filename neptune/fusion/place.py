@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.ir.expr import Expr, conjuncts, logical_and, substitute, variables
+from neptune.ir.expr import Expr, conjuncts, logical_and, variables
 from neptune.ir.program import For, Made, Seq, Stage, Stmt, map_action, rewrite_stmt, stages
 from neptune.schedule.definition import Definition
 from neptune.schedule.fuse_at import fuse_definition
@@ -52,7 +52,7 @@ def beside(
     at = next(k for k, s in enumerate(path) if s is loop) + 1
     inside = [*path[at:], node]
     anchor = inside[1] if isinstance(inside[0], Seq) else inside[0]
-    action = map_action(stage.action, lambda e: substitute(e, {**state.axes[like], **(counts or {})}))
+    action = map_action(stage.action, lambda e: state.present(like, e, counts))
     fresh = replace(stage, action=action, when=state.path(like)[1].when)
     nest = nested(state, fresh, below(state, like, loop), also)
     return state.with_body(insert_before(state.program.body, anchor, nest))

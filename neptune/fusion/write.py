@@ -11,8 +11,9 @@ o_final: o[i] = o_acc[i] / l[i]               behind the outermost loop that the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from neptune.fusion.bring_in import bring_in
 from neptune.fusion.frontier import sees_the_same
@@ -20,7 +21,23 @@ from neptune.fusion.place import below, beside, nested, place_in, without
 from neptune.fusion.plan import Plan
 from neptune.fusion.roles import Slot, change, previous, slot
 from neptune.fusion.running import Running, counts, further_sum, write_means
-from neptune.ir.expr import Expr, Load, Var, binary, cast, loads, ne, rewrite, select, substitute, variables, walk
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    binary,
+    cast,
+    ceildiv,
+    children,
+    loads,
+    ne,
+    rewrite,
+    select,
+    substitute,
+    variables,
+)
 from neptune.ir.program import Buffer, Made, Stage, Store, Update, map_action, reduction_loops, stages, writes
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import nest_of
@@ -28,6 +45,7 @@ from neptune.schedule.definition import Definition, ReductionDef, define
 from neptune.schedule.state import State, fresh_name, insert_after, names_in_use
 
 Accumulators = Mapping[int, Load]
+ONE = Const(1, "int32")
 
 
 def write(state: State, p: Plan) -> State:
@@ -186,26 +204,44 @@ def _previous(state: State, p: Plan, buffer: str) -> tuple[State, str]:
 
 def _factor(state: State, p: Plan, factor: Expr) -> tuple[State, Load]:
     """The factor, computed once per iteration and shared by equal repairs, as the target reads it."""
-    axes_now = state.axes[p.target]
-    spatial = {v for i in state.definitions[p.target].action.index for v in variables(i)}
+    d = state.definitions[p.target]
     # In order of appearance, so that targets with other axes find the same layout.
-    axes = [v for v in dict.fromkeys(x.name for x in walk(factor) if isinstance(x, Var)) if v in spatial]
-    index = tuple(Var(a) for a in axes)
-    extents = state.definitions[p.target].extents
-    present = substitute(factor, axes_now)
+    places = tuple(dict.fromkeys(_places(factor, {v for i in d.action.index for v in variables(i)})))
+    load = (places, factor.dtype)
+    present, index = state.present(p.target, factor), tuple(state.present(p.target, i) for i in places)
     nest, followed = nest_of(state, p.ref), [p.stages[pre.load.buffer] for pre in p.rolled]
     for name in state.made("factor"):
-        if _computes(state, name, present) and sees_the_same(state, name, nest, followed):
-            return state, Load(name, index, factor.dtype)
+        action = state.path(name)[1].action
+        same = action.values == (present,) and action.index == index
+        if same and sees_the_same(state, name, nest, followed):
+            return state, Load(name, *load)
     of = p.rolled[0].load.buffer
     name = fresh_name(names_in_use(state.program), f"{of}_rescale")
-    state = state.with_temporary(Buffer(name, tuple(extents[a] for a in axes), factor.dtype))
-    stage = Stage(name, Store(name, index, factor), None, Made("factor", of))
-    return beside(state, p.ref, p.target, p.target, stage), Load(name, index, factor.dtype)
+    shape = (ceildiv(d.extents[a], w) for a, w in map(_tiles, places))
+    state = state.with_temporary(Buffer(name, tuple(shape), factor.dtype))
+    stage = Stage(name, Store(name, places, factor), None, Made("factor", of))
+    return beside(state, p.ref, p.target, p.target, stage), Load(name, *load)
 
 
-def _computes(state: State, stage: str, value: Expr) -> bool:
-    return state.path(stage)[1].action.values == (value,)
+def _places(e: Expr, axes: Set[str]) -> Iterator[Expr]:
+    """The axes, or their tiles j // BN, that an expression differs along."""
+    if isinstance(e, Var):
+        yield from (e,) if e.name in axes else ()
+    elif _tiles(e)[0] in axes:
+        yield e
+    else:
+        for x in children(e):
+            yield from _places(x, axes)
+
+
+def _tiles(e: Expr) -> tuple[str, Expr]:
+    """The axis, and the number of its elements, of which an expression says one: an axis, or a tile j // BN of one."""
+    match e:
+        case Var(axis):
+            return axis, ONE
+        case Op("floordiv", (Var(axis), width), _):
+            return axis, width
+    return "", ONE
 
 
 # --- behind the loop -------------------------------------------------------------------------------
@@ -255,7 +291,7 @@ def _epilogue(state: State, p: Plan, accumulators: Accumulators, d: ReductionDef
         value = finished(p, {**accumulators, 0: replace(accumulators[0], buffer=buffers[k])}, d, k)
         definition = define(d.spatial, Store(d.action.buffers[k], d.action.index, value))
         name = fresh_name(names_in_use(state.program), f"{p.target}_final{k or ''}")
-        action = map_action(definition.action, lambda e: substitute(e, env))
+        action = map_action(definition.action, partial(state.present, p.target))
         nest = nested(state, Stage(name, action, node.when, Made("final", p.target)), inside)
         state = state.with_body(insert_after(state.program.body, anchor, nest)).define(name, definition, env)
     return state

@@ -289,14 +289,16 @@ def with_remainders(p: Poly, scope: Scope) -> tuple[Poly, Scope]:
 
 def always(pred: Expr, scope: Scope) -> bool:
     """True if `pred` provably holds for every value of the ranged variables (a fact may be used once)."""
-    needed = as_nonnegative(pred, scope)
+    needed = as_nonnegative(pred)
     if needed is None:
         return False
     return all(_holds(p, scope) for p in needed)
 
 
 def _holds(p: Poly, scope: Scope) -> bool:
-    return _shown(p, scope) or ((wider := with_remainders(p, scope))[0] != p and _shown(*wider))
+    """True if p ≥ 0 is shown with its quotient multiplied out, or as it stands: j0 < cdiv(n, B) is the range of j0."""
+    forms = dict.fromkeys((_without_quotient(p, scope), p))
+    return any(_shown(q, scope) or ((wide := with_remainders(q, scope))[0] != q and _shown(*wide)) for q in forms)
 
 
 def _shown(p: Poly, scope: Scope) -> bool:
@@ -317,7 +319,7 @@ def _shown(p: Poly, scope: Scope) -> bool:
 
 def never(pred: Expr, scope: Scope) -> bool:
     """True if `pred` is provably false for every value of the ranged variables."""
-    needed = as_nonnegative(pred, scope)
+    needed = as_nonnegative(pred)
     if needed is None:
         return False
     return any(_holds(p.scaled(-1) - number(1), scope) for p in needed)

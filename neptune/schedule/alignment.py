@@ -6,7 +6,8 @@ results that one stage hands to the other, and only where there are none through
 - `Axes(definitions)` closes that over a whole program: what templates ask to find their stages;
 - `align(state, d, nest)` picks, for one stage that moves into a nest, the axes of the stages there that it
   can run along with in full, over the loops as they are now. Where that leaves loops of the nest, it goes by the
-  relation of the whole program.
+  relation of the whole program;
+- `tiled(state, name, d, nest, aligned)` finds, of its other axes, those whose tiles a stage there counts (`replicate`).
 
 Where an axis is now is `State.axes`: an expression over loops. After `fuse` that is a quotient or a remainder of
 a loop: such a loop can only be shared by running over all axes in it.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from neptune.ir.expr import Expr, Op, Var, substitute, variables, walk
+from neptune.ir.expr import Expr, Op, Var, ceildiv, substitute, variables, walk
 from neptune.ir.program import For, for_loops, paths, stages, writes
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State
@@ -134,6 +135,32 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, StageAxis]:
                     result[mine] = (host, theirs)
     covered = frozenset[str]().union(*(variables(state.axes[h][a]) for h, a in result.values()))
     return result if nest.names <= covered else _through_others(state, d, nest, hosts, result)
+
+
+def tiled(
+    state: State, name: str, d: Definition, nest: Nest, aligned: Mapping[str, StageAxis]
+) -> dict[str, tuple[StageAxis, Expr]]:
+    """axis of `d` → (axis of a host that counts its tiles, their width): the stage reads at axis // width.
+
+    A factor that waits until the loop is over is read by the stage `name` as it is, and no more by `d`.
+    """
+    result: dict[str, tuple[StageAxis, Expr]] = {}
+    hosts = {b: h for h in nest.hosts if h in state.definitions for b in writes(state.definitions[h].action)}
+    now = state.definitions.get(name, d)
+    for load in (x for x in (*d.reads(), *now.reads()) if x.buffer in hosts):
+        host = hosts[load.buffer]
+        other = state.definitions[host]
+        for mine, theirs in zip(load.index, other.action.index, strict=True):
+            if not (isinstance(mine, Op) and mine.name == "floordiv" and isinstance(theirs, Var)):
+                continue
+            whole, width = mine.args
+            if not isinstance(whole, Var) or whole.name in aligned or whole.name not in d.names:
+                continue
+            axis, known = d.axis(whole.name), {**aligned, **{a: place for a, (place, _) in result.items()}}
+            counts = axis.whole and other.axis(theirs.name).hi == ceildiv(axis.extent, width)
+            if counts and theirs.name in other.names and _free(state, (host, theirs.name), known, nest):
+                result.setdefault(whole.name, ((host, theirs.name), width))
+    return result
 
 
 def _in_axes_of(state: State, host: str, aligned: Mapping[str, StageAxis]) -> dict[str, Expr]:

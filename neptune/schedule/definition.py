@@ -4,7 +4,7 @@
     l[i] += e[i, j]                                              ReductionDef(axes, l[i] += …)   terms (Term("l", …),)
 
 A definition is a stage as the user wrote it, untouched by tiling and fusion. Only what changes the dataflow changes it:
-`inline`, `cache_read`, `cache_write`, `pack`, `split_k`, and a repair, which folds something else.
+`inline`, `cache_read`, `cache_write`, `pack`, `replicate`, `split_k`, and a repair, which folds something else.
 """
 
 from __future__ import annotations

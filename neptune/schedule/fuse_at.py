@@ -25,6 +25,7 @@ from neptune.ir.affine import Poly, always, extreme, linear, number, poly, scope
 from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
+    ZERO,
     For,
     Made,
     Owe,
@@ -40,7 +41,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.ir.quotients import divided
-from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part
+from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part, tiled
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
@@ -51,12 +52,20 @@ def place(
     """The nest of a stage under `nest`, where its axes are then, and the first outer loop it does not
     run over (None where it runs over all of them)."""
     aligned = align(state, d, nest)
+    tiles = tiled(state, name, d, nest, aligned)
     env: dict[str, Expr] = {}
     loops: list[For] = []
     guards: list[Expr] = []
     names = set(nest.names)
     for axis in d.axes:
-        if axis.name not in aligned:
+        if axis.name in tiles:
+            host, width = tiles[axis.name]
+            run = _along(state, *host, nest, names)
+            var = fresh_name(names | {f.var for f in run.loops}, axis.name)
+            loops += [*run.loops, For(var, ZERO, width, _HOLE)]
+            env[axis.name] = binary("add", binary("mul", run.expr, width), Var(var))
+            guards += [*run.guards, binary("lt", env[axis.name], substitute(axis.extent, env))]
+        elif axis.name not in aligned:
             var = fresh_name(names, axis.name)
             loops.append(For(var, substitute(axis.lo, env), substitute(axis.hi, env), _HOLE))
             env[axis.name] = Var(var)

@@ -36,6 +36,7 @@ from neptune.schedule.pack import pack
 from neptune.schedule.partition import partition
 from neptune.schedule.rename import rename
 from neptune.schedule.reorder import reorder
+from neptune.schedule.replicate import replicate
 from neptune.schedule.reverse_compute_at import reverse_compute_at
 from neptune.schedule.set_scope import set_scope
 from neptune.schedule.split import cover, split
@@ -273,6 +274,18 @@ class ScheduleBase:
     def compute_at(self, stage: str, loop: Loop) -> None:
         """Compute a producer inside a loop of its consumers, over the region that they read there."""
         self._commit(compute_at(self._state, stage, loop), "compute_at", stage, loop)
+
+    @primitive
+    def replicate(self, stage: str, loop: Loop) -> Loop:
+        """Compute a stage anew for every tile of an axis that it does not run over; returns its loop over the tiles.
+
+        `for i: for k: ss[i] += …` → `for j0: for i: for k: ss[j0, i] += …`, where `loop` counts the tiles in a stage
+        that runs over the axis, and all readers run over it. The result must then stay on chip: fuse the stage with its
+        readers under the loop over tiles (`compute_at`, `rolling_update`), with tiles of its own for its other axes.
+        """
+        state, var = replicate(self._state, stage, loop)
+        self._commit(state, "replicate", stage, loop)
+        return Loop(stage, var)
 
     @primitive
     def reverse_compute_at(self, stage: str, loop: Loop) -> None:

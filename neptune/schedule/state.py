@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
+from neptune.ir.affine import scope_of
 from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute
 from neptune.ir.names import fresh_name as fresh_name
 from neptune.ir.printer import print_stage
@@ -42,6 +43,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
+from neptune.ir.quotients import divided
 from neptune.ir.ranges import RangePredicate
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define, whole_axis
 
@@ -153,6 +155,11 @@ class State:
     def made(self, kind: str, of: str | None = None) -> list[str]:
         """The names of the stages that rewrites made as `kind` of stage or buffer `of`, in program order."""
         return [s.name for s in made_as(self.program.body, kind, of)]
+
+    def present(self, stage: str, e: Expr, also: Mapping[str, Expr] | None = None) -> Expr:
+        """An expression over the axes of a stage, and names that `also` stand for something, over its present loops."""
+        env = {**self.axes[stage], **(also or {})}
+        return divided(substitute(e, env), scope_of(self.program, self.loops(stage)))
 
     def is_output(self, buffer: str) -> bool:
         return any(b.name == buffer for b in self.program.outputs)
