@@ -27,6 +27,7 @@ from neptune.runtime.facts import Facts
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
+from neptune.runtime.recording import Launcher
 from neptune.versions import versions
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Kernel:
         kernel(q, v=v, k=k, out=o)
 
     `workspace=` is memory for temporaries that the caller owns (see `workspace`), `params=` gives the numbers that
-    launches choose, such as {"NUM_SPLITS": 8}: nothing is compiled anew for them.
+    launches choose, such as {"NUM_SPLITS": 8}: nothing is compiled anew for them. `launcher=` is a function of each
+    Triton kernel, whose result is launched in its place: with torch.library.wrap_triton, torch traces the call.
 
     Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
     """
@@ -63,11 +65,17 @@ class Kernel:
 
     @public
     def __call__(
-        self, *args: Any, out: Any = None, workspace: Any = None, params: Mapping[str, int] | None = None, **named: Any
+        self,
+        *args: Any,
+        out: Any = None,
+        workspace: Any = None,
+        params: Mapping[str, int] | None = None,
+        launcher: Launcher | None = None,
+        **named: Any,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if named:
             args = self.executable.signature.in_order(args, named)
-        return self._call(args, out, workspace, params)
+        return self._call(args, out, workspace, params, launcher)
 
     @public
     def workspace(self, **sizes: int) -> int:

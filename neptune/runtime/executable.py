@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from neptune.errors import ShapeError, TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr
 from neptune.ir.parser import parse_program
@@ -25,6 +26,7 @@ from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers
 from neptune.runtime.plans import NOTHING, Plans, Special
 from neptune.runtime.products import check_products, products
+from neptune.runtime.recording import Launcher
 from neptune.runtime.workspace import Place, deal, places
 from neptune.runtime.workspace import check as check_workspace
 from neptune.runtime.workspace import size as bytes_of
@@ -46,13 +48,22 @@ class Executable:
         self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one)
 
     def call(
-        self, args: tuple[Any, ...], out: Any, workspace: Any, params: Mapping[str, int] | None
+        self,
+        args: tuple[Any, ...],
+        out: Any,
+        workspace: Any,
+        params: Mapping[str, int] | None,
+        launcher: Launcher | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Run on tensors, then scalars; see `neptune.Kernel`. A call like one before is replayed from its plan."""
+        """Run on tensors, then scalars; see `neptune.Kernel`. A call like one before is replayed from its plan,
+        unless a launcher is to see every launch."""
         special = NOTHING if workspace is None and params is None else Special(workspace, params)
-        done = self.plans.replay(args, out, special)
-        if done is not None:
-            return done
+        if launcher is None:
+            done = self.plans.replay(args, out, special)
+            if done is not None:
+                return done
+        else:
+            self._check_launcher(launcher)
         call = self.signature.bind(args, out)
         if is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self.loops, call.inputs, call.outputs, call.scalars)
@@ -67,13 +78,19 @@ class Executable:
                 asked = f"call of kernel `{self.artifact.name}`"
                 check_workspace(workspace, bytes_of(places), device, others, asked)
                 own = dict(zip((p.name for p in places), deal(workspace, places), strict=True))
-            plan = self.launch(call.inputs, call.outputs, scalars, own)
+            more = () if launcher is None else (launcher,)
+            plan = self.launch(call.inputs, call.outputs, scalars, own, *more)
             if plan is not None:
                 self.plans.learn(args, out, plan, special)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
     def checked_call(
-        self, args: tuple[Any, ...], out: Any, workspace: Any, params: Mapping[str, int] | None
+        self,
+        args: tuple[Any, ...],
+        out: Any,
+        workspace: Any,
+        params: Mapping[str, int] | None,
+        launcher: Launcher | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """`call`, after a look at the indices that the tensors hold; ShapeError for one that leads out of a tensor."""
         if self._lookups:
@@ -81,7 +98,16 @@ class Executable:
             if not is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
                 tensors = dict(zip((b.name for b in self.loops.inputs), call.inputs, strict=True))
                 check_indices(self._lookups, self.loops.name, tensors, call.scalars)
-        return self.call(args, out, workspace, params)
+        return self.call(args, out, workspace, params, launcher)
+
+    def _check_launcher(self, launcher: Launcher) -> None:
+        asked = f"call of kernel `{self.artifact.name}` with a launcher"
+        if not callable(launcher):
+            raise ShapeError(asked, f"{launcher!r:.60} is no function of a kernel", legal=["torch.library.wrap_triton"])
+        if not self.target.on_gpu:
+            raise TargetError(
+                asked, f"its target {self.target} launches no Triton kernels in this process", legal=["cuda", "hip"]
+            )
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
         """The bytes that a call with these sizes needs for temporaries; sizes that are not named are the bounds."""

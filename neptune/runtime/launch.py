@@ -19,7 +19,7 @@ from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
-from neptune.runtime.recording import distinct_floats, make_plan, recording
+from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
@@ -29,7 +29,8 @@ Scalars: TypeAlias = Mapping[str, "int | float"]
 Temporaries: TypeAlias = Mapping[str, torch.Tensor]
 Launch: TypeAlias = Callable[..., "Plan | None"]
 """(inputs, outputs, every scalar by name, temporaries in a caller's memory) → the outputs are written; on a GPU, how to
-do it again. The other targets have temporaries of their own."""
+do it again. The other targets have temporaries of their own. On a GPU a further argument is a Launcher, which decides
+what is done with every launch: then nothing is to be done again."""
 NONE: Temporaries = MappingProxyType({})
 
 
@@ -149,7 +150,11 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     loaded: dict[Form, Callable[..., None]] = {}
 
     def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        scalars: Scalars,
+        own: Temporaries = NONE,
+        launcher: Launcher | None = None,
     ) -> Plan | None:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
@@ -157,6 +162,10 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         fresh, start = form not in loaded, time.perf_counter()
         if fresh:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
+        if launcher is not None:
+            run = launching(loaded[form], JITFunction, with_values(launcher, modules.of_one))
+            run(*tensors, *(scalars[n] for n in free), **own, **keywords)
+            return None
         numbers = distinct_floats([scalars[n] for n in free])
         run, log = recording(loaded[form], JITFunction, modules.of_one)
         with torch.cuda.device(outputs[0].device):

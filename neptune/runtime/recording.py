@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from neptune.runtime.plans import Block, Hole, Plan, Step
 
 NO_VALUES: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+Launcher: TypeAlias = Callable[[Any], Any]
+"""A kernel → what is launched in its place, by `[grid](*arguments)`: torch.library.wrap_triton is one."""
 LAUNCHER = "launcher"
 """The argument of a generated launch function by which its caller sees every kernel before its launch."""
 
@@ -48,18 +50,39 @@ def recording(
     """A generated launch function that notes each launch of a kernel (an instance of `kind`); `own` are values of
     single kernels, by name."""
     log: list[Recorded] = []
+    return launching(launch, kind, lambda kernel: _Recorder(kernel, log, own.get(kernel.__name__, {}))), log
 
-    def recorder(kernel: Any) -> _Recorder:
-        return _Recorder(kernel, log, own.get(kernel.__name__, {}))
 
+def launching(launch: Callable[..., None], kind: type, launcher: Launcher) -> Callable[..., None]:
+    """A generated launch function whose kernels (instances of `kind`) are launched as `launcher` says."""
     if LAUNCHER in (getattr(launch, "__kwdefaults__", None) or {}):
-        return partial(launch, **{LAUNCHER: recorder}), log
+        return partial(launch, **{LAUNCHER: launcher})
     # Saved before launch functions took it: a copy, with its kernels replaced.
     assert isinstance(launch, FunctionType)
-    kernels = {n: recorder(k) for n, k in launch.__globals__.items() if isinstance(k, kind)}
+    kernels = {n: launcher(k) for n, k in launch.__globals__.items() if isinstance(k, kind)}
     copy = FunctionType(launch.__code__, {**launch.__globals__, **kernels}, launch.__name__, launch.__defaults__)
     copy.__kwdefaults__ = launch.__kwdefaults__
-    return copy, log
+    return copy
+
+
+def with_values(launcher: Launcher, own: Mapping[str, Mapping[str, int]]) -> Launcher:
+    """The launcher, for whose launches values of single kernels, by name, replace those of all."""
+
+    def other(kernel: Any) -> Any:
+        values = own.get(kernel.__name__)
+        return launcher(kernel) if values is None else _WithValues(launcher(kernel), values)
+
+    return other if own else launcher
+
+
+class _WithValues:
+    """Stands for a kernel in the launch function: launches it with some values replaced."""
+
+    def __init__(self, kernel: Any, values: Mapping[str, int]) -> None:
+        self._kernel, self._values = kernel, values
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        return lambda *args, **keywords: self._kernel[grid](*args, **{**keywords, **self._values})
 
 
 def make_plan(

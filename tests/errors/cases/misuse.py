@@ -83,6 +83,12 @@ def a_report_of_a_loaded_kernel(tmp_path):
 
 
 @case(ShapeError)
+def a_launcher_that_is_none():
+    kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
+    kernel(torch.zeros(3, 4), launcher="wrap_triton")
+
+
+@case(ShapeError)
 def a_fake_tensor():
     kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
     with FakeTensorMode():

@@ -15,6 +15,7 @@ from neptune.frontend.builder import build, compute, placeholder
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.softmax import softmax
 from neptune.runtime import launch
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
@@ -241,3 +242,9 @@ def _parts_in_a_tile(sch: Schedule) -> None:
 
 
 case(TargetError, "lists_in_a_tile")(_scheduled(pairs(3), _parts_in_a_tile))
+
+
+@case(TargetError)
+def a_launcher_where_nothing_is_launched():
+    kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
+    kernel(torch.zeros(3, 5), launcher=torch.library.wrap_triton)

@@ -211,6 +211,63 @@ def test_launch_functions_without_a_launcher_are_recorded_too(calls: list[Any]) 
     assert shown[:3] == shown[3:6] == shown[6:9] == shown[9:]
 
 
+def test_a_launcher_sees_every_launch(calls: list[Any]) -> None:
+    """It is given each kernel at each call, whatever plans there are, and learns nothing of it for later ones."""
+    kernel = scaled()
+    seen: list[str] = []
+
+    def launcher(k: Any) -> Any:
+        seen.append(k.__name__)
+        return k
+
+    x = torch.randn(5, 16)
+    for _ in range(3):
+        kernel(x, 2.0, launcher=launcher)
+        assert len(seen) == len(calls) == 3
+        seen.clear()
+        kernel(x, 2.0)
+        assert not seen and [plain(c, [x])[1:] for c in calls[:3]] == [plain(c, [x])[1:] for c in calls[3:]]
+        calls.clear()
+    with pytest.raises(neptune.ShapeError):
+        kernel(x, launcher=launcher)
+
+
+def test_values_of_one_kernel_reach_a_launcher(calls: list[Any]) -> None:
+    kernel = scaled().with_params({"total.num_warps": 1})
+    given: dict[str, int] = {}
+
+    class Noted:
+        def __init__(self, k: Any) -> None:
+            self.name = k.__name__
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *args, **keywords: given.update({self.name: keywords["num_warps"]})
+
+    kernel(torch.randn(5, 16), 2.0, launcher=Noted)
+    assert sorted(given.values())[0] == 1 and len(set(given.values())) == 2 and not calls
+
+
+def test_other_targets_launch_nothing_that_it_could_see() -> None:
+    kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
+    with pytest.raises(neptune.TargetError, match="launches no Triton kernels"):
+        kernel(torch.randn(3, 5), launcher=lambda k: k)
+
+
+@pytest.mark.parametrize("make", [attention, scaled])
+def test_torch_traces_a_call(calls: list[Any], make: Callable[[], neptune.Kernel]) -> None:
+    kernel = make()
+    tensors = inputs() if make is attention else [torch.randn(5, 16)]
+    scalars = [2.0] if kernel.scalars else []
+
+    def traced(*given: torch.Tensor) -> Any:
+        return kernel(*given, *scalars, launcher=torch.library.wrap_triton)
+
+    with set_wrap_triton_enabled(True):
+        graph = make_fx(traced)(*tensors).graph
+    launches = [n for n in graph.nodes if n.target is triton_kernel_wrapper_mutation]
+    assert len(launches) == len(kernel.facts.kernels)
+
+
 @pytest.mark.parametrize("make", [attention, scaled])
 def test_torch_traces_a_launch(calls: list[Any], make: Callable[[], neptune.Kernel]) -> None:
     """With sizes that stay symbols: the launch function reads them off its tensors, and takes its launcher."""
