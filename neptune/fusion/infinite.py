@@ -17,8 +17,8 @@ import math
 from collections.abc import Collection, Mapping
 
 from neptune.fusion.roles import ObligationRecord, Predecessor, previous
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, loads, rewrite, walk
-from neptune.ir.ops import BOUNDED, EXPONENTIALS, OPS
+from neptune.ir.expr import Const, Expr, Load, Op, binary, loads, rewrite, walk
+from neptune.ir.limits import SMALL, Values, is_finite, values_of
 from neptune.ir.reducers import REDUCERS
 
 START = {row.name: row.neutral for row in REDUCERS.values() if row.moves}
@@ -91,40 +91,8 @@ def left_finite(pre: Predecessor, predecessors: frozenset[str]) -> bool:
     """Return True if elements of -inf leave a result finite, if one is above: a maximum, a sum of exponentials."""
     if pre.value is None:
         return False
-    return _low(pre.value, predecessors) if pre.reducer == "max" else _bounded(pre.value, predecessors)
 
+    def known(e: Expr) -> Values | None:
+        return (SMALL if e.buffer in predecessors else SMALL | {-math.inf}) if isinstance(e, Load) else None
 
-def _low(e: Expr, finite: frozenset[str]) -> bool:
-    """Return True if `e` is finite or -inf for inputs of -inf; buffers in `finite` are no inputs."""
-    match e:
-        case Load() | Const():
-            return True
-        case Cast(a, _):
-            return _low(a, finite)
-        case Op("mul" | "div", (a, Const(by, _)), _) if by > 0:
-            return _low(a, finite)
-        case Op("sub", (a, b), _):
-            return _low(a, finite) and all(x.buffer in finite for x in loads(b))
-        case Op("add" | "max" | "min", (a, b), _) | Select(_, a, b):
-            return _low(a, finite) and _low(b, finite)
-        case _:
-            return _bounded(e, finite)
-
-
-def _bounded(e: Expr, finite: frozenset[str]) -> bool:
-    """Return True if `e` is finite, also for inputs of -inf."""
-    match e:
-        case Const(value, _):
-            return math.isfinite(value)
-        case Load(buffer, _, _):
-            return buffer in finite
-        case Op(name, (a,), _) if name in EXPONENTIALS:
-            return _low(a, finite)
-        case Op(name, _, _) if name in BOUNDED and OPS[name].slopes == ("+",):
-            return True
-        case Op("add" | "mul", (a, b), _) | Select(_, a, b):
-            return _bounded(a, finite) and _bounded(b, finite)
-        case Cast(a, _):
-            return _bounded(a, finite)
-        case _:
-            return False
+    return is_finite(values_of(pre.value, known) - ({-math.inf} if pre.reducer == "max" else set()))

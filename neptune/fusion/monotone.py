@@ -13,6 +13,7 @@ do not decide is refused.  A choice of pairs needs an f that rises *strictly*, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,6 @@ from neptune.fusion.roles import Problem, Query, Roles, slot
 from neptune.fusion.symbols import symbols_of
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
-    Cast,
     Const,
     Expr,
     Op,
@@ -37,6 +37,7 @@ from neptune.ir.expr import (
     variables,
 )
 from neptune.ir.facts import Unknown, range_of, slope
+from neptune.ir.limits import ORDINARY, Values, of_sign, values_of
 from neptune.ir.ops import OPS
 from neptune.ir.reducers import REDUCERS
 
@@ -136,17 +137,17 @@ def choice(query: Query, problems: list[Problem]) -> Ordered | None:
 
 def _keeps_infinity(f: Expr, roles: Roles) -> bool:
     """True where f(-inf) = -inf and f(inf) = inf: a shift, or a factor that is positive."""
-    match f:
-        case Var():
-            return True
-        case Cast(a, _):
-            return _keeps_infinity(a, roles)
-        case Op("add" | "sub", (a, b), _) if HOLE not in variables(b):
-            return _keeps_infinity(a, roles)
-        case Op("mul" | "div", (a, b), _) if HOLE not in variables(b):
-            return _keeps_infinity(a, roles) and sign(b, roles) == "+"
-        case _:
-            return False
+
+    def at(end: float) -> Values:
+        hole = frozenset({end})
+        return values_of(f, lambda x: hole if isinstance(x, Var) and x.name == HOLE else _others(x, roles))
+
+    return all(at(end) == {end} for end in (-math.inf, math.inf))
+
+
+def _others(e: Expr, roles: Roles) -> Values | None:
+    """Return ordinary values of what does not depend on the argument of f."""
+    return None if HOLE in variables(e) or isinstance(e, Const) else of_sign(ORDINARY, sign(e, roles))
 
 
 # --- ψ and f -----------------------------------------------------------------------------------

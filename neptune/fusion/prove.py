@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -20,6 +20,7 @@ from neptune.fusion.roles import ObligationRecord, Roles
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, conjuncts, rewrite, walk
 from neptune.ir.facts import Known, folded, range_of, times
+from neptune.ir.fold import fold
 from neptune.ir.ops import ANY, Range
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
@@ -229,25 +230,22 @@ def _sympy(e: Expr, signs: Mapping[str, str | None], build: Mapping[str, Callabl
     """`e` over symbols, in SymPy. Casts are gone already; an operator without a rule stays opaque."""
     import sympy as sp
 
-    match e:
-        case Const(value, _):
-            if isinstance(value, float) and not math.isfinite(value):
-                return sp.nan if value != value else sp.oo if value > 0 else -sp.oo
-            exact = Fraction(value)
-            return sp.Rational(exact.numerator, exact.denominator)
-        case Var(name, _):
-            known = signs.get(name.rstrip("'"))
-            facts = {"+": {"positive": True}, "0+": {"nonnegative": True}}.get(known or "", {})
-            return sp.Symbol(name, real=True, **facts)
-        case Select(p, a, b):
-            # The predicate is 0 or 1 and reads no r: a choice is a sum of products.
-            chosen, x, y = (_sympy(part, signs, build) for part in (p, a, b))
-            return chosen * x + (1 - chosen) * y
-        case Op(name, args, _):
-            parts = [_sympy(a, signs, build) for a in args]
-            return build[name](*parts) if name in build else sp.Function(f"_{name}", real=True)(*parts)
-        case _:
-            raise TypeError(f"{type(e).__name__} is no expression over symbols")
+    def leaf(x: Expr) -> Any:
+        if isinstance(x, Const):
+            return sp.Rational(Fraction(x.value)) if math.isfinite(x.value) else sp.sympify(x.value)
+        assert isinstance(x, Var), f"{type(x).__name__} is no expression over symbols"
+        facts = {"+": {"positive": True}, "0+": {"nonnegative": True}}.get(signs.get(x.name.rstrip("'")) or "", {})
+        return sp.Symbol(x.name, real=True, **facts)
+
+    def applied(x: Op[Expr], parts: Sequence[Any]) -> Any:
+        return build[x.name](*parts) if x.name in build else sp.Function(f"_{x.name}", real=True)(*parts)
+
+    def choice(x: Select[Expr], a: Any, b: Any) -> Any:
+        # The predicate is 0 or 1 and reads no r: a choice is a sum of products.
+        chosen = _sympy(x.pred, signs, build)
+        return chosen * a + (1 - chosen) * b
+
+    return fold(e, leaf, applied, choice)
 
 
 def as_sympy(e: Expr, signs: tuple[tuple[str, str | None], ...]) -> Any:

@@ -29,6 +29,7 @@ from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, children, conjuncts, op, rewrite, walk
 from neptune.ir.facts import Known, range_of, times
+from neptune.ir.fold import fold
 from neptune.ir.ops import EXPONENTIALS, Range
 from neptune.ir.printer import print_expr
 from neptune.ir.ranges import ONE, RangePredicate
@@ -241,17 +242,17 @@ def too_narrow(psi: Expr, phis: tuple[Expr, ...], leaf: Known) -> str | None:
 
 def _exact(e: Expr) -> bool:
     """True for a number of float16 as it was loaded, through wider dtypes, signs and choices."""
-    match e:
-        case Load() | Const():
-            return e.dtype == "float16"
-        case Cast(a, _):
-            return _exact(a)
-        case Op("neg" | "abs", (a,), _):
-            return _exact(a)
-        case Select(_, a, b):
-            return all(_exact(x) or x == Const(0.0, x.dtype) for x in (a, b))
-        case _:
-            return False
+
+    def leaf(x: Expr) -> bool:
+        return isinstance(x, Load | Const) and x.dtype == "float16"
+
+    def choice(x: Select[Expr], *exact: bool) -> bool:
+        return all(y or part == Const(0.0, part.dtype) for part, y in zip(x.parts[1:], exact, strict=True))
+
+    def same(x: Op[Expr], exact: Sequence[bool]) -> bool:
+        return x.name in ("neg", "abs") and exact[0]
+
+    return fold(e, leaf, same, choice)
 
 
 def _product(phis: Iterable[Expr], leaf: Known) -> Range:

@@ -5,11 +5,12 @@ exp(s[i, j] - m[i]) / l[i] * v[j]   →   exp(c1 - r1)/r2*c2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune.fusion.roles import Roles
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, children, walk
+from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, children, walk
+from neptune.ir.fold import fold
 from neptune.ir.printer import print_expr
 
 
@@ -32,22 +33,19 @@ class Symbols:
         """`e` over symbols, without its float casts; `rename` adds names to the table."""
         table = dict(self.names) | dict(rename or {})
 
-        def over(x: Expr) -> Expr:
-            if x in table:
-                return Var(table[x], _one_dtype(x))
-            match x:
-                case Cast(arg, _):
-                    return over(arg)
-                case Op(name, args, _):
-                    return Op(name, tuple(over(a) for a in args), _one_dtype(x))
-                case Select(p, a, b):
-                    return Select(over(p), over(a), over(b))
-                case Const(value, _) if not isinstance(value, bool):
-                    return Const(float(value), "float32")
-                case _:
-                    return x
+        def named(x: Expr) -> Expr | None:
+            return Var(table[x], _one_dtype(x)) if x in table else None
 
-        return over(e)
+        def leaf(x: Expr) -> Expr:
+            return Const(float(x.value), "float32") if isinstance(x, Const) and not isinstance(x.value, bool) else x
+
+        def operator(x: Op[Expr], args: Sequence[Expr]) -> Expr:
+            return Op(x.name, tuple(args), _one_dtype(x))
+
+        def choice(x: Select[Expr], then: Expr, other: Expr) -> Expr:
+            return Select(self.apply(x.pred, rename), then, other)
+
+        return fold(e, leaf, operator, choice, known=named)
 
 
 def _one_dtype(e: Expr) -> str:

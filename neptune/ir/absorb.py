@@ -9,13 +9,14 @@ body over a tiny domain of known values.  It relies on reducers starting from a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, conjuncts, loads
+from neptune.ir.expr import Const, Expr, Load, Op, Select, conjuncts, loads
 from neptune.ir.facts import constant_range
+from neptune.ir.fold import fold
 from neptune.ir.ops import OPS
 from neptune.ir.program import Stage, values
 from neptune.ir.reducers import REDUCERS
@@ -48,22 +49,17 @@ def conjunct_false(pred: Expr) -> IsFalse:
 
 def known_value(e: Expr, memory: Mapping[str, Known], is_false: IsFalse) -> Known:
     """Return the known value of `e` (see the module's text), None if nothing is known."""
-    match e:
-        case Const(value, _):
-            return {-inf: NEG_INF, 0: ZERO, 1: ONE}.get(value) if not isinstance(value, bool) else None
-        case Load(buffer, _, _):
-            return memory.get(buffer)
-        case Cast(arg, dtype):
-            return _cast(known_value(arg, memory, is_false), arg.dtype, dtype)
-        case Select(pred, then, other):
-            if is_false(conjuncts(pred)):
-                return known_value(other, memory, is_false)
-            a, b = known_value(then, memory, is_false), known_value(other, memory, is_false)
-            return a if a == b else None
-        case Op(name, args, _):
-            return _operator(name, args, [known_value(a, memory, is_false) for a in args])
-        case _:
-            return None
+
+    def leaf(x: Expr) -> Known:
+        if isinstance(x, Load):
+            return memory.get(x.buffer)
+        number = x.value if isinstance(x, Const) and not isinstance(x.value, bool) else None
+        return next((k for k, v in _NUMBERS.items() if v == number), None)
+
+    def choice(x: Select[Expr], then: Known, other: Known) -> Known:
+        return other if then == other or is_false(conjuncts(x.pred)) else None
+
+    return fold(e, leaf, _operator, choice, cast=lambda x, of: _cast(of, x.arg.dtype, x.dtype))
 
 
 def _cast(known: Known, source: str, target: str) -> Known:
@@ -76,7 +72,8 @@ def _cast(known: Known, source: str, target: str) -> Known:
     return known
 
 
-def _operator(name: str, args: tuple[Expr, ...], known: list[Known]) -> Known:
+def _operator(e: Op[Expr], known: Sequence[Known]) -> Known:
+    name, args = e.name, e.args
     numbers = [_NUMBERS[k] for k in known if isinstance(k, str)]
     if args and len(numbers) == len(args):
         return _number(name, numbers)

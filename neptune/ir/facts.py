@@ -18,19 +18,15 @@ from typing import Any
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
+from neptune.ir.fold import fold, nothing_known
 from neptune.ir.nodes import E, Node
-from neptune.ir.ops import ANY, OPS, SIGNS, OpInfo, Range
+from neptune.ir.ops import ANY, OPS, SIGNS, SUMS, OpInfo, Range
 from neptune.ir.reducers import REDUCERS
 
 Known = Callable[[Expr], "Range | None"]
 """What is known of a node beforehand; None where its structure has to tell."""
 
 _ARGUMENTS = ("a", "b")
-
-
-def nothing_known(_e: Any) -> Range | None:
-    """A `Known` that leaves everything to the structure."""
-    return None
 
 
 # --- ranges ------------------------------------------------------------------------------------
@@ -43,28 +39,23 @@ def range_of(e: Node[E], known: Callable[[E], Range | None] = nothing_known) -> 
     >>> range_of(op("tanh", Load("x", (), "float32")) * 3.0).most
     3.0
     """
-    node: Any = e
-    stated = known(node)
-    if stated is not None:
-        return stated
-    match node:
-        case Const(value, _):
-            return _point(value)
-        case Load(_, _, dtype) | Var(_, dtype):
-            return of_dtype(dtype)
-        case Cast(arg, dtype):
-            return converted(range_of(arg, known), arg.dtype, dtype)
-        case Select(_, a, b):
-            return range_of(a, known) | range_of(b, known)
-        case Op(name, args, dtype):
-            of = [range_of(a, known) for a in args]
-            if name == "mul" and args[0] == args[1]:
-                of = [applied("abs", of[:1])] * 2
-            if name == "pow" and of[1].lo == of[1].hi and of[1].lo % 1 == 0:
-                return _representable(_whole_power(of[0], of[1].lo), dtype)
-            return _representable(applied(name, of), dtype)
-        case _:
-            return ANY
+
+    def either(_e: object, a: Range, b: Range) -> Range:
+        return a | b
+
+    return fold(e, _leaf, _operator, either, cast=lambda x, of: converted(of, x.arg.dtype, x.dtype), known=known)
+
+
+def _leaf(e: Any) -> Range:
+    return _point(e.value) if isinstance(e, Const) else of_dtype(e.dtype) if isinstance(e, Load | Var) else ANY
+
+
+def _operator(e: Op[Any], of: Sequence[Range]) -> Range:
+    if e.name == "mul" and e.args[0] == e.args[1]:
+        of = [applied("abs", of[:1])] * 2
+    if e.name == "pow" and of[1].lo == of[1].hi and of[1].lo % 1 == 0:
+        return _representable(_whole_power(of[0], of[1].lo), e.dtype)
+    return _representable(applied(e.name, of), e.dtype)
 
 
 def constant_range(e: Expr) -> Range:
@@ -227,6 +218,18 @@ def folded(reducer: str, of: Range) -> Range:
     return ANY
 
 
+def linear_in(e: Expr, k: int) -> bool:
+    """True if `e` is linear in its part `k`, the others given; a rounding to a float counts as exact."""
+    if isinstance(e, Cast):
+        return is_float(e.dtype) and is_float(e.arg.dtype)
+    return isinstance(e, Op) and OPS[e.name].linear[k : k + 1] == (True,)
+
+
+def affine_in(e: Expr, k: int) -> bool:
+    """True if `e` is affine in its part `k`, the others given."""
+    return linear_in(e, k) or (isinstance(e, Op) and e.name in SUMS)
+
+
 # --- degrees -----------------------------------------------------------------------------------
 
 Degree = tuple[float, float]
@@ -240,23 +243,17 @@ def degree_of(e: Expr, known: Callable[[Expr], Degree | None]) -> Degree:
     >>> degree_of(x * x / 3.0, lambda e: (1.0, 1.0) if e == x else None)
     (2.0, 2.0)
     """
-    stated = known(e)
-    if stated is not None:
-        return stated
-    match e:
-        case Cast(a, _):
-            return degree_of(a, known)
-        case Select(_, a, b):
-            return _widest([degree_of(x, known) for x in (a, b) if not isinstance(x, Const)])
-        case Op("pow", (a, Const(by, _)), _):
-            return _widest([(by * d, by * d) for d in degree_of(a, known)])
-        case Op(name, args, _):
-            return _degree(OPS[name], [degree_of(a, known) for a in args])
-        case _:
-            return 0.0, 0.0
+
+    def choice(x: Select[Expr], *of: Degree) -> Degree:
+        return _widest([d for part, d in zip(x.parts[1:], of, strict=True) if not isinstance(part, Const)])
+
+    return fold(e, lambda _: (0.0, 0.0), _degree, choice, known=known)
 
 
-def _degree(info: OpInfo, of: Sequence[Degree]) -> Degree:
+def _degree(e: Op[Expr], of: Sequence[Degree]) -> Degree:
+    info, by = OPS[e.name], e.args[-1] if e.name == "pow" else None
+    if isinstance(by, Const):
+        return _widest([(by.value * d, by.value * d) for d in of[0]])
     if info.degrees:
         ends = [_widest([(by * d, by * d) for d in x]) for by, x in zip(info.degrees, of, strict=True)]
         return sum(x[0] for x in ends), sum(x[1] for x in ends)

@@ -114,6 +114,22 @@ class OpInfo:
     within: str = ""
     turns: tuple[str, str] | None = None
 
+    @property
+    def linear(self) -> tuple[bool, ...]:
+        """For each argument whether f is linear in it, the others given."""
+        return tuple(self.kind == "arith" and by == 1 for by in self.degrees)
+
+
+def demand(domain: str, by: float) -> str:
+    """The comparison with 0 that an argument must meet by its `domain`, "" for none; `by`: the exponent, of a base.
+
+    >>> demand("base", -0.5), demand("base", 2.0)
+    ('gt', '')
+    """
+    if domain == "base":
+        domain = ("one" if by < 0 else "") if by % 1 == 0 else "+" if by < 0 else "0+"
+    return {"one": "ne", "+": "gt", "0+": "ge"}.get(domain, "")
+
 
 def _divide(a: Any, b: Any) -> Any:
     """a / b; of a zero the sign says on which side of it the divisor lies."""
@@ -242,7 +258,7 @@ _ROWS = (
 OPS = {row.name: row for row in _ROWS}
 EXPONENTIALS = frozenset(row.name for row in _ROWS if row.turns == _ADDS)
 LOGARITHMS = frozenset(row.name for row in _ROWS if row.turns == _MULTIPLIES)
-BOUNDED = frozenset(row.name for row in _ROWS if row.range.most < inf and row.kind == "math")
+SUMS = frozenset(row.name for row in _ROWS if row.together and row.partials)
 INTEGER: Mapping[str, Callable[..., Any]] = {
     **{n: getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod", "neg", *(n for n, _ in _COMPARISONS))},
     **{"min": min, "max": max, "abs": abs, "and": operator.and_, "or": operator.or_, "not": operator.not_},
