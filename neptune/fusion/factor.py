@@ -12,11 +12,11 @@ list, the prover believes none").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.guards import guard
-from neptune.fusion.linear import additive, is_log, without
+from neptune.fusion.linear import additive, with_part, without
 from neptune.fusion.prove import magnitude, sign
 from neptune.fusion.range import Ceiling, ceiling, ceiling_of_reciprocal, leaf_of, too_narrow
 from neptune.fusion.roles import Problem, Roles, Split, Term
@@ -36,7 +36,8 @@ from neptune.ir.expr import (
     select,
     walk,
 )
-from neptune.ir.ops import EXPONENTIALS, OPS
+from neptune.ir.facts import linear_in
+from neptune.ir.ops import EXPONENTIALS, LOGARITHMS, OPS, SUMS
 from neptune.ir.printer import print_expr
 
 _MOMENTS = "r is added to what is folded: no factor of it depends on r alone"
@@ -146,6 +147,10 @@ class Splitter:
                 name = e.name if isinstance(e, Op) else "it"
                 return self.fail(e, "separate", f"{name} mixes r and c: no factor of it depends on r alone")
 
+    def _is_log(self, e: Expr) -> bool:
+        log = isinstance(e, Op) and e.name in LOGARITHMS
+        return log and not self.roles.varies(e) and not self._known_inside(e)
+
     def _known_inside(self, e: Expr) -> bool:
         return any(isinstance(x, Load) and x.buffer in self.known for x in walk(e))
 
@@ -254,15 +259,15 @@ class Splitter:
             if fixed and self.roles.predecessor(leaf) is not None:
                 assert isinstance(leaf, Load)
                 terms.append(Term(e.name, leaf, negative, scale))
-            elif is_log(leaf) and not self.roles.varies(leaf) and not scale and not self._known_inside(leaf):
+            elif self._is_log(leaf) and not scale:
                 logs.append((leaf, negative))
             else:
                 return self.fail(e, "separate", f"the exponent of {e.name} is no sum of terms in r and terms in c")
         for x in walk(e.args[0]):
             if isinstance(x, Cast) and self.involved(x) and DTYPES[x.dtype].bits < DTYPES[x.arg.dtype].bits:
                 self.casts.append(cast_text(x))
-        psi = e if not logs else op(e.name, without(e.args[0], {leaf for leaf, _ in logs}))
-        assert isinstance(psi, Op)
+        rest = without(e.args[0], {leaf for leaf, _ in logs})
+        psi = replace(e, args=(Const(0.0, e.dtype) if rest is None else rest,))
         found = ceiling_of_reciprocal(psi, terms, self.roles, self.predicates)
         if found is None:
             found = ceiling(psi, terms, self.roles, self.predicates)
@@ -279,11 +284,6 @@ class Splitter:
 Parts = tuple[Expr | None, Expr]
 
 
-def _both(parts: Parts | None, fn: Callable[[Expr], Expr]) -> Parts | None:
-    """A linear map over φ + ψ."""
-    return None if parts is None else (None if parts[0] is None else fn(parts[0]), fn(parts[1]))
-
-
 def split_sum(e: Expr, splitter: Splitter) -> Parts | None:
     """e = φ(r) + ψ(c) for a max or min target; None where it is no such sum. φ is None where e reads no r."""
     roles = splitter.roles
@@ -291,31 +291,27 @@ def split_sum(e: Expr, splitter: Splitter) -> Parts | None:
         return None, e
     if not roles.varies(e) and not splitter.problems and is_float(e.dtype):
         return e, Const(0.0, e.dtype)
-    match e:
-        case Op("add" | "sub", args, _):
-            parts = [split_sum(a, splitter) for a in args]
-            if parts[0] is None or parts[1] is None:
-                return None
-            (p, x), (q, y) = parts[0], parts[1]
-            psi = x if _is(y, 0) else y if _is(x, 0) and e.name == "add" else binary(e.name, x, y)
-            if p is None or q is None:
-                return (p if q is None else q if e.name == "add" else op("neg", q)), psi
-            return binary(e.name, p, q), psi
-        case Op("neg", (a,), _):
-            part = split_sum(a, splitter)
-            return _both(part, lambda x: op("neg", x))
-        case Op("mul" | "div", (a, b), _) if not roles.reads(b) and not roles.varies(b):
-            part = split_sum(a, splitter)
-            return _both(part, lambda x: binary(e.name, x, b))
-        case Op("mul", (a, b), _) if not roles.reads(a) and not roles.varies(a):
-            part = split_sum(b, splitter)
-            return _both(part, lambda x: binary("mul", a, x))
-        case Cast(a, dtype) if is_float(a.dtype) and is_float(dtype) and DTYPES[dtype].bits >= 16:
-            part = split_sum(a, splitter)
-            if part is None or (dtype == "float16" and magnitude(part[1], {}) > DTYPES[dtype].highest):
-                return None
-            if DTYPES[dtype].bits < DTYPES[a.dtype].bits:
-                splitter.casts.append(cast_text(e))
-            return part[0], cast(part[1], dtype)
-        case _:
-            return None
+    if isinstance(e, Op) and e.name in SUMS:
+        return _added(e.name, *(split_sum(x, splitter) for x in e.args))
+    mixed = [k for k, x in enumerate(e.parts) if roles.reads(x) or roles.varies(x)]
+    if len(mixed) != 1 or not linear_in(e, mixed[0]) or (part := split_sum(e.parts[mixed[0]], splitter)) is None:
+        return None
+    phi, psi = part
+    if not isinstance(e, Cast):
+        return None if phi is None else with_part(e, mixed[0], phi), with_part(e, mixed[0], psi)
+    if e.dtype == "float16" and magnitude(psi, {}) > DTYPES[e.dtype].highest:
+        return None
+    if DTYPES[e.dtype].bits < DTYPES[e.arg.dtype].bits:
+        splitter.casts.append(cast_text(e))
+    return phi, cast(psi, e.dtype)
+
+
+def _added(name: str, a: Parts | None, b: Parts | None) -> Parts | None:
+    """φ + ψ of a sum or a difference."""
+    if a is None or b is None:
+        return None
+    (p, x), (q, y) = a, b
+    psi = x if _is(y, 0) else y if _is(x, 0) and name == "add" else binary(name, x, y)
+    if p is None or q is None:
+        return (p if q is None else q if name == "add" else op("neg", q)), psi
+    return binary(name, p, q), psi

@@ -1,58 +1,67 @@
-"""Exponents as sums: their terms, and the sum less some of them.
+"""Sums taken apart: into terms with signs and scales, or into summands that keep their form.
 
 (s[i, j] - m[i]) * 0.5 + b   →   (s[i, j], +, * 0.5), (m[i], -, * 0.5), (b, +)
+                             →   s[i, j] * 0.5, -m[i] * 0.5, b
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Cast, Expr, Op, binary, op
-from neptune.ir.ops import LOGARITHMS
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Cast, Expr, Op, op, rebuild
+from neptune.ir.facts import linear_in
+from neptune.ir.ops import SUMS
 
 Leaf = tuple[Expr, bool, tuple[tuple[str, Expr], ...]]
 
 
-def is_log(e: Expr) -> bool:
-    return isinstance(e, Op) and e.name in LOGARITHMS
+def with_part(e: Expr, k: int, part: Expr) -> Expr:
+    """The node `e` with another part `k`."""
+    return rebuild(e, tuple(part if n == k else x for n, x in enumerate(e.parts)))
 
 
 def additive(
     e: Expr, involved: Callable[[Expr], bool], negative: bool = False, scale: tuple[tuple[str, Expr], ...] = ()
 ) -> Iterator[Leaf]:
     """The terms of a sum as (leaf, negative, scale), opened down to what does not depend on r."""
-    match e:
-        case _ if not involved(e):
-            yield e, negative, scale
-        case Op("add" | "sub", (a, b), _):
-            yield from additive(a, involved, negative, scale)
-            yield from additive(b, involved, negative != (e.name == "sub"), scale)
-        case Op("neg", (a,), _):
-            yield from additive(a, involved, not negative, scale)
-        case Op("mul", (a, b), _) if not involved(b):
-            yield from additive(a, involved, negative, (("mul", b), *scale))
-        case Op("mul", (a, b), _) if not involved(a):
-            yield from additive(b, involved, negative, (("mul", a), *scale))
-        case Op("div", (a, b), _) if not involved(b):
-            yield from additive(a, involved, negative, (("div", b), *scale))
-        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
-            yield from additive(a, involved, negative, scale)
-        case _:
-            yield e, negative, scale
+    name = e.name if isinstance(e, Op) else ""
+    moving = [k for k, x in enumerate(e.parts) if involved(x)]
+    if name in SUMS and moving:
+        for k, x in enumerate(e.parts):
+            yield from additive(x, involved, negative != (k == 1 and name == "sub"), scale)
+    elif len(moving) == 1 and linear_in(e, moving[0]):
+        by = tuple((name, x) for k, x in enumerate(e.parts) if k != moving[0])
+        yield from additive(e.parts[moving[0]], involved, negative != (name == "neg"), (*by, *scale))
+    else:
+        yield e, negative, scale
 
 
-def without(e: Expr, leaves: set[Expr]) -> Expr:
-    """The sum `e` less some of its terms, which stand there unscaled."""
-    match e:
-        case Op("add" | "sub", (a, b), _):
-            if b in leaves:
-                return without(a, leaves)
-            if a in leaves:
-                rest = without(b, leaves)
-                return rest if e.name == "add" else op("neg", rest)
-            return binary(e.name, without(a, leaves), without(b, leaves))
-        case Op("neg", (a,), _):
-            return op("neg", without(a, leaves))
-        case _:
-            return e
+def without(e: Expr, leaves: set[Expr]) -> Expr | None:
+    """The sum `e` less some of its terms, which stand there unscaled; None for no other term."""
+    if e in leaves:
+        return None
+    if not isinstance(e, Op) or e.name not in (*SUMS, "neg"):
+        return e
+    rest = [without(x, leaves) for x in e.args]
+    left = [x for x in rest if x is not None]
+    if len(left) == len(rest):
+        return rebuild(e, tuple(left))
+    negative = e.name == "neg" or (e.name == "sub" and rest[0] is None)
+    return None if not left else op("neg", left[0]) if negative else left[0]
+
+
+def summands(e: Expr, involved: Callable[[Expr], bool], bits: int) -> list[Expr]:
+    """The terms of a sum whose sides read r, through products, quotients and casts of at least `bits`.
+
+    x·rstd·w + b·w of (x·rstd + b)·w
+    """
+    if not involved(e):
+        return [e]
+    of = [summands(x, involved, bits) for x in e.parts]
+    if isinstance(e, Op) and e.name in SUMS:
+        return [*of[0], *((op("neg", x) for x in of[1]) if e.name == "sub" else of[1])]
+    sums = [k for k, terms in enumerate(of) if len(terms) > 1]
+    if len(sums) != 1 or not linear_in(e, sums[0]) or (isinstance(e, Cast) and DTYPES[e.dtype].bits < bits):
+        return [e]
+    return [with_part(e, sums[0], x) for x in of[sums[0]]]

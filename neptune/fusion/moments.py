@@ -19,12 +19,13 @@ from fractions import Fraction
 
 from neptune.fusion.degrees import own_parts, steep, too_steep
 from neptune.fusion.factor import Splitter, product
+from neptune.fusion.linear import summands
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, FOLDED, Evidence, Mean, Problem, Query, Repair, Slot, change, slot
 from neptune.fusion.shifts import find_shifts
 from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, taylor
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, binary, cast, op, rewrite, walk
+from neptune.ir.expr import Const, Expr, Load, Op, binary, cast, rewrite, walk
 from neptune.ir.printer import print_expr
 
 MOST = 16
@@ -65,7 +66,7 @@ def _terms(e: Expr, query: Query, problems: list[Problem]) -> tuple[Terms | None
     """Σ Π φ · ψ: the ψ by their φ; each φ depends on r alone and waits, ψ reads no r but through ρ."""
     whole = _split(e, query)
     if isinstance(whole, Splitter):
-        parts = [_split(x, query) for x in _summands(e, query)]
+        parts = [_split(x, query) for x in summands(e, query.roles.reads, 32)]
         bad = [x for x in parts if isinstance(x, Splitter)]
         if bad:
             problems += bad[0].problems
@@ -96,29 +97,6 @@ def _split(e: Expr, query: Query) -> Splitter | tuple[tuple[Expr, ...], Expr, li
         reason = f"{query.dtype} is too narrow for sums that are moved in every step"
         splitter.problems.append(Problem("moments", e, reason, "accumulate in float32"))
     return splitter if splitter.problems else (split.phis, split.psi, splitter.casts)
-
-
-def _summands(e: Expr, query: Query) -> list[Expr]:
-    """The terms of a sum whose sides read r, through products and quotients: x·rstd·w + b·w."""
-    if not query.roles.reads(e):
-        return [e]
-    match e:
-        case Op("add" | "sub", (a, b), _):
-            right = _summands(b, query)
-            return [*_summands(a, query), *(right if e.name == "add" else [op("neg", x) for x in right])]
-        case Op("neg", (a,), _):
-            return [op("neg", x) for x in _summands(a, query)]
-        case Op("mul", (a, b), _):
-            left, right = _summands(a, query), _summands(b, query)
-            if len(left) > 1 and len(right) > 1:
-                return [e]
-            return [binary("mul", x, y) for x in left for y in right]
-        case Op("div", (a, b), _):
-            return [binary("div", x, b) for x in _summands(a, query)]
-        case Cast(a, dtype) if DTYPES[dtype].bits >= 32 and DTYPES[a.dtype].kind == "float":
-            return [cast(x, dtype) for x in _summands(a, query)]
-        case _:
-            return [e]
 
 
 def _narrow(e: Expr, query: Query) -> Expr | None:

@@ -11,8 +11,10 @@ to be that of the expression, and it is: the count is then n.  A mean of what wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from neptune.fusion.linear import with_part
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, COUNT, Mean, Problem, Roles
 from neptune.ir.dtypes import is_float
@@ -32,6 +34,8 @@ from neptune.ir.expr import (
     select,
     walk,
 )
+from neptune.ir.facts import Degree, affine_in, degree_of, linear_in
+from neptune.ir.ops import SUMS
 from neptune.ir.printer import print_expr
 
 
@@ -87,65 +91,45 @@ def _fixed(e: Expr, roles: Roles) -> Iterator[Expr]:
 
 def _arguments(e: Expr) -> tuple[Expr, ...]:
     """The parts through which `e` may be a polynomial."""
-    match e:
-        case Op("add" | "sub" | "mul" | "neg", args, _):
-            return args
-        case Op("div" | "pow", (a, _), _):
-            return (a,)
-        case Cast(a, _):
-            return (a,)
-        case Select(_, a, b):
-            return a, b
-        case _:
-            return ()
+    if isinstance(e, Select):
+        return e.parts[1:]
+    power = isinstance(e, Op) and e.name == "pow"
+    return e.parts[:1] if power else tuple(x for k, x in enumerate(e.parts) if affine_in(e, k))
 
 
 def _means(e: Expr, roles: Roles) -> list[Expr] | None:
     """The means that `e` is a polynomial in: `s / n + eps` has one, s / n."""
     if degree(e, roles) in (0, 1):
         return [e]
-    match e:
-        case Op("add" | "sub" | "mul" | "neg", args, _):
-            parts = [_means(a, roles) for a in args if roles.reads(a)]
-        case Op("div", (a, b), _) if not roles.reads(b):
-            parts = [_means(a, roles)]
-        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
-            parts = [_means(a, roles)]
-        case _:
-            return None
-    found: list[Expr] = []
-    for part in parts:
-        if part is None:
-            return None
-        found += part
-    return found
+    moving = [k for k, x in enumerate(e.parts) if roles.reads(x)]
+    parts = [_means(e.parts[k], roles) if affine_in(e, k) else None for k in moving]
+    found = [part for part in parts if part is not None]
+    return [x for part in found for x in part] if found and len(found) == len(parts) else None
 
 
-def degree(e: Expr, roles: Roles) -> int | None:
-    """Return the degree of `e` in its sums: 1 for a multiple of a sum, 0 for a quotient; None if it is no
-    quotient of sums.
+_NO_DEGREE = (-math.inf, math.inf)
 
-    Of what reads no r it is 0.
+
+def degree(e: Expr, roles: Roles) -> float | None:
+    """Return the degree of `e` in its sums: 1 for a multiple of a sum, 0 for a quotient and where it reads no r.
+
+    None if it is no quotient of sums.
     """
-    if not roles.reads(e):
-        return 0
-    match e:
-        case Load():
-            pred = roles.predecessor(e)
-            plain = pred is not None and pred.reducer == "sum" and not pred.repaired
-            return 1 if plain and is_float(e.dtype) else None
-        case Op("mul" | "div", (a, b), _):
-            x, y = degree(a, roles), degree(_without_eps(b, roles) if e.name == "div" else b, roles)
-            return None if x is None or y is None else x + y if e.name == "mul" else x - y
-        case Op("add" | "sub", (a, b), _):
-            x, y = degree(a, roles), degree(b, roles)
-            return x if x == y and roles.reads(a) and roles.reads(b) else None
-        case Op("neg", (a,), _):
-            return degree(a, roles)
-        case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
-            return degree(a, roles)
-        case _:
-            return None
+
+    def known(x: Expr) -> Degree | None:
+        if not roles.reads(x):
+            return 0.0, 0.0
+        pred = roles.predecessor(x)
+        if pred is not None and pred.reducer == "sum" and not pred.repaired and is_float(x.dtype):
+            return 1.0, 1.0
+        if isinstance(x, Op) and x.name == "div" and (bare := _without_eps(x.args[1], roles)) != x.args[1]:
+            return degree_of(binary("div", x.args[0], bare), known)
+        one_sided = isinstance(x, Op) and x.name in SUMS and not all(map(roles.reads, x.args))
+        rational = any(affine_in(x, k) for k in range(len(x.parts)))
+        return None if rational and not one_sided else _NO_DEGREE
+
+    low, high = degree_of(e, known)
+    return low if low == high else None
 
 
 def _without_eps(e: Expr, roles: Roles) -> Expr:
@@ -233,19 +217,12 @@ def _reciprocal(e: Expr, extent: Expr) -> bool:
 
 def _counted(e: Expr, extent: Expr) -> Expr | None:
     """`e` with the number of elements, which it is divided by, replaced by the count; None where it is not so."""
-    match e:
-        case Op("div", (a, b), _) if is_number(b, extent):
-            return binary("div", a, cast(COUNT, b.dtype))
-        case Op("div" | "mul", (a, b), _) if (inner := _counted(a, extent)) is not None:
-            return binary(e.name, inner, b)
-        case Op("mul", (a, b), _) if (inner := _counted(b, extent)) is not None:
-            return binary("mul", a, inner)
-        case Op("neg", (a,), _) if (inner := _counted(a, extent)) is not None:
-            return rewrite(e, lambda x: inner if x == a else None)
-        case Cast(a, dtype) if (inner := _counted(a, extent)) is not None:
-            return cast(inner, dtype)
-        case _:
-            return None
+    if isinstance(e, Op) and e.name == "div" and is_number(e.args[1], extent):
+        return binary("div", e.args[0], cast(COUNT, e.dtype))
+    for k, x in enumerate(e.parts):
+        if linear_in(e, k) and (inner := _counted(x, extent)) is not None:
+            return with_part(e, k, inner)
+    return None
 
 
 def is_number(e: Expr, extent: Expr) -> bool:
