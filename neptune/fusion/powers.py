@@ -11,7 +11,9 @@ a mask that chooses 1: how many elements it folds is not known before the loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from neptune.fusion.monotone import hole
 from neptune.fusion.prove import sign
@@ -19,14 +21,7 @@ from neptune.fusion.roles import Problem, Query, Roles
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, binary, cast, op, select
 
-
-@dataclass(frozen=True)
-class Power:
-    """e = Π phis · psi ** exponent: `phis` and `exponent` do not vary, `psi` reads no r (None: it is 1)."""
-
-    phis: tuple[Expr, ...]
-    psi: Expr | None
-    exponent: Expr | None = None
+Factor = tuple[Expr, bool, tuple[Expr, ...]]
 
 
 @dataclass(frozen=True)
@@ -55,24 +50,25 @@ class Exponential:
 
 def exponential(query: Query, problems: list[Problem]) -> Exponential | None:
     """The product of `query` as an exponential; None, with the reason in `problems`, where it is none."""
-    found = _Powers(query.roles, problems).split(query.value)
-    if found is None or found.psi is None or query.count is None:
+    found = _split(query.value, query.roles, problems)
+    if found is None or query.count is None:
         if not problems:
             problems.append(
                 Problem("powers", query.value, "how many elements are folded is known inside the loop only")
             )
         return None
-    for e in (*found.phis, found.psi):
+    phis, psi, exponent = found
+    for e in (*phis, psi):
         if sign(e, query.roles) != "+":
             reason = "a product follows r through logarithms, and this is not known to be positive"
             problems.append(Problem("powers", e, reason, "exp or abs(…) + ε of it, if that is what is meant"))
     if problems:
         return None
     shift: Expr | None = None
-    for phi in found.phis:
+    for phi in phis:
         log = logarithm(phi)
         shift = log if shift is None else binary("add", shift, cast(log, shift.dtype))
-    return Exponential(logarithm(found.psi), found.exponent, shift)
+    return Exponential(logarithm(psi), exponent, shift)
 
 
 def logarithm(e: Expr) -> Expr:
@@ -82,52 +78,45 @@ def logarithm(e: Expr) -> Expr:
     return op("log", e if DTYPES[e.dtype].bits >= 32 else cast(e, "float32"))
 
 
-@dataclass
-class _Powers:
-    roles: Roles
-    problems: list[Problem]
-
-    def note(self, e: Expr, reason: str) -> None:
-        self.problems.append(Problem("powers", e, reason))
-
-    def split(self, e: Expr) -> Power | None:
-        if not self.roles.reads(e):
-            return Power((), e) if self.roles.varies(e) else Power((e,), None)
-        if not self.roles.varies(e):
-            return Power((e,), None)
-        match e:
-            case Op("mul" | "div", (a, b), _):
-                return self.product(e, self.split(a), self.split(b))
-            case Op("pow", (a, b), _) if not self.roles.varies(b):
-                return self.raised(self.split(a), b)
-            case Cast(a, dtype) if DTYPES[dtype].kind == "float" and DTYPES[dtype].bits >= 32:
-                return self.split(a)
-            case Select():
-                self.note(e, "a mask changes how many elements are folded, and so the power of r")
-            case _:
-                self.note(e, "it is no product of powers, each of r or of c alone")
+def _split(e: Expr, roles: Roles, problems: list[Problem]) -> tuple[list[Expr], Expr, Expr | None] | None:
+    """(φs, ψ, a) with e = Π φ · ψ ** a: φ and a do not vary, ψ reads no r; None with the reason, or for no ψ."""
+    phis: list[Expr] = []
+    varying: list[Factor] = []
+    for leaf, under, powers in _factors(e, roles):
+        if not roles.varies(leaf):
+            phi = reduce(lambda x, by: binary("pow", x, cast(by, x.dtype)), powers, leaf)
+            phis.append(binary("div", Const(1.0, phi.dtype), phi) if under else phi)
+        elif roles.reads(leaf):
+            mask = "a mask changes how many elements are folded, and so the power of r"
+            reason = mask if isinstance(leaf, Select) else "it is no product of powers, each of r or of c alone"
+            problems.append(Problem("powers", leaf, reason))
+        else:
+            varying.append((leaf, under, powers))
+    if problems or not varying:
         return None
+    psi, turned, powers = varying[0]
+    for leaf, under, others in varying[1:]:
+        if others != powers:
+            problems.append(Problem("powers", e, "its powers differ: they would need a sum of logarithms each"))
+            return None
+        psi = binary("mul" if under == turned else "div", psi, cast(leaf, psi.dtype))
+    exponent = reduce(lambda a, b: binary("mul", a, cast(b, a.dtype)), powers) if powers else None
+    if turned:
+        exponent = Const(-1.0, psi.dtype) if exponent is None else op("neg", exponent)
+    return phis, psi, exponent
 
-    def product(self, e: Op[Expr], a: Power | None, b: Power | None) -> Power | None:
-        if a is None or b is None:
-            return None
-        if e.name == "div":
-            b = Power(tuple(binary("div", Const(1.0, p.dtype), p) for p in b.phis), b.psi, b.exponent)
-        phis = (*a.phis, *b.phis)
-        if a.psi is None or b.psi is None:
-            other = b if a.psi is None else a
-            if e.name == "div" and a.psi is None and b.psi is not None:
-                one = Const(-1.0, b.psi.dtype)
-                return Power(phis, b.psi, one if b.exponent is None else op("neg", b.exponent))
-            return Power(phis, other.psi, other.exponent)
-        if a.exponent != b.exponent:
-            self.note(e, "its powers differ: they would need a sum of logarithms each")
-            return None
-        return Power(phis, binary(e.name, a.psi, cast(b.psi, a.psi.dtype)), a.exponent)
 
-    def raised(self, a: Power | None, by: Expr) -> Power | None:
-        if a is None:
-            return None
-        phis = tuple(binary("pow", p, cast(by, p.dtype)) for p in a.phis)
-        exponent = by if a.exponent is None else binary("mul", a.exponent, cast(by, a.exponent.dtype))
-        return Power(phis, a.psi, exponent if a.psi is not None else None)
+def _factors(e: Expr, roles: Roles, under: bool = False, powers: tuple[Expr, ...] = ()) -> Iterator[Factor]:
+    """The factors of a product as (leaf, below the line, powers), opened as far as r and c are mixed."""
+    match e:
+        case _ if not (roles.reads(e) and roles.varies(e)):
+            yield e, under, powers
+        case Op("mul" | "div", (a, b), _):
+            yield from _factors(a, roles, under, powers)
+            yield from _factors(b, roles, under != (e.name == "div"), powers)
+        case Op("pow", (a, by), _) if not roles.varies(by):
+            yield from _factors(a, roles, under, (by, *powers))
+        case Cast(a, dtype) if DTYPES[dtype].kind == "float" and DTYPES[dtype].bits >= 32:
+            yield from _factors(a, roles, under, powers)
+        case _:
+            yield e, under, powers

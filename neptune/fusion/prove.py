@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -18,7 +18,7 @@ from typing import Any
 
 from neptune.fusion.roles import ObligationRecord, Roles
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, conjuncts, rewrite, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, cast, conjuncts, rewrite
 from neptune.ir.facts import Known, folded, range_of, times
 from neptune.ir.fold import fold
 from neptune.ir.ops import ANY, Range
@@ -74,7 +74,7 @@ def magnitude(e: Expr, known: Mapping[Expr, float]) -> float:
 
 # --- exponents ---------------------------------------------------------------------------------
 
-Monomials = dict[tuple[str, ...], Fraction]
+Monomials = dict[tuple[Expr, ...], Fraction]
 
 
 @dataclass(frozen=True)
@@ -99,27 +99,32 @@ def _linear(e: Expr) -> Monomials:
             return {(): Fraction(value)}
         case Op("add" | "sub", (a, b), _):
             factor = 1 if e.name == "add" else -1
-            total = dict(_linear(a))
-            for key, v in _linear(b).items():
-                total[key] = total.get(key, Fraction(0)) + factor * v
-            return {k: v for k, v in total.items() if v != 0}
+            return _collected([*_linear(a).items(), *((k, factor * v) for k, v in _linear(b).items())])
         case Op("neg", (a,), _):
             return {k: -v for k, v in _linear(a).items()}
         case Op("mul", (a, b), _):
-            left, right = _linear(a), _linear(b)
-            total = dict[tuple[str, ...], Fraction]()
-            for (ka, va), (kb, vb) in itertools.product(left.items(), right.items()):
-                key = tuple(sorted((*ka, *kb)))
-                total[key] = total.get(key, Fraction(0)) + va * vb
-            return {k: v for k, v in total.items() if v != 0}
+            pairs = itertools.product(_linear(a).items(), _linear(b).items())
+            return _collected((_ordered(*j, *k), v * w) for (j, v), (k, w) in pairs)
         case Op("div", (a, Const(value, _)), _) if value != 0 and math.isfinite(value):
             return {k: v / Fraction(value) for k, v in _linear(a).items()}
-        case Op("div", (a, b), _):
-            return {tuple(sorted((*k, f"1 / {print_expr(b, 7)}"))): v for k, v in _linear(a).items()}
+        case Op("div", (a, b), _) if a != Const(1.0, b.dtype):
+            under = binary("div", Const(1.0, b.dtype), b)
+            return {_ordered(*k, under): v for k, v in _linear(a).items()}
         case Cast(a, dtype) if is_float(dtype) and is_float(a.dtype):
             return _linear(a)
         case _:
-            return {(print_expr(e),): Fraction(1)}
+            return {(e,): Fraction(1)}
+
+
+def _ordered(*atoms: Expr) -> tuple[Expr, ...]:
+    return tuple(sorted(atoms, key=print_expr))
+
+
+def _collected(terms: Iterable[tuple[tuple[Expr, ...], Fraction]]) -> Monomials:
+    total: Monomials = {}
+    for key, v in terms:
+        total[key] = total.get(key, Fraction(0)) + v
+    return {k: v for k, v in total.items() if v != 0}
 
 
 def cancels(exponent: Expr, contributions: Mapping[Load, Expr], roles: Roles) -> Rest | None:
@@ -145,23 +150,14 @@ def cancels(exponent: Expr, contributions: Mapping[Load, Expr], roles: Roles) ->
     # Where a contribution holds no atom of its own, nothing was cancelled and nothing is shown.
     if len(atoms) == len([k for k in alone if k != ()]):
         return None
-    named = _atoms(bound)
-    parts = [(tuple(named[a] for a in k), rest[k]) for k in atoms]
-    rising = [(factors, by) for factors, by in parts if not _never_positive(factors, by, roles)]
+    rising = [k for k in atoms if not _never_positive(k, rest[k], roles)]
     return Rest(
         float(rest.get((), Fraction(0))),
-        tuple(f"{'' if rest[k] == 1 else f'{float(rest[k]):g}*'}{'*'.join(k)}" for k in atoms),
-        not any(roles.varies(x) for factors, _ in rising for x in factors),
-        _sum([_monomial(factors, by) for factors, by in rising]),
-        not any(roles.varies(x) for factors, _ in parts for x in factors),
+        tuple(f"{'' if rest[k] == 1 else f'{float(rest[k]):g}*'}{'*'.join(map(print_expr, k))}" for k in atoms),
+        not any(roles.varies(x) for k in rising for x in k),
+        _sum([_monomial(k, rest[k]) for k in rising]),
+        not any(roles.varies(x) for k in atoms for x in k),
     )
-
-
-def _atoms(e: Expr) -> dict[str, Expr]:
-    """Map the atoms of `_linear` to the expressions that they stand for."""
-    named = {print_expr(x): x for x in walk(e)}
-    under = [x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div"]
-    return named | {f"1 / {print_expr(x, 7)}": binary("div", Const(1.0, x.dtype), x) for x in under}
 
 
 def _sum(parts: list[Expr]) -> Expr | None:
