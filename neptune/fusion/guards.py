@@ -14,7 +14,7 @@ from neptune.fusion.prove import sign
 from neptune.fusion.roles import Predecessor, Roles
 from neptune.ir.expr import Const, Expr, Load, Op, binary, logical_and, select, walk
 from neptune.ir.limits import EXTREME, ORDINARY, Values, is_finite, values_of
-from neptune.ir.ops import OPS, demand
+from neptune.ir.ops import MEETS, OPS, demand
 
 
 def guard(phi: Expr, roles: Roles) -> Expr | None:
@@ -25,17 +25,13 @@ def guard(phi: Expr, roles: Roles) -> Expr | None:
     return phi if not tests else select(logical_and(*dict.fromkeys(tests)), phi, 0)
 
 
-_MEETS = {"": (None, "+", "0+", "0", "0-", "-"), "ne": ("+", "-"), "gt": ("+",), "ge": ("+", "0+")}
-"""The signs that are known to meet a demand."""
-
-
 def _test(x: Op[Expr], roles: Roles) -> Expr | None:
     """Return the condition under which an operator is defined; None if it always is."""
     last = x.args[-1] if x.args else None
     for a, domain in zip(x.args, OPS[x.name].domain, strict=False):
         # Of an unknown exponent the base has to be positive.
         need = demand(domain, last.value if isinstance(last, Const) else -0.5)
-        if roles.reads(a) and sign(a, roles, empty=True) not in _MEETS[need]:
+        if roles.reads(a) and sign(a, roles, empty=True) not in MEETS[need]:
             return binary(need, a, Const(0.0, a.dtype))
     return None
 

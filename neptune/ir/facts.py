@@ -20,7 +20,7 @@ from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
 from neptune.ir.fold import fold, nothing_known
 from neptune.ir.nodes import E, Node
-from neptune.ir.ops import ANY, OPS, SIGNS, SUMS, OpInfo, Range
+from neptune.ir.ops import ANY, MEETS, OPS, SIGNS, SUMS, OpInfo, Range, demand
 from neptune.ir.reducers import REDUCERS
 
 Known = Callable[[Expr], "Range | None"]
@@ -311,22 +311,20 @@ def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
     match e:
         case Var():
             return "+"
-        case Cast(a, dtype):
-            # A rounding keeps the order; one to a float counts as exact, as in all proofs.
-            if is_float(a.dtype) and is_float(dtype):
-                return slope(a, name, known)
+        case Cast(a, dtype) if not linear_in(e, 0):
             raise Unknown(e, f"the cast {a.dtype} → {dtype} is not known to keep the order")
-        case Op(which, args, _):
-            return _chain(e, which, args, name, known)
+        case Cast(a, _):
+            return slope(a, name, known)
+        case Op():
+            return _chain(e, [slope(a, name, known) for a in e.args], known)
         case _:
             raise Unknown(e, "it is not known whether it rises or falls")
 
 
-def _chain(e: Op[Expr], which: str, args: tuple[Expr, ...], name: str, known: Known) -> str:
-    info = OPS[which]
-    inner = [slope(a, name, known) for a in args]
+def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:
+    which, info = e.name, OPS[e.name]
     moving = [k for k, s in enumerate(inner) if s != "0"]
-    of = [range_of(a, known) for a in args]
+    of = [range_of(a, known) for a in e.args]
     ways = [times(_way(e, info, k, of), inner[k]) for k in moving]
     if which in ("max", "min") and len(moving) == 2 and inner[0] == inner[1]:
         # Of two that rise strictly, the larger does: neither stands still.
@@ -345,15 +343,12 @@ def _way(e: Op[Expr], info: OpInfo, k: int, of: list[Range]) -> str:
     if column in ("", "?"):
         what = "a power rises with its exponent" if column else f"{info.name} of it rises or falls"
         raise Unknown(e, f"it is not known whether {what}")
-    need = info.domain[k] if info.domain else ""
-    if need == "base":
-        # 0 to a negative power is infinite.
-        need = "0+" if of[1].sign in ("+", "0+") else "+"
-    if need == "one" and of[k].sign not in ("+", "-"):
-        raise Unknown(e.args[k], "what is divided by may change its sign")
-    if need in ("+", "0+") and of[k].sign not in (("+",) if need == "+" else ("+", "0+", "0")):
-        what = "positive" if need == "+" else ">= 0"
-        raise Unknown(e.args[k], f"{info.name} rises or falls where its argument is {what}, and its sign is unknown")
+    # 0 to a negative power is infinite.
+    need = demand(info.domain[k], 0.5 if of[-1].sign in ("+", "0+") else -0.5) if info.domain else ""
+    if of[k].sign not in MEETS[need]:
+        what = f"{info.name} rises or falls where its argument is {'positive' if need == 'gt' else '>= 0'}"
+        changes = "what is divided by may change its sign"
+        raise Unknown(e.args[k], changes if need == "ne" else f"{what}, and its sign is unknown")
     if column[-1] not in _ARGUMENTS:
         return column
     index = _ARGUMENTS.index(column[-1])

@@ -120,6 +120,12 @@ class OpInfo:
         return tuple(self.kind == "arith" and by == 1 for by in self.degrees)
 
 
+MEETS: dict[str, tuple[str | None, ...]] = {
+    "": (*SIGNS,), "ne": ("+", "-"), "gt": ("+",), "ge": ("+", "0+", "0"),
+}  # fmt: skip
+"""The signs that meet a demand."""
+
+
 def demand(domain: str, by: float) -> str:
     """The comparison with 0 that an argument must meet by its `domain`, "" for none; `by`: the exponent, of a base.
 
