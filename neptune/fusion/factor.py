@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.guards import guard
-from neptune.fusion.linear import additive, with_part, without
+from neptune.fusion.linear import additive, scaled, with_part, without
 from neptune.fusion.prove import magnitude, sign
 from neptune.fusion.range import Ceiling, ceiling, ceiling_of_reciprocal, leaf_of, too_narrow
 from neptune.fusion.roles import Problem, Roles, Split, Term
@@ -63,10 +63,6 @@ def cast_text(e: Cast[Expr]) -> str:
 
 def _is(e: Expr, value: float) -> bool:
     return isinstance(e, Const) and e.value == value
-
-
-def _mul(a: Expr, b: Expr) -> Expr:
-    return b if _is(a, 1) else a if _is(b, 1) else binary("mul", a, b)
 
 
 @dataclass
@@ -163,7 +159,7 @@ class Splitter:
 
     def _product(self, e: Op[Expr], a: Split, b: Split) -> Split:
         if e.name == "mul":
-            return Split((*a.phis, *b.phis), _mul(a.psi, b.psi), (*a.rolls, *b.rolls))
+            return Split((*a.phis, *b.phis), scaled(a.psi, b.psi), (*a.rolls, *b.rolls))
         under = tuple(binary("div", Const(1.0, p.dtype), p) for p in b.phis)
         psi = a.psi if _is(b.psi, 1) else binary("div", a.psi, b.psi)
         return Split((*a.phis, *under), psi, (*a.rolls, *(t.negated() for t in b.rolls)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Expr, Op, op, rebuild
+from neptune.ir.expr import Cast, Const, Expr, Op, binary, op, rebuild
 from neptune.ir.facts import linear_in
 from neptune.ir.ops import SUMS
 
@@ -19,6 +19,14 @@ Leaf = tuple[Expr, bool, tuple[tuple[str, Expr], ...]]
 def with_part(e: Expr, k: int, part: Expr) -> Expr:
     """The node `e` with another part `k`."""
     return rebuild(e, tuple(part if n == k else x for n, x in enumerate(e.parts)))
+
+
+def scaled(a: Expr, b: Expr) -> Expr:
+    """a · b without a factor that is 1."""
+    for x, other in ((a, b), (b, a)):
+        if isinstance(x, Const) and x.value == 1:
+            return other
+    return binary("mul", a, b)
 
 
 def additive(

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from neptune.fusion.degrees import own_parts, steep, too_steep
 from neptune.fusion.factor import Splitter, product
-from neptune.fusion.linear import summands
+from neptune.fusion.linear import scaled, summands
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, FOLDED, Evidence, Mean, Problem, Query, Repair, Slot, change, slot
 from neptune.fusion.shifts import find_shifts
@@ -162,7 +162,7 @@ def _step(
             if other.value in numbers:
                 summed: Expr = slot(numbers[other.value], query.dtype)
             else:
-                summed = _product(cast(other.value, query.dtype), cast(FOLDED, query.dtype))
+                summed = scaled(cast(other.value, query.dtype), cast(FOLDED, query.dtype))
             terms.append((factor, powers, summed))
     return None if len(terms) == 1 else _horner(terms, 0, query.dtype)
 
@@ -189,10 +189,6 @@ def _counted(e: Expr, query: Query) -> bool:
 def _about(e: Expr) -> bool:
     """True where a ρ is in it."""
     return any(isinstance(x, Load) and x.buffer.startswith("%") for x in walk(e))
-
-
-def _product(a: Expr, b: Expr) -> Expr:
-    return b if a == Const(1.0, a.dtype) else binary("mul", a, b)
 
 
 def _horner(terms: list[tuple[Fraction, tuple[int, ...], Expr]], k: int, dtype: str) -> Expr:

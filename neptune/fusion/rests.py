@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neptune.fusion.linear import scaled
 from neptune.fusion.moments import never_negative
 from neptune.fusion.obligations import Prover, Signs, extent
 from neptune.fusion.prove import Unproved, prove_identity
@@ -121,8 +122,7 @@ def _rest(
 
 
 def _times_all(e: Expr, query: Query) -> Expr:
-    once, every = cast(e, query.dtype), cast(ALL, query.dtype)
-    return every if once == Const(1.0, query.dtype) else binary("mul", once, every)
+    return scaled(cast(e, query.dtype), cast(ALL, query.dtype))
 
 
 def _sum_of(e: Expr, query: Query, symbols: Symbols, signs: Signs) -> Expr | None:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import product
 from math import comb, prod
 
+from neptune.fusion.linear import scaled
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, op, select, walk
 from neptune.ir.ops import OPS
 
@@ -101,31 +102,21 @@ def _derivative(e: Expr, by: Load) -> Terms:
                 slope = partial(op, *args)
                 for c, x in _derivative(a, by):
                     whole = isinstance(slope, int)
-                    terms.append((c * slope, x) if whole else (c, _times(x, slope) if k == 0 else _times(slope, x)))
+                    terms.append((c * slope, x) if whole else (c, scaled(x, slope) if k == 0 else scaled(slope, x)))
             return _collected(terms)
         case Op("div", (a, b), _) if not any(x == by for x in walk(b)):
             return [(c, binary("div", x, b)) for c, x in _derivative(a, by)]
         case Op("pow", (a, Const(value, _)), _) if value >= 1 and float(value).is_integer():
             n = int(value)
             power: Expr = a if n == 2 else op("pow", a, Const(float(n - 1), a.dtype))
-            return [(c * n, x if n == 1 else _times(power, x)) for c, x in _derivative(a, by)]
+            return [(c * n, x if n == 1 else scaled(power, x)) for c, x in _derivative(a, by)]
         case Cast(a, dtype):
-            return [(c, _one(dtype) if _is_one(x) else cast(x, dtype)) for c, x in _derivative(a, by)]
+            return [
+                (c, Const(1.0, dtype) if x == Const(1.0, x.dtype) else cast(x, dtype)) for c, x in _derivative(a, by)
+            ]
         case Select(p, a, b) if not any(x == by for x in walk(p)):
             zero = Const(0.0, e.dtype)
             left = [(c, select(p, x, zero)) for c, x in _derivative(a, by)]
             return [*left, *((c, select(p, zero, x)) for c, x in _derivative(b, by))]
         case _:
             raise NotPolynomial(e)
-
-
-def _one(dtype: str) -> Const:
-    return Const(1.0, dtype)
-
-
-def _is_one(e: Expr) -> bool:
-    return e == _one(e.dtype)
-
-
-def _times(a: Expr, b: Expr) -> Expr:
-    return b if _is_one(a) else a if _is_one(b) else binary("mul", a, b)

@@ -239,6 +239,17 @@ def test_degrees(row: OpInfo) -> None:
 
 
 @rows
+def test_linear_arguments(row: OpInfo) -> None:
+    """f(a + c, b) = f(a, b) + f(c, b) in those that are linear, and in no other."""
+    for k in range(row.arity):
+        differences = {
+            value(row, *p[:k], p[k] + 1.75, *p[k + 1 :]) - value(row, *p) - value(row, *p[:k], 1.75, *p[k + 1 :])
+            for p in arguments(row, (-1.5, 1.0, 2.25, 3.5))
+        }
+        assert all(abs(d) < 1e-12 for d in differences) == (row.linear[k : k + 1] == (True,)), k
+
+
+@rows
 def test_turns(row: OpInfo) -> None:
     if row.turns is None:
         assert row.name not in ("exp", "exp2", "log", "log2")
