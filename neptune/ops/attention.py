@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, TypeAlias
 
 from neptune.boundary import public
@@ -34,6 +33,7 @@ from neptune.frontend.functions import checked_predicate
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import Mask, with_queries
+from neptune.ops.options import check_counts, check_factors, check_flags
 
 NEG_INF = float("-inf")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -138,7 +138,10 @@ def attention(
     (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.
     """
     counts = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "window": window}
-    _check_counts(name, {"depth": depth} | {n: v for n, v in counts.items() if v is not None})
+    if not isinstance(name, str):
+        raise ExpressionError("attention", f"name = {name!r:.60} is not a string")
+    check_flags(name, {"alibi": alibi, "causal": causal, "sinks": sinks, "lse": lse})
+    check_counts(name, {"depth": depth} | {n: v for n, v in counts.items() if v is not None})
     _check(name, dtype, layout, heads, kv_heads, {"scale": scale, "softcap": softcap})
     group = 1 if heads is None or kv_heads is None else heads // kv_heads
     n_b: int | Var = var("batch") if batch is None else batch
@@ -225,16 +228,6 @@ def attention(
     return built(o, compute(rows, log_sum, "lse"))
 
 
-def _check_counts(asked: str, counts: Mapping[str, object]) -> None:
-    """Sizes that are given are whole numbers of at least 1."""
-    for option, n in counts.items():
-        if not isinstance(n, int) or isinstance(n, bool):
-            raise ExpressionError(asked, f"{option} = {n!r} is not a Python integer")
-        if n < 1:
-            wrong = f"a window of {n} keys shows nothing" if option == "window" else f"{option} is {n}"
-            raise ExpressionError(asked, wrong, hint=f"{option} of at least 1")
-
-
 def _check(
     asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, factors: Mapping[str, float | None]
 ) -> None:
@@ -245,9 +238,7 @@ def _check(
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")
-    for option, factor in factors.items():
-        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
-            raise ExpressionError(asked, f"{option} = {factor!r} is not a number")
+    check_factors(asked, factors)
     softcap = factors["softcap"]
     if softcap is not None and not softcap > 0:
         raise ExpressionError(

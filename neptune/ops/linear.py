@@ -22,6 +22,7 @@ from neptune.frontend.builder import (
 )
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
+from neptune.ops.options import check_flags
 
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "gelu": lambda x: x * 0.5 * (1.0 + erf(x * math.sqrt(0.5))),
@@ -48,7 +49,9 @@ def matmul(
     sizes symbolic. With `batch`, a, b, residual and y have a leading dimension. `activation`: one of
     `ACTIVATIONS`. Stages: c (the product), y. Raises ExpressionError for another activation or dtype.
     """
-    if activation is not None and activation not in ACTIVATIONS:
+    flags = {"trans_a": trans_a, "trans_b": trans_b, "batch": batch, "bias": bias, "residual": residual}
+    check_flags("matmul", flags)
+    if activation is not None and activation not in tuple(ACTIVATIONS):
         raise ExpressionError("matmul", f"unknown activation {activation!r}", legal=tuple(ACTIVATIONS))
     if dtype not in ("float32", "float16", "bfloat16"):
         raise ExpressionError("matmul", f"{dtype!r} is no dtype of a product", legal=("float32", "float16", "bfloat16"))

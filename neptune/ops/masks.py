@@ -18,6 +18,7 @@ from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Read, Tensor
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, as_expr, binary, eq, logical_and, logical_or, maximum, rewrite
+from neptune.ops.options import check_tensors
 
 Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j) → does query i see key j? The indices are raw."""
@@ -50,6 +51,7 @@ def causal(q_lengths: Tensor | None = None, kv_lengths: Tensor | None = None) ->
     """
     if (q_lengths is None) != (kv_lengths is None):
         raise ExpressionError("mask `causal`", "it has the lengths of one side only", hint="give both or neither")
+    check_tensors("mask `causal`", {"q_lengths": q_lengths, "kv_lengths": kv_lengths})
     if q_lengths is None or kv_lengths is None:
         return lambda b, h, i, j: j <= position(i)
     return lambda b, h, i, j: j <= i + kv_lengths[b] - q_lengths[b]
@@ -90,6 +92,7 @@ def document(q_documents: Tensor, kv_documents: Tensor | None = None) -> Mask:
     The tensors, int32 or int64 [batch, s_q] and [batch, s_kv] (by default the same one), number the documents in any
     order, so that every tile is visited and checked; where documents lie together, `segments` skips the others.
     """
+    check_tensors("mask `document`", {"q_documents": q_documents, "kv_documents": kv_documents})
     keys = q_documents if kv_documents is None else kv_documents
     return lambda b, h, i, j: eq(q_documents[b, i], keys[b, j])
 
@@ -100,6 +103,7 @@ def segments(start: Tensor, end: Tensor) -> Mask:
 
     The tensors are int32 or int64 [batch, s_q] and may hold any values: keys are those in [0, s_kv) besides.
     """
+    check_tensors("mask `segments`", {"start": start, "end": end})
     return lambda b, h, i, j: logical_and(start[b, i] <= j, j < end[b, i])
 
 
@@ -109,6 +113,7 @@ def lengths(kv_lengths: Tensor, q_lengths: Tensor | None = None) -> Mask:
 
     The tensors are int32 or int64 [batch] and may hold any values: more than s_kv is all keys, less than 1 none.
     """
+    check_tensors("mask `lengths`", {"kv_lengths": kv_lengths, "q_lengths": q_lengths})
     if q_lengths is None:
         return lambda b, h, i, j: j < kv_lengths[b]
     return lambda b, h, i, j: logical_and(j < kv_lengths[b], i < q_lengths[b])
@@ -116,19 +121,32 @@ def lengths(kv_lengths: Tensor, q_lengths: Tensor | None = None) -> Mask:
 
 @public
 def and_(*masks: Mask) -> Mask:
-    """Return the mask that is true where all of these are."""
+    """Return the mask that is true where all of these are. Raises ExpressionError for what is no mask."""
+    _check_masks("and_", masks)
     return lambda b, h, i, j: logical_and(*(m(b, h, i, j) for m in masks))
 
 
 @public
 def or_(*masks: Mask) -> Mask:
-    """Return the mask that is true where any of these is."""
+    """Return the mask that is true where any of these is. Raises ExpressionError for what is no mask."""
+    _check_masks("or_", masks)
     return lambda b, h, i, j: logical_or(*(m(b, h, i, j) for m in masks))
+
+
+def _check_masks(asked: str, masks: tuple[Mask, ...]) -> None:
+    wrong = next((m for m in masks if not callable(m)), None)
+    if wrong is not None:
+        raise ExpressionError(
+            f"mask `{asked}`", f"{wrong!r:.60} is not a mask", hint="a mask of this module, or a function (b, h, i, j)"
+        )
 
 
 def _integer(mask: str, value: ExprLike) -> Expr:
     """The size of a mask, a number or a scalar of an integer dtype."""
-    size = as_expr(value)
+    try:
+        size = as_expr(value)
+    except TypeError:
+        raise ExpressionError(f"mask `{mask}`", f"its size is {value!r:.60}, not an integer") from None
     if not is_int(size.dtype):
         raise ExpressionError(f"mask `{mask}`", f"its size is {value!r}, not an integer")
     return size

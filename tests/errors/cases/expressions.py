@@ -18,6 +18,7 @@ from neptune.frontend.te import from_te
 from neptune.ir.parser import parse_program
 from neptune.ops import masks
 from neptune.ops.attention import attention, operator, prefill_causal
+from neptune.ops.linear import matmul
 from tests.errors.table import case
 from tests.examples.kernel_examples import rows_fused, rows_program
 
@@ -65,6 +66,10 @@ BUILDER = [
     (lambda: attention(depth="64"), "depth = '64' is not a Python integer"),
     (lambda: attention(window=2.5), "window = 2.5 is not a Python integer"),
     (lambda: attention(scale="small"), "scale = 'small' is not a number"),
+    (lambda: attention(scale=math.nan), "scale = nan is not finite"),
+    (lambda: attention(sinks=3), "sinks = 3 is neither True nor False"),
+    (lambda: attention(name=3), "name = 3 is not a string"),
+    (lambda: matmul(bias=np.zeros(4)), "bias = array([0., 0., 0., 0.]) is neither True nor False"),
     (lambda: attention(softcap=0.0), "softcap is 0.0"),
     (lambda: attention(mask=3), "a function mask(b, h, i, j)"),
     (lambda: attention(mask=lambda i, j: i >= j), "a function mask(b, h, i, j)"),
@@ -100,6 +105,9 @@ BUILDER = [
     (lambda: operator("prefill_gqq"), "prefill_gqa"),
     (lambda: operator("prefill_gqa", heads=10), "both numbers"),
     (lambda: operator("prefill_window", window=0), "window of at least 1"),
+    (lambda: masks.window("8"), "its size is '8', not an integer"),
+    (lambda: masks.lengths(3), "kv_lengths = 3 is no tensor of an expression"),
+    (lambda: masks.and_(masks.window(4), 3), "3 is not a mask"),
     (lambda: masks.chunked(0), "a chunk has at least one key"),
     (lambda: masks.causal(placeholder((n,), "int32", "q_len")), "both or neither"),
 ]

@@ -16,7 +16,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from tests.examples.random_schedules import attempt
-from tests.examples.schedule_examples import Frozen, check_round_trips, check_same, matmul, row_sums
+from tests.examples.schedule_examples import check_round_trips, check_same
 from tests.tiers import sampled
 
 M, N, K = var("m"), var("n"), var("k")
@@ -218,30 +218,3 @@ def test_it_must_stay_on_chip() -> None:
 
     with pytest.raises(ScheduleError, match="keep `ss` on chip"):
         neptune.compile(norm_linear(), apart, target="llvm")
-
-
-def test_refusals() -> None:
-    sch = Schedule(norm_linear())
-    j = sch.loop("c", "j")
-    cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: sch.replicate("ss", j), "`r` reads `ss` and does not run over `j` of `c`"),
-        (lambda: sch.replicate("c", sch.loop("y", "j")), "`c` runs over `j`, which is that axis"),
-        (lambda: sch.replicate("y", j), "`y` is a result"),
-    ]
-    for call, words in cases:
-        with pytest.raises(ScheduleError, match=words), Frozen(sch):
-            call()
-    _, inner = sch.split(j, 4)
-    with pytest.raises(ScheduleError, match="`j1` does not count the tiles"), Frozen(sch):
-        sch.replicate("r", inner)
-    sch = Schedule(row_sums())
-    sch.fuse_at("r", sch.loops("e")[0])
-    with pytest.raises(ScheduleError, match="`r` is in a nest with `e`"), Frozen(sch):
-        sch.replicate("r", sch.loop("y", "j"))
-    sch = Schedule(norm_linear())
-    sch.bind(sch.loop("r", "i"), "grid.x")
-    with pytest.raises(ScheduleError, match="bound to the grid"), Frozen(sch):
-        sch.replicate("r", sch.loop("c", "j"))
-    sch = Schedule(matmul())
-    with pytest.raises(ScheduleError, match="unknown stage"), Frozen(sch):
-        sch.replicate("q", sch.loop("c", "j"))

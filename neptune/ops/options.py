@@ -1,0 +1,54 @@
+"""What is asked of the options of an operator, so that a wrong one is named and not what comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+from neptune.errors import ExpressionError
+from neptune.frontend.assemble import Tensor
+
+
+def check_counts(asked: str, counts: Mapping[str, object]) -> None:
+    """Raise ExpressionError for a size that is no whole number of at least 1."""
+    for option, n in counts.items():
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise ExpressionError(asked, f"{option} = {_shown(n)} is not a Python integer")
+        if n < 1:
+            wrong = f"a window of {n} keys shows nothing" if option == "window" else f"{option} is {n}"
+            raise ExpressionError(asked, wrong, hint=f"{option} of at least 1")
+
+
+def check_factors(asked: str, factors: Mapping[str, object]) -> None:
+    """Raise ExpressionError for a factor that is no finite number; None stands for the default."""
+    for option, factor in factors.items():
+        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
+            raise ExpressionError(asked, f"{option} = {_shown(factor)} is not a number")
+        if isinstance(factor, Real) and not math.isfinite(factor):
+            raise ExpressionError(asked, f"{option} = {factor} is not finite", hint="None: the default")
+
+
+def check_flags(asked: str, flags: Mapping[str, object]) -> None:
+    """Raise ExpressionError for a flag that is neither True nor False."""
+    for option, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ExpressionError(
+                asked, f"{option} = {_shown(flag)} is neither True nor False", legal=("True", "False")
+            )
+
+
+def check_tensors(asked: str, tensors: Mapping[str, object]) -> None:
+    """Raise ExpressionError for what is no tensor of an expression; None stands for one that was not given."""
+    for option, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ExpressionError(
+                asked,
+                f"{option} = {_shown(tensor)} is no tensor of an expression",
+                hint='placeholder((…), "int32", "name")',
+            )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"<{type(value).__name__}>"
