@@ -17,10 +17,10 @@ from neptune.tile.ir import (
     Local,
     Loop,
     Reduce,
-    TExpr,
     TileKernel,
     TStmt,
     bare,
+    read_by,
     stmt_exprs,
     walk_stmts,
 )
@@ -49,16 +49,12 @@ def accumulators(kernel: TileKernel) -> dict[str, str]:
 
 def _fold(s: Assign) -> str | None:
     """The reducer by which `s` folds into its own variable."""
-    if not _reads(s.value, s.name):
+    if s.name not in read_by(s.value):
         return None
     op = "add" if isinstance(s.value, Dot) else s.value.name if isinstance(s.value, Op) else None
     nodes = list(walk(s.value))
     kinds = {x.reducer for x in nodes if isinstance(x, Reduce)} | {"sum" for x in nodes if isinstance(x, Dot)}
     return next((k for k in sorted(kinds) if REDUCERS[k].op == op), None)
-
-
-def _reads(e: TExpr, name: str) -> bool:
-    return any(isinstance(x, Local) and x.name == name for x in walk(e))
 
 
 def _subtracted_exponents(kernel: TileKernel) -> Iterator[str]:

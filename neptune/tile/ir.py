@@ -296,6 +296,11 @@ def stmt_exprs(s: TStmt) -> tuple[TExpr, ...]:
             return ()
 
 
+def read_by(e: TExpr) -> frozenset[str]:
+    """The names of the locals that an expression reads."""
+    return frozenset(x.name for x in walk(e) if isinstance(x, Local))
+
+
 def bound_exprs(s: TStmt) -> tuple[Expr, ...]:
     """The bounds of a loop, the condition of a branch."""
     return (s.lo, s.hi) if isinstance(s, Loop) else (s.pred,) if isinstance(s, Branch) else ()

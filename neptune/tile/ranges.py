@@ -12,7 +12,7 @@ from itertools import count
 from math import inf
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, Load, Var, walk
+from neptune.ir.expr import Expr, Load, Var
 from neptune.ir.facts import Known, folded, of_dtype, range_of
 from neptune.ir.ops import ANY, Range
 from neptune.tile.ir import (
@@ -27,6 +27,7 @@ from neptune.tile.ir import (
     Scalar,
     TExpr,
     TileKernel,
+    read_by,
     walk_stmts,
 )
 
@@ -131,8 +132,3 @@ def _widened(before: Range, now: Range) -> Range:
 def unknown(dtype: str) -> Range:
     """The range of any element of a dtype."""
     return ANY if is_float(dtype) else of_dtype(dtype)
-
-
-def read_by(e: TExpr) -> frozenset[str]:
-    """The names of the locals that an expression reads."""
-    return frozenset(x.name for x in walk(e) if isinstance(x, Local))

@@ -21,11 +21,12 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
     is_rest,
+    read_by,
     stmt_exprs,
     walk_stmts,
 )
 from neptune.tile.passes.util import scalar_names
-from neptune.tile.ranges import Ranges, read_by
+from neptune.tile.ranges import Ranges
 
 
 def read_facts(program: TileProgram) -> Facts:

@@ -10,10 +10,10 @@ import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import Array, EvaluationError, Value
-from neptune.ir.evaluate.expressions import Evaluator, apply_cast, apply_op, choose
+from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, choose
 from neptune.ir.evaluate.loops import fold_axis
 from neptune.ir.evaluate.memory import Memory
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, loads, rewrite
+from neptune.ir.expr import Const, Expr, Load, loads, rewrite
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -164,15 +164,6 @@ class Tiles:
                 return value
             case LoadTile():
                 return self._load(e, env)
-            case Op(op, args, dtype):
-                dims, arg_dtype = e.dims, args[0].dtype if args else dtype
-                return apply_op(self.domain, op, [self._aligned(a, dims, env) for a in args], arg_dtype, dtype)
-            case Cast(arg, dtype):
-                return apply_cast(self.domain, self.value(arg, env), arg.dtype, dtype)
-            case Select(p, a, b):
-                dims = e.dims
-                pred, then, other = (self._aligned(x, dims, env) for x in (p, a, b))
-                return choose(self.domain, pred, then, other, e.dtype)
             case Reduce(reducer, axis, arg):
                 whole = self._whole(arg, env)
                 return fold_axis(self.evaluator, reducer, (whole,), [arg.dtype], arg.dims.index(axis))[0]
@@ -184,6 +175,9 @@ class Tiles:
             case Rearrange(arg, pattern):
                 whole = self._whole(arg, env)
                 return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)
+            case _:
+                dims = e.dims
+                return apply(self.domain, e, [self._aligned(x, dims, env) for x in e.parts])
 
 
 def _spread(x: Array, shape: tuple[int, ...]) -> Array:

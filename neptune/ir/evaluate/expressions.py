@@ -79,6 +79,16 @@ def apply_cast(domain: Domain, v: Value, source: str, dtype: str) -> Value:
     return (v - low) % (1 << bits) + low
 
 
+def apply(domain: Domain, e: Op[Any] | Cast[Any] | Select[Any], parts: Sequence[Value]) -> Value:
+    """An operator, a cast or a choice, of scalars or of tiles, on the values of its parts."""
+    if isinstance(e, Select):
+        return choose(domain, parts[0], parts[1], parts[2], e.dtype)
+    source = e.parts[0].dtype if e.parts else e.dtype
+    if isinstance(e, Cast):
+        return apply_cast(domain, parts[0], source, e.dtype)
+    return apply_op(domain, e.name, parts, source, e.dtype)
+
+
 class Evaluator:
     """Expressions over a memory. `env` gives variables; float variables are values of the domain."""
 
@@ -118,15 +128,12 @@ class Evaluator:
                 return self.memory.load(buffer, self.lanes(buffer, env) + self.index(index, env, mask), mask)
             case Op("and" | "or", (a, b), _):
                 return self._junction(e.name, a, b, env, mask)
-            case Op(name, args, dtype):
-                arg_dtype = args[0].dtype if args else dtype
-                if name in ("floordiv", "mod"):
-                    return self._divide(name, args, env, mask)
-                return apply_op(self.domain, name, [self.run(a, env, mask) for a in args], arg_dtype, dtype)
-            case Cast(arg, dtype):
-                return apply_cast(self.domain, self.run(arg, env, mask), arg.dtype, dtype)
+            case Op("floordiv" | "mod", args, _):
+                return self._divide(e.name, args, env, mask)
             case Select(p, a, b):
                 return self._select(p, a, b, env, mask)
+            case _:
+                return apply(self.domain, e, [self.run(x, env, mask) for x in e.parts])
 
     def _junction(self, name: str, a: Expr, b: Expr, env: Mapping[str, Any], mask: Mask) -> Any:
         """`and` and `or` look at the right side only where the left one does not decide."""

@@ -7,29 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.ir.expr import rewrite
-from neptune.tile.ir import Assign, Branch, Local, Loop, TExpr, TileKernel, TStmt, map_stmt
-from neptune.tile.passes.util import Block, assigns, bound_reads, map_blocks, reads
+from neptune.tile.ir import Assign, Branch, Local, Loop, TileKernel, TStmt
+from neptune.tile.passes.util import Block, bound_reads, forward, map_blocks, reads
 
 
 def _propagate(stmts: Block) -> Block:
-    out: list[TStmt] = []
-    copy_of: dict[str, Local] = {}
-
-    def fn(e: TExpr) -> TExpr | None:
-        return copy_of.get(e.name) if isinstance(e, Local) else None
-
-    for s in stmts:
-        if isinstance(s, Loop | Branch):
-            touched = assigns(s)
-            copy_of = {n: o for n, o in copy_of.items() if n not in touched and o.name not in touched}
-        s = map_stmt(s, lambda e: rewrite(e, fn))
-        if isinstance(s, Assign):
-            copy_of = {n: o for n, o in copy_of.items() if n != s.name and o.name != s.name}
-            if isinstance(s.value, Local) and s.value.name != s.name:
-                copy_of[s.name] = s.value
-        out.append(s)
-    return tuple(out)
+    return forward(stmts, lambda e: e, lambda e, known: known.get(e.name) if isinstance(e, Local) else None)
 
 
 def drop_dead(body: Block) -> Block:

@@ -39,12 +39,13 @@ from neptune.tile.ir import (
     TStmt,
     bare,
     map_stmt,
+    read_by,
     stmt_exprs,
     walk_stmts,
 )
 from neptune.tile.passes.bounds import Bounds
 from neptune.tile.passes.sums import past_start
-from neptune.tile.passes.util import Block, confined, map_blocks, reads
+from neptune.tile.passes.util import Block, confined, map_blocks, reads, uses
 
 
 def _positive(e: TExpr) -> Expr | None:
@@ -94,9 +95,8 @@ def _only_scaled_uses(name: str, rest: Iterable[TStmt]) -> bool:
     good = 0
     for s in walk_stmts(tuple(rest)):
         for e in stmt_exprs(s):
-            total = sum(1 for n in walk(e) if isinstance(n, Local) and n.name == name)
             covered = sum(_linear_uses(n, name) for n in walk(e))
-            if covered != total:
+            if covered != uses(e, name):
                 return False
             good += covered
     return good > 0
@@ -230,7 +230,7 @@ def _running(bounds: Bounds, name: str, e: TExpr) -> bool:
 def _folded(bounds: Bounds, maxima: frozenset[str]) -> frozenset[str]:
     """The tiles these maxima fold."""
     new = [e.args[1] for m in maxima for e in bounds.given[m] if isinstance(e, Op)]
-    return frozenset(n.name for e in new for n in walk(e) if isinstance(n, Local)) - maxima
+    return frozenset().union(*map(read_by, new)) - maxima
 
 
 def _is_lowest(e: TExpr) -> bool:

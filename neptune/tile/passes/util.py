@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from neptune.ir.expr import loads, variables, walk
+from neptune.ir.expr import loads, rewrite, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -18,11 +18,14 @@ from neptune.tile.ir import (
     TileKernel,
     TStmt,
     bound_exprs,
+    map_stmt,
+    read_by,
     stmt_exprs,
     walk_stmts,
 )
 
 Block = tuple[TStmt, ...]
+Known = Mapping[str, Local]
 
 
 def map_blocks(body: Block, fn: Callable[[Block], Block]) -> Block:
@@ -35,9 +38,7 @@ def reads(s: TStmt) -> Iterator[str]:
     """Names of the locals a statement reads, those in its body included."""
     for x in walk_stmts((s,)):
         for e in stmt_exprs(x):
-            for node in walk(e):
-                if isinstance(node, Local):
-                    yield node.name
+            yield from read_by(e)
         yield from bound_reads(x)
 
 
@@ -69,10 +70,29 @@ def loaded_buffers(e: TExpr) -> set[str]:
 
 def depends(e: TExpr, s: TStmt) -> bool:
     """True if running `s` may change the value of `e`."""
-    touched = assigns(s)
-    if any(isinstance(n, Local) and n.name in touched for n in walk(e)):
-        return True
-    return bool(loaded_buffers(e) & {x.buffer for x in walk_stmts((s,)) if isinstance(x, StoreTile)})
+    stored = {x.buffer for x in walk_stmts((s,)) if isinstance(x, StoreTile)}
+    return bool(read_by(e) & assigns(s) or loaded_buffers(e) & stored)
+
+
+def forward(
+    stmts: Block, source: Callable[[TExpr], TExpr | None], use: Callable[[TExpr, Known], TExpr | None]
+) -> Block:
+    """Rewrite a block by `use`, given the locals whose values follow from another one, as long as neither changes.
+
+    `source` says which local a value follows from, if it is one.
+    """
+    out: list[TStmt] = []
+    known: dict[str, Local] = {}
+    for s in stmts:
+        touched = assigns(s)
+        still = {n: of for n, of in known.items() if n not in touched and of.name not in touched}
+        before = still if isinstance(s, Loop | Branch) else known
+        s = map_stmt(s, lambda e, before=before: rewrite(e, lambda x: use(x, before)))  # type: ignore[misc]
+        known = still
+        if isinstance(s, Assign) and isinstance(of := source(s.value), Local) and of.name != s.name:
+            known[s.name] = of
+        out.append(s)
+    return tuple(out)
 
 
 def confined(body: Block) -> set[str]:
