@@ -22,6 +22,7 @@ from neptune.tile.pipeline import PASSES, lower
 from neptune.tile.translate import translate
 from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
+from tests.examples.schedule_examples import matmul
 from tests.texts import generate
 
 Array = npt.NDArray[Any]
@@ -85,3 +86,12 @@ def check_all(
         for b, out in zip(program.outputs, outs, strict=True):
             close(out.double().numpy(), wanted[b.name], tolerance)
     return tiles
+
+
+def check_matmul(arrange: Arrange, *tiles: str) -> TileProgram:
+    """`check_all` of the product of `schedule_examples`, with these tiles of 16."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32).astype(np.float64) for s in ((17, 20), (20, 33)))
+    sizes, params = {"m": 17, "n": 33, "k": 20}, dict.fromkeys(tiles, 16)
+    program = scheduled(matmul(), arrange)
+    return check_all(program, {"a": a, "b": b}, {"d": a @ b * 2}, sizes, params, tolerance=1e-4)

@@ -40,7 +40,7 @@ def window(width: int, target: str) -> Kernel:
 
 
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
-@pytest.mark.parametrize("width", sampled([5, 1, 16, 33], 3))
+@pytest.mark.parametrize("width", sampled([5, 1, 16, 33], 4))
 def test_windows(width: int, target: str) -> None:
     kernel = window(width, target)
     assert [x.axis for x in kernel.facts.kernels[0].loops] == ["j0", "j0", "j0"]

@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neptune
 from neptune.ir.parser import parse_program
-from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax
 from neptune.runtime.launch import Target, parse_target
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
@@ -38,15 +37,6 @@ def test_targets_agree_on_what_they_run():
     a, b = (neptune.compile(rows_program(), rows_fused, target=t) for t in ON_CPU)
     assert a.program == b.program and a.source == b.source
     assert (a.target, b.target) == ON_CPU
-
-
-@pytest.mark.parametrize("make", [prefill_causal, prefill_global])
-def test_attention(make):
-    kernel = neptune.compile(make(depth=16, dtype="float32"), "flash_attention", target="llvm", params={"BLOCK_M": 16})
-    q, k, v = torch.randn(2, 3, 21, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
-    mask = torch.ones(21, 40, dtype=torch.bool).tril(19) if make is prefill_causal else None
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    torch.testing.assert_close(kernel(q, k, v), expected)
 
 
 @pytest.mark.parametrize("target", ON_CPU)

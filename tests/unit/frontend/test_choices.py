@@ -369,17 +369,6 @@ def test_the_value_is_a_maximum_for_a_softmax(target: str) -> None:
     assert torch.equal(at.long(), xs.argmax(1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-@native
-def test_products(dtype: str, target: str) -> None:
-    x, j = placeholder((M, N), dtype, "x"), reduce_axis((0, N), "j")
-    kernel = neptune.compile(compute((M,), lambda i: te.prod(x[i, j], axis=j), "best"), cut, target=target)
-    for n in (1, 19):
-        values = (torch.randint(1, 3, (6, n)) if dtype == "int32" else torch.rand(6, n) + 0.5).to(getattr(torch, dtype))
-        tolerance = {"float32": 1e-5, "float16": 2e-2, "int32": 0.0}[dtype]
-        torch.testing.assert_close(kernel(values).double(), values.double().prod(1), rtol=tolerance, atol=0)
-
-
 @pytest.mark.parametrize("target", sampled(["cuda:90", "cuda:80", "hip:gfx942"], 3))
 @pytest.mark.parametrize(
     ("outputs", "template"),

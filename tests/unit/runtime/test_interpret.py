@@ -14,7 +14,7 @@ from neptune.errors import InternalError
 from neptune.runtime import interpret
 from neptune.runtime.bf16_shim import decode, encode
 from neptune.runtime.interpret import run_interpreted
-from tests.examples.tile_examples import attention, softmax
+from tests.examples.tile_examples import attention
 from tests.texts import generate
 from tests.tiers import sampled
 
@@ -50,16 +50,6 @@ def test_attention(s_q: int, s_kv: int, dtype: str, loads: str) -> None:
     source = generate(attention(64, dtype), loads=loads)
     run_interpreted(source, "attention", [q, k, v, out], params={"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4})
     assert error(out, exact_attention(q, k, v)) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("rows, cols", [(1, 1), (17, 127), (5, 130)])
-def test_softmax(rows: int, cols: int, dtype: str) -> None:
-    torch.manual_seed(rows)
-    x = torch.randn(rows, cols).to(getattr(torch, dtype))
-    y = torch.full_like(x, float("nan"))
-    run_interpreted(generate(softmax(dtype)), "softmax", [x, y])
-    assert error(y, float64(torch.softmax(x.double(), -1))) < TOLERANCE[dtype]
 
 
 def test_strides_survive() -> None:

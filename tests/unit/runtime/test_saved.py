@@ -28,6 +28,7 @@ from neptune.ops.softmax import softmax
 from neptune.runtime import artifact, saved
 from neptune.runtime.modules import Form
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
+from tests.tiers import sampled
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = {
@@ -290,7 +291,7 @@ assert not [m for m in sys.modules if m.split(".")[0] in BLOCKED]
     assert done.stdout == "reached the driver\n"
 
 
-@pytest.mark.parametrize("target", ["cuda", "interpret"])
+@pytest.mark.parametrize("target", sampled(["cuda", "interpret"], 2))
 def test_a_call_enters_the_runtime_and_the_ir_alone(compiled, tmp_path, target):
     compiled("attention").save(tmp_path / "k")
     script = """
@@ -311,6 +312,7 @@ print(*sorted(rooms - {"neptune"}))
     assert set(done.stdout.split()) == {"neptune.kernel", "neptune.runtime", "neptune.ir", *plain}
 
 
+@pytest.mark.slow
 def test_it_runs_where_neither_tvm_nor_sympy_is(compiled, tmp_path):
     compiled("attention").save(tmp_path / "k")
     script = f"""
@@ -327,6 +329,7 @@ print(float((o.double() - wanted).norm() / wanted.norm()))
     assert float(done.stdout) < 1e-3
 
 
+@pytest.mark.slow
 def test_the_source_needs_no_neptune(rows):
     script = f"""
 BLOCKED = {{"neptune"}}

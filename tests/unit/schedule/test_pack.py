@@ -360,7 +360,7 @@ def test_the_exact_check_sees_a_wrong_row(right: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
-@pytest.mark.parametrize("window", [None, 1, 7, 40])
+@pytest.mark.parametrize("window", sampled([None, 7, 1, 40], 2))
 def test_tiles_against_brute_force(group: int, window: int | None) -> None:
     """Which tiles of keys a tile of packed rows visits, and which of them unmasked."""
     sch = Schedule(two_axes(group, window))

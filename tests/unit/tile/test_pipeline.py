@@ -19,8 +19,7 @@ from neptune.tile.verify import verify_tiles
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import number
-from tests.examples.lowering import Arrange, Array, check_all, scheduled
-from tests.tiers import sampled
+from tests.examples.lowering import Arrange, check_all, scheduled
 
 DEPTH = 16
 
@@ -104,49 +103,6 @@ def test_what_is_owed_cannot_be_lowered() -> None:
 
 
 # --- numbers -------------------------------------------------------------------------------------
-
-
-def attention(q: Array, k: Array, v: Array, *, causal: bool) -> tuple[Array, Array]:
-    """Output and log-sum-exp in float64; rows that see no key give 0 and -inf."""
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    rows, cols = s.shape[-2:]
-    if causal:
-        s = np.where(np.arange(cols) <= np.arange(rows)[:, None] + cols - rows, s, -np.inf)
-    top = np.maximum(s.max(-1, keepdims=True), -1e300)
-    p = np.exp(s - top)
-    total = p.sum(-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        lse = np.where(total > 0, top + np.log(total), -np.inf)[..., 0]
-    return np.where(total > 0, p @ v / np.where(total > 0, total, 1), 0), lse
-
-
-@pytest.mark.parametrize("name", ["causal", "global"])
-@pytest.mark.parametrize("s_q, s_kv", sampled([(33, 5), (1, 1), (17, 17), (5, 40), (32, 32)], 2))
-def test_attention(name: str, s_q: int, s_kv: int) -> None:
-    pytest.importorskip("tvm")
-    rng = np.random.default_rng(s_q)
-    q, k, v = (rng.standard_normal((1, 1, n, DEPTH)).astype(np.float32) for n in (s_q, s_kv, s_kv))
-    o, lse = attention(q, k, v, causal=name == "causal")
-    sizes = {"s_q": s_q, "s_kv": s_kv}
-    check_all(program(name), {"q": q, "k": k, "v": v}, {"o": o, "lse": lse}, sizes, {"BLOCK_M": 16, "BLOCK_N": 16})
-
-
-ROWS = {"softmax online": {"BLOCK_M": 4, "BLOCK_N": 8}, "softmax row": {"BLOCK_M": 4, "BLOCK_N": 16}}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_softmax(name: str) -> None:
-    """Rows of -inf, rows at the finite extremes, and large values."""
-    pytest.importorskip("tvm")
-    x = (np.random.default_rng(3).standard_normal((7, 13)) * 3).astype(np.float32)
-    x[2, :5] = -np.inf
-    x[3] = np.finfo(np.float32).min
-    x[4, 1:] = np.finfo(np.float32).min
-    x[5] *= 1e30
-    wide = x.astype(np.float64)
-    e = np.exp(wide - wide.max(1, keepdims=True))
-    check_all(program(name), {"x": x}, {"y": e / e.sum(1, keepdims=True)}, {"rows": 7, "cols": 13}, ROWS[name])
 
 
 @pytest.mark.parametrize("name", ["figure 1", "figures 11 and 14", "unscheduled"])
