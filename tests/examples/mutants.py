@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from neptune.ir.expr import Const, Expr, Op, conjuncts, logical_and, rewrite
 from neptune.ir.printer import print_expr
-from neptune.ir.program import For, If, Program, Seq, Stage, Stmt, map_action, rewrite_stmt, walk
+from neptune.ir.program import For, Program, Seq, Stage, Stmt, map_action, rewrite_stmt, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -47,11 +47,6 @@ def _body(program: Program, change: Callable[[Stmt], Stmt | None]) -> Program:
 def drop(program: Program, stage: str) -> Program:
     """Without the stage, in every piece."""
     return _body(program, lambda s: None if isinstance(s, Stage) and s.name == stage else s)
-
-
-def drop_last_tile(program: Program) -> Program:
-    """Without the piece that holds the tail, where it is one tile."""
-    return _body(program, lambda s: None if isinstance(s, If) else s)
 
 
 def change(program: Program, stage: str, fn: Rewrite) -> Program:
@@ -152,11 +147,6 @@ def tile_change(program: TileProgram, name: str, fn: TileRewrite) -> TileProgram
 def tile_drop(program: TileProgram, stage: str) -> TileProgram:
     """Without the assignments that come from a stage."""
     return _tiles(program, lambda s: None if isinstance(s, Assign) and s.stage == stage else s)
-
-
-def tile_drop_last(program: TileProgram) -> TileProgram:
-    """Without the branch that holds the tail."""
-    return _tiles(program, lambda s: None if isinstance(s, Branch) else s)
 
 
 def tile_piece(program: TileProgram, k: int, bounds: Bounds) -> TileProgram:
