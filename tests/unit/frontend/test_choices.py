@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import neptune
-from neptune.errors import FusionError, InternalError, ScheduleError, TargetError
+from neptune.errors import FusionError, InternalError, TargetError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, argmax, argmin, build, compute, placeholder, reduce_axis, stack, top_k
 from neptune.fusion.schedule import Schedule
@@ -442,6 +442,3 @@ def test_what_reads_a_pair_that_still_changes() -> None:
     with pytest.raises(FusionError, match="tanh mixes r and c"):
         sch.rolling_update("s", sch.loops("best")[1])
     assert str(sch.program) == before and "best_value[i], best_index[i] argmax= x[i, j]" in before
-    j0, _ = sch.split(sch.loops("best")[1], 4)
-    with pytest.raises(ScheduleError, match="no private accumulators yet"):
-        sch.privatize("best", j0)
