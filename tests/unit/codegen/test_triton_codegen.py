@@ -337,6 +337,9 @@ def test_floor_division_of_what_may_be_negative() -> None:
     assert scalar(op("mod", w - N, four)) == "w - n & 3"
     assert scalar(ceildiv(N, Var("BLOCK"))) == "tl.cdiv(n, BLOCK)"
     assert nonnegative(N * 3 + 1, lambda v: v == "n") and not nonnegative(N - 1, lambda v: v == "n")
+    # A cast of what fits keeps its sign, one that may wrap does not.
+    assert nonnegative(Cast(Load("b", (), "bool"), "int32"), lambda _: False)
+    assert not nonnegative(Cast(Var("k", "int64"), "int32"), lambda _: True)
 
 
 def test_launch_expressions_use_python() -> None:
