@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import time
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +26,11 @@ from tests.examples.schedule_examples import matmul
 @cache
 def rows() -> neptune.Kernel:
     return neptune.compile(rows_program(), rows_fused, target="llvm")
+
+
+@case(RecordError)
+def a_pickle_of_before():
+    pickle.loads(b"cneptune.runtime.kernel\n_unpickled\n(NtR.")
 
 
 # --- saving --------------------------------------------------------------------------------------

@@ -191,6 +191,25 @@ def test_copies_and_pickles(how, compiled):
     assert again.explain() == kernel.explain() and again.source == kernel.source
 
 
+def earlier(folder: Path) -> Path:
+    """A kernel with parts that was saved before parts were data, values of one kernel were, and launchers."""
+    folder.mkdir()
+    for name, text in json.loads((ROOT / "tests" / "golden" / "saved_figure1.json").read_text()).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+def test_kernels_that_were_saved_before_run(target, tmp_path):
+    kernel = neptune.load(earlier(tmp_path / "figure1"), target=target)
+    x = torch.randn(5, 300)
+    wanted = torch.exp(x.double() - x.double().amax(1, keepdim=True)).sum(1)
+    for parts in ({}, {"NUM_SPLITS": 1}, {"NUM_SPLITS": 3}):
+        assert (kernel(x, params=parts or None) - wanted).abs().max() < 1e-4
+    assert "split_k" in kernel.explain() and kernel.facts.kernels
+    assert (kernel.with_params(num_warps=1)(x) - wanted).abs().max() < 1e-4
+
+
 def test_the_explanation_cannot_be_changed_through_the_kernel(compiled):
     kernel = compiled("rows")
     kernel.explain(json=True)["params"]["BLOCK_M"] = 1
