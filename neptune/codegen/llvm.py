@@ -23,7 +23,7 @@ from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, Load, Var, rewrite, variables
+from neptune.ir.expr import Expr, Var, redirected, variables
 from neptune.ir.extremes import Extremes
 from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
@@ -221,12 +221,7 @@ def _rename_buffers(s: Stmt, names: dict[str, str]) -> Stmt:
         return s
 
     def fix(e: Expr) -> Expr:
-        def load(x: Expr) -> Expr | None:
-            if isinstance(x, Load) and x.buffer in changed:
-                return Load(changed[x.buffer], tuple(fix(i) for i in x.index), x.dtype)
-            return None
-
-        return rewrite(e, load)
+        return redirected(e, changed)
 
     match s:
         case For(_, lo, hi, _, _, facts):

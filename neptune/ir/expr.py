@@ -365,6 +365,17 @@ def substitute(e: Expr, env: Mapping[str, Expr]) -> Expr:
     return rewrite(e, lambda x: env.get(x.name) if isinstance(x, Var) else None)
 
 
+def redirected(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Read other buffers: each of `names` under its new name."""
+
+    def fn(x: Expr) -> Expr | None:
+        if not isinstance(x, Load) or x.buffer not in names:
+            return None
+        return Load(names[x.buffer], tuple(redirected(i, names) for i in x.index), x.dtype)
+
+    return rewrite(e, fn)
+
+
 def variables(e: Expr) -> frozenset[str]:
     """The names of all variables in `e`, also those inside load indices."""
     return frozenset(x.name for x in walk(e) if isinstance(x, Var))

@@ -11,14 +11,13 @@ The copy is a stage like any other: `compute_at` brings it under a loop of its r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Expr, Load, Var, rewrite
+from neptune.ir.expr import Expr, Load, Var
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Buffer, For, Seq, Stage, Stmt, Store, map_action, seq, stages, writes
+from neptune.ir.program import Buffer, For, Seq, Stage, Stmt, Store, stages, writes
 from neptune.schedule.definition import Definition, define, whole_axis
-from neptune.schedule.state import State, fresh_name, names_in_use, reads, replace_node
+from neptune.schedule.state import State, fresh_name, insert_before, names_in_use, reads
 
 
 def cache_read(state: State, name: str, buffer: str) -> tuple[State, str]:
@@ -33,24 +32,10 @@ def cache_read(state: State, name: str, buffer: str) -> tuple[State, str]:
             request, f"`{writer}`, which computes `{buffer}`, is in the same nest", hint="do this before you fuse"
         )
     fresh = fresh_name(names_in_use(state.program), f"{buffer}_read")
-
-    def renamed(e: Expr) -> Expr:
-        return rewrite(e, other)
-
-    def other(x: Expr) -> Expr | None:
-        if not isinstance(x, Load) or x.buffer != buffer:
-            return None
-        return Load(fresh, tuple(map(renamed, x.index)), x.dtype)
-
     first = next(x for x in (*d.reads(), *reads(state.path(name)[1])) if x.buffer == buffer)
     copy, definition = copy_stage(source, fresh, fresh, buffer, first.index, state)
-    node = state.path(name)[1]
-    when = None if node.when is None else renamed(node.when)
-    reader = replace_node(nest, node, replace(node, action=map_action(node.action, renamed), when=when))
-    state = state.with_body(replace_node(state.program.body, nest, seq(copy, reader)))
-    state = state.with_temporary(Buffer(fresh, source.shape, source.dtype))
-    when = None if d.when is None else renamed(d.when)
-    state = state.define(name, replace(d, action=map_action(d.action, renamed), when=when), state.axes[name])
+    state = state.redirected(name, {buffer: fresh}).with_temporary(Buffer(fresh, source.shape, source.dtype))
+    state = state.with_body(insert_before(state.program.body, own_nest(state, name, request), copy))
     return state.define_beside(fresh, definition, name, after=False), fresh
 
 

@@ -9,10 +9,11 @@ A definition is a stage as the user wrote it, untouched by tiling and fusion. On
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from neptune.ir.expr import Const, Expr, Load, binary, loads, variables
-from neptune.ir.program import ZERO, Store, Update, starts
+from neptune.ir.program import ZERO, Store, Update, map_action, starts
 from neptune.ir.reducers import REDUCERS
 
 
@@ -94,6 +95,10 @@ class Definition:
 
     def axis(self, name: str) -> Axis:
         return next(a for a in self.axes if a.name == name)
+
+    def rewritten(self, fn: Callable[[Expr], Expr]) -> Definition:
+        """The definition with `fn` applied to every expression of its action and its guard."""
+        return replace(self, action=map_action(self.action, fn), when=None if self.when is None else fn(self.when))
 
     def reads(self) -> list[Load]:
         """Every load of the value expressions, the init and the guard, indices included."""

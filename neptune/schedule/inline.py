@@ -13,7 +13,7 @@ from dataclasses import replace
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var, rewrite, substitute, variables
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Store, map_action, map_exprs, stages, writes
+from neptune.ir.program import Store, map_exprs, stages, writes
 from neptune.schedule.definition import Definition, MapDef
 from neptune.schedule.state import State, reads
 
@@ -77,10 +77,6 @@ def inline(state: State, name: str) -> State:
     def inlined(e: Expr) -> Expr:
         return inline_loads(e, stores)
 
-    definitions = {
-        n: replace(d, action=map_action(d.action, inlined), when=None if d.when is None else inlined(d.when))
-        for n, d in state.definitions.items()
-    }
-
+    definitions = {n: d.rewritten(inlined) for n, d in state.definitions.items()}
     body = map_exprs(state.program.body, inlined)
     return replace(state.with_body(body), definitions=definitions).drop_stage(name)

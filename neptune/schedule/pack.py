@@ -162,20 +162,8 @@ def _own_result(state: State, name: str) -> State:
     state, _ = cache_write(state, name)
     own = dict(zip([result], writes(state.definitions[name].action), strict=True))
 
-    def fix(e: Expr) -> Expr:
-        return rewrite(e, renamed)
-
-    def renamed(x: Expr) -> Expr | None:
-        return (
-            Load(own[x.buffer], tuple(map(fix, x.index)), x.dtype) if isinstance(x, Load) and x.buffer in own else None
-        )
-
     for r in readers:
-        node, d = state.path(r)[1], state.definitions[r]
-        when = None if d.when is None else fix(d.when)
-        fresh = replace(d, action=map_action(d.action, fix), when=when)
-        other = replace(node, action=map_action(node.action, fix), when=None if node.when is None else fix(node.when))
-        state = state.with_body(replace_node(state.program.body, node, other)).define(r, fresh, state.axes[r])
+        state = state.redirected(r, own)
     return state
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import scope_of
-from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, rewrite, substitute
+from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, redirected, substitute
 from neptune.ir.names import fresh_name as fresh_name
 from neptune.ir.printer import print_stage
 from neptune.ir.program import (
@@ -30,7 +30,6 @@ from neptune.ir.program import (
     Update,
     for_loops,
     made_as,
-    map_action,
     map_exprs,
     paths,
     retarget,
@@ -204,6 +203,16 @@ class State:
         program = replace(self.program, owes=tuple(owes)).with_body(replace_node(self.program.body, loop, nest))
         return replace(self, program=program, axes=axes)
 
+    def redirected(self, stage: str, names: Mapping[str, str]) -> State:
+        """A stage reads other buffers: each of `names` under its new name."""
+
+        def fix(e: Expr) -> Expr:
+            return redirected(e, names)
+
+        node = self.path(stage)[1]
+        state = self.with_body(replace_node(self.program.body, node, map_exprs(node, fix)))
+        return state.define(stage, self.definitions[stage].rewritten(fix), self.axes[stage])
+
     def drop_stage(self, name: str) -> State:
         """Remove a stage and, where nothing uses it any more, its temporary buffer."""
         action = self.definitions[name].action
@@ -225,30 +234,23 @@ class State:
         """Rename a map stage together with its buffer (both are called `old`)."""
 
         def fix(e: Expr) -> Expr:
-            return rewrite(e, renamed)
-
-        def renamed(x: Expr) -> Expr | None:
-            if isinstance(x, Load) and x.buffer == old:
-                return Load(new, tuple(fix(i) for i in x.index), x.dtype)
-            return None
-
-        def rename_action(action: Store | Update) -> Store | Update:
-            return retarget(map_action(action, fix), {old: new})
+            return redirected(e, {old: new})
 
         def fix_stmt(s: Stmt) -> Stmt:
             if isinstance(s, Stage):
                 made = replace(s.made, of=new) if s.made is not None and s.made.of == old else s.made
-                return Stage(new if s.name == old else s.name, rename_action(s.action), s.when, made)
+                return Stage(new if s.name == old else s.name, retarget(s.action, {old: new}), s.when, made)
             return with_stmts(s, tuple(fix_stmt(p) for p in sub_stmts(s)))
 
         program = replace(
             self.program,
-            body=fix_stmt(self.program.body),
+            body=fix_stmt(map_exprs(self.program.body, fix)),
             temporaries=tuple(replace(b, name=new) if b.name == old else b for b in self.program.temporaries),
             owes=tuple(replace(o, stage=new if o.stage == old else o.stage) for o in self.program.owes),
         )
+        fresh = {n: d.rewritten(fix) for n, d in self.definitions.items()}
         definitions = {
-            new if n == old else n: replace(d, action=rename_action(d.action)) for n, d in self.definitions.items()
+            new if n == old else n: replace(d, action=retarget(d.action, {old: new})) for n, d in fresh.items()
         }
         axes = {new if n == old else n: a for n, a in self.axes.items()}
         return replace(self, program=program, definitions=definitions, axes=axes)
