@@ -25,7 +25,7 @@ from neptune.fusion.roles import ALL, COUNT, FOLDED, Mean, change, previous, slo
 from neptune.fusion.write import finished, folding
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Var, binary, cast, maximum, minimum, rewrite, substitute
-from neptune.ir.program import Buffer, For, Made, Stage, Stmt, Store, Update, map_action, retarget, seq, starts, writes
+from neptune.ir.program import Buffer, Made, Store, Update, map_action, retarget, seq, starts, writes
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.definition import Axis, Definition, ReductionDef, define, whole_axis
 from neptune.schedule.state import State, fresh_name, names_in_use
@@ -145,7 +145,7 @@ class Rewriter:
         used = {b for d in fresh.values() for b in writes(d.action)}
         program = replace(
             self.original.program,
-            body=seq(*(_nest(n, d, self.made.get(n)) for n, d in fresh.items())),
+            body=seq(*(d.nest(n, self.made.get(n)) for n, d in fresh.items())),
             temporaries=tuple(b for n, b in self.temporaries.items() if n in used),
         )
         axes = {n: {a: Var(a) for a in d.names} for n, d in fresh.items()}
@@ -315,11 +315,3 @@ def _alive(definitions: dict[str, Definition], outputs: Iterable[str]) -> dict[s
         if len(alive) == len(definitions):
             return definitions
         definitions = alive
-
-
-def _nest(name: str, d: Definition, made: Made | None) -> Stmt:
-    """A stage in loops over its axes."""
-    body: Stmt = Stage(name, d.action, d.when, made)
-    for a in reversed(d.axes):
-        body = For(a.name, a.lo, a.hi, body)
-    return body

@@ -30,6 +30,7 @@ from neptune.ir.program import (
     seq,
     stages,
     sub_stmts,
+    wrap,
 )
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_in_use, replace_node
@@ -62,16 +63,14 @@ def privatize(state: State, name: str, ref: Loop) -> State:
     state = state.with_temporary(Buffer(local, (*target.shape, trips), target.dtype))
     index = (*action.index, simplify(binary("sub", Var(loop.var), loop.lo)))
     private_name = fresh_name(names_in_use(state.program), f"{name}_local")
-    private: Stmt = Stage(private_name, replace(action, buffers=(local,), index=index), stage.when, Made("part", name))
+    private = Stage(private_name, replace(action, buffers=(local,), index=index), stage.when, Made("part", name))
     gone = {f.var for f in reduced}
     kept = [c for c in conjuncts(stage.when) if not variables(c) & gone]
     whole = replace(action, values=(Load(local, index, target.dtype),))
-    fold: Stmt = replace(stage, action=whole, when=logical_and(*kept) if kept else None)
-    for f in reversed(inner):
-        private = replace(f, body=private)
-        fold = fold if f.var in gone else replace(f, body=fold)
+    fold = replace(stage, action=whole, when=logical_and(*kept) if kept else None)
+    nests = seq(wrap(inner, private), wrap([f for f in inner if f.var not in gone], fold))
     top = _own_nest(loop, inner, stage, request)
-    return state.with_body(replace_node(state.program.body, top, seq(private, fold)))
+    return state.with_body(replace_node(state.program.body, top, nests))
 
 
 def _check_action(state: State, stage: Stage, loop: For, loops: tuple[For, ...], request: str) -> Update:

@@ -26,7 +26,7 @@ Semantics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -364,6 +364,13 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Seq(tuple(map_exprs(x, fn) for x in stmts))
         case Stage(name, action, when, made):
             return Stage(name, map_action(action, fn), None if when is None else fn(when), made)
+
+
+def wrap(loops: Sequence[For], body: Stmt) -> Stmt:
+    """`body` inside `loops`, outermost first."""
+    for f in reversed(loops):
+        body = replace(f, body=body)
+    return body
 
 
 def reduction_loops(stage: Stage, loops: tuple[For, ...]) -> list[For]:

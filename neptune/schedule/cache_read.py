@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Buffer, For, Seq, Stage, Stmt, Store, stages, writes
+from neptune.ir.program import Buffer, Seq, Stmt, Store, stages, writes
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.state import State, fresh_name, insert_before, names_in_use, reads
 
@@ -71,8 +71,5 @@ def copy_stage(
         axes.append(fresh_name([*used, *axes], i.name if isinstance(i, Var) else f"i{k}"))
     index = tuple(Var(a) for a in axes)
     store = Store(target, index, Load(source, index, like.dtype))
-    nest: Stmt = Stage(stage, store)
-    whole = tuple(map(whole_axis, axes, like.shape))
-    for a in reversed(whole):
-        nest = For(a.name, a.lo, a.hi, nest)
-    return nest, define(whole, store)
+    definition = define(tuple(map(whole_axis, axes, like.shape)), store)
+    return definition.nest(stage), definition

@@ -49,6 +49,7 @@ from neptune.ir.program import (
     seq,
     stages,
     sub_stmts,
+    wrap,
     writes,
 )
 from neptune.schedule.alignment import Nest, nest_of
@@ -225,10 +226,8 @@ def _place(
     needed = [g for g in guards if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: substitute(e, env))
-    body: Stmt = replace(state.path(name)[1], action=action, when=logical_and(*needed) if needed else None)
-    for f in reversed(loops):
-        body = replace(f, body=body)
-    return body, env
+    body = replace(state.path(name)[1], action=action, when=logical_and(*needed) if needed else None)
+    return wrap(loops, body), env
 
 
 def _along(axis: str, part: Interval, d: Definition, readers: Sequence[Reader]) -> tuple[str, Expr | None]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neptune.ir.expr import Const, Expr, Load, binary, loads, variables
-from neptune.ir.program import ZERO, Store, Update, map_action, starts
+from neptune.ir.program import ZERO, For, Made, Stage, Stmt, Store, Update, map_action, starts, wrap
 from neptune.ir.reducers import REDUCERS
 
 
@@ -99,6 +99,11 @@ class Definition:
     def rewritten(self, fn: Callable[[Expr], Expr]) -> Definition:
         """The definition with `fn` applied to every expression of its action and its guard."""
         return replace(self, action=map_action(self.action, fn), when=None if self.when is None else fn(self.when))
+
+    def nest(self, name: str, made: Made | None = None) -> Stmt:
+        """A stage of that name in loops over the axes."""
+        stage = Stage(name, self.action, self.when, made)
+        return wrap([For(a.name, a.lo, a.hi, stage) for a in self.axes], stage)
 
     def reads(self) -> list[Load]:
         """Every load of the value expressions, the init and the guard, indices included."""

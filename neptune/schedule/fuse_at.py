@@ -38,6 +38,7 @@ from neptune.ir.program import (
     reduction_loops,
     rewrite_stmt,
     stages,
+    wrap,
     writes,
 )
 from neptune.ir.quotients import divided
@@ -81,10 +82,8 @@ def place(
     needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: divided(substitute(e, env), scope))
-    body: Stmt = Stage(name, action, logical_and(*needed) if needed else None, made)
-    for f in reversed(loops):
-        body = replace(f, body=body)
-    return body, env, missing
+    body = Stage(name, action, logical_and(*needed) if needed else None, made)
+    return wrap(loops, body), env, missing
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ the loops that move may hand values on from iteration to iteration.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import variables
-from neptune.ir.program import For, Stmt, stages, writes
+from neptune.ir.program import For, stages, wrap, writes
 from neptune.schedule.bind import is_independent
 from neptune.schedule.state import Loop, State, reads, replace_node
 
@@ -33,10 +32,7 @@ def reorder(state: State, refs: tuple[Loop, ...]) -> State:
     fresh = [next(order) if any(f is x for x in loops) else f for f in chain]
     _check_ranges(fresh, request)
     _check_order(state, chain, fresh, request)
-    body: Stmt = chain[-1].body
-    for f in reversed(fresh):
-        body = replace(f, body=body)
-    return state.with_body(replace_node(state.program.body, chain[0], body))
+    return state.with_body(replace_node(state.program.body, chain[0], wrap(fresh, chain[-1].body)))
 
 
 def _chain(state: State, refs: tuple[Loop, ...], request: str) -> tuple[list[For], list[For]]:

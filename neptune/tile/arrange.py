@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
-from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq
+from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq, wrap
 from neptune.schedule.bind import is_independent
-from neptune.tile.localize import grid_of, is_axis, kernels_of, wrap
+from neptune.tile.localize import grid_of, is_axis, kernels_of
 
 
 def arrange(program: Program) -> Program:

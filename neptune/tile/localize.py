@@ -40,6 +40,7 @@ from neptune.ir.program import (
     sub_stmts,
     values,
     with_stmts,
+    wrap,
     writes,
 )
 from neptune.schedule.state import fresh_name, names_in_use
@@ -190,13 +191,6 @@ def _allocs(s: Stmt) -> Iterator[Alloc]:
         yield s
     for p in sub_stmts(s):
         yield from _allocs(p)
-
-
-def wrap(loops: Sequence[For], body: Stmt) -> Stmt:
-    """`body` inside `loops`, outermost first."""
-    for f in reversed(loops):
-        body = replace(f, body=body)
-    return body
 
 
 def _self_contained(s: Stmt, buffer: str) -> bool:
@@ -364,6 +358,4 @@ def _write_back(program: Program, found: list[Access], buffer: Buffer, name: str
     made = Made("store", buffer.name)
     stage = fresh_name({s.name for s in stages(program.body) if s.made != made}, f"{buffer.name}_store")
     nest: Stmt = Stage(stage, store, logical_and(*guards) if guards else None, made)
-    for f in reversed(free):
-        nest = replace(f, body=nest)
-    return nest
+    return wrap(free, nest)

@@ -39,6 +39,7 @@ from neptune.ir.program import (
     updates,
     walk,
     with_stmts,
+    wrap,
     writes,
     written,
 )
@@ -54,7 +55,7 @@ from neptune.tile.ir import (
     TStmt,
     reread,
 )
-from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize, wrap
+from neptune.tile.localize import LOOP, grid_of, is_axis, kernels_of, localize
 from neptune.tile.stage import translate_stage
 
 # The grid loop around what `_joined` puts into one kernel: not the name of any loop of a program.
@@ -206,9 +207,7 @@ class _Translator:
         independent = stage.folds or all(f.var in spatial for f in loops)
         if list(loops) == [*rest, *axes] or bounds & {f.var for f in axes} or not independent:
             return None
-        nest: Stmt = stage
-        for f in reversed([*rest, *axes]):
-            nest = replace(f, body=nest)
+        nest = wrap([*rest, *axes], stage)
         assert isinstance(nest, For)
         return nest
 
