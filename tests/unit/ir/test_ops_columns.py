@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from neptune.ir.evaluate.floats import Float64
-from neptune.ir.ops import ANY, OPS, SIGNS, OpInfo
+from neptune.ir.foreign import NAMES
+from neptune.ir.ops import ANY, INTEGER, OPS, SIGNS, OpInfo
 
 F = Float64()
 VALUES = (1e-30, 1e-3, 0.1, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0, 30.0, 600.0)
@@ -262,3 +263,14 @@ def test_turns(row: OpInfo) -> None:
 
 def test_signs_are_those_of_their_intervals() -> None:
     assert all(x.sign == name for name, x in SIGNS.items())
+
+
+@pytest.mark.parametrize("name", INTEGER)
+def test_integers_are_numpys(name: str) -> None:
+    theirs = {ours: n for n, ours in NAMES.items() if hasattr(np, n)} | {
+        f"bit{n}": f"bitwise_{n}" for n in ("and", "or", "xor")
+    }
+    truths = OPS[name].kind == "logic"
+    samples = (False, True) if truths else range(1, 9) if name in ("shl", "shr") else (-7, -2, -1, 1, 2, 7)
+    for point in itertools.product(samples, repeat=OPS[name].arity):
+        assert INTEGER[name](*point) == getattr(np, theirs.get(name, name))(*point)
