@@ -17,7 +17,7 @@ from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import ZERO, For, for_loops, map_exprs, paths, reduction_loops
-from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_around
+from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_in_use
 
 
 def fuse(state: State, outer: Loop, inner: Loop) -> tuple[State, str]:
@@ -25,7 +25,7 @@ def fuse(state: State, outer: Loop, inner: Loop) -> tuple[State, str]:
     request = f"fuse(`{outer.var}`, `{inner.var}` of `{inner.stage}`)"
     first, second = _pair(state, outer, inner, request)
     _check_kinds(state, first, second, request)
-    var = fresh_name(names_around(state.program, first), f"{first.var}_{second.var}")
+    var = fresh_name(names_in_use(state.program, first), f"{first.var}_{second.var}")
     env: dict[str, Expr] = {
         first.var: binary("floordiv", Var(var), second.hi),
         second.var: binary("mod", Var(var), second.hi),

@@ -17,7 +17,7 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Var, substitute
 from neptune.ir.names import fits
 from neptune.ir.program import map_exprs
-from neptune.schedule.state import Loop, State, check_whole, names_around
+from neptune.schedule.state import Loop, State, check_whole, names_in_use
 
 
 def rename(state: State, ref: Loop, name: str) -> State:
@@ -25,7 +25,7 @@ def rename(state: State, ref: Loop, name: str) -> State:
     request = f"rename(`{ref.var}` of `{ref.stage}`, {name!r})"
     loop = state.loop(ref)
     check_whole(state, loop, request)
-    if not fits(name) or name in names_around(state.program, loop):
+    if not fits(name) or name in names_in_use(state.program, loop):
         raise ScheduleError(
             request,
             "the name is taken around or within the loop, is no plain identifier, or generated code uses it",

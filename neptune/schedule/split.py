@@ -38,7 +38,7 @@ from neptune.ir.expr import (
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, For, Program, Stmt, for_loops, map_exprs, sub_stmts, with_stmts
 from neptune.ir.quotients import divided
-from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_around, replace_node
+from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_in_use, replace_node
 
 
 def _divides(program: Program, factor: Expr, extent: Expr) -> bool:
@@ -74,7 +74,7 @@ def split(state: State, ref: Loop, factor: Expr) -> tuple[State, str, str]:
             hint=f'sch.param("{factor.name}", [64, 128])',
         )
     # Sibling nests may share names (axes that were aligned should); only what is around and below must be free.
-    used = names_around(state.program, loop)
+    used = names_in_use(state.program, loop)
     outer = fresh_name(used, f"{loop.var}0")
     inner = fresh_name(used | {outer}, f"{loop.var}1")
     whole = binary("add", binary("mul", Var(outer), factor), Var(inner))

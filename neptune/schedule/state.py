@@ -350,20 +350,12 @@ def add_guard(s: Stmt, pred: Expr) -> Stmt:
     return with_stmts(s, tuple(add_guard(p, pred) for p in sub_stmts(s)))
 
 
-def names_in_use(program: Program) -> set[str]:
-    """Every name a new buffer, stage or loop must avoid."""
+def names_in_use(program: Program, place: For | None = None) -> set[str]:
+    """Every name that a new buffer, stage or loop must avoid; a loop in the `place` of another one only those of loops
+    around it and within: sibling nests may reuse them."""
     used = set(program.buffers) | {s.name for s in program.scalars} | {t.name for t in program.tunables}
     for path, stage in paths(program.body):
         used.add(stage.name)
-        used |= {f.var for f in for_loops(path)}
-    return used
-
-
-def names_around(program: Program, loop: For) -> set[str]:
-    """Names that a new loop in the place of `loop` must avoid: sibling nests may reuse the names of loops."""
-    used = set(program.buffers) | {s.name for s in program.scalars} | {t.name for t in program.tunables}
-    for path, stage in paths(program.body):
-        used.add(stage.name)
-        if any(x is loop for x in path):
+        if place is None or any(x is place for x in path):
             used |= {f.var for f in for_loops(path)}
     return used
