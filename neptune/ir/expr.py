@@ -20,6 +20,7 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from numbers import Integral, Real
 from typing import Any, Generic, TypeAlias, Union
 
@@ -325,18 +326,12 @@ def sign(x: ExprLike) -> Expr:
 
 def logical_and(*args: ExprLike) -> Expr:
     """The conjunction of any number of predicates (TRUE for none)."""
-    result: Expr = TRUE
-    for a in args:
-        result = op("and", result, a)
-    return result
+    return reduce(lambda a, b: op("and", a, b), args, as_expr(TRUE))
 
 
 def logical_or(*args: ExprLike) -> Expr:
     """The disjunction of any number of predicates (FALSE for none)."""
-    result: Expr = FALSE
-    for a in args:
-        result = op("or", result, a)
-    return result
+    return reduce(lambda a, b: op("or", a, b), args, as_expr(FALSE))
 
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
