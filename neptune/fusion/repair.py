@@ -18,6 +18,7 @@ Obligations, each of which is proved or the fusion is refused:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -35,6 +36,7 @@ from neptune.fusion.theorem import by_inverse
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Op, Select, Var, substitute, walk
 from neptune.ir.printer import print_expr
+from neptune.ir.ranges import RangePredicate
 from neptune.ir.reducers import REDUCERS
 
 Solver = Callable[[Query, list[Problem]], Repair | None]
@@ -88,6 +90,7 @@ def _settled(query: Query, symbols: Symbols, repair: Repair) -> Repair:
         symbols=symbols.text(),
         obligations=(*obligations, *records),
         assumptions=(*repair.evidence.assumptions, *_assumptions(query, repair)),
+        ranges=(*_rounded(query, repair), *repair.evidence.ranges),
     )
     # Accumulators that something else moves must stay about the mean that they are about.
     finish = repair.finish if query.fixed else moved(query, repair, rests)
@@ -143,10 +146,17 @@ def _assumptions(query: Query, repair: Repair) -> tuple[str, ...]:
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
         )
         return (text + "first, and the kernel the one that comes first before rounding",)
+    return ()
+
+
+def _rounded(query: Query, repair: Repair) -> tuple[RangePredicate, ...]:
+    """Return what is folded, where it is larger than what the expression makes of it and loses digits of that."""
+    if not repair.deferred or repair.means or query.reducer == "prod" or REDUCERS[query.reducer].best:
+        return ()
     alone = repair.slots[0]
     if (alone.start is None and scale_of(repair.finish) is not None) or not _regrouped(query, alone.value):
         return ()
-    return (f"{print_expr(alone.value)}, which the expression does not compute, is not rounded more than that is",)
+    return (RangePredicate(alone.value, math.inf, rounded=True),)
 
 
 def _regrouped(query: Query, body: Expr) -> bool:

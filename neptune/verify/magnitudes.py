@@ -10,7 +10,8 @@ magnitudes that does is taken.
 
 An element counts where the original is sure of it: none of its stages leaves the range of its dtype, and the element is
 a normal number that rounding in two ways, to nearest and at random, leaves near its value in float64. There the fused
-program may be off by what its dtypes lose, and by several times what the original loses.
+program may be off by what its dtypes lose, by several times what the original loses, and by last digits of a number
+that it is said to fold in place of a smaller one (`RangePredicate.rounded`): x + y, less log l, for log (e^x / l) + y.
 """
 
 from __future__ import annotations
@@ -145,10 +146,13 @@ def compare_magnitudes(
     inside &= _stays(everything, exact, near)
     inside &= _satisfied(ranges, {**inputs.values, **near}, inputs.sizes, inputs.count)
     fused = _run(Runnable(batched(transformed, transformed.outputs)), inputs, Rounded())
+    cancelled = _cancelled(ranges, {**inputs.values, **near}, inputs.sizes, inputs.count)
     loose = jumps(original) or jumps(transformed)
     compared, first = 0, None
     for b, mine in zip(original.outputs, transformed.outputs, strict=True):
-        sure, wrong = _wrong(b, exact[b.name], near[b.name], far[b.name], fused[mine.name], _loss(transformed), loose)
+        sure, wrong = _wrong(
+            b, exact[b.name], near[b.name], far[b.name], fused[mine.name], _loss(transformed), loose, cancelled
+        )
         lanes = inside.reshape(-1, *(1,) * (sure.ndim - 1))
         compared += int((sure & lanes).sum())
         if first is None and (wrong & lanes).any():
@@ -171,7 +175,7 @@ def _run(program: Runnable, inputs: Inputs, domain: Float64) -> dict[str, Array]
 
 
 def _wrong(
-    b: Buffer, exact: Array, near: Array, far: Array, got: Array, loss: float, loose: bool
+    b: Buffer, exact: Array, near: Array, far: Array, got: Array, loss: float, loose: bool, cancelled: Array
 ) -> tuple[Array, Array]:
     """(where the original is sure of its value, where the fused program has another)."""
     if not is_float(b.dtype):
@@ -185,7 +189,8 @@ def _wrong(
         axes = tuple(range(1, exact.ndim))
         most = np.max(np.where(sure, lost, 0.0), axis=axes, keepdims=True, initial=0.0)
         # Of 0 any remainder may be left: another order does not cancel as well.
-        allowed = np.where(exact == 0, np.inf, loss * size + OWN * lost + MOST * most)
+        more = MOST * most + OWN * _in_front(cancelled, exact)
+        allowed = np.where(exact == 0, np.inf, loss * size + OWN * lost + more)
         off = ~np.isfinite(got) if loose else ~(np.isfinite(got) & (np.abs(got - exact) <= allowed))
     return sure, sure & off
 
@@ -239,6 +244,7 @@ def _satisfied(
     ranges: Sequence[RangePredicate], values: Mapping[str, Array], sizes: Mapping[str, Any], count: int
 ) -> Array:
     """The instances in which every predicate is sure to hold: none where one asks for what is not there."""
+    ranges = [p for p in ranges if not p.rounded]
     if any(not p.buffers <= values.keys() for p in ranges):
         return np.zeros(count, bool)
     needed = sorted(frozenset[str]().union(*(p.buffers for p in ranges)))
@@ -249,6 +255,20 @@ def _satisfied(
     for k in range(count):
         at = {n: e[k] for n, e in extremes.items()}
         result[k] = all(p.within(at, plain, elements) for p in ranges)
+    return result
+
+
+def _cancelled(
+    ranges: Sequence[RangePredicate], values: Mapping[str, Array], sizes: Mapping[str, Any], count: int
+) -> Array:
+    """Half a unit in the last place of the largest number that an instance is said to fold in place of smaller ones."""
+    result = np.zeros(count)
+    plain = {n: int(v) for n, v in sizes.items() if isinstance(v, int | np.integer)}
+    for p in (p for p in ranges if p.rounded and p.buffers <= values.keys()):
+        extremes = {n: _extremes(values[n]) for n in p.buffers}
+        unit = 2.0 ** -(DTYPES[p.value.dtype].mantissa + 1)
+        most = [unit * p.most({n: e[k] for n, e in extremes.items()}, plain) for k in range(count)]
+        result = np.maximum(result, np.where(np.isfinite(most), most, 0.0))
     return result
 
 

@@ -247,3 +247,27 @@ def test_nothing_to_scale():
     a = placeholder((ROWS,), "int32", "a")
     program = made(compute((ROWS,), lambda i: a[i] + 1, "t"), a)
     assert compare_magnitudes(program, program, SIZES).compared == 0
+
+
+def test_digits_that_are_said_to_be_lost_are_allowed_and_no_others():
+    """max (log (exp x / l) + y) folds x + y: beside 50 that has six digits behind the point, of a result near 0."""
+
+    def program(scale: float | None) -> Program:
+        l = row(sum, lambda i, j: exp(X[i, j]), "l")  # noqa: E741
+        if scale is None:
+            return made(row(max, lambda i, j: log(exp(X[i, j]) / l[i]) + Y[i, j], "t"), X, Y)
+        u = row(max, lambda i, j: log(exp(X[i, j])) + Y[i, j], "u")
+        return made(compute((ROWS,), lambda i: u[i] - log(l[i]) * scale, "t"), X, Y)
+
+    i, j = Var("i"), Var("j")
+    x, y = Load("x", (i, j), "float32"), Load("y", (i, j), "float32")
+    folded = binary("add", log(exp(x)), y)
+    finite, said = RangePredicate(folded, 3.4e38), RangePredicate(folded, np.inf, rounded=True)
+
+    def differs(scale: float, *ranges: RangePredicate) -> int:
+        compared = [compare_magnitudes(program(None), program(scale), SIZES, k, ranges=ranges) for k in range(6)]
+        assert all(c.compared for c in compared)
+        return len([c for c in compared if c.difference is not None])
+
+    assert differs(1.0, finite) > 0 and differs(1.0, finite, said) == 0
+    assert differs(1.0 + 1e-5, finite, said) == 6
