@@ -41,7 +41,7 @@ LOG = logging.getLogger("neptune.cache")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `neptune.compile`; `loops` is the expression as imported."""
+    """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for."""
 
     loops: Program
     template: Any
@@ -50,6 +50,7 @@ class Request:
     shapes: Mapping[str, Any]
     bounds: Mapping[str, Any]
     settings: Config
+    machine: str = ""
 
 
 def cached(request: Request, make: Callable[[], Build]) -> Kernel:
@@ -126,7 +127,7 @@ def request_key(request: Request) -> str | None:
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
-        parts = [str(request.loops), template, request.target, sizes, settings, made_by]
+        parts = [str(request.loops), template, request.target, request.machine, sizes, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
         # Values that no kernel takes: compiling says so.

@@ -13,6 +13,7 @@ from neptune.boundary import public
 from neptune.codegen.triton import generate
 from neptune.driver import cache
 from neptune.driver.build import REJECTED, Build
+from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
@@ -34,6 +35,7 @@ from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
 from neptune.tune.choose import AnyTemplate, Candidate, apply, candidates, check_settled, named
 from neptune.tune.defaults import defaults
+from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import checked_sizes, plain_numbers, resolve_params
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
@@ -53,6 +55,8 @@ class Work:
     template: AnyTemplate
     settings: config.Config
     typical: Mapping[str, int] = field(default_factory=dict)
+    machine: Machine = DEFAULT
+    params: Mapping[str, int] = field(default_factory=dict)
     schedule: Schedule = field(init=False)
     fused: Program = field(init=False)
     tiles: TileProgram = field(init=False)
@@ -112,7 +116,7 @@ def _verify(w: Work) -> None:
 def _schedule(w: Work) -> None:
     if w.template is None:
         if w.candidates is None:
-            w.candidates = candidates(w.loops, w.settings.fuel, w.typical)
+            w.candidates = candidates(w.loops, w.settings.fuel, w.typical, w.machine, w.params)
         chosen = next(w.candidates, None)
         if chosen is None:
             reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
@@ -230,8 +234,9 @@ def compile(
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
     the GPU where there is one, else "llvm". All targets execute the same fused program.
     `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
-    correctness. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or by the
-    variable. `name`: of the kernel.
+    correctness; with all of them given, template and values are those that the cost model predicts to be fastest for
+    them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
+    by the variable. `name`: of the kernel.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -245,10 +250,11 @@ def compile(
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = plain_numbers(params or {})
-    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings)
+    machine = machine_for(chosen)
+    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
 
     def make() -> Build:
-        work = Work(loops, template, settings, typical)
+        work = Work(loops, template, settings, typical, machine, values)
         try:
             _run_all(work)
             return _built(work, asked, chosen)
@@ -338,7 +344,7 @@ def _built(work: Work, asked: cache.Request, target: Target) -> Build:
         header=work.header,
         target=target,
         template=work.used,
-        params=resolve_params(work.tiles, asked.params),
+        params=resolve_params(work.tiles, asked.params, asked.shapes, work.machine),
         trace=tuple(str(s) for s in work.schedule.trace),
         decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
         checks=work.checks,

@@ -6,7 +6,7 @@ operands of products that no matrix unit takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
 
@@ -63,12 +63,21 @@ class _Estimate:
         loaded = {s.name for s in assigned if isinstance(s.value, LoadTile)}
         self.shared = loaded - elsewhere
         self.locals = {s.name: _Tile(s.value.dims, s.value.dtype) for s in assigned if s.name not in self.shared}
+        self.rows = self._rows(s.value for s in assigned)
 
     def size(self, t: _Tile | TExpr) -> float:
         """The registers of a thread that hold a value."""
-        long = [n for d in t.dims if (n := self.extents.get(d, 1)) > 1]
-        held = BESIDE if len(long) == 1 else 1
-        return held * prod(long) * DTYPES[t.dtype].bits / 32 / self.threads if long else 0.0
+        axes = [d for d in t.dims if self.extents.get(d, 1) > 1]
+        held = min(BESIDE, self.rows.get(axes[0], 1)) if len(axes) == 1 else 1
+        return held * prod(self.extents[d] for d in axes) * DTYPES[t.dtype].bits / 32 / self.threads if axes else 0.0
+
+    def _rows(self, values: Iterable[TExpr]) -> dict[str, int]:
+        """For each axis how many elements of a tile share one of its elements: so many copies of a vector there are."""
+        rows: dict[str, int] = {}
+        for dims in {e.dims for v in values for e in walk(v)}:
+            whole = prod(self.extents.get(d, 1) for d in dims)
+            rows |= {d: max(rows.get(d, 1), whole // max(1, self.extents.get(d, 1))) for d in dims}
+        return rows
 
     def most(self, body: Block, behind: frozenset[str]) -> tuple[frozenset[str], float]:
         """Return the locals a block reads that are assigned before it, and the most registers at any of its points;

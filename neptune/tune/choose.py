@@ -21,8 +21,20 @@ from neptune.schedule.template import Template
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import defaults, fits
 from neptune.tune.facts import read_facts
+from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.parts import typical_parts
+from neptune.tune.rank import ranked
 
+PREDICTED = (
+    "flash_attention",
+    "flash_decoding",
+    "softmax_row",
+    "softmax_online",
+    "matmul",
+    "matmul_split",
+    "stagewise",
+)
+"""Templates that are compared by the times that the cost model predicts, where all typical sizes are known."""
 AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
 """Templates that an unspecified one is chosen from, in order of preference."""
 SPLITS = "flash_decoding"
@@ -111,9 +123,16 @@ def automatic(
 
 
 def candidates(
-    program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
+    program: Program,
+    fuel: int | None = None,
+    typical: Mapping[str, int] | None = None,
+    machine: Machine = DEFAULT,
+    given: Mapping[str, int] | None = None,
 ) -> Iterator[Candidate]:
     """Shipped templates that schedule a program, best first; each is made when it is asked for. `fuel` as in `apply`.
+
+    Where all `typical` sizes are known, all are made, and come in the order of the times that the cost model predicts
+    for the machine, with the values of parameters that are `given` where a template has them. Else:
 
     Those that make one kernel without temporaries come first, in order of preference, then the others: those whose
     tiles fit in registers, and of these those with the fewest temporaries and kernels. Where typical sizes say that
@@ -121,6 +140,11 @@ def candidates(
     ScheduleError where no template applies.
     """
     passed: list[Decision] = []
+    if typical and all(s.name in typical for s in program.scalars):
+        predicted = _predicted(program, fuel, typical, machine, given or {}, passed)
+        if predicted:
+            yield from predicted
+            return
     if typical and SPLITS in shipped_templates():
         split = _split(program, fuel, typical)
         if isinstance(split, Candidate):
@@ -132,7 +156,7 @@ def candidates(
     for name in (n for n in AUTOMATIC if n in shipped_templates()):
         try:
             # The last one serves every program.
-            made = _lowered(name, program, fuel, strict=name != AUTOMATIC[-1])
+            made = lowered(name, program, fuel, strict=name != AUTOMATIC[-1])
             facts, spills = read_facts(made.lowered.tiles), not fits(made.lowered.tiles)
         except NeptuneError as error:
             passed.append(Decision("template", name, "does not apply", str(error)))
@@ -158,10 +182,45 @@ def candidates(
         yield _chosen(made, why, passed)
 
 
-def _lowered(name: str, program: Program, fuel: int | None, *, strict: bool = True) -> Candidate:
-    """A shipped template with what it makes of a program; NeptuneError where it does not apply."""
+def _predicted(
+    program: Program,
+    fuel: int | None,
+    typical: Mapping[str, int],
+    machine: Machine,
+    given: Mapping[str, int],
+    passed: list[Decision],
+) -> list[Candidate]:
+    """Templates that apply, the fastest by the cost model first; those that do not are noted in `passed`."""
+    made: list[tuple[float, Candidate]] = []
+    for name in (n for n in PREDICTED if n in shipped_templates()):
+        try:
+            one = lowered(name, program, fuel, strict=name != AUTOMATIC[-1])
+        except NeptuneError as error:
+            passed.append(Decision("template", name, "does not apply", str(error)))
+            continue
+        tiles = one.lowered.tiles
+        space = {t.name for t in tiles.tunables if t.covers is None} | {"num_warps", "num_stages"}
+        # Values that are not legal are refused when the parameters of the chosen one are resolved.
+        legal = {n: v for n, v in given.items() if n in space and isinstance(v, int) and v > 0}
+        if best := ranked(tiles, typical, machine, legal):
+            made.append((best[0].prediction.us, one))
+    made.sort(key=lambda m: m[0])
+    found: list[Candidate] = []
+    for k, (us, one) in enumerate(made):
+        others = ", ".join(f"{c.template} {t:.0f} µs" for t, c in made if c is not one)
+        why = f"predicted {us:.1f} µs on {machine.name}" + (f"; others: {others}" if others else "")
+        slower = [Decision("template", c.template, "not taken", f"predicted {t:.1f} µs") for t, c in made[k + 1 :]]
+        found.append(_chosen(one, why, [*passed, *slower]))
+    if not found:
+        passed.clear()
+    return found
+
+
+def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Candidate:
+    """A template with what it makes of a program; NeptuneError where it does not apply."""
+    name, template = named(asked)
     sch = Schedule(program)
-    spent = apply(shipped_template(name), sch, fuel)
+    spent = apply(template, sch, fuel)
     check_settled(sch.program)
     return Candidate(name, sch, lowering(sch.program, strict=strict), spent)
 
@@ -177,7 +236,7 @@ def _split(program: Program, fuel: int | None, typical: Mapping[str, int]) -> Ca
     """The template that folds an axis in parts, where launches with typical sizes would choose more than one; else why
     it is not taken."""
     try:
-        made = _lowered(SPLITS, program, fuel)
+        made = lowered(SPLITS, program, fuel)
     except NeptuneError as error:
         return Decision("template", SPLITS, "does not apply", str(error))
     tiles = made.lowered.tiles

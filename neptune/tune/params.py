@@ -16,6 +16,8 @@ from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
 from neptune.tune.defaults import defaults
+from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.rank import ranked
 
 LIMITS = {"num_warps": 32, "num_stages": 16}
 LARGEST_TILE = 1 << 16
@@ -104,8 +106,14 @@ def least_tiles(program: TileProgram) -> dict[str, int]:
     return {t.name: SHORTEST_DOT for t in program.tunables if t.covers is None and t.name in summed}
 
 
-def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, int]:
-    """A value for every free tunable, num_warps and num_stages: given, else the first candidates that fit.
+def resolve_params(
+    program: TileProgram,
+    given: Mapping[str, int],
+    typical: Mapping[str, int] | None = None,
+    machine: Machine = DEFAULT,
+) -> dict[str, int]:
+    """A value for every free tunable, num_warps and num_stages: given, else what the cost model puts first for typical
+    sizes, else (where one of these is missing) the first candidates that fit.
 
     Raises ScheduleError for a name or a value that is not legal.
     """
@@ -114,7 +122,9 @@ def resolve_params(program: TileProgram, given: Mapping[str, int]) -> dict[str, 
     space = space_of(program)
     space.check(f"compile `{program.name}`", given)
     plain = {n: v for n, v in given.items() if n in space.tiles or n in LIMITS}
-    return {**defaults(program, plain), **{n: v for n, v in given.items() if n not in plain}}
+    best = ranked(program, typical or {}, machine, plain)
+    values = best[0].params if best else defaults(program, plain)
+    return {**values, **{n: v for n, v in given.items() if n not in plain}}
 
 
 def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapping[str, Any]) -> Artifact:

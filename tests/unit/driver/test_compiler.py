@@ -164,7 +164,7 @@ def rejecting(monkeypatch, *rejected, what="fused program"):
     monkeypatch.setattr(compiler, "_check", checked)
 
 
-@pytest.mark.parametrize("typical", [None, {"batch": 1, "heads": 8, "s_q": 1, "s_kv": 4096}])
+@pytest.mark.parametrize("typical", [None, {"batch": 1, "heads": 8, "s_q": 1, "s_kv": 65536}])
 def test_the_automatic_choice_lowers_each_candidate_once(monkeypatch, typical):
     """What a template is judged by is what is compiled."""
     lowered = []
@@ -177,7 +177,8 @@ def test_the_automatic_choice_lowers_each_candidate_once(monkeypatch, typical):
     monkeypatch.setattr(tile_pipeline, "lower", counted)
     kernel = neptune.compile(prefill_global(depth=16), target="interpret", shapes=typical)
     assert kernel.build.template == ("flash_decoding" if typical else "flash_attention")
-    assert len(lowered) == 1
+    # Those that are compared by predicted times are all lowered.
+    assert len(lowered) == len(set(lowered)) and (typical or len(lowered) == 1)
     forms = [s.made for s in kernel.build.trail if s.name.startswith("tile-")]
     assert len(forms) == 1 + len(tile_pipeline.PASSES) and forms[-1] is kernel.build.tiles
     # Templates that are passed over are lowered once, too.

@@ -81,7 +81,7 @@ def test_numbers(target: str, group: int) -> None:
 
 
 def test_chosen_for_few_queries() -> None:
-    run = neptune.compile(decode(1), target="llvm", shapes={"batch": 2, "s_kv": 8192})
+    run = neptune.compile(decode(1), target="llvm", shapes={"batch": 2, "s_kv": 1 << 17})
     assert run.explain(json=True)["template"] == "flash_decoding"
 
 

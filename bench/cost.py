@@ -1,0 +1,290 @@
+"""How well does the cost model predict, and choose? Judged on measured kernels, with constants held out.
+
+    python -m bench.cost [--fit] [--held-out] [--worst 10] [--json cost.json]
+
+Points are the kernels of `results/h200-{speed,operators,general}.json`: one time of one program with some parameters at
+some sizes; the points of one program and size are a setup. Reported, each setup with equal weight:
+
+- pairs: of the pairs of a setup that differ by 5 % or more, those in the right order;
+- regret: by how much the model's first choice is slower than the best, and the best of its first four, mean and worst;
+- error: of the time, |log(predicted / measured)|, median and 95 %.
+
+No GPU is needed. `--fit` fits the constants anew, `--held-out` fits each family without its own points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.speed_general import best_of_rows, by_tiles
+from neptune.driver.pipeline import as_program
+from neptune.ops.attention import OPERATORS, operator
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
+from neptune.tune.choose import lowered
+from neptune.tune.constants import FITTED, Constants
+from neptune.tune.cost import Model
+from neptune.tune.machine import DEVICES
+from neptune.tune.parts import typical_parts
+
+RESULTS = Path(__file__).parent / "results"
+MACHINE = DEVICES["H200"]
+APART = 1.05
+"""Two readings of one kernel differ by up to 4 %: closer pairs have no order."""
+Values = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured kernel: `us` microseconds, launches included."""
+
+    setup: str
+    family: str
+    model: Model
+    params: Values
+    sizes: Values
+    us: float
+
+
+# --- points ------------------------------------------------------------------------------------
+
+
+@cache
+def _attention(name: str, depth: int, template: str) -> Model:
+    options = {"heads": None} if template == "flash_attention" and "kv_heads" not in OPERATORS[name] else {}
+    return modelled(operator(name, depth=depth, **options), template)
+
+
+def modelled(program: Any, template: Any) -> Model:
+    """The model of what a template makes of a program."""
+    return Model(lowered(template, as_program(program)).lowered.tiles)
+
+
+def points() -> list[Point]:
+    """Every measured kernel."""
+    return [p for p in (*_speed(), *_operators(), *_general()) if math.isfinite(p.us)]
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"h200-{name}.json").read_text())
+
+
+def _times(variants: Mapping[str, Any], unit: float) -> Iterator[tuple[str, float]]:
+    """The variants that ran, in microseconds."""
+    yield from ((name, t * unit) for name, t in variants.items() if isinstance(t, float))
+
+
+def _tile(text: str) -> Values:
+    """Parameters of "128×64 w8 s3", and of "BLOCK_M=128 num_warps=8"."""
+    if "=" in text:
+        return {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", text)}
+    m, n, w, s = map(int, re.findall(r"\d+", text)[:4])
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": w, "num_stages": s}
+
+
+def _speed() -> Iterator[Point]:
+    for r in _read("speed")["results"]:
+        batch, heads, length, depth = r["shape"]
+        name = "prefill_causal" if r["causal"] else "prefill_global"
+        model = _attention(name, depth, "flash_attention")
+        sizes = {"batch": batch, "heads": heads, "s_q": length, "s_kv": length}
+        for candidate in ("neptune", "neptune default"):
+            for text, us in _times(r.get(candidate, {}).get("variants", {}), 1e3):
+                yield Point(f"{name} d{depth} {length}", "prefill", model, _tile(text), sizes, us)
+
+
+def _operators() -> Iterator[Point]:
+    for r in _read("operators")["results"]:
+        name, length = r["operator"], r["length"]
+        decode = name.startswith("decode")
+        model = _attention(name, 128, "flash_decoding" if decode else "flash_attention")
+        sizes = {"batch": 1, "heads": OPERATORS[name]["heads"], "s_kv": length} | ({} if decode else {"s_q": length})
+        for text, us in _times(r["neptune"]["variants"], 1e3):
+            params = _tile(text)
+            if decode:
+                asked = text.rpartition(" ")[2]
+                parts = (
+                    typical_parts(model.program, sizes | params) if asked == "default" else {"NUM_SPLITS": int(asked)}
+                )
+                params |= parts
+            yield Point(f"{name} {length}", "decode" if decode else "prefill", model, params, sizes, us)
+
+
+def _general() -> Iterator[Point]:
+    products = {"matmul": modelled(matmul(), "matmul")}
+    products["gelu(a·b + bias)"] = modelled(matmul(bias=True, activation="gelu"), "matmul")
+    rows = {"softmax": modelled(softmax(), "softmax_row"), "argmax": modelled(best_of_rows(0), by_tiles)}
+    rows |= {f"top-{k}": modelled(best_of_rows(k), by_tiles) for k in (2, 8)}
+    for r in _read("general")["us"]:
+        name, _, shape = r["name"].rpartition(" ")
+        numbers = [int(x) for x in shape.split("×")]
+        family = "products" if name in products else "rows"
+        model = (products | rows)[name]
+        names = [s.name for s in model.program.scalars if s.upto is None]
+        order = ("m", "n", "k") if family == "products" else ("rows", "cols") if name == "softmax" else ("m", "n")
+        sizes = dict(zip(order, numbers, strict=True))
+        assert set(sizes) >= set(names), (names, sizes)
+        cover = {t.name: 1 << (sizes["cols"] - 1).bit_length() for t in model.program.tunables if t.covers is not None}
+        for text, us in _times(r["variants"], 1.0):
+            yield Point(r["name"], family, model, {"num_stages": 2} | cover | _tile(text), sizes, us)
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How good predictions are; see the head of this file."""
+
+    setups: int
+    points: int
+    pairs: float
+    regret: float
+    worst: float
+    of_four: float
+    of_four_worst: float
+    error: float
+    error95: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.setups:3d} setups {self.points:4d} points | pairs {self.pairs:5.1%} | first {self.regret:5.1%} / "
+            f"{self.worst:4.0%} | of four {self.of_four:5.1%} / {self.of_four_worst:4.0%} | error {self.error:4.0%} / "
+            f"{self.error95:4.0%}"
+        )
+
+
+def predictions(of: Iterable[Point], constants: Constants) -> list[float]:
+    return [p.model.predict(p.params, p.sizes, MACHINE, constants).us for p in of]
+
+
+def judged(of: Sequence[Point], times: Sequence[float]) -> Figures:
+    """The figures of points with the times that were predicted."""
+    setups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for p, t in zip(of, times, strict=True):
+        setups[p.setup].append((t, p.us))
+    orders: list[float] = []
+    first: list[float] = []
+    four: list[float] = []
+    for rows in setups.values():
+        apart = [(a, b) for a, b in combinations(rows, 2) if max(a[1], b[1]) / min(a[1], b[1]) >= APART]
+        if apart:
+            orders.append(sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in apart) / len(apart))
+        rows = sorted(rows)
+        best = min(us for _, us in rows)
+        first.append(rows[0][1] / best - 1)
+        four.append(min(us for _, us in rows[:4]) / best - 1)
+    errors = [abs(math.log(t / p.us)) for p, t in zip(of, times, strict=True)]
+    return Figures(
+        len(setups), len(of), mean(orders), mean(first), max(first), mean(four), max(four),
+        float(np.median(errors)), float(np.quantile(errors, 0.95)),
+    )  # fmt: skip
+
+
+def mean(xs: Sequence[float]) -> float:
+    return sum(xs) / len(xs) if xs else 1.0
+
+
+def by_family(of: Sequence[Point], times: Sequence[float]) -> dict[str, Figures]:
+    families = dict.fromkeys(p.family for p in of)
+    chosen = {f: [i for i, p in enumerate(of) if p.family == f] for f in families}
+    return {"all": judged(of, times)} | {
+        f: judged([of[i] for i in c], [times[i] for i in c]) for f, c in chosen.items()
+    }
+
+
+# --- fit ---------------------------------------------------------------------------------------
+
+
+def fitted(of: Sequence[Point], start: Constants = FITTED) -> Constants:
+    """Constants that predict these points: a soft loss of log errors, equal weight a setup, less beyond 1.5 × the
+    best, weak priors at where it starts."""
+    from scipy.optimize import least_squares
+
+    names = [f.name for f in fields(Constants) if f.name not in ("first", "spilled", "memory")]
+    best: dict[str, float] = {}
+    count: dict[str, int] = defaultdict(int)
+    for p in of:
+        best[p.setup] = min(best.get(p.setup, math.inf), p.us)
+        count[p.setup] += 1
+    weight = np.array([(1.0 if p.us < 1.5 * best[p.setup] else 0.4) / math.sqrt(count[p.setup]) for p in of])
+    origin = np.array([getattr(start, n) for n in names])
+
+    def constants(x: Any) -> Constants:
+        return replace(start, **{n: float(o * math.exp(v)) for n, o, v in zip(names, origin, x, strict=True)})
+
+    def loss(x: Any) -> Any:
+        log = np.log(np.array(predictions(of, constants(x))) / np.array([p.us for p in of]))
+        return np.concatenate([weight * log, 0.03 * np.array(x)])
+
+    found = least_squares(loss, np.zeros(len(names)), loss="soft_l1", f_scale=0.1, diff_step=0.02, max_nfev=12)
+    return constants(found.x)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and every prediction")
+    parser.add_argument("--fit", action="store_true", help="fit the constants anew, and print them")
+    parser.add_argument("--held-out", action="store_true", help="judge each family with constants of the others")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="the setups with the largest regret")
+    options = parser.parse_args(argv)
+    measured = points()
+    constants = fitted(measured) if options.fit else FITTED
+    if options.fit:
+        print("\n".join(f"    {k}: float = {v:.4g}" for k, v in asdict(constants).items()))
+    times = predictions(measured, constants)
+    for family, figures in by_family(measured, times).items():
+        print(f"{family:9} {figures}")
+    if options.held_out:
+        _held_out(measured)
+    if options.worst:
+        _worst(measured, times, options.worst)
+    if options.json:
+        rows = [
+            {"setup": p.setup, "params": p.params, "measured": p.us, "predicted": t}
+            for p, t in zip(measured, times, strict=True)
+        ]
+        options.json.write_text(json.dumps({"constants": asdict(constants), "us": rows}))
+    return 0
+
+
+def _held_out(measured: Sequence[Point]) -> None:
+    for family in dict.fromkeys(p.family for p in measured):
+        constants = fitted([p for p in measured if p.family != family])
+        own = [p for p in measured if p.family == family]
+        print(f"{family:9} {judged(own, predictions(own, constants))}  (held out)")
+
+
+def _worst(measured: Sequence[Point], times: Sequence[float], count: int) -> None:
+    setups: dict[str, list[tuple[float, Point]]] = defaultdict(list)
+    for p, t in zip(measured, times, strict=True):
+        setups[p.setup].append((t, p))
+
+    def regret(rows: list[tuple[float, Point]]) -> float:
+        return min(rows, key=lambda r: r[0])[1].us / min(p.us for _, p in rows)
+
+    for name, rows in sorted(setups.items(), key=lambda kv: -regret(kv[1]))[:count]:
+        print(f"{name}: regret {regret(rows) - 1:.0%}")
+        for t, p in sorted(rows, key=lambda r: r[1].us):
+            k = p.model.predict(p.params, p.sizes, MACHINE).kernels[0]
+            print(
+                f"   {p.us:9.1f} {t:9.1f} {t / p.us:5.2f}  {p.params} {k.bound} {k.share:.2f} w{k.waves:.1f} "
+                f"c{k.resident} r{k.needs.registers:.0f} s{k.needs.shared}"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""The machine that a compilation is for: the GPU at hand, a named architecture, else the default of the cost model."""
+
+from __future__ import annotations
+
+import torch
+
+from neptune.runtime.launch import Target, gpu_target
+from neptune.tune.machine import DEFAULT, Machine, machine_of
+
+
+def machine_for(target: Target) -> Machine:
+    """The row of the table of machines for a target. Targets that run on a CPU choose as the default GPU would, so that
+    what is tested is what runs.
+
+    >>> machine_for(Target("cuda", "80")).name, machine_for(Target("llvm")).name
+    ('A100', 'H200')
+    """
+    if not target.on_gpu:
+        return DEFAULT
+    present = gpu_target()
+    if present is not None and target.kind == present.kind and target.arch in ("", present.arch):
+        return machine_of(present.arch, torch.cuda.get_device_name())
+    return machine_of(target.arch) if target.arch else DEFAULT

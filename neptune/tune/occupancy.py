@@ -1,0 +1,91 @@
+"""Registers and shared memory of a kernel by closed forms, and how many of its programs run on a processor at a time.
+
+resources(work, {"BLOCK_M": 128, …, "num_warps": 8, "num_stages": 3}, machine)  →  Resources(registers=107, shared=…)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from neptune.ir.integers import known_size
+from neptune.tile.ir import Loop
+from neptune.tile.registers import registers
+from neptune.tune.machine import Machine
+from neptune.tune.work import Axes, KernelWork
+
+MOST = 255
+"""Registers of a thread."""
+SYNCHRONOUS = 110
+"""Registers of a kernel whose products' operands threads hold."""
+SCRATCH = 4096
+"""Bytes of shared memory that layouts are exchanged through."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Registers of a thread (more than there are: spilled), bytes of shared memory of a program."""
+
+    registers: float
+    shared: int
+
+    def too_large(self, machine: Machine) -> bool:
+        return self.registers > MOST or self.shared > machine.shared_limit
+
+
+def resources(work: KernelWork, known: Mapping[str, int], machine: Machine) -> Resources:
+    """The estimate for one kernel with a value for every tunable, num_warps and num_stages."""
+    extents = {axis: known_size(e, known) for axis, e in work.kernel.axes}
+    return Resources(_registers(work, known, extents, machine), _shared(work, known, extents, machine))
+
+
+def resident(needs: Resources, warps: int, machine: Machine) -> int:
+    """How many programs are on a processor at one time; 0 where not even one fits."""
+    if needs.shared > machine.shared_limit:
+        return 0
+    threads = warps * machine.warp
+    each = 8 * ceil(min(needs.registers, MOST) / 8)
+    by = (
+        machine.registers // (each * threads),
+        machine.shared // (needs.shared + machine.shared_own)
+        if needs.shared + machine.shared_own
+        else machine.programs,
+        machine.threads // threads,
+        machine.programs,
+    )
+    return max(1, min(by))
+
+
+def _registers(work: KernelWork, known: Mapping[str, int], extents: Mapping[str, int], machine: Machine) -> float:
+    threads = known["num_warps"] * machine.warp
+    products = [p for s in work.sections for p in s.products]
+    if not products:
+        return 14 + 0.8 * registers(work.kernel, known)
+
+    def held(tiles: tuple[tuple[Axes, int], ...]) -> list[float]:
+        return [prod(extents.get(a, 1) for a in axes) * bits / 32 / threads for axes, bits in tiles if len(axes) > 1]
+
+    carried, others = sum(held(work.carried)), max(held(work.beside), default=0.0)
+    count = 24 + 1.05 * carried + 1.5 * others
+    asynchronous = machine.asynchronous and all(extents.get(p.rows, 1) >= 64 for p in products)
+    return count if asynchronous else max(count, SYNCHRONOUS)
+
+
+def _shared(work: KernelWork, known: Mapping[str, int], extents: Mapping[str, int], machine: Machine) -> int:
+    """Operands that a pipeline holds, those loaded before it, and what layouts are exchanged through."""
+    total, stages = 0.0, known["num_stages"]
+    asynchronous = machine.asynchronous and all(extents.get(p.rows, 1) >= 64 for s in work.sections for p in s.products)
+    depth = stages if asynchronous else max(1, stages - 1)
+    by_loop: list[float] = []
+    for s in work.sections:
+        tiles = sum(prod(extents.get(a, 1) for a in m.axes) * m.bits / 8 for m in s.moves if m.operand)
+        if not s.blocks:
+            total += tiles
+        else:
+            # What a loop leaves over takes the place of what the loop has loaded.
+            by_loop.append(tiles * (depth if isinstance(s.blocks[-1], Loop) else 1))
+    has_products = any(s.products for s in work.sections)
+    return int(total + max(by_loop, default=0.0)) + (
+        0 if asynchronous and has_products else SCRATCH if has_products else 1024
+    )

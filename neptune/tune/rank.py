@@ -1,0 +1,119 @@
+"""Values of parameters in the order of the times that the cost model predicts, for sizes that a caller names.
+
+    ranked(tiles, {"batch": 4, "heads": 16, "s_q": 4096, "s_kv": 4096}, DEVICES["H200"])[0].params
+    →  {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+
+Candidates are those that a template declares for its tiles, times warps and stages; where a tile covers a size, it
+follows from it, and where a launch folds an axis in parts, their number from its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import isfinite
+
+from neptune.ir.integers import evaluate_size
+from neptune.tile.ir import TileProgram
+from neptune.tile.registers import dots
+from neptune.tune.cost import Model, Prediction
+from neptune.tune.machine import Machine
+from neptune.tune.parts import parts_of
+
+WARPS, STAGES = (4, 8), (2, 3, 4)
+"""With products: a warp group or two, and pipelines."""
+ROW_WARPS, ROW_STAGES = (4, 8, 16), (2,)
+"""Without: more threads for longer rows; nothing is pipelined."""
+DEPTH = 2
+"""Stages with which tiles are compared, before warps and stages are."""
+KEPT = 12
+"""Combinations of tiles for which warps and stages are compared."""
+CLOSE = 1.02
+"""Predictions that differ by less say nothing: then fewer registers are better, which a busier program can use."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A value for each free tunable, num_warps and num_stages, with what the model says of it."""
+
+    params: Mapping[str, int]
+    prediction: Prediction
+
+
+def ranked(
+    program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+) -> tuple[Ranked, ...]:
+    """Candidates that fit the machine, best first, with the values that are `given`; none where a size is missing."""
+    return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
+
+
+@lru_cache(maxsize=32)
+def _ranked(
+    program: TileProgram, sizes: tuple[tuple[str, int], ...], machine: Machine, given: tuple[tuple[str, int], ...]
+) -> tuple[Ranked, ...]:
+    known = dict(sizes)
+    # Sizes that are constants cannot be named: then no sizes were.
+    if not known or any(s.name not in known for s in program.scalars if s.upto is None):
+        return ()
+    space, fixed = _space(program), dict(given)
+    made = _Predicted(Model(program), known, machine)
+    tiles = made.of(
+        _combinations(
+            space | {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)} | {n: (v,) for n, v in given}
+        )
+    )
+    kept = sorted(tiles, key=lambda r: r.prediction.us)[:KEPT]
+    found = made.of(
+        dict(r.params) | launch | fixed
+        for r in kept
+        for launch in _combinations({n: space[n] for n in ("num_warps", "num_stages")})
+    )
+    found = list({tuple(r.params.items()): r for r in found}.values())
+    best = min((r.prediction.us for r in found), default=0.0)
+
+    def order(r: Ranked) -> tuple[bool, float]:
+        close = r.prediction.us <= CLOSE * best
+        return not close, max(k.needs.registers for k in r.prediction.kernels) if close else r.prediction.us
+
+    return tuple(sorted(found, key=order))
+
+
+def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
+    """The values that are tried of each parameter."""
+    products = any(True for k in program.kernels for _ in dots(k))
+    tiles = {t.name: t.candidates for t in program.tunables if t.covers is None}
+    return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": STAGES if products else ROW_STAGES}
+
+
+def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    return (dict(zip(space, values, strict=True)) for values in product(*space.values()))
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """Predictions of one program for one machine and sizes."""
+
+    model: Model
+    sizes: Mapping[str, int]
+    machine: Machine
+
+    def of(self, candidates: Iterable[dict[str, int]]) -> list[Ranked]:
+        """Those of the candidates that fit the machine."""
+        program = self.model.program
+        rules, found = parts_of(program), []
+        for params in candidates:
+            values = params | _covering(program, {**self.sizes, **params})
+            known = {**self.sizes, **values}
+            numbers = {r.number: r.default(known, self.machine.processors) for r in rules if r.number not in values}
+            made = Ranked(params, self.model.predict(values | numbers, self.sizes, self.machine))
+            if isfinite(made.prediction.us):
+                found.append(made)
+        return found
+
+
+def _covering(program: TileProgram, known: Mapping[str, int]) -> dict[str, int]:
+    """The tiles that cover a size: the smallest powers of two."""
+    covers = ((t.name, t.covers) for t in program.tunables if t.covers is not None)
+    return {name: 1 << max(0, evaluate_size(size, known) - 1).bit_length() for name, size in covers}

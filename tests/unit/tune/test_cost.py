@@ -1,0 +1,148 @@
+"""The cost model against measured kernels, and against what must hold whatever its constants are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from bench import cost as bench
+from neptune.ops.attention import operator
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
+from neptune.tune.choose import lowered
+from neptune.tune.cost import Model
+from neptune.tune.machine import BY_ARCH, DEVICES, machine_of
+from neptune.tune.occupancy import resident
+from neptune.tune.rank import ranked
+
+H200 = DEVICES["H200"]
+TILES = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
+SQUARE = {"m": 4096, "n": 4096, "k": 4096}
+
+
+@cache
+def tiles(name):
+    made = {
+        "matmul": lambda: lowered("matmul", matmul()),
+        "decode": lambda: lowered("flash_decoding", operator("decode_gqa")),
+        "causal": lambda: lowered("flash_attention", operator("prefill_causal", heads=None)),
+        "rows": lambda: lowered("softmax_row", softmax()),
+        "online": lambda: lowered("softmax_online", softmax()),
+    }
+    return made[name]().lowered.tiles
+
+
+def us(name, params, sizes, machine=H200):
+    return Model(tiles(name)).predict(params, sizes, machine).us
+
+
+@pytest.mark.slow
+def test_measured_kernels_are_ordered_right():
+    measured = bench.points()
+    figures = bench.by_family(measured, bench.predictions(measured, bench.FITTED))
+    assert figures["all"].points >= 550 and figures["all"].setups == 49
+    assert figures["all"].pairs >= 0.93 and figures["all"].regret <= 0.03 and figures["all"].error <= 0.08
+    assert figures["all"].of_four <= 0.005
+    for family in ("prefill", "decode", "products"):
+        assert figures[family].pairs >= 0.93 and figures[family].worst <= 0.14, family
+
+
+def test_figures_of_a_perfect_and_of_a_reversed_model():
+    model = Model(tiles("matmul"))
+    points = [bench.Point("one", "products", model, {}, {}, t) for t in (10.0, 20.0, 40.0)]
+    right = bench.judged(points, [1.0, 2.0, 4.0])
+    assert (right.pairs, right.regret, right.worst) == (1.0, 0.0, 0.0)
+    wrong = bench.judged(points, [4.0, 2.0, 1.0])
+    assert (wrong.pairs, wrong.regret, wrong.of_four) == (0.0, 3.0, 0.0)
+    assert bench.judged(points, [10.0, 20.0, 80.0]).error95 > 0.5
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+def test_more_work_takes_longer(name):
+    assert us("matmul", TILES, SQUARE | {name: 8192}) > 1.7 * us("matmul", TILES, SQUARE)
+
+
+def test_no_prediction_is_below_what_units_and_memory_allow():
+    flop = 2 * 4096**3
+    peak = H200.matrix["float16"] * H200.processors * H200.clock * 1e3
+    assert us("matmul", TILES, SQUARE) > flop / peak
+    read = 4 * 65536 * 1024 * 2
+    rows = {"BLOCK_M": 2, "BLOCK_N": 1024, "num_warps": 4, "num_stages": 2}
+    assert us("rows", rows, {"rows": 65536, "cols": 1024}) > read / H200.memory / 1e3
+
+
+def test_masked_tiles_are_not_counted():
+    tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    sizes = {"batch": 4, "heads": 16, "s_q": 4096, "s_kv": 4096}
+    (kernel,) = Model(tiles("causal")).predict(tile, sizes, H200).kernels
+    full = Model(lowered("flash_attention", operator("prefill_global", heads=None)).lowered.tiles)
+    ratio = kernel.us / full.predict(tile, sizes, H200).kernels[0].us
+    assert 0.5 < ratio < 0.65
+
+
+def test_a_second_pass_through_memory_is_counted():
+    sizes = {"rows": 4096, "cols": 16384}
+    once = ranked(tiles("rows"), sizes, H200)[0].prediction.us
+    twice = ranked(tiles("online"), sizes, H200)[0].prediction.us
+    assert 1.2 < twice / once < 1.6
+
+
+def test_few_rows_are_split():
+    sizes = {"batch": 1, "s_kv": 131072}
+    one = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
+    assert us("decode", one | {"NUM_SPLITS": 1}, sizes) > 5 * us("decode", one | {"NUM_SPLITS": 16}, sizes)
+
+
+def test_what_one_kernel_alone_is_given_counts_for_it():
+    sizes = {"batch": 1, "s_kv": 8192}
+    params = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3, "NUM_SPLITS": 16}
+    split, combine = Model(tiles("decode")).predict(params, sizes, H200).kernels
+    own = Model(tiles("decode")).predict(params | {"o.num_warps": 1}, sizes, H200).kernels
+    assert own[0] == split and own[1] != combine
+
+
+def test_what_does_not_fit_is_not_chosen():
+    small = replace(H200, shared=40_000, shared_limit=40_000)
+    for r in ranked(tiles("matmul"), SQUARE, small):
+        assert all(k.needs.shared <= 40_000 and k.resident for k in r.prediction.kernels)
+    params = TILES | {"BLOCK_N": 128, "num_stages": 16}
+    needs = Model(tiles("matmul")).predict(params, SQUARE, H200).kernels[0].needs
+    assert not resident(needs, 8, H200) and us("matmul", params, SQUARE) == float("inf")
+
+
+def test_spilled_registers_cost():
+    wide = TILES | {"BLOCK_M": 256, "BLOCK_N": 256, "num_warps": 4, "num_stages": 2}
+    assert us("matmul", wide, SQUARE) > 3 * us("matmul", TILES, SQUARE)
+
+
+def test_given_values_are_kept_and_missing_sizes_say_nothing():
+    made = ranked(tiles("matmul"), SQUARE, H200, {"BLOCK_M": 32, "num_stages": 3})
+    assert made and all((r.params["BLOCK_M"], r.params["num_stages"]) == (32, 3) for r in made)
+    assert ranked(tiles("matmul"), {"m": 16}, H200) == ()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 1 << 20])
+def test_any_size_has_a_prediction(size):
+    assert ranked(tiles("matmul"), {"m": size, "n": 64, "k": 64}, H200)
+    assert ranked(tiles("rows"), {"rows": size, "cols": 64}, H200)
+
+
+def test_machines_are_found_by_name_and_architecture():
+    assert machine_of("90", "NVIDIA H200").name == "H200"
+    assert machine_of("90", "NVIDIA H100 PCIe").name == "H100 PCIe"
+    assert machine_of("90", "NVIDIA H100 80GB HBM3").name == "H100 SXM"
+    assert machine_of("80", "NVIDIA A100-SXM4-80GB").name == "A100"
+    assert machine_of("90", "NVIDIA A1000 what").name == "H200"
+    assert machine_of("gfx942").arch == "gfx942" and machine_of("120").name == "H200"
+    assert {"sm_80", "sm_86", "sm_89", "sm_90", "gfx90a", "gfx942"} <= set(BY_ARCH)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_machine_has_a_choice_and_a_source(name):
+    machine = DEVICES[name]
+    assert machine.source
+    assert ranked(tiles("matmul"), SQUARE, machine) and ranked(
+        tiles("causal"), {"batch": 1, "heads": 8, "s_q": 99, "s_kv": 99}, machine
+    )
