@@ -36,7 +36,7 @@ from neptune.tile.verify import verify_tiles
 from neptune.tune.choose import AnyTemplate, Candidate, apply, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.params import checked_sizes, plain_numbers, resolve_params
+from neptune.tune.params import checked_params, checked_sizes, resolve_params
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
@@ -249,7 +249,7 @@ def compile(
     loops = imported(expr, inputs, name)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
-    values = plain_numbers(params or {})
+    values = checked_params(loops, params)
     machine = machine_for(chosen)
     asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
 

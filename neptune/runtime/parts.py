@@ -137,10 +137,10 @@ def count_parts(programs: int, steps: int, processors: int, most: int, busy: flo
 
     None of them is empty.
 
-    >>> [count_parts(*x, 128, 0.85) for x in ((4, 1000, 132), (4, 8, 132), (200, 1000, 132), (66, 3, 132))]
-    [29, 4, 1, 2]
+    >>> [count_parts(*x, 128, 0.85) for x in ((4, 1000, 132), (4, 8, 132), (200, 1000, 132), (66, 3, 132), (0, 9, 132))]
+    [29, 4, 1, 2, 1]
     """
-    if programs >= busy * processors:
+    if not programs or not steps or programs >= busy * processors:
         return 1
     waves = [programs * n / processors for n in range(1, max(1, min(steps, most)) + 1)]
     shares = [w / -(-w // 1) for w in waves]

@@ -22,6 +22,7 @@ from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import defaults, fits
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.params import space_of
 from neptune.tune.parts import typical_parts
 from neptune.tune.rank import ranked
 
@@ -199,10 +200,8 @@ def _predicted(
             passed.append(Decision("template", name, "does not apply", str(error)))
             continue
         tiles = one.lowered.tiles
-        space = {t.name for t in tiles.tunables if t.covers is None} | {"num_warps", "num_stages"}
         # Values that are not legal are refused when the parameters of the chosen one are resolved.
-        legal = {n: v for n, v in given.items() if n in space and isinstance(v, int) and v > 0}
-        if best := ranked(tiles, typical, machine, legal):
+        if best := ranked(tiles, typical, machine, space_of(tiles).ranked(given)):
             made.append((best[0].prediction.us, one))
     made.sort(key=lambda m: m[0])
     found: list[Candidate] = []

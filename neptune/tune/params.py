@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -62,6 +63,16 @@ class Space:
         for name, value in given.items():
             self._check(f"{asked} with {name}={value!r}", name, value)
 
+    def ranked(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Those of the given values that the cost model knows, of all kernels, and that are legal."""
+        legal: dict[str, int] = {}
+        for name, value in given.items():
+            with suppress(ScheduleError):
+                self._check("", name, value)
+                if name in self.tiles or name in LIMITS:
+                    legal[name] = value
+        return legal
+
     def _check(self, asked: str, name: str, value: object) -> None:
         if name in self.parts:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
@@ -117,11 +128,9 @@ def resolve_params(
 
     Raises ScheduleError for a name or a value that is not legal.
     """
-    if not isinstance(given, Mapping):
-        raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
     space = space_of(program)
     space.check(f"compile `{program.name}`", given)
-    plain = {n: v for n, v in given.items() if n in space.tiles or n in LIMITS}
+    plain = space.ranked(given)
     best = ranked(program, typical or {}, machine, plain)
     values = best[0].params if best else defaults(program, plain)
     return {**values, **{n: v for n, v in given.items() if n not in plain}}
@@ -145,6 +154,13 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
     Space(free, covering, artifact.chosen, kernels).check(asked, numbers)
     return replace(artifact, explanation={**artifact.explanation, "params": {**artifact.params, **numbers}})
+
+
+def checked_params(program: Program, given: Any) -> dict[str, int]:
+    """The parameters of a request, by name; ScheduleError for what is no mapping. Legal values are a template's."""
+    if not isinstance(given or {}, Mapping):
+        raise ScheduleError(f"compile `{program.name}` with params={given!r}", "params is a mapping of names to values")
+    return dict(plain_numbers(given or {}))
 
 
 def plain_numbers(given: Any) -> Any:

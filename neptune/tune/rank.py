@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import isfinite
+from math import inf, isfinite, prod
 
 from neptune.ir.integers import evaluate_size
 from neptune.tile.ir import TileProgram
@@ -26,6 +26,10 @@ WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""
 ROW_WARPS, ROW_STAGES = (4, 8, 16), (2,)
 """Without: more threads for longer rows; nothing is pipelined."""
+MOST = 512
+"""Combinations of tiles that are compared one by one; where there are more, one tile at a time is changed."""
+LONGEST = 1 << 32
+"""The longest size that is told from longer ones: beyond, predictions are proportional, and floats have an end."""
 DEPTH = 2
 """Stages with which tiles are compared, before warps and stages are."""
 KEPT = 12
@@ -53,17 +57,14 @@ def ranked(
 def _ranked(
     program: TileProgram, sizes: tuple[tuple[str, int], ...], machine: Machine, given: tuple[tuple[str, int], ...]
 ) -> tuple[Ranked, ...]:
-    known = dict(sizes)
+    known = {n: min(size, LONGEST) for n, size in sizes}
     # Sizes that are constants cannot be named: then no sizes were.
     if not known or any(s.name not in known for s in program.scalars if s.upto is None):
         return ()
     space, fixed = _space(program), dict(given)
     made = _Predicted(Model(program), known, machine)
-    tiles = made.of(
-        _combinations(
-            space | {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)} | {n: (v,) for n, v in given}
-        )
-    )
+    launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
+    tiles = _tiles(made, space | launches | {n: (v,) for n, v in given})
     kept = sorted(tiles, key=lambda r: r.prediction.us)[:KEPT]
     found = made.of(
         dict(r.params) | launch | fixed
@@ -85,6 +86,30 @@ def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
     products = any(True for k in program.kernels for _ in dots(k))
     tiles = {t.name: t.candidates for t in program.tunables if t.covers is None}
     return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": STAGES if products else ROW_STAGES}
+
+
+def _tiles(made: _Predicted, space: Mapping[str, Sequence[int]]) -> list[Ranked]:
+    """Combinations of values, each once: all of them, or where these are too many, those that a search has met."""
+    if prod(len(values) for values in space.values()) <= MOST:
+        return made.of(_combinations(space))
+    starts = ({n: values[0] for n, values in space.items()}, {n: min(values) for n, values in space.items()})
+    found = (r for start in starts for r in _descent(made, space, start))
+    return list({tuple(r.params.items()): r for r in found}.values())
+
+
+def _descent(made: _Predicted, space: Mapping[str, Sequence[int]], at: Mapping[str, int]) -> list[Ranked]:
+    """What a search meets that changes one value at a time, as long as that makes the program faster: kernels have
+    tiles of their own, and their times add up."""
+    found: list[Ranked] = []
+    best, before = inf, None
+    while best != before:
+        before = best
+        for name, values in space.items():
+            for r in made.of([{**at, name: value} for value in values]):
+                found.append(r)
+                if r.prediction.us < best:
+                    best, at = r.prediction.us, r.params
+    return found
 
 
 def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:

@@ -1,0 +1,76 @@
+"""What is chosen where sizes are known: for any sizes, any values that a caller gives, and many parameters."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+import neptune
+from neptune.errors import ScheduleError
+from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis, sum, var
+from neptune.ir.program import Program
+from neptune.ops.attention import operator
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
+from neptune.tune.choose import lowered
+from neptune.tune.cost import Model
+from neptune.tune.machine import DEVICES
+from neptune.tune.rank import MOST, _combinations, _Predicted, _space, ranked
+from tests.work import calls
+
+H200 = DEVICES["H200"]
+SQUARE = {"m": 64, "n": 64, "k": 64}
+PROGRAMS = {
+    "matmul_split": matmul(),
+    "flash_decoding": operator("decode_gqa"),
+    "softmax_row": softmax(),
+}
+
+
+def chain() -> Program:
+    """A product, and folds of it along rows and columns: stagewise has tiles of each kind."""
+    m, n, k = var("m"), var("n"), var("k")
+    x, w = placeholder((m, k), "float16", "x"), placeholder((k, n), "float16", "w")
+    p, q, r, z = reduce_axis((0, k), "p"), reduce_axis((0, k), "q"), reduce_axis((0, m), "r"), reduce_axis((0, n), "z")
+    s = compute((m,), lambda i: sum(x[i, p].astype("float32"), axis=p), "s")
+    c = compute((m, n), lambda i, j: sum(x[i, q].astype("float32") * w[q, j].astype("float32"), axis=q), "c")
+    top = compute((m,), lambda i: max(c[i, z], axis=z), "top")
+    col = compute((n,), lambda j: sum(c[r, j] * s[r] * top[r], axis=r), "col")
+    return build(compute((m, n), lambda i, j: c[i, j] * col[j] + s[i] + top[i], "y"), name="chain")
+
+
+@pytest.mark.parametrize("template", PROGRAMS)
+@pytest.mark.parametrize("size", [0, 1, 2**31 - 1, 10**120, 10**400], ids=lambda n: f"{len(str(n))} digits, {n % 10}")
+def test_any_sizes(template: str, size: int) -> None:
+    program = PROGRAMS[template]
+    tiles = lowered(template, program).lowered.tiles
+    names = [s.name for s in program.scalars]
+    for known in (dict.fromkeys(names, size), *({n: size if n == m else 48 for n in names} for m in names)):
+        assert ranked(tiles, known, H200)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [[("BLOCK_M", 64)], "BLOCK_M", {"BLOCK_M": 10**400}, {"num_warps": 10**400}, {"num_stages": 10**400}, {"no": 1}],
+    ids=lambda p: f"{p!r:.20}",
+)
+def test_values_that_are_not_legal(params: object) -> None:
+    with pytest.raises(ScheduleError):
+        neptune.compile(matmul(), shapes=SQUARE, params=params, target="interpret")
+
+
+def test_many_parameters_are_not_all_combined() -> None:
+    tiles = lowered("stagewise", chain()).lowered.tiles
+    assert prod(len(values) for values in _space(tiles).values()) > 100 * MOST
+    sizes = {"m": 1024, "n": 512, "k": 256}
+    made = _Predicted(Model(tiles), sizes, H200)
+    first = next(_combinations(_space(tiles)))
+    one = calls(lambda: made.of([first]))
+    assert calls(lambda: ranked(tiles, sizes, H200)) < MOST * one
+    best = ranked(tiles, sizes, H200)[0]
+    assert best.prediction.us <= made.of([first])[0].prediction.us
+    # No other value of one tile is much better.
+    for name, values in _space(tiles).items():
+        for other in made.of([{**best.params, name: value} for value in values]):
+            assert other.prediction.us >= 0.98 * best.prediction.us / 1.02
