@@ -243,6 +243,8 @@ def _split(program: Program, fuel: int | None, typical: Mapping[str, int]) -> Ca
         numbers = typical_parts(tiles, {**defaults(tiles), **typical})
     except KeyError as missing:
         return Decision("template", SPLITS, "not taken", f"no typical size was given for {missing}")
+    except ZeroDivisionError:
+        return Decision("template", SPLITS, "not taken", "a size is divided by a typical size of 0")
     text = ", ".join(f"{n}={v}" for n, v in numbers.items())
     if not numbers or max(numbers.values()) == 1:
         return Decision("template", SPLITS, "not taken", f"rows alone fill a GPU: {text}")

@@ -50,7 +50,11 @@ def ranked(
     program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
 ) -> tuple[Ranked, ...]:
     """Candidates that fit the machine, best first, with the values that are `given`; none where a size is missing."""
-    return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
+    try:
+        return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
+    except ZeroDivisionError:
+        # Sizes that no call has: of [m // groups] without groups.
+        return ()
 
 
 @lru_cache(maxsize=32)

@@ -50,6 +50,16 @@ def test_any_sizes(template: str, size: int) -> None:
         assert ranked(tiles, known, H200)
 
 
+@pytest.mark.parametrize("template", ["flash_decoding", "stagewise", None])
+def test_a_size_that_others_are_divided_by(template: str | None) -> None:
+    m, n, groups = var("m"), var("n"), var("groups")
+    x, p = placeholder((m, n), name="x"), reduce_axis((0, n), "p")
+    program = build(compute((m // groups,), lambda i: sum(x[i * groups, p], axis=p), "y"), name="strided")
+    for size in (0, 2):
+        kernel = neptune.compile(program, template, shapes={"m": 8, "n": 8, "groups": size}, target="interpret")
+        assert kernel.params["num_warps"] in (4, 8, 16)
+
+
 @pytest.mark.parametrize(
     "params",
     [[("BLOCK_M", 64)], "BLOCK_M", {"BLOCK_M": 10**400}, {"num_warps": 10**400}, {"num_stages": 10**400}, {"no": 1}],
