@@ -64,6 +64,7 @@ class _Estimate:
         self.shared = loaded - elsewhere
         self.locals = {s.name: _Tile(s.value.dims, s.value.dtype) for s in assigned if s.name not in self.shared}
         self.rows = self._rows(s.value for s in assigned)
+        self.sizes = {name: self.size(t) for name, t in self.locals.items()}
 
     def size(self, t: _Tile | TExpr) -> float:
         """The registers of a thread that hold a value."""
@@ -101,7 +102,7 @@ class _Estimate:
         return live, most
 
     def _held(self, names: frozenset[str]) -> float:
-        return sum(self.size(self.locals[n]) for n in names if n in self.locals)
+        return sum(self.sizes[n] for n in names if n in self.sizes)
 
     def _addresses(self, body: Block) -> float:
         """A 64-bit address for every 16 bytes that a loop loads to registers."""

@@ -8,11 +8,12 @@ import pytest
 
 import neptune
 from neptune.errors import ScheduleError
-from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis, sum, top_k, var
 from neptune.ir.program import Program
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.tile.registers import registers
 from neptune.tune.choose import lowered
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
@@ -84,3 +85,13 @@ def test_many_parameters_are_not_all_combined() -> None:
     for name, values in _space(tiles).items():
         for other in made.of([{**best.params, name: value} for value in values]):
             assert other.prediction.us >= 0.98 * best.prediction.us / 1.02
+
+
+def test_a_kernel_with_many_values_does_not_take_long() -> None:
+    """top_k keeps many values alive: what a thread holds of each is computed once."""
+    m, n = var("m"), var("n")
+    x, p = placeholder((m, n), name="x"), reduce_axis((0, n), "p")
+    program = build(compute((m,), lambda i: top_k(x[i, p], 4, axis=p), "y"), name="best")
+    (kernel,) = lowered("stagewise", program).lowered.tiles.kernels
+    values = {"ROW_M": 4, "ROW_N": 128, "num_warps": 4, "num_stages": 2}
+    assert calls(lambda: registers(kernel, values)) < 53_000
