@@ -4,9 +4,9 @@
 
 Attention forward, float16, batch × heads chosen so that each call has 16k rows times 16 heads; global and causal
 (top-left and bottom-right agree, since there are as many queries as keys). "neptune default" is what a user gets from
-`neptune.compile(expr)`, nothing picked by hand; the other Triton candidates are the best of the same tiles. Medians of
-`triton.testing.do_bench`, which clears the L2 cache before each call. TFLOP/s counts 4·b·h·s_q·s_kv·d, halved for
-causal. Candidates that cannot run say why.
+`neptune.compile(expr, shapes=…)`, nothing picked by hand; the other Triton candidates are the best of the same tiles.
+Medians of `triton.testing.do_bench`, which clears the L2 cache before each call. TFLOP/s counts 4·b·h·s_q·s_kv·d,
+halved for causal. Candidates that cannot run say why.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def neptune_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator
 
 def default_calls(causal: bool, depth: int, qkv: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:
     program = (prefill_causal if causal else prefill_global)(depth=depth)
-    length = qkv[0].shape[2]
-    kernel = neptune.compile(program, target="cuda", shapes={"s_q": length, "s_kv": length})
+    batch, heads, length, _ = qkv[0].shape
+    sizes = {"batch": batch, "heads": heads, "s_q": length, "s_kv": length}
+    kernel = neptune.compile(program, target="cuda", shapes=sizes)
     yield " ".join(f"{k}={v}" for k, v in kernel.params.items()), partial(kernel, *qkv)
 
 
