@@ -35,7 +35,10 @@ DEPTH = 2
 KEPT = 12
 """Combinations of tiles for which warps and stages are compared."""
 CLOSE = 1.02
-"""Predictions that differ by less say nothing: then fewer registers are better, which a busier program can use."""
+"""Predictions that differ by less say nothing: then fewer registers of all threads are better."""
+PIPELINE = 3
+"""Stages that were fastest most often among equals."""
+LAUNCH = ("num_warps", "num_stages")
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,19 @@ def _ranked(
     tiles = _tiles(made, space | launches | {n: (v,) for n, v in given})
     kept = sorted(tiles, key=lambda r: r.prediction.us)[:KEPT]
     found = made.of(
-        dict(r.params) | launch | fixed
-        for r in kept
-        for launch in _combinations({n: space[n] for n in ("num_warps", "num_stages")})
+        dict(r.params) | launch | fixed for r in kept for launch in _combinations({n: space[n] for n in LAUNCH})
     )
     found = list({tuple(r.params.items()): r for r in found}.values())
     best = min((r.prediction.us for r in found), default=0.0)
 
-    def order(r: Ranked) -> tuple[bool, float]:
-        close = r.prediction.us <= CLOSE * best
-        return not close, max(k.needs.registers for k in r.prediction.kernels) if close else r.prediction.us
+    def order(r: Ranked) -> tuple[float, ...]:
+        us, kernels = r.prediction.us, r.prediction.kernels
+        if us > CLOSE * best:
+            return True, us
+        registers = max(k.needs.registers for k in kernels) * r.params["num_warps"]
+        # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
+        tiles = prod(v for n, v in r.params.items() if n not in LAUNCH)
+        return False, registers, abs(r.params["num_stages"] - PIPELINE), -tiles, us
 
     return tuple(sorted(found, key=order))
 

@@ -117,6 +117,13 @@ def test_spilled_registers_cost():
     assert us("matmul", wide, SQUARE) > 3 * us("matmul", TILES, SQUARE)
 
 
+def test_ties_go_to_fewer_registers_three_stages_and_larger_tiles():
+    """Where memory is the limit, all predictions are equal: what was measured to be best has few threads."""
+    decode = ranked(lowered("flash_attention", operator("decode_gqa")).lowered.tiles, {"batch": 64, "s_kv": 8192}, H200)
+    assert decode[0].params == {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
+    assert ranked(tiles("rows"), {"rows": 17, "cols": 29}, H200)[0].params["num_warps"] == 4
+
+
 def test_given_values_are_kept_and_missing_sizes_say_nothing():
     made = ranked(tiles("matmul"), SQUARE, H200, {"BLOCK_M": 32, "num_stages": 3})
     assert made and all((r.params["BLOCK_M"], r.params["num_stages"]) == (32, 3) for r in made)
