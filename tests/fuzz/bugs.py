@@ -79,7 +79,6 @@ BUGS: Mapping[str, Bug] = {
     "every factor is thought positive": Bug(
         (strategies, obligations), "not_negative", lambda _: lambda *args: True, 3095
     ),
-    "a choice on r is thought to split": Bug(factor.Splitter, "involved", lambda _: lambda self, e: False, 3000),
     "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3080),
     "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3000),
     "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3000),
@@ -87,6 +86,9 @@ BUGS: Mapping[str, Bug] = {
         StageTranslator, "guarded", lambda _: lambda self, value, guards, reducer: self.expr(value, ()), 3005
     ),
 }
+
+NOT_BELIEVED = Bug(factor.Splitter, "involved", lambda _: lambda self, e: False, 3000)
+"""A choice on r is thought to split: no kernel shows it, since the prover believes no solver."""
 
 
 @contextmanager

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tvm")
+import neptune
 from bench import fuzz
 from bench.fuzzing import draw, schedules, unsound
 from bench.fuzzing.judge import Effort, Failure, Verdict, judge, program_of
 from bench.fuzzing.programs import MODES, arrays_of, results, walk
 from bench.fuzzing.shrink import shrink
+from neptune.frontend import builder as nt
 from neptune.fusion.schedule import PRIMITIVES
-from tests.fuzz.bugs import BUGS, planted
+from tests.fuzz.bugs import BUGS, NOT_BELIEVED, planted
 from tests.tiers import sampled
 
 pytestmark = pytest.mark.uncached
@@ -57,6 +59,18 @@ def test_planted_bugs_are_found(name: str) -> None:
     with planted(bug):
         seeds = [*range(bug.first, bug.first + NEAR), *FAR]
         assert any(fuzz.run_one(s, Effort(llvm=False), small=False).failures for s in seeds)
+
+
+def test_a_solver_that_is_wrong_is_not_believed() -> None:
+    n, k = nt.var("n"), nt.var("k")
+    x, j, p = nt.placeholder((n, k), "float32", "x"), nt.reduce_axis((0, k), "j"), nt.reduce_axis((0, k), "p")
+    m = nt.compute((n,), lambda i: nt.max(x[i, j], axis=j), "m")
+    value = nt.compute((n,), lambda i: nt.sum(nt.select(x[i, p] > m[i] - 1.0, x[i, p], 0.0), axis=p), "l")
+    program = nt.build(value, inputs=[x], name="choice")
+    with pytest.raises(neptune.FusionError, match="which branch is taken depends on r"):
+        neptune.compile(program, "softmax_online", target="llvm")
+    with planted(NOT_BELIEVED), pytest.raises(neptune.FusionError, match="was not proved"):
+        neptune.compile(program, "softmax_online", target="llvm")
 
 
 # --- what is drawn ---------------------------------------------------------------------------------
