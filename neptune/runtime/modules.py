@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import torch
 
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
-from neptune.ir.program import Buffer, Program
+from neptune.ir.program import Buffer, Program, Tunable
 from neptune.runtime.addressing import Addressing, int32_suffices
 
 
@@ -71,7 +72,14 @@ class Modules:
         return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
 
 
-def covers(program: Program, sizes: Mapping[str, int | float]) -> dict[str, int]:
+class Declares(Protocol):
+    """A program of either kind, as far as its tunables matter."""
+
+    @property
+    def tunables(self) -> tuple[Tunable, ...]: ...
+
+
+def covers(program: Declares, sizes: Mapping[str, int | float]) -> dict[str, int]:
     """The values of tunables that cover a size: the smallest power of two that does."""
     values = {t.name: evaluate_size(t.covers, sizes) for t in program.tunables if t.covers is not None}
     return {name: 1 << max(0, size - 1).bit_length() for name, size in values.items()}

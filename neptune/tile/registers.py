@@ -59,7 +59,7 @@ class _Estimate:
         self.extents = {name: known_size(e, values) for name, e in kernel.axes}
         self.threads = THREADS * values["num_warps"]
         assigned = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign)]
-        elsewhere = {n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in _read_in_registers(e)}
+        elsewhere = {n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in read_in_registers(e)}
         loaded = {s.name for s in assigned if isinstance(s.value, LoadTile)}
         self.shared = loaded - elsewhere
         self.locals = {s.name: _Tile(s.value.dims, s.value.dtype) for s in assigned if s.name not in self.shared}
@@ -136,14 +136,14 @@ def _plain(e: TExpr) -> TExpr:
     return _plain(e.arg) if isinstance(e, Rearrange) else e
 
 
-def _read_in_registers(e: TExpr) -> Iterator[str]:
+def read_in_registers(e: TExpr) -> Iterator[str]:
     """The locals that an expression reads otherwise than as an operand of a product."""
     if isinstance(e, Local):
         yield e.name
     for child in children(e):
         operand = isinstance(e, Dot) and child is not e.acc and isinstance(_plain(child), Local)
         if not operand:
-            yield from _read_in_registers(child)
+            yield from read_in_registers(child)
 
 
 def dots(kernel: TileKernel) -> Iterator[Dot]:

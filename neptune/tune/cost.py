@@ -8,7 +8,7 @@ memory, where a tile is read again once the programs that share it do not run at
 
     model.predict({"BLOCK_M": 128, …, "num_warps": 8, "num_stages": 3}, {"s_q": 4096, …}, DEVICES["H200"]).us  →  612.0
 
-Constants are fitted to measurements on an H200 (`bench.cost`), which docs/performance.md lists; units are cycles.
+Constants are in `tune/constants.py`, in cycles; `bench.cost` judges them on measured kernels.
 """
 
 from __future__ import annotations
@@ -266,14 +266,12 @@ class _Kernel:
     def _bytes(self, m: Move) -> float:
         return self.size(m.axes) * m.bits / 8
 
-    def chain(self, s: Section) -> float:
+    def chain(self, s: Section, busy: _Busy) -> float:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor."""
-        c, busy = self.constants, self.busy(s)
+        c = self.constants
         groups = max(1, self.warps // GROUP)
         turns = 1 + c.turns * (groups - 1)
-        special = sum(w.special * prod(self.held.get(a, 1) for a in axes) for axes, w in s.work.items()) / (
-            self.machine.warp * self.warps
-        )
+        special = busy.special * self.machine.special / (self.machine.warp * self.warps)
         elementwise = (self._instructions(s) * c.issue + special * c.special) * turns
         own = busy.matrix * (1 - c.overlap_groups * (1 - 1 / groups)) + elementwise
         own += sum(self._fold(axes, axis) for axes, axis in s.folds)
@@ -298,11 +296,10 @@ class _Kernel:
         needs = self.model.needs(self.work, self.known, machine)
         here = resident(needs, self.warps, machine)
         classes = self.classes()
-        chains = [
-            c.program + sum(n * self.chain(s) for n, s in zip(k.trips, self.work.sections, strict=True) if n)
-            for k in classes
-        ]
-        busy = [self._total(k) for k in classes]
+        once = [self.busy(s) for s in self.work.sections]
+        steps = [self.chain(s, b) for s, b in zip(self.work.sections, once, strict=True)]
+        chains = [c.program + sum(n * step for n, step in zip(k.trips, steps, strict=True)) for k in classes]
+        busy = [_total(k.trips, once) for k in classes]
         if not self.programs or not here:
             return KernelTime(
                 self.work.kernel.name, inf if self.programs else 0.0, "shared memory", 1.0, self.programs, 0.0, 0, needs
@@ -339,13 +336,6 @@ class _Kernel:
         name = bound[1] if bound[0] >= 0.6 else "latency"
         return KernelTime(self.work.kernel.name, us, name, bound[0], self.programs, waves, count, needs)
 
-    def _total(self, k: _Class) -> _Busy:
-        total = _Busy()
-        for n, s in zip(k.trips, self.work.sections, strict=True):
-            if n:
-                total = total.plus(self.busy(s), n)
-        return total
-
     def _memory(self, classes: Sequence[_Class], count: int) -> float:
         """Bytes that come from or go to memory."""
         wave = min(self.programs, count * self.machine.processors)
@@ -381,6 +371,14 @@ class _Kernel:
                 different *= min(n, max(1.0, programs / stride))
             stride *= max(1, n)
         return min(different, float(programs))
+
+
+def _total(trips: Sequence[float], once: Sequence[_Busy]) -> _Busy:
+    """What one program keeps busy, where each section runs so many times."""
+    total = _Busy()
+    for n, busy in zip(trips, once, strict=True):
+        total = total.plus(busy, n)
+    return total
 
 
 def _moves_with(m: Move, s: Section) -> bool:

@@ -93,7 +93,7 @@ def _touched(kernel: TileKernel) -> set[str]:
 Index: TypeAlias = tuple[TExpr, ...]
 
 
-def _depends(e: TExpr, known: Ranges) -> frozenset[str]:
+def moves_with(e: TExpr, known: Ranges) -> frozenset[str]:
     """The variables that an index moves with, those behind the locals it reads included."""
     behind = [x for n in known.reached(read_by(e)) for x in known.given.get(n, ())]
     return frozenset().union(*(scalar_names(x) for x in (e, *behind)))
@@ -149,7 +149,7 @@ def _count_loop(loop: Loop, buffer: str, known: Ranges) -> int | float:
 def _moving(loop: Loop, buffer: str, known: Ranges) -> bool:
     """Return True if every read of the buffer in a loop moves with the loop."""
     every = [i for s in walk_stmts(loop.body) for i in _statement_indices(s, buffer)]
-    return all(any(loop.var in _depends(e, known) for e in index) for index in every)
+    return all(any(loop.var in moves_with(e, known) for e in index) for index in every)
 
 
 def _indices(body: tuple[TStmt, ...], buffer: str) -> list[Index]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import product
 from math import inf, isfinite, prod
 
-from neptune.ir.integers import evaluate_size
+from neptune.runtime.modules import covers
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
 from neptune.tune.cost import Model, Prediction
@@ -139,16 +139,10 @@ class _Predicted:
         program = self.model.program
         rules, found = parts_of(program), []
         for params in candidates:
-            values = params | _covering(program, {**self.sizes, **params})
+            values = params | covers(program, {**self.sizes, **params})
             known = {**self.sizes, **values}
             numbers = {r.number: r.default(known, self.machine.processors) for r in rules if r.number not in values}
             made = Ranked(params, self.model.predict(values | numbers, self.sizes, self.machine))
             if isfinite(made.prediction.us):
                 found.append(made)
         return found
-
-
-def _covering(program: TileProgram, known: Mapping[str, int]) -> dict[str, int]:
-    """The tiles that cover a size: the smallest powers of two."""
-    covers = ((t.name, t.covers) for t in program.tunables if t.covers is not None)
-    return {name: 1 << max(0, evaluate_size(size, known) - 1).bit_length() for name, size in covers}

@@ -20,13 +20,11 @@ from neptune.tile.ir import (
     Assign,
     Branch,
     Dot,
-    Iota,
     LoadTile,
     Local,
     Loop,
     Rearrange,
     Reduce,
-    Scalar,
     StoreTile,
     TExpr,
     TileKernel,
@@ -34,6 +32,10 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.util import assigns
+from neptune.tile.ranges import Ranges
+from neptune.tile.registers import read_in_registers
+from neptune.tune.facts import moves_with
 from neptune.tune.instructions import NARROW_CAST, ONE, OPERATORS, Cost
 
 Axes = tuple[str, ...]
@@ -104,10 +106,9 @@ class _Collected:
         self.kernel = kernel
         assigned = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign)]
         self.loaded = {s.name for s in assigned if isinstance(s.value, LoadTile)}
-        self.constant = {s.name for s in assigned} - {s.name for s in assigned if not _is_start(s.value)}
-        read = {n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in _read_in_registers(e)}
+        read = {n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in read_in_registers(e)}
         self.operands = self.loaded - read
-        self.depends = _dependencies(kernel.body)
+        self.known = Ranges(kernel)
 
     def sections(self, body: tuple[TStmt, ...], blocks: tuple[Loop | Branch, ...]) -> Iterator[Section]:
         own = [s for s in body if isinstance(s, Assign | StoreTile)]
@@ -123,8 +124,7 @@ class _Collected:
         moves: list[Move] = []
         folds: list[tuple[Axes, str]] = []
         for s in own:
-            roots = (s.value,)
-            for e in (n for root in roots for n in _evaluated(root)):
+            for e in _evaluated(s.value):
                 if isinstance(e, Dot):
                     products.append(self._product(e))
                 elif isinstance(e, LoadTile):
@@ -144,7 +144,7 @@ class _Collected:
         return Product(e.dims[0], e.dims[1], e.a.dims[1], e.a.dtype, in_registers)
 
     def _move(self, e: LoadTile | StoreTile, blocks: tuple[Loop | Branch, ...], operand: bool, store: bool) -> Move:
-        depends = frozenset[str]().union(*(_names(i, self.depends) for i in e.index))
+        depends = frozenset[str]().union(*(moves_with(i, self.known) for i in e.index))
         for b in reversed(blocks):
             # Loops that begin elsewhere read other elements; those that only end elsewhere share what they read.
             if isinstance(b, Loop) and b.var in depends:
@@ -158,11 +158,11 @@ class _Collected:
         others: dict[str, tuple[Axes, int]] = {}
         loops = [s for s in walk_stmts(self.kernel.body) if isinstance(s, Loop)]
         for loop in loops:
-            before: set[str] = set()
+            before, inside = set[str](), assigns(loop)
             for s in walk_stmts(loop.body):
                 for e in stmt_exprs(s):
                     for n in walk(e):
-                        if isinstance(n, Local) and n.name not in before and n.name in _assigned(loop.body):
+                        if isinstance(n, Local) and n.name not in before and n.name in inside:
                             carried[n.name] = (_axes(n.dims), DTYPES[n.dtype].bits)
                 if isinstance(s, Assign):
                     before.add(s.name)
@@ -173,10 +173,6 @@ class _Collected:
         return tuple(carried.values()), tuple(others.values())
 
 
-def _assigned(body: tuple[TStmt, ...]) -> set[str]:
-    return {s.name for s in walk_stmts(body) if isinstance(s, Assign)}
-
-
 def _axes(dims: tuple[str, ...]) -> Axes:
     return tuple(d for d in dims if d != "1")
 
@@ -184,10 +180,6 @@ def _axes(dims: tuple[str, ...]) -> Axes:
 def _plain(e: TExpr) -> TExpr:
     """An expression without casts and rearrangements."""
     return _plain(e.parts[0]) if isinstance(e, Rearrange | Cast) else e
-
-
-def _is_start(e: TExpr) -> bool:
-    return not any(isinstance(n, Local | LoadTile) for n in walk(e))
 
 
 def _evaluated(e: TExpr) -> Iterator[TExpr]:
@@ -214,42 +206,3 @@ def _is_product(e: TExpr) -> bool:
     """True for what an addition absorbs: a product of matrices or of elements."""
     plain = _plain(e)
     return isinstance(plain, Dot) or (isinstance(plain, Op) and plain.name == "mul")
-
-
-def _read_in_registers(e: TExpr) -> Iterator[str]:
-    """The locals that an expression reads otherwise than as an operand of a product."""
-    if isinstance(e, Local):
-        yield e.name
-    for child in children(e):
-        operand = isinstance(e, Dot) and child is not e.acc and isinstance(_rearranged(child), Local)
-        if not operand:
-            yield from _read_in_registers(child)
-
-
-def _rearranged(e: TExpr) -> TExpr:
-    return _rearranged(e.arg) if isinstance(e, Rearrange) else e
-
-
-def _dependencies(body: tuple[TStmt, ...]) -> dict[str, frozenset[str]]:
-    """The variables behind each local."""
-    known: dict[str, frozenset[str]] = {}
-    while True:
-        before = dict(known)
-        for s in walk_stmts(body):
-            if isinstance(s, Assign):
-                known[s.name] = known.get(s.name, frozenset()) | _names(s.value, known)
-        if known == before:
-            return known
-
-
-def _names(e: TExpr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The variables and axes that an expression depends on."""
-    names: set[str] = set()
-    for n in walk(e):
-        if isinstance(n, Scalar):
-            names |= variables(n.expr)
-        elif isinstance(n, Iota):
-            names.add(n.axis)
-        elif isinstance(n, Local):
-            names |= known.get(n.name, frozenset())
-    return frozenset(names)
