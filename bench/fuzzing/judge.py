@@ -40,10 +40,10 @@ from neptune.driver.pipeline import as_program
 from neptune.errors import FusionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.evaluate.domains import EvaluationError
-from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.runtime.interpret import run_interpreted
+from neptune.runtime.modules import covers
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
@@ -216,11 +216,9 @@ class _Judge:
         """Tile sizes by chance, as whatever a schedule adds; what covers a size follows from it."""
         env: dict[str, int] = {s.name: self.rng.choice((1, 2, 3)) for s in form.scalars if s.name not in sizes}
         for t in form.tunables:
-            if t.covers is not None:
-                env[t.name] = 1 << max(0, evaluate_size(t.covers, sizes) - 1).bit_length()
-            else:
+            if t.covers is None:
                 env[t.name] = self.rng.choice((1, 2, 2, 4, 4, 8))
-        return env
+        return {**env, **covers(form, {**sizes, **env})}
 
     # --- oracles -----------------------------------------------------------------------------------
 

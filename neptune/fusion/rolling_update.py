@@ -76,13 +76,15 @@ def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]
     """Return the inputs that the kernel takes to be finite.
 
     1. The inputs of a running mean, and those that its steps multiply, since inf - inf is NaN.
-    2. For argmax and top-k the inputs of r, since an infinite r makes all elements equal.
+    2. Where f(t) waits that orders elements, the inputs of r: at an infinite r all of f may be equal, which argmax and
+       top-k see, and f of the winner may be NaN, which the maximum of all f passes over.
     3. Under a mask the inputs of a rolled r, since exp(r - r') of two infinities is NaN.
     """
     if not repair.means:
-        choice = repair.deferred and bool(REDUCERS[query.reducer].best)
+        row = REDUCERS[query.reducer]
+        orders = repair.deferred and bool(row.best or row.moves)
         masked = any(isinstance(x, Select) for x in walk(query.value))
-        waiting, rolled = repair.finish if choice else None, repair.slots[0].step if masked else None
+        waiting, rolled = repair.finish if orders else None, repair.slots[0].step if masked else None
         return tuple(sorted(_inputs(state, _infinite(query, waiting) | _infinite(query, rolled))))
     sums = {pre.load.buffer for pre in query.predecessors}
     averaged = {x.buffer for m in repair.means for x in loads(m.value) if x.buffer in sums}
