@@ -12,6 +12,7 @@ from neptune.ir.ops import INTEGER
 from neptune.ir.printer import print_expr
 
 V = TypeVar("V")
+N = TypeVar("N")
 
 
 class Integers(Generic[V]):
@@ -86,7 +87,7 @@ def evaluate_size(e: Expr, env: Mapping[str, int | float]) -> int:
     return int(_Sizes(env).of(e))
 
 
-def known_size(e: Expr, values: Mapping[str, int]) -> int:
+def known_size(e: Expr, values: Mapping[str, N]) -> N | int:
     """The extent of a tile axis for these values of tunables; of one that covers a size, at least 1."""
     return int(e.value) if isinstance(e, Const) else values.get(e.name, 1) if isinstance(e, Var) else 1
 

@@ -8,7 +8,9 @@ memory, where a tile is read again once the programs that share it do not run at
 
     model.predict({"BLOCK_M": 128, …, "num_warps": 8, "num_stages": 3}, {"s_q": 4096, …}, DEVICES["H200"]).us  →  612.0
 
-Constants are in `tune/constants.py`, in cycles; `bench.cost` judges them on measured kernels.
+Everything is computed for many points at once, each a choice of parameters at some sizes: numbers are arrays with an
+element a point, those of programs in a kernel with a row for each class of programs before that. Constants are in
+`tune/constants.py`, in cycles; `bench.cost` judges them on measured kernels.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product as every
-from math import ceil, inf, prod
+from math import inf, prod
+
+import numpy as np
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr, variables
@@ -27,40 +30,19 @@ from neptune.tile.ir import Branch, Loop, TileProgram
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import Machine
-from neptune.tune.numbers import Number, Numbers
+from neptune.tune.numbers import Array, Number, Numbers
 from neptune.tune.occupancy import Resources, resident, resources
+from neptune.tune.prediction import BOUNDS, UNITS, Prediction, Predictions, Times
 from neptune.tune.work import Axes, KernelWork, Move, Product, Section, work_of
 
 Values = Mapping[str, int]
+Columns = Mapping[str, Array]
 SAMPLES = 9
 """Values of a grid variable at which loops that depend on it are looked at."""
 LEAST_ROWS, LEAST_COLS = 16, 8
 """The least that a matrix unit takes."""
 GROUP = 4
 """Warps that give one product to the matrix unit."""
-
-
-@dataclass(frozen=True)
-class KernelTime:
-    """The prediction for one kernel. `us`: microseconds; `bound`: what limits it; `share`: how much of that limit is
-    used; `waves`: of programs; `resident`: programs on a processor at one time."""
-
-    name: str
-    us: float
-    bound: str
-    share: float
-    programs: int
-    waves: float
-    resident: int
-    needs: Resources
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The prediction for a TileProgram, launches included."""
-
-    us: float
-    kernels: tuple[KernelTime, ...]
 
 
 @dataclass(frozen=True)
@@ -81,8 +63,7 @@ class Model:
 
     def needs(self, work: KernelWork, known: Values, machine: Machine) -> Resources:
         """The resources of one kernel: they follow from its parameters, not from sizes."""
-        tiles = {v for _, e in work.kernel.axes for v in variables(e)} | {"num_warps", "num_stages"}
-        key = (work.kernel.name, machine.name, *sorted((n, known[n]) for n in tiles if n in known))
+        key = (work.kernel.name, machine.name, *sorted(known.items()))
         if key not in self._needs:
             self._needs[key] = resources(work, known, machine)
         return self._needs[key]
@@ -101,18 +82,24 @@ class Model:
 
     def predict(self, params: Values, sizes: Values, machine: Machine, constants: Constants = FITTED) -> Prediction:
         """The time, with a value for every tunable, num_warps, num_stages and size."""
-        known = {**sizes, **params}
-        kernels: list[KernelTime] = []
-        for work in self.works:
-            own = {**known, **_of_kernel(params, launch_name(self.program.name, work.kernel.name))}
-            kernels.append(_Kernel(self, work, own, machine, constants).time())
-        launches = constants.first + constants.further * (len(kernels) - 1)
-        return Prediction(launches + sum(k.us for k in kernels), tuple(kernels))
+        return self.predict_all({n: (v,) for n, v in {**sizes, **params}.items()}, machine, constants).at(0)
+
+    def predict_all(self, columns: Columns, machine: Machine, constants: Constants = FITTED) -> Predictions:
+        """The times at many points; `columns` has the values of every name, one for each point."""
+        with np.errstate(all="ignore"):
+            known = {n: np.asarray(v, dtype=np.float64) for n, v in columns.items()}
+            plain = {n: v for n, v in known.items() if "." not in n}
+            kernels: list[Times] = []
+            for work in self.works:
+                own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
+                kernels.append(_Kernel(self, work, own, machine, constants).times())
+            launches = constants.first + constants.further * (len(kernels) - 1)
+            return Predictions(launches + sum(k.us for k in kernels), tuple(kernels))
 
 
-def _of_kernel(params: Values, name: str) -> dict[str, int]:
+def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
     """The parameters that are given for one kernel alone: {"o_combine.num_warps": 1}."""
-    found: dict[str, int] = {}
+    found: dict[str, Array] = {}
     for key, value in params.items():
         kernel, dot, plain = key.rpartition(".")
         if dot and kernel == name:
@@ -121,81 +108,71 @@ def _of_kernel(params: Values, name: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class _Class:
-    """Programs of one kind: their share, and how often each section runs in one of them."""
-
-    share: float
-    trips: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class _Busy:
     """Cycles for which one program keeps the units of a processor busy."""
 
-    matrix: float = 0.0
-    special: float = 0.0
-    issue: float = 0.0
-    shared: float = 0.0
-    port: float = 0.0
+    matrix: Array = 0.0
+    special: Array = 0.0
+    issue: Array = 0.0
+    shared: Array = 0.0
+    port: Array = 0.0
 
-    def plus(self, other: _Busy, times: float) -> _Busy:
+    def plus(self, other: _Busy, times: Array) -> _Busy:
         mine, theirs = vars(self), vars(other)
         return _Busy(**{k: mine[k] + times * theirs[k] for k in mine})
 
     @property
-    def largest(self) -> tuple[float, str]:
-        return max((v, k) for k, v in vars(self).items())
+    def units(self) -> Array:
+        """In the order of UNITS."""
+        return np.stack(np.broadcast_arrays(*(vars(self)[k] for k in UNITS)))
 
 
 class _Kernel:
     """One kernel with numbers for everything."""
 
-    def __init__(self, model: Model, work: KernelWork, known: Values, machine: Machine, constants: Constants) -> None:
+    def __init__(self, model: Model, work: KernelWork, known: Columns, machine: Machine, constants: Constants) -> None:
         self.model, self.work, self.known, self.machine, self.constants = model, work, known, machine, constants
         self.warps, self.stages = known["num_warps"], known["num_stages"]
-        self.extents = {axis: known_size(e, known) for axis, e in work.kernel.axes}
+        self.extents: dict[str, Array] = {axis: known_size(e, known) for axis, e in work.kernel.axes}
         # What a matrix unit makes is held as it makes it: a tile of one row has copies.
         self.held = dict(self.extents)
         for p in (p for s in work.sections for p in s.products):
-            self.held[p.rows] = max(self.extents.get(p.rows, 1), LEAST_ROWS)
-            self.held[p.cols] = max(self.extents.get(p.cols, 1), LEAST_COLS)
-        self.grid = [(g.var, max(0, model.number(g.extent)(known))) for g in work.kernel.grid]
-        self.programs = prod(n for _, n in self.grid)
+            self.held[p.rows] = np.maximum(self.extents.get(p.rows, 1), LEAST_ROWS)
+            self.held[p.cols] = np.maximum(self.extents.get(p.cols, 1), LEAST_COLS)
+        self.grid = [(g.var, np.maximum(0.0, model.number(g.extent)(known))) for g in work.kernel.grid]
+        self.programs = prod((n for _, n in self.grid), start=np.ones(self.warps.shape))
         self.has_products = any(s.products for s in work.sections)
 
-    def size(self, axes: Axes) -> int:
+    def size(self, axes: Axes) -> Array:
         return prod(self.extents.get(a, 1) for a in axes)
 
     # --- how often ----------------------------------------------------------------------------
 
-    def classes(self) -> list[_Class]:
-        """Programs by what their loops depend on: sampled where that has many values."""
+    def classes(self) -> tuple[Array, list[Array]]:
+        """Programs by what their loops depend on, sampled where that has many values: the share of each class, and how
+        often each section runs in one of its programs."""
         read = {v for s in self.work.sections for b in s.blocks for e in _bounds(b) for v in variables(e)}
-        moving = [(v, n) for v, n in self.grid if v in read]
-        samples = [_samples(n) for _, n in moving]
-        found: dict[tuple[float, ...], float] = {}
-        points = list(every(*samples))
-        for point in points:
-            at = (
-                dict(self.known)
-                | {v: 0 for v, _ in self.grid}
-                | {v: x for (v, _), x in zip(moving, point, strict=True)}
-            )
-            trips = tuple(self._trips(s, at) for s in self.work.sections)
-            found[trips] = found.get(trips, 0.0) + 1 / len(points)
-        return [_Class(share, trips) for trips, share in found.items()]
+        at = {**self.known, **{v: 0.0 for v, _ in self.grid}}
+        share = np.ones((1, *self.warps.shape))
+        for v, n in self.grid:
+            if v in read:
+                where, part = _samples(np.broadcast_to(n, self.warps.shape))
+                # Every class so far, with every sample of this variable.
+                at = {m: _again(x, len(where)) for m, x in at.items()}
+                at[v] = np.repeat(where, len(share), axis=0)
+                share = _again(share, len(where)) * np.repeat(part, len(share), axis=0)
+        return share, [np.broadcast_to(self._trips(s, at), share.shape) for s in self.work.sections]
 
-    def _trips(self, section: Section, at: Mapping[str, int]) -> float:
+    def _trips(self, section: Section, at: Columns) -> Array:
         total, inside = 1.0, dict(at)
         for block in section.blocks:
             if isinstance(block, Branch):
-                total *= bool(self.model.number(block.pred)(inside))
+                total = total * np.not_equal(self.model.number(block.pred)(inside), 0)
             else:
                 lo, hi = self.model.number(block.lo)(inside), self.model.number(block.hi)(inside)
-                total *= max(0, hi - lo)
-                inside[block.var] = lo + max(0, hi - lo) // 2
-            if not total:
-                return 0.0
+                count = np.maximum(0.0, hi - lo)
+                total = total * count
+                inside[block.var] = lo + count // 2
         return total
 
     # --- one program --------------------------------------------------------------------------
@@ -217,7 +194,7 @@ class _Kernel:
             moved / machine.port,
         )
 
-    def _instructions(self, s: Section) -> float:
+    def _instructions(self, s: Section) -> Array:
         """Instructions of each warp in one run of a section."""
         c, lanes = self.constants, self.machine.warp * self.warps
         elementwise = sum(w.slots * self._held(axes) for axes, w in s.work.items()) / lanes
@@ -228,122 +205,137 @@ class _Kernel:
             return elementwise
         return elementwise + c.product_loop + c.per_hmma * hmma
 
-    def _held(self, axes: Axes) -> float:
+    def _held(self, axes: Axes) -> Array:
         """The elements of a tile that threads hold, copies included: of a vector beside tiles several hold each."""
         n = prod(self.held.get(a, 1) for a in axes)
-        if len([a for a in axes if self.extents.get(a, 1) > 1]) != 1 or not self.has_products:
+        long = sum(np.greater(self.extents.get(a, 1), 1).astype(int) for a in axes)
+        if not self.has_products:
             return n
-        return n * 4 * max(1, self.warps // GROUP)
+        return np.where(long == 1, n * 4 * np.maximum(1, self.warps // GROUP), n)
 
-    def asynchronous(self, p: Product) -> bool:
+    def asynchronous(self, p: Product) -> Array:
         """True for a product that Hopper's unit takes from shared memory."""
-        enough = self.extents.get(p.rows, 1) >= 64 and self.warps >= GROUP
-        return self.machine.asynchronous and enough and DTYPES[p.dtype].bits <= 16
+        enough = np.greater_equal(self.extents.get(p.rows, 1), 64) & (self.warps >= GROUP)
+        return enough & (self.machine.asynchronous and DTYPES[p.dtype].bits <= 16)
 
-    def _matrix(self, p: Product) -> float:
+    def _matrix(self, p: Product) -> Array:
         """Cycles of the matrix unit, or of the lanes where there is none for a dtype."""
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         rate = self.machine.matrix.get(p.dtype)
         if rate is None:
             return 2 * rows * cols * depth / (2 * self.machine.lanes)
-        if self.asynchronous(p):
-            return 2 * rows * max(cols, LEAST_COLS) * depth / rate
-        return 2 * max(rows, LEAST_ROWS) * max(cols, LEAST_COLS) * depth / (rate * self.constants.hmma)
+        most, wide = np.maximum(rows, LEAST_ROWS), np.maximum(cols, LEAST_COLS)
+        plain = 2 * most * wide * depth / (rate * self.constants.hmma)
+        return np.where(self.asynchronous(p), 2 * rows * wide * depth / rate, plain)
 
-    def _hmma(self, p: Product) -> float:
+    def _hmma(self, p: Product) -> Array:
         """Instructions of a warp for a product that threads hold the operands of."""
-        if self.asynchronous(p) or p.dtype not in self.machine.matrix:
+        if p.dtype not in self.machine.matrix:
             return 0.0
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
-        return max(rows, LEAST_ROWS) * max(cols, LEAST_COLS) * depth / (LEAST_ROWS * LEAST_COLS * 16 * self.warps)
+        whole = np.maximum(rows, LEAST_ROWS) * np.maximum(cols, LEAST_COLS) * depth
+        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * 16 * self.warps))
 
-    def _operands(self, p: Product) -> float:
+    def _operands(self, p: Product) -> Array:
         """Bytes of shared memory that a product reads: the right operand once for every 64 rows."""
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
-        right = cols * depth * ceil(rows / 64)
+        right = cols * depth * np.ceil(rows / 64)
         return (right + (0 if p.in_registers else rows * depth)) * DTYPES[p.dtype].bits / 8
 
-    def _bytes(self, m: Move) -> float:
+    def _bytes(self, m: Move) -> Array:
         return self.size(m.axes) * m.bits / 8
 
-    def chain(self, s: Section, busy: _Busy) -> float:
+    def chain(self, s: Section, busy: _Busy) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor."""
         c = self.constants
-        groups = max(1, self.warps // GROUP)
+        groups = np.maximum(1, self.warps // GROUP)
         turns = 1 + c.turns * (groups - 1)
         special = busy.special * self.machine.special / (self.machine.warp * self.warps)
         elementwise = (self._instructions(s) * c.issue + special * c.special) * turns
         own = busy.matrix * (1 - c.overlap_groups * (1 - 1 / groups)) + elementwise
-        own += sum(self._fold(axes, axis) for axes, axis in s.folds)
-        loads = sum(self._bytes(m) for m in s.moves if not m.store)
-        exposed = c.latency + loads / self.machine.port if loads else 0.0
-        if s.loop is not None:
-            own += c.iteration
-            if s.products and self.stages > 1:
-                return float((own**c.norm + (exposed / (self.stages - 1) ** c.hidden) ** c.norm) ** (1 / c.norm))
-        return own + exposed
+        own = own + sum(self._fold(axes, axis) for axes, axis in s.folds)
+        moved = [self._bytes(m) for m in s.moves if not m.store]
+        exposed = c.latency + sum(moved) / self.machine.port if moved else 0.0
+        if s.loop is None:
+            return own + exposed
+        own = own + c.iteration
+        if not s.products:
+            return own + exposed
+        hidden = exposed / np.maximum(1, self.stages - 1) ** c.hidden
+        return np.where(self.stages > 1, (own**c.norm + hidden**c.norm) ** (1 / c.norm), own + exposed)
 
-    def _fold(self, axes: Axes, axis: str) -> float:
+    def _fold(self, axes: Axes, axis: str) -> Array:
         """A reduction; across warps where there are not rows enough for each."""
-        rows = self.size(axes) // max(1, self.extents.get(axis, 1))
+        rows = self.size(axes) // np.maximum(1, self.extents.get(axis, 1))
         across = rows < (16 if self.has_products else 1) * self.warps
-        return self.constants.fold + (self.constants.fold_across if across else 0.0)
+        return self.constants.fold + np.where(across, self.constants.fold_across, 0.0)
 
     # --- all of them --------------------------------------------------------------------------
 
-    def time(self) -> KernelTime:
+    def times(self) -> Times:
         machine, c = self.machine, self.constants
-        needs = self.model.needs(self.work, self.known, machine)
-        here = resident(needs, self.warps, machine)
-        classes = self.classes()
+        needs, which = self._needs()
+        here = np.array([resident(n, w, machine) for n, w in needs])[which]
+        large = np.array([n.too_large(machine) for n, _ in needs])[which]
+        share, trips = self.classes()
         once = [self.busy(s) for s in self.work.sections]
-        steps = [self.chain(s, b) for s, b in zip(self.work.sections, once, strict=True)]
-        chains = [c.program + sum(n * step for n, step in zip(k.trips, steps, strict=True)) for k in classes]
-        busy = [_total(k.trips, once) for k in classes]
-        if not self.programs or not here:
-            return KernelTime(
-                self.work.kernel.name, inf if self.programs else 0.0, "shared memory", 1.0, self.programs, 0.0, 0, needs
-            )
+        busy, chains = _Busy(), np.full(share.shape, c.program)
+        for n, s, b in zip(trips, self.work.sections, once, strict=True):
+            busy, chains = busy.plus(b, n), chains + n * self.chain(s, b)
+        largest = np.broadcast_to(busy.units.max(axis=0), share.shape)
 
-        def together(k: int, count: int) -> float:
-            """Cycles that `count` programs of class k take on one processor."""
-            p = c.norm if count > 1 else c.alone
-            return float((chains[k] ** p + (count * busy[k].largest[0]) ** p) ** (1 / p))
+        def together(chain: Array, most: Array, count: Array) -> Array:
+            """Cycles that `count` programs of a class take on one processor."""
+            p = np.where(count > 1, c.norm, c.alone)
+            return (chain**p + (count * most) ** p) ** (1 / p)
 
-        count = min(here, max(1, ceil(self.programs / machine.processors)))
+        count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
         waves = self.programs / (count * machine.processors)
-        mean = sum(k.share * together(i, count) for i, k in enumerate(classes))
-        longest = max(range(len(classes)), key=lambda i: chains[i])
-        if len(classes) > 1:
-            cycles = max(waves * mean + 0.5 * together(longest, count) * min(1.0, waves), together(longest, 1))
-        elif waves >= 4:
-            cycles = waves * mean
-        else:
-            full = int(waves)
-            rest = self.programs - full * count * machine.processors
-            cycles = full * mean + (together(longest, ceil(rest / machine.processors)) if rest else 0.0)
-        if needs.too_large(machine):
-            cycles *= c.spilled
+        mean = (share * together(chains, largest, count)).sum(axis=0)
+        last = np.where(share > 0, chains, -inf).argmax(axis=0)[None]
+        long, most = (np.take_along_axis(x, last, axis=0)[0] for x in (chains, largest))
+        differ = np.logical_or.reduce([((n != n[:1]) & (share > 0)).any(axis=0) for n in trips])
+        full = np.floor(waves)
+        rest = np.ceil((self.programs - full * count * machine.processors) / machine.processors)
+        even = full * mean + np.where(rest > 0, together(long, most, rest), 0.0)
+        uneven = np.maximum(
+            waves * mean + 0.5 * together(long, most, count) * np.minimum(1.0, waves),
+            together(long, most, np.float64(1)),
+        )
+        cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even)) * np.where(large, c.spilled, 1.0)
         compute = cycles / machine.clock / 1e3
-        memory = self._memory(classes, count) / (c.memory * machine.memory * 1e3)
+        memory = self._memory(share, trips, count) / (c.memory * machine.memory * 1e3)
         us = (compute**c.memory_norm + memory**c.memory_norm) ** (1 / c.memory_norm)
-        total = _Busy()
-        for k, b in zip(classes, busy, strict=True):
-            total = total.plus(b, k.share * self.programs / machine.processors)
-        most, unit = total.largest
-        share = most / machine.clock / 1e3 / us
-        bound = max((memory / us, "memory"), (share, unit))
-        name = bound[1] if bound[0] >= 0.6 else "latency"
-        return KernelTime(self.work.kernel.name, us, name, bound[0], self.programs, waves, count, needs)
+        total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
+        shares = np.stack([*(total * self.programs / machine.processors / machine.clock / 1e3 / us), memory / us])
+        bound, part = shares.argmax(axis=0), shares.max(axis=0)
+        bound = np.where(part >= 0.6, bound, BOUNDS.index("latency"))
+        # What does not fit, and what has nothing to do.
+        runs = (self.programs > 0) & (here > 0)
+        us = np.where(runs, us, np.where(self.programs == 0, 0.0, inf))
+        bound, part = np.where(runs, bound, BOUNDS.index("shared memory")), np.where(runs, part, 1.0)
+        waves, count = np.where(runs, waves, 0.0), np.where(runs, count, 0)
+        name = self.work.kernel.name
+        return Times(name, us, bound, part, self.programs, waves, count, [n for n, _ in needs], which)
 
-    def _memory(self, classes: Sequence[_Class], count: int) -> float:
+    def _needs(self) -> tuple[list[tuple[Resources, int]], Array]:
+        """The resources and warps of every choice of parameters, and which of them each point has."""
+        tiles = sorted({v for _, e in self.work.kernel.axes for v in variables(e)} & set(self.known))
+        names = [*tiles, "num_stages", "num_warps"]
+        rows = np.stack([np.broadcast_to(self.known[n], self.warps.shape) for n in names], axis=1)
+        different, which = np.unique(rows, axis=0, return_inverse=True)
+        choices = [dict(zip(names, map(int, row), strict=True)) for row in different]
+        found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
+        return found, which.reshape(-1)
+
+    def _memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""
-        wave = min(self.programs, count * self.machine.processors)
-        asked: dict[tuple[str, bool], tuple[float, float]] = {}
-        for i, s in enumerate(self.work.sections):
-            runs = sum(k.share * k.trips[i] for k in classes)
-            for m in s.moves if runs else ():
-                once = runs if s.loop is None or _moves_with(m, s) else min(runs, 1.0)
+        wave = np.maximum(1, np.minimum(self.programs, count * self.machine.processors))
+        asked: dict[tuple[str, bool], tuple[Array, Array]] = {}
+        for n, s in zip(trips, self.work.sections, strict=True):
+            runs = (share * n).sum(axis=0)
+            for m in s.moves:
+                once = runs if s.loop is None or _moves_with(m, s) else np.minimum(runs, 1.0)
                 own = once * self._bytes(m)
                 whole = own * self._distinct(m, self.programs)
                 by_wave = own * self._distinct(m, wave) * self.programs / wave
@@ -351,34 +343,28 @@ class _Kernel:
                 asked[m.buffer, m.store] = (before[0] + whole, before[1] + by_wave)
         return sum(self._through(b, store, *bytes_) for (b, store), bytes_ in asked.items())
 
-    def _through(self, buffer: str, store: bool, whole: float, by_wave: float) -> float:
+    def _through(self, buffer: str, store: bool, whole: Array, by_wave: Array) -> Array:
         """Bytes of one buffer: once if L2 keeps it, else again with every wave."""
         declared = self.model.program.globals.get(buffer)
-        length = inf
+        length: Array = inf
         if declared is not None:
             length = prod(self.model.number(e)(self.known) for e in declared.shape) * DTYPES[declared.dtype].bits / 8
-        passes = 1.0 if store else max(1.0, min(self.model.passes.get(buffer, 1), 8))
-        once = min(length, whole)
-        if store or min(length, by_wave) <= self.machine.l2 / 2:
+        once = np.minimum(length, whole)
+        if store:
             return once
-        return max(once, min(by_wave, passes * length if whole <= length * passes * 1.5 else by_wave))
+        passes = max(1.0, min(self.model.passes.get(buffer, 1), 8))
+        again = np.where(whole <= length * passes * 1.5, np.minimum(by_wave, passes * length), by_wave)
+        return np.where(np.minimum(length, by_wave) <= self.machine.l2 / 2, once, np.maximum(once, again))
 
-    def _distinct(self, m: Move, programs: int) -> float:
+    def _distinct(self, m: Move, programs: Array) -> Array:
         """How many different shares of a tile's buffer so many programs with consecutive numbers have."""
-        different, stride = 1.0, 1
+        different: Array = 1.0
+        stride: Array = 1
         for v, n in self.grid:
             if v in m.depends:
-                different *= min(n, max(1.0, programs / stride))
-            stride *= max(1, n)
-        return min(different, float(programs))
-
-
-def _total(trips: Sequence[float], once: Sequence[_Busy]) -> _Busy:
-    """What one program keeps busy, where each section runs so many times."""
-    total = _Busy()
-    for n, busy in zip(trips, once, strict=True):
-        total = total.plus(busy, n)
-    return total
+                different = different * np.minimum(n, np.maximum(1.0, programs / stride))
+            stride = stride * np.maximum(1, n)
+        return np.minimum(different, programs)
 
 
 def _moves_with(m: Move, s: Section) -> bool:
@@ -389,5 +375,15 @@ def _bounds(b: Loop | Branch) -> tuple[Expr, ...]:
     return (b.lo, b.hi) if isinstance(b, Loop) else (b.pred,)
 
 
-def _samples(n: int) -> list[int]:
-    return list(range(n)) if n <= SAMPLES else [round(i * (n - 1) / (SAMPLES - 1)) for i in range(SAMPLES)]
+def _samples(n: Array) -> tuple[Array, Array]:
+    """Values below n, all of them or so many that lie evenly, and the share of each: a row for every sample."""
+    count = int(min(SAMPLES, max(1, n.max(initial=1))))
+    i = np.arange(count)[:, None]
+    few = n <= SAMPLES
+    where = np.where(few, i, np.round(i * (n - 1) / (SAMPLES - 1)))
+    return where, np.where(few, (i < np.maximum(1, n)) / np.maximum(1, n), 1 / SAMPLES)
+
+
+def _again(x: Array, times: int) -> Array:
+    """The classes of a value so many times; what is the same in all of them stays so."""
+    return np.tile(x, (times, 1)) if np.ndim(x) > 1 else x

@@ -1,21 +1,42 @@
-"""Sizes and bounds as Python functions of names, for evaluations by the thousand."""
+"""Sizes and bounds as functions of arrays: a number for each of many points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
 
 from neptune.ir.expr import Cast, Expr, Select, Var
 from neptune.ir.integers import Integers
 from neptune.ir.ops import INTEGER
 
-UNKNOWN = 1 << 30
+UNKNOWN = float(1 << 30)
 """What an element of a tensor is taken to be in bounds, which other bounds then limit."""
-Number = Callable[[Mapping[str, int]], int]
-"""A size as a function of names."""
+Array: TypeAlias = Any
+"""Floats of NumPy, or one for all points."""
+Number = Callable[[Mapping[str, Array]], Array]
+"""A size as a function of names, in floats: products of large sizes have no end there."""
+_OF_ARRAYS: Mapping[str, Callable[..., Array]] = {
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+_OF_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")
 
 
-def _lifted(fn: Callable[..., int]) -> Callable[..., Number]:
+def _operator(name: str, fn: Callable[..., Any]) -> Callable[..., Array]:
+    """The operator on arrays of floats."""
+    if name not in _OF_BITS:
+        return _OF_ARRAYS.get(name, fn)
+    return lambda *args: fn(*(np.asarray(a).astype(np.int64) for a in args)).astype(np.float64)
+
+
+def _lifted(fn: Callable[..., Array]) -> Callable[..., Number]:
     def lifted(*parts: Number) -> Number:
         return lambda known: fn(*(p(known) for p in parts))
 
@@ -25,14 +46,16 @@ def _lifted(fn: Callable[..., int]) -> Callable[..., Number]:
 class Numbers(Integers[Number]):
     """Sizes as functions of names, made once; elements of tensors are UNKNOWN.
 
-    >>> Numbers().of(Op("floordiv", (Var("n"), Const(2, "int32")), "int32"))({"n": 7})
-    3
+    >>> Numbers().of(Op("floordiv", (Var("n"), Const(2, "int32")), "int32"))({"n": np.array([7.0, 8.0])})
+    array([3., 4.])
     """
 
-    operators: ClassVar[Mapping[str, Callable[..., Number]]] = {name: _lifted(fn) for name, fn in INTEGER.items()}
+    operators: ClassVar[Mapping[str, Callable[..., Number]]] = {
+        name: _lifted(_operator(name, fn)) for name, fn in INTEGER.items()
+    }
 
     def number(self, value: int | float) -> Number:
-        return lambda known: int(value)
+        return lambda known: np.float64(value)
 
     def var(self, e: Var) -> Number:
         return lambda known: known[e.name]
@@ -42,8 +65,10 @@ class Numbers(Integers[Number]):
         return lambda known: UNKNOWN
 
     def cast(self, e: Cast[Expr]) -> Number:
-        return self.of(e.arg)
+        of = self.of(e.arg)
+        # Sums of bools are numbers, which they are for Python but not for arrays.
+        return lambda known: np.multiply(of(known), 1.0)
 
     def select(self, e: Select[Expr]) -> Number:
         pred, then, other = self.of(e.pred), self.of(e.then), self.of(e.other)
-        return lambda known: then(known) if pred(known) else other(known)
+        return lambda known: np.where(pred(known), then(known), other(known))

@@ -18,9 +18,10 @@ from math import inf, isfinite, prod
 from neptune.runtime.modules import covers
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.tune.cost import Model, Prediction
+from neptune.tune.cost import Model
 from neptune.tune.machine import Machine
 from neptune.tune.parts import parts_of
+from neptune.tune.prediction import Prediction, Predictions
 
 WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""
@@ -53,11 +54,7 @@ def ranked(
     program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
 ) -> tuple[Ranked, ...]:
     """Candidates that fit the machine, best first, with the values that are `given`; none where a size is missing."""
-    try:
-        return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
-    except ZeroDivisionError:
-        # Sizes that no call has: of [m // groups] without groups.
-        return ()
+    return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
 
 
 @lru_cache(maxsize=32)
@@ -65,11 +62,10 @@ def _ranked(
     program: TileProgram, sizes: tuple[tuple[str, int], ...], machine: Machine, given: tuple[tuple[str, int], ...]
 ) -> tuple[Ranked, ...]:
     known = {n: min(size, LONGEST) for n, size in sizes}
-    # Sizes that are constants cannot be named: then no sizes were.
-    if not known or any(s.name not in known for s in program.scalars if s.upto is None):
+    if any(s.name not in known for s in program.scalars if s.upto is None):
         return ()
     space, fixed = _space(program), dict(given)
-    made = _Predicted(Model(program), known, machine)
+    made = Predictor(Model(program), known, machine)
     launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
     tiles = _tiles(made, space | launches | {n: (v,) for n, v in given})
     kept = sorted(tiles, key=lambda r: r.prediction.us)[:KEPT]
@@ -98,7 +94,7 @@ def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
     return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": STAGES if products else ROW_STAGES}
 
 
-def _tiles(made: _Predicted, space: Mapping[str, Sequence[int]]) -> list[Ranked]:
+def _tiles(made: Predictor, space: Mapping[str, Sequence[int]]) -> list[Ranked]:
     """Combinations of values, each once: all of them, or where these are too many, those that a search has met."""
     if prod(len(values) for values in space.values()) <= MOST:
         return made.of(_combinations(space))
@@ -107,7 +103,7 @@ def _tiles(made: _Predicted, space: Mapping[str, Sequence[int]]) -> list[Ranked]
     return list({tuple(r.params.items()): r for r in found}.values())
 
 
-def _descent(made: _Predicted, space: Mapping[str, Sequence[int]], at: Mapping[str, int]) -> list[Ranked]:
+def _descent(made: Predictor, space: Mapping[str, Sequence[int]], at: Mapping[str, int]) -> list[Ranked]:
     """What a search meets that changes one value at a time, as long as that makes the program faster: kernels have
     tiles of their own, and their times add up."""
     found: list[Ranked] = []
@@ -127,7 +123,7 @@ def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]
 
 
 @dataclass(frozen=True)
-class _Predicted:
+class Predictor:
     """Predictions of one program for one machine and sizes."""
 
     model: Model
@@ -136,13 +132,38 @@ class _Predicted:
 
     def of(self, candidates: Iterable[dict[str, int]]) -> list[Ranked]:
         """Those of the candidates that fit the machine."""
-        program = self.model.program
-        rules, found = parts_of(program), []
-        for params in candidates:
-            values = params | covers(program, {**self.sizes, **params})
-            known = {**self.sizes, **values}
-            numbers = {r.number: r.default(known, self.machine.processors) for r in rules if r.number not in values}
-            made = Ranked(params, self.model.predict(values | numbers, self.sizes, self.machine))
-            if isfinite(made.prediction.us):
-                found.append(made)
-        return found
+        asked = list(candidates)
+        if not asked:
+            return []
+        found = predictions(self.model, [(params, self.sizes) for params in asked], self.machine)
+        return [Ranked(params, found.at(k)) for k, params in enumerate(asked) if isfinite(found.us[k])]
+
+
+def predictions(
+    model: Model, points: Sequence[tuple[Mapping[str, int], Mapping[str, int]]], machine: Machine
+) -> Predictions:
+    """The predictions for parameters at sizes, with what follows from both: tiles that cover a size, and parts. What
+    cannot be computed, as where a size is divided by 0, is predicted to take for ever."""
+    rows = [_whole(model.program, params, sizes, machine) for params, sizes in points]
+    names = dict.fromkeys(n for row in rows for n in row)
+    # A parameter of one kernel alone is that of all where a point does not give it.
+    columns = {n: [row.get(n, row.get(n.rpartition(".")[2], 1)) for row in rows] for n in names}
+    return model.predict_all(columns, machine)
+
+
+def _whole(
+    program: TileProgram, params: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
+) -> Mapping[str, int]:
+    try:
+        values = {**params, **covers(program, {**sizes, **params})}
+        known = {**sizes, **values}
+        rules = (r for r in parts_of(program) if r.number not in values)
+        return {**known, **{r.number: r.default(known, machine.processors) for r in rules}}
+    except ZeroDivisionError:
+        return {**sizes, **params, **dict.fromkeys(_following(program), 1)}
+
+
+def _following(program: TileProgram) -> list[str]:
+    """The parameters that follow from sizes."""
+    covering = [t.name for t in program.tunables if t.covers is not None]
+    return [*covering, *(r.number for r in parts_of(program))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neptune.ir.expr import Const, Var
-from neptune.ir.program import Buffer, Tunable
+from neptune.ir.program import Buffer, Scalar, Tunable
 from neptune.tile.ir import Assign, LoadTile, TileKernel, TileProgram, TStmt
 from neptune.tile.registers import BESIDE, THREADS, registers
 from tests.examples.kernels import N, fold, full, loop, map_, put, row, tile
@@ -18,7 +18,7 @@ def program(*body: TStmt, candidates: Mapping[str, tuple[int, ...]]) -> TileProg
     axes = tuple((a, Var(n) if n in candidates else Const(LONG, "int32")) for a, n in (("r", "ROWS"), ("c", "COLS")))
     tunables = tuple(Tunable(n, of) for n, of in candidates.items())
     buffers = (Buffer("x", (N, N), "float32"),), (Buffer("y", (N,), "float32"),)
-    return TileProgram("k", *buffers, (), (), tunables, (TileKernel("k_kernel", (), axes, body),))
+    return TileProgram("k", *buffers, (), (Scalar("n", "int32"),), tunables, (TileKernel("k_kernel", (), axes, body),))
 
 
 def load(name: str = "x") -> Assign:

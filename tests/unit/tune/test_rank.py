@@ -17,7 +17,7 @@ from neptune.tile.registers import registers
 from neptune.tune.choose import lowered
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
-from neptune.tune.rank import MOST, _combinations, _Predicted, _space, ranked
+from neptune.tune.rank import MOST, Predictor, _combinations, _space, ranked
 from tests.work import calls
 
 H200 = DEVICES["H200"]
@@ -75,7 +75,7 @@ def test_many_parameters_are_not_all_combined() -> None:
     tiles = lowered("stagewise", chain()).lowered.tiles
     assert prod(len(values) for values in _space(tiles).values()) > 100 * MOST
     sizes = {"m": 1024, "n": 512, "k": 256}
-    made = _Predicted(Model(tiles), sizes, H200)
+    made = Predictor(Model(tiles), sizes, H200)
     first = next(_combinations(_space(tiles)))
     one = calls(lambda: made.of([first]))
     assert calls(lambda: ranked(tiles, sizes, H200)) < MOST * one
