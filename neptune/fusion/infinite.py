@@ -87,12 +87,19 @@ def record(buffers: Collection[str]) -> ObligationRecord:
     )
 
 
-def left_finite(pre: Predecessor, predecessors: frozenset[str]) -> bool:
-    """Return True if elements of -inf leave a result finite, if one is above: a maximum, a sum of exponentials."""
+def left_finite(pre: Predecessor, predecessors: frozenset[str], written: Mapping[str, Expr]) -> bool:
+    """Return True if elements of -inf leave a result finite, if one is above: a maximum, a sum of exponentials.
+
+    `written` are the expressions of maps, by the buffers that they write.
+    """
     if pre.value is None:
         return False
 
     def known(e: Expr) -> Values | None:
-        return (SMALL if e.buffer in predecessors else SMALL | {-math.inf}) if isinstance(e, Load) else None
+        if not isinstance(e, Load):
+            return None
+        if e.buffer in predecessors:
+            return SMALL
+        return values_of(written[e.buffer], known) if e.buffer in written else SMALL | {-math.inf}
 
     return is_finite(values_of(pre.value, known) - ({-math.inf} if pre.reducer == "max" else set()))

@@ -18,6 +18,7 @@ loop.  Maps in between that something outside the loop still reads are duplicate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.errors import FusionError
@@ -32,6 +33,7 @@ from neptune.ir.expr import Expr, Select, children, loads, variables, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe
 from neptune.ir.reducers import REDUCERS
+from neptune.schedule.definition import MapDef
 from neptune.schedule.state import Decision, Loop, State
 
 
@@ -85,7 +87,9 @@ def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]
         orders = repair.deferred and bool(row.best or row.moves)
         masked = any(isinstance(x, Select) for x in walk(query.value))
         waiting, rolled = repair.finish if orders else None, repair.slots[0].step if masked else None
-        return tuple(sorted(_inputs(state, _infinite(query, waiting) | _infinite(query, rolled))))
+        written = {d.action.buffer: d.action.value for d in state.definitions.values() if isinstance(d, MapDef)}
+        buffers = _infinite(query, waiting, written) | _infinite(query, rolled, written)
+        return tuple(sorted(_inputs(state, buffers)))
     sums = {pre.load.buffer for pre in query.predecessors}
     averaged = {x.buffer for m in repair.means for x in loads(m.value) if x.buffer in sums}
     read = frozenset[str]().union(*(variables(s.step) for s in repair.slots if s.step is not None))
@@ -94,11 +98,11 @@ def finite_inputs(state: State, query: Query, repair: Repair) -> tuple[str, ...]
     return tuple(sorted(_inputs(state, averaged | {x.buffer for e in further for x in loads(e)})))
 
 
-def _infinite(query: Query, f: Expr | None) -> set[str]:
+def _infinite(query: Query, f: Expr | None, written: Mapping[str, Expr]) -> set[str]:
     """Return the buffers f reads that infinite inputs may make infinite."""
     read = set() if f is None else {x.buffer for x in loads(f)}
     rs = (pre for pre in query.predecessors if pre.load.buffer in read)
-    return {pre.load.buffer for pre in rs if not left_finite(pre, query.roles.buffers)}
+    return {pre.load.buffer for pre in rs if not left_finite(pre, query.roles.buffers, written)}
 
 
 def _inputs(state: State, buffers: set[str]) -> set[str]:
