@@ -6,6 +6,7 @@ import keyword
 import math
 import re
 import struct
+from collections.abc import Callable
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 
@@ -70,12 +71,16 @@ def _holds(wide: str, narrow: str) -> bool:
 
 
 class Values:
-    """The names given so far, those that a `T.Let` binds with their types in `lets`."""
+    """The names given so far, and scratch memory: a buffer for each dtype, with a place for each name that needs one.
+    `before` has the lines that fill places for the statement that is being printed."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[str, str], str] = {}
         self.used: set[str] = set(_RESERVED)
-        self.lets: list[tuple[str, str]] = []
+        self.scratch: dict[str, str] = {}
+        self.places: dict[tuple[str, str], int] = {}
+        self.before: list[str] = []
+        self.taken = 0
 
     def name(self, kind: str, name: str) -> str:
         """The Python identifier of a buffer or a variable."""
@@ -93,13 +98,51 @@ class Values:
         self.used.add(text)
         return text
 
-    def let(self, dtype: str, value: str, body: str) -> str:
-        """`body` with a `{}` for a name that is bound to `value`."""
-        if re.fullmatch(r"T\.\w+\(-?\d+\)", value):  # TVM trips over names of constants
-            return body.replace("{}", value)
-        name = self.fresh("u")
-        self.lets.append((name, dtype))
-        return f"T.Let({body.replace('{}', name)}, where={{{name}: {value}}})"
+    def place(self, dtype: str, name: str) -> str:
+        """The element of scratch memory for a name, the same one at every use of it."""
+        buffer = self.scratch.setdefault(dtype, self.fresh(f"scratch_{dtype}"))
+        at = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
+        return f"{buffer}[{at}]"
+
+    def let(self, dtype: str, value: str) -> str:
+        """What reads `value` any number of times: a place that a line before the statement fills.
+
+        TVM would write out a name wherever it is read, and so an expression exponential in the depth of names.
+        """
+        if re.fullmatch(r"T\.\w+\(-?\d+\)", value):
+            return value
+        place = self.fresh_place(dtype)
+        self.before.append(f"{place} = {value}")
+        return place
+
+    def fresh_place(self, dtype: str) -> str:
+        """A place that is used nowhere else in the statement, nor in those inside it."""
+        self.taken += 1
+        return self.place(dtype, f"%{self.taken}")
+
+    def filled(self) -> list[str]:
+        """The lines that fill the places read since they were last asked for."""
+        lines, self.before = self.before, []
+        return lines
+
+    def apart(self, text: Callable[[], str]) -> tuple[list[str], str]:
+        """A text, and the lines before it that only it needs."""
+        others, self.before = self.before, []
+        found = text()
+        mine, self.before = self.before, others
+        return mine, found
+
+    def either(self, dtype: str, p: str, a: Callable[[], str], b: Callable[[], str]) -> str:
+        """`a` or `b`, of which the other is not evaluated."""
+        (first, yes), (second, no) = self.apart(a), self.apart(b)
+        if not first and not second:
+            return f"T.if_then_else({p}, {yes}, {no})"
+        is_bool = dtype == "bool"  # in memory it is an integer
+        place = self.fresh_place("int64" if is_bool else dtype)
+        for head, lines, value in ((f"if {p}:", first, yes), ("else:", second, no)):
+            value = f'T.Cast("int64", {value})' if is_bool else value
+            self.before += [head, *("    " + line for line in (*lines, f"{place} = {value}"))]
+        return f"({place} != T.int64(0))" if is_bool else place
 
     # --- roundings
 
@@ -107,25 +150,22 @@ class Values:
         """Round a float32 to a 16-bit float, carried as float32."""
         if dtype == "float16":
             return f'T.Cast("float32", T.Cast("float16", {text}))'
-        # Nearest, ties to even, on the bits; a NaN (whose payload might carry into the sign) is quietened.
-        nan = "T.bitwise_and({}, T.uint32(0x7fffffff)) > T.uint32(0x7f800000)"
-        quiet = "T.bitwise_or({}, T.uint32(0x400000))"
-        carry = "{} + T.uint32(0x7fff) + T.bitwise_and(T.shift_right({}, T.uint32(16)), T.uint32(1))"
-        body = f"T.bitwise_and(T.Select({nan}, {quiet}, {carry}), T.uint32(0xffff0000))"
-        bits = self.let("uint32", f'T.reinterpret("uint32", {text})', body)
-        return f'T.reinterpret("float32", {bits})'
+        # Nearest, ties to even, on the bits; a NaN (whose payload might carry into the sign) is quietened. Sums of
+        # conditions, here and elsewhere: TVM makes a branch of a `Select` between what is read from memory.
+        bits = self.let("uint32", f'T.reinterpret("uint32", {text})')
+        nan = f'T.Cast("uint32", T.bitwise_and({bits}, T.uint32(0x7fffffff)) > T.uint32(0x7f800000))'
+        half = f"(T.uint32(0x7fff) + T.bitwise_and(T.shift_right({bits}, T.uint32(16)), T.uint32(1)))"
+        moved = f"T.bitwise_or({bits} + {half} * (T.uint32(1) - {nan}), {nan} * T.uint32(0x400000))"
+        return f'T.reinterpret("float32", T.bitwise_and({moved}, T.uint32(0xffff0000)))'
 
     def round_odd(self, text: str) -> str:
         """Round a float64 to float32 by truncation, with a sticky last bit: safe to round once more."""
-        x = self.fresh("u")
-        self.lets.append((x, "float64"))
-        near = f'T.reinterpret("uint32", T.Cast("float32", {x}))'
-        back = 'T.Cast("float64", T.reinterpret("float32", {}))'
+        x = self.let("float64", text)
+        bits = self.let("uint32", f'T.reinterpret("uint32", T.Cast("float32", {x}))')
+        back = f'T.Cast("float64", T.reinterpret("float32", {bits}))'
         away = f'T.Cast("uint32", T.fabs({back}) > T.fabs({x}))'
-        inexact = f"T.Or({back} < {x}, {back} > {x})"
-        body = f"T.Select({inexact}, T.bitwise_or({{}} - {away}, T.uint32(1)), {{}})"
-        bits = self.let("uint32", near, body)
-        return f'T.Let(T.reinterpret("float32", {bits}), where={{{x}: {text}}})'
+        inexact = f'T.Cast("uint32", T.Or({back} < {x}, {back} > {x}))'
+        return f'T.reinterpret("float32", T.bitwise_or({bits} - {away}, {inexact}))'
 
     def cast(self, text: str, src: str, dst: str) -> str:
         """One conversion between carried values."""

@@ -9,12 +9,15 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
   `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
 - Integers are carried as int64: sizes, indices and products of them are exact (a Cast to a narrower one still wraps).
 - What `Select`, `and` and `or` do not take is not executed where it could trap (loads, integer divisions).
+- What is read many times is in scratch memory, not in a `T.Let`: TVM's analyzers evaluate the value of a name many
+  times, so nested ones exponentially often, and fail where they make different things of it.
 - `max` and `min` of floats are LLVM's maxnum and minnum: of NaN and a number the number (`neptune.ir.edges`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
@@ -34,6 +37,7 @@ _LIBM = {
     ("fmod", "float32"): "fmodf",
     ("fmod", "float64"): "fmod",
 }
+_DIVISION = {"floordiv": "floordiv", "mod": "floormod"}
 _BITS = {
     "bitand": "bitwise_and",
     "bitor": "bitwise_or",
@@ -66,9 +70,6 @@ class Printer(Values):
     def __init__(self, program: Program, strided: frozenset[str], fence: bool) -> None:
         super().__init__()
         self.program, self.strided, self.fence = program, strided, fence
-        # A buffer for each dtype, and the place in it of each variable that a reducer of tuples needs.
-        self.scratch: dict[str, str] = {}
-        self.places: dict[tuple[str, str], int] = {}
         self.scalars = {s.name: s.dtype for s in program.scalars}
         # Everything that is visible from the start gets its name first, so that it keeps it.
         for b in program.globals:
@@ -86,16 +87,16 @@ class Printer(Values):
         return f"T.{carrier(e.dtype)}({int(e.value)})"
 
     def load(self, e: Load) -> str:
-        text = f"{self.name('buffer', e.buffer)}[{self.index(e.index)}]"
+        text = f"{self.name('buffer', e.buffer)}[{self.index(map(self.expr, e.index))}]"
         if e.dtype == "bfloat16":
             return f'T.reinterpret("float32", T.shift_left(T.Cast("uint32", {text}), T.uint32(16)))'
         if e.dtype == "bool":
             return f"({text} != T.uint8(0))"
         return text if carrier(e.dtype) == e.dtype else f'T.Cast("{carrier(e.dtype)}", {text})'
 
-    def index(self, index: tuple[Expr, ...]) -> str:
+    def index(self, parts: Iterable[str]) -> str:
         """An index; a 0-d buffer is passed as one element."""
-        return ", ".join(self.expr(i) for i in index) if index else "T.int64(0)"
+        return ", ".join(parts) or "T.int64(0)"
 
     def var(self, e: Var) -> str:
         text = self.name("var", e.name)
@@ -116,8 +117,9 @@ class Printer(Values):
             case Cast(arg, dtype):
                 return self.cast(self.expr(arg), arg.dtype, dtype)
             case Select(p, a, b):
-                choose = "T.if_then_else" if _can_trap(a) or _can_trap(b) else "T.Select"
-                return f"{choose}({self.expr(p)}, {self.expr(a)}, {self.expr(b)})"
+                if _can_trap(a) or _can_trap(b):
+                    return self.either(carrier(e.dtype), self.expr(p), lambda: self.expr(a), lambda: self.expr(b))
+                return f"T.Select({self.expr(p)}, {self.expr(a)}, {self.expr(b)})"
             case Op(name, args, dtype):
                 if OPS[name].kind == "constant":
                     return float_literal(_CONSTANTS[name], dtype)
@@ -132,15 +134,14 @@ class Printer(Values):
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
 
     def logic(self, name: str, args: tuple[Expr, ...]) -> str:
+        if len(args) == 2 and _can_trap(args[1]):
+            ways = (lambda: self.expr(args[1])), (lambda: f"T.bool({name == 'or'})")
+            return self.either("bool", self.expr(args[0]), *(ways if name == "and" else reversed(ways)))
         texts = [self.expr(a) for a in args]
         # Not T.Not: it would turn `not (x > 0)` into `x <= 0`, which differs for NaN.
         if name == "not":
             return f"T.Select({texts[0]}, T.bool(False), T.bool(True))"
-        if not _can_trap(args[1]):
-            return f"T.{name.capitalize()}({texts[0]}, {texts[1]})"
-        if name == "and":
-            return f"T.if_then_else({texts[0]}, {texts[1]}, T.bool(False))"
-        return f"T.if_then_else({texts[0]}, T.bool(True), {texts[1]})"
+        return f"T.{name.capitalize()}({texts[0]}, {texts[1]})"
 
     def compare(self, name: str, args: tuple[Expr, ...]) -> str:
         a, b = (self.expr(x) for x in args)
@@ -167,8 +168,8 @@ class Printer(Values):
                 return f"({texts[0]} {OPS[name].infix} {texts[1]})"
             case "floordiv" | "mod":
                 if any(isinstance(x, Load) for x in walk(args[1])):
-                    return self.divided_by_data(name, texts, args[1], dtype)
-                return self.quotient(name, texts, dtype)
+                    return self.divided_by_data(name, texts, dtype)
+                return f"T.{_DIVISION[name]}({texts[0]}, {texts[1]})"
             case _ if name in _BITS:
                 return f"T.{_BITS[name]}({texts[0]}, {texts[1]})"
             case "round":
@@ -177,8 +178,8 @@ class Printer(Values):
                 return f"(-{texts[0]})" if is_float(dtype) else f"(T.{dtype}(0) - {texts[0]})"
             case "abs" if is_float(dtype):
                 return f"T.fabs({texts[0]})"
-            case "abs":  # T.abs would repeat its argument, and with it the names that are bound there
-                return self.let(dtype, texts[0], f"T.Select({{}} < T.{dtype}(0), T.{dtype}(0) - {{}}, {{}})")
+            case "abs":  # T.abs would repeat its argument
+                return f'T.call_llvm_pure_intrin("{dtype}", "llvm.abs", {texts[0]}, T.bool(False))'
             case "rsqrt":
                 return f"({one} / T.sqrt({texts[0]}))"
             case "sigmoid":
@@ -190,40 +191,16 @@ class Printer(Values):
             case _:
                 return f"T.{name}({', '.join(texts)})"
 
-    def divided_by_data(self, name: str, texts: list[str], divisor: Expr, dtype: str) -> str:
+    def divided_by_data(self, name: str, texts: list[str], dtype: str) -> str:
         """floordiv or mod by what memory holds: a 0 there, or -1 below the least int64, would end the process."""
-        unsafe = f"T.Or({{}} == T.{dtype}(0), {{}} == T.{dtype}(-1))"
-        safe = self.let(dtype, texts[1], f"T.Select({unsafe}, T.{dtype}(1), {{}})")
-        quotient = self.quotient(name, [texts[0], safe], dtype)
+        # The dividend too is read once: TVM would repeat it, and so a chain of divisions exponentially often.
+        a, by = (self.let(dtype, text) for text in texts)
+        none, minus = (f'T.Cast("{dtype}", {by} == T.{dtype}({n}))' for n in (0, -1))
+        safe = self.let(dtype, f"{by} + {none} + T.{dtype}(2) * {minus}")
+        quotient = f"T.{_DIVISION[name]}({a}, {safe})"
         if name == "mod":  # by -1 nothing is left, as by 1
             return quotient
-        minus = f"T.{dtype}(-1)"  # the divisor is printed again, so that it has names of its own
-        return f"({quotient} * T.Select({self.expr(divisor)} == {minus}, {minus}, T.{dtype}(1)))"
-
-    def quotient(self, name: str, texts: list[str], dtype: str) -> str:
-        """floordiv or mod by a divisor that is not 0."""
-        if any("T.Let(" in t for t in texts):  # TVM would repeat both, and with them the names bound there
-            return self.divided(name, texts, dtype)
-        return f"T.{'floordiv' if name == 'floordiv' else 'floormod'}({texts[0]}, {texts[1]})"
-
-    def divided(self, name: str, texts: list[str], dtype: str) -> str:
-        """floordiv or mod from division that truncates; operands that bind names are evaluated once.
-
-        Others are repeated: TVM trips over names whose range depends on where they are used.
-        """
-        bound = {self.fresh("u"): text for text in texts if "T.Let(" in text}
-        names = {text: name for name, text in bound.items()}
-        a, b = (names.get(text, text) for text in texts)
-        rest = self.fresh("u")
-        self.lets += [(x, dtype) for x in (*bound, rest)]
-        # The rest has the sign of the dividend: where the divisor has the other one, one step down.
-        off = f"T.And({rest} != T.{dtype}(0), T.bitwise_xor({rest}, {b}) < T.{dtype}(0))"
-        quotient = f"T.truncdiv({a}, {b})"
-        exact, below = (rest, f"{rest} + {b}") if name == "mod" else (quotient, f"{quotient} - T.{dtype}(1)")
-        body = f"T.Let(T.Select({off}, {below}, {exact}), where={{{rest}: T.truncmod({a}, {b})}})"
-        for x, text in bound.items():
-            body = f"T.Let({body}, where={{{x}: {text}}})"
-        return body
+        return f"({quotient} * (T.{dtype}(1) - T.{dtype}(2) * {minus}))"
 
     # --- statements
 
@@ -239,12 +216,18 @@ class Printer(Values):
         pad = "    " * indent
         match s:
             case For(var, lo, hi, body, _, _):
-                head = f"{pad}for {self.name('var', var)} in range({self.expr(lo)}, {self.expr(hi)}):"
-                return [head, *self.stmt(body, indent + 1)]
+                head = f"for {self.name('var', var)} in range({self.expr(lo)}, {self.expr(hi)}):"
+                return [pad + line for line in (*self.filled(), head)] + self.stmt(body, indent + 1)
             case If(pred, body):
-                return [f"{pad}if {self.expr(pred)}:", *self.stmt(body, indent + 1)]
+                head = f"if {self.expr(pred)}:"
+                return [pad + line for line in (*self.filled(), head)] + self.stmt(body, indent + 1)
             case Seq(stmts):
-                return [line for x in stmts for line in self.stmt(x, indent)] or [f"{pad}T.evaluate(0)"]
+                lines: list[str] = []
+                outer = self.taken
+                for x in stmts:
+                    self.taken = outer  # those of a head stay untouched in its body: TVM may read it there again
+                    lines += self.stmt(x, indent)
+                return lines or [f"{pad}T.evaluate(0)"]
             case Stage():
                 return self.stage(s, indent)
             case Alloc():
@@ -253,21 +236,24 @@ class Printer(Values):
     def stage(self, s: Stage, indent: int) -> list[str]:
         lines = ["    " * indent + "# " + print_stage(s)]
         if s.when is not None:
-            lines.append("    " * indent + f"if {self.expr(s.when)}:")
+            head = f"if {self.expr(s.when)}:"
+            lines += ["    " * indent + line for line in (*self.filled(), head)]
             indent += 1
         return lines + ["    " * indent + line for line in self.action(s.action)]
 
     def action(self, action: Store | Update) -> list[str]:
         buffers = action.buffers
         dtypes = [self.program.globals[b].dtype for b in buffers]
-        targets = [f"{self.name('buffer', b)}[{self.index(action.index)}]" for b in buffers]
+        targets = [f"{self.name('buffer', b)}[{self.index(map(self.expr, action.index))}]" for b in buffers]
         if isinstance(action, Store):
-            return [f"{targets[0]} = {self.stored(action.value, dtypes[0])}"]
+            text = self.stored(action.value, dtypes[0])
+            return [*self.filled(), f"{targets[0]} = {text}"]
         reducer = REDUCERS[action.reducer]
         state: tuple[Expr, ...] = tuple(Load(b, action.index, d) for b, d in zip(buffers, dtypes, strict=True))
         if reducer.width == 1:
             (folded,) = reducer.combine(state, action.values).result
-            return [f"{targets[0]} = {self.stored(folded, dtypes[0])}"]
+            text = self.stored(folded, dtypes[0])
+            return [*self.filled(), f"{targets[0]} = {text}"]
         # What the parts are computed from has a name: it is read many times, and before any part is written.
         lines: list[str] = []
         names = [f"%{word}{k}" for word in ("state", "value") for k in range(reducer.width)]
@@ -276,20 +262,18 @@ class Printer(Values):
         for let, e in combined.lets:
             self.bound(let.name, e, lines)
         stored = [self.stored(v, d) for v, d in zip(combined.result, dtypes, strict=True)]
-        return lines + [f"{target} = {text}" for target, text in zip(targets, stored, strict=True)]
+        return [*lines, *self.filled(), *(f"{target} = {text}" for target, text in zip(targets, stored, strict=True))]
 
     def bound(self, name: str, e: Expr, lines: list[str]) -> Var:
         """A variable that stands for `e` in the lines that follow, whatever it stood for before.
 
-        It is a place in memory: TVM would write out a name, and so an expression exponential in a network's depth.
+        It is a place in memory, as in `let`.
         """
         # Variables of a Program that are bools are integers.
         dtype = "int64" if e.dtype == "bool" else carrier(e.dtype)
         text = f'T.Cast("int64", {self.expr(e)})' if e.dtype == "bool" else self.expr(e)
-        buffer = self.scratch.setdefault(dtype, self.fresh(f"scratch_{dtype}"))
-        place = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
-        self.names["var", name] = f"{buffer}[{place}]"
-        lines.append(f"{buffer}[{place}] = {text}")
+        place = self.names["var", name] = self.place(dtype, name)
+        lines += [*self.filled(), f"{place} = {text}"]
         return Var(name, e.dtype)
 
     # --- the function
@@ -319,13 +303,14 @@ class Printer(Values):
         params += [self.parameter(t.name, "int32") for t in p.tunables]
         declared = [line for b in p.globals.values() for line in self.buffer(b, handles[b.name])]
         body = self.stmt(p.body, 1)
-        lets = [f"    {name} = T.{dtype}()" for name, dtype in self.lets]
+        scratch = []
         for dtype, name in self.scratch.items():
             size = sum(1 for d, _ in self.places if d == dtype)
-            lets.append(f'    {name} = T.alloc_buffer(({size},), "{dtype}", scope="local")')
+            # Of the scope "local" it would be on the heap, and every store to it be done.
+            scratch.append(f'    {name} = T.alloc_buffer(({size},), "{dtype}")')
         attrs = '    T.func_attr({"global_symbol": "main", "tirx.noalias": True})'
         head = ["@T.prim_func", f"def main({', '.join(params)}):", attrs]
-        return "\n".join([*head, *declared, *lets, *body]) + "\n"
+        return "\n".join([*head, *declared, *scratch, *body]) + "\n"
 
 
 def print_tvmscript(program: Program, strided: frozenset[str] = frozenset(), fence: bool = False) -> str:
