@@ -244,7 +244,11 @@ class Reference:
         self.arrays, self.scalars, self.rounding = dict(arrays), scalars, rounding
         with np.errstate(all="ignore"):
             for t in spec.stages:
-                self.arrays[t.name] = self.stage(t)
+                self.arrays[t.name] = self.result(t)
+
+    def result(self, t: Tensor) -> Any:
+        """What other stages read of a stage."""
+        return self.stage(t)
 
     def stage(self, t: Tensor) -> Any:
         folded = t.fold.axes if t.fold else ()
@@ -263,10 +267,14 @@ class Reference:
             start = limits.min if t.fold.reducer == "max" else limits.max
         if t.fold.where is not None:
             value = np.where(self.expr(t.fold.where, env), value, start)
-        result = fn.reduce(value, axis=tuple(range(len(t.axes), len(axes))), initial=start)
+        result = self.folded(t, fn, value, start)
         if t.fold.init is not None:
             result = fn(result, t.fold.init if t.dtype in MANTISSA else int(t.fold.init))
         return self.round(np.asarray(result), t.dtype)
+
+    def folded(self, t: Tensor, fn: Any, value: Any, start: Any) -> Any:
+        """The terms of a stage put together."""
+        return fn.reduce(value, axis=tuple(range(len(t.axes), value.ndim)), initial=start)
 
     def choice(self, t: Tensor, value: Any, where: Any) -> Any:
         """One result of the best pairs: values, or row-major positions."""
