@@ -426,8 +426,9 @@ class _Stage:
         shape = tuple(Extent(((1, s),)) for s in rng.sample(self.sizes, rng.choice((0, 1, 1, 2, 2, 3))))
         if len(self.axes) >= 2 and rng.random() < 0.25:  # as a convolution reads it: step·i + k
             step, (a, b) = rng.choice((1, 2)), rng.sample(self.axes, 2)
-            offset = -step
-            shape = (Extent((*((step * f, s) for f, s in a.extent.terms), *b.extent.terms), offset), *shape[:1])
+            window = Extent((*((step * f, s) for f, s in a.extent.terms), *b.extent.terms))
+            # The last window begins at step·(i - 1); of no windows that would be a negative length.
+            shape = (replace(window, offset=-min(step, window.value)), *shape[:1])
         kind = rng.choice(INTS) if dtype == "int32" else dtype
         t = Tensor(f"x{len(self.spec.inputs)}", shape, kind, 5.0 if dtype == "int32" else 2.0, 2, special)
         self.spec.inputs.append(t)

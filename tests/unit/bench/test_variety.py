@@ -98,3 +98,9 @@ def test_what_a_fold_of_nothing_starts_from_excuses_nothing() -> None:
     assert variety.compare(s0, least, wanted) is None
     assert variety.compare(s0, least * np.array([1.001, 1.0]), wanted) is not None
     assert variety.compare(s0, least * np.array([1.0, 1.001]), wanted) is not None
+
+
+def test_no_length_is_negative() -> None:
+    specs = [draw(seed) for seed in range(91000, 91300)]
+    lengths = [d.value for s in specs for t in (*s.inputs, *s.stages) for d in t.shape]
+    assert min(lengths) == 0
