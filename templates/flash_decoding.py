@@ -90,7 +90,10 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     behind = reaches(sch, combined)
     for stage in [s for s in sch.stages if s not in whole.elementwise and s in behind]:
         if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
-            spread(sch, stage, sch.loops(stage)[width - 1])
+            # One of fewer axes, such as a reduction of everything, has its own; of none, one program computes it.
+            shared = sch.loops(stage)[: min(width, len(_kept(sch, stage)))]
+            if shared:
+                spread(sch, stage, shared[-1])
 
 
 def _kept(sch: Schedule, stage: str) -> list[str]:

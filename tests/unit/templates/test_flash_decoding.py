@@ -17,6 +17,7 @@ import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import layer_norm
 from neptune.errors import RecordError, ScheduleError, ShapeError
+from neptune.frontend import builder as nb
 from neptune.ops.attention import attention, operator
 from neptune.runtime.artifact import digest, pack, unpack
 from neptune.runtime.parts import count_parts
@@ -306,3 +307,17 @@ def test_one_part_writes_results_along_the_axis_in_the_tiles_of_the_folds() -> N
     fused = neptune.compile(layer_norm(), "flash_decoding", target="llvm").ir("fused")
     (direct,) = (line for line in str(fused).splitlines() if "y_direct: " in line)
     assert "y[i0 * BLOCK_M + i1, j0 * BLOCK_N + j1] =" in direct
+
+
+def test_what_lies_behind_with_fewer_axes_than_the_chain() -> None:
+    """The largest of three sums of a row: the rows are no axes of its own."""
+    m, n = nb.var("m"), nb.var("n")
+    x = nb.placeholder((m, n), "float32", "x")
+    j, k, r = nb.reduce_axis((0, n), "j"), nb.reduce_axis((0, n), "k"), nb.reduce_axis((0, 3), "r")
+    top = nb.compute((m,), lambda i: nb.max(x(i, j), axis=[j]), "top")
+    total = nb.compute((m,), lambda i: nb.sum(nb.exp(x(i, k) - top(i)), axis=[k]), "total")
+    most = nb.compute((), lambda: nb.max(total((r + 1) % m), axis=[r]), "most")
+    kernel = neptune.compile([most], "flash_decoding", inputs=[x], target="llvm")
+    given = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
+    want = torch.exp(given - given.max(1, keepdim=True).values).sum(1).max()
+    torch.testing.assert_close(kernel(given), want)
