@@ -51,7 +51,7 @@ class Chain:
 
     `build` takes the depth of its products. `group` says what the reductions have in common. `positive`: inputs that
     are weights or variances; inputs of int32 are positions along `cols`.
-    `template` schedules it, None for the automatic choice; resources are asked for with products of this `depth`.
+    `template` schedules it, None for what fuses most; resources are asked for with products of this `depth`.
     `settle` turns results that are positions into what stands there, given the inputs: equals may change places.
     """
 

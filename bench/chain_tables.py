@@ -16,7 +16,7 @@ Columns = tuple[tuple[str, ...], list[tuple[str, ...]]]
 SHORT = {"cuda:80": "sm_80", "cuda:90": "sm_90", "hip:gfx942": "gfx942"}
 INTRO = """# Chains of reductions
 
-What the automatic choice makes of each chain of reductions, beyond attention and in attention. No template and no line
+What the template that fuses most makes of each chain of reductions, in attention and beyond. No template and no line
 of the compiler is there for any one of them: a chain is an expression ([programs](../bench/chain_programs.py),
 [attention](../bench/chain_attention.py)), and its repairs are solved and proved. Those whose names end in `_split` are
 scheduled by `flash_decoding`, which splits the fused axis into parts.

@@ -1,4 +1,4 @@
-"""Chains of reductions by the automatic choice: what is fused and how, how exact it is, what it needs of a GPU.
+"""Chains of reductions by the template that fuses most: what is fused and how, how exact it is, what it needs of a GPU.
 
     python -m bench.chains [--resources] [--json chains.json] [--only rms_norm_linear …]
                            [--targets llvm interpret cuda] [--no-errors] [--page docs/chains.md]
@@ -35,7 +35,9 @@ from bench.chain_programs import ROW_CHAINS, Chain
 from bench.chain_tables import page, tables
 from bench.numerics import TARGETS, present_targets
 from neptune.errors import NeptuneError
-from neptune.tune.choose import automatic, named
+from neptune.tune.choose import lowered, named
+from neptune.tune.defaults import fits
+from neptune.tune.facts import read_facts
 
 CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, TILE, PARTS = 16, 16, 3
@@ -62,14 +64,12 @@ class Outcome:
     checks: dict[str, str]
 
 
-def outcome(kernel: neptune.Kernel) -> Outcome:
-    """The facts and decisions of a compiled chain."""
+def outcome(kernel: neptune.Kernel, refused: dict[str, str] | None = None) -> Outcome:
+    """The facts and decisions of a compiled chain; `refused` are the templates that do not apply."""
     e, facts = kernel.explain(json=True), kernel.facts
-    repairs, refused = {}, {}
+    repairs = {}
     for d in e["decisions"]:
-        if d["kind"] == "template" and d["verdict"] in ("does not apply", "too large tiles"):
-            refused[d["subject"]] = " ".join(x.strip() for x in d["reason"].splitlines()[:2])
-        elif d["kind"] in REPAIRS and d["verdict"] != "fused":
+        if d["kind"] in REPAIRS and d["verdict"] != "fused":
             how = [x for x in d["details"] if HOW.match(x)]
             repairs[d["subject"]] = f"{d['verdict']}: {'; '.join(how)}"
     return Outcome(
@@ -79,19 +79,42 @@ def outcome(kernel: neptune.Kernel) -> Outcome:
         facts.temporaries,
         e["traversals"],
         repairs,
-        refused,
+        refused or {},
         {name: c["verdict"] for name, c in e["checks"].items()},
     )
 
 
+def fusing(program: neptune.Program) -> str:
+    """The first template that makes one kernel without temporaries whose tiles fit in registers, else the one with
+    the fewest: what a launch takes is decided by times instead."""
+    return choice(program)[0]
+
+
+def choice(program: neptune.Program) -> tuple[str, dict[str, str]]:
+    """`fusing`, with the templates before it that do not apply or whose tiles are too large."""
+    found: list[tuple[tuple[bool, int, int], str]] = []
+    refused: dict[str, str] = {}
+    for name in ("flash_attention", "softmax_online", "softmax_row", "stagewise"):
+        try:
+            tiles = lowered(name, program, strict=name != "stagewise").lowered.tiles
+        except NeptuneError as error:
+            refused[name] = " ".join(x.strip() for x in str(error).splitlines()[:2])
+            continue
+        facts = read_facts(tiles)
+        found.append(((not fits(tiles), len(facts.temporaries), len(facts.kernels)), name))
+        if found[-1][0] == (False, 0, 1):
+            break
+        if found[-1][0][0]:
+            refused[name] = "they do not fit in registers"
+    return min(found, key=lambda x: x[0])[1], refused
+
+
 def compiled(program: neptune.Program, template: str | None = None) -> neptune.Kernel:
-    """By a template, or the automatic choice, with tiles so small that every loop has a first, a clean and a last one,
-    and an axis that is split several parts."""
-    if template is None:
-        _, schedule, _ = automatic(program)
-    else:
-        schedule = neptune.Schedule(program)
-        named(template)[1](schedule)
+    """By a template, or the one that fuses most, with tiles so small that every loop has a first, a clean and a last
+    one, and an axis that is split several parts."""
+    template = fusing(program) if template is None else template
+    schedule = neptune.Schedule(program)
+    named(template)[1](schedule)
     small = {t.name: TILE for t in schedule.program.tunables if t.covers is None}
     small |= {s.name: PARTS for s in schedule.program.scalars if s.upto is not None}
     return neptune.compile(program, template, target="interpret", params=small)
@@ -113,10 +136,12 @@ def measure(
     Errors are those of the same template with small tiles; without targets none are measured."""
     row: dict[str, Any] = {"chain": chain.name, "group": chain.group}
     try:
-        whole = neptune.compile(chain.build(depth or chain.depth), chain.template, target="interpret")
+        program = chain.build(depth or chain.depth)
+        template, refused = (chain.template, {}) if chain.template else choice(program)
+        whole = neptune.compile(program, template, target="interpret")
     except NeptuneError as error:
         return {**row, "refused": str(error)}
-    made = outcome(whole)
+    made = outcome(whole, refused)
     row["outcome"] = asdict(made)
     if targets:
         program = chain.build(DEPTH)

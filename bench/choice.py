@@ -1,10 +1,11 @@
-"""Is the default as fast as what a search would find? `compile(expr, shapes=…)` beside candidates and torch on a GPU.
+"""Is the default as fast as what a search would find? `compile(expr)` beside candidates and torch on a GPU.
 
     python -m bench.choice [--json choice.json] [--candidates 8] [--only decode] [--seconds 400]
 
-Each row is one operator at one size, float16 but for softmax: the default (nothing given but the sizes), then of every
-template that applies the candidates that the cost model puts first, and others spread over its order, so that what it
-believes to be slow is measured too. Every call is captured as a CUDA graph; medians of `triton.testing.do_bench`, which
+Each row is one operator at one size, float16 but for softmax: the default (nothing given: one kernel of an operator for
+all its sizes, whose variant the launch picks), the same with the sizes given as `shapes=`, then of every template that
+applies the candidates that the cost model puts first, and others spread over its order, so that what it believes to be
+slow is measured too. Every call is captured as a CUDA graph; medians of `triton.testing.do_bench`, which
 clears the L2 cache before each replay. The best one is the fastest of the default and all candidates. Predicted times
 stand beside measured ones. Rows are written as they come; where the seconds are over, the rest is left out, and said.
 """
@@ -37,10 +38,21 @@ from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.launch import parse_target
-from neptune.tune.choose import PREDICTED, lowered
+from neptune.tune.choose import AUTOMATIC, lowered
 from neptune.tune.rank import Ranked, ranked
+from neptune.variants import Variant
 
 Shape = tuple[int, ...]
+PREFILL = (
+    *((depth, causal, 4, 16, 4096) for depth in (128, 64) for causal in (False, True)),
+    *((128, True, *shape) for shape in ((1, 16, 512), (16, 16, 1024), (1, 16, 16384), (1, 4, 2048))),
+)
+DECODE = tuple((b, n) for b, n in ((1, 1024), (1, 8192), (1, 131072), (4, 4096), (16, 1024), (16, 8192), (64, 8192)))
+PRODUCTS = (
+    (4096, 4096, 4096), (16, 6144, 4096), (512, 4096, 4096), (8192, 8192, 8192), (1024, 1024, 1024), (1, 4096, 4096),
+    (64, 14336, 4096), (16384, 1024, 4096), (256, 256, 16384),
+)  # fmt: skip
+ROWS = ((4096, 16384), (65536, 1024), (256, 131072), (262144, 128), (8192, 8192), (128, 512))
 FULLY = 2
 """Templates of which more than one candidate is measured."""
 
@@ -65,21 +77,21 @@ def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = Fals
 
 def setups() -> Iterator[Setup]:
     """The table of what a user gets by default."""
-    for depth in (128, 64):
-        for causal in (False, True):
-            name = "prefill_causal" if causal else "prefill_global"
-            program = partial(operator, name, heads=None, depth=depth)
-            sizes = {"batch": 4, "heads": 16, "s_q": 4096, "s_kv": 4096}
-            shape = (4, 16, 4096, depth)
-            yield Setup(f"{name} d{depth} 4096", program, sizes, (shape,) * 3, partial(cudnn, causal=causal))
+    for depth, causal, batch, heads, length in PREFILL:
+        name = "prefill_causal" if causal else "prefill_global"
+        program = partial(operator, name, heads=None, depth=depth)
+        sizes = {"batch": batch, "heads": heads, "s_q": length, "s_kv": length}
+        shape = (batch, heads, length, depth)
+        words = f"{name} d{depth} {batch}×{heads}×{length}"
+        yield Setup(words, program, sizes, (shape,) * 3, partial(cudnn, causal=causal))
     decode = partial(operator, "decode_gqa", heads=32, kv_heads=8)
-    for batch, length in ((1, 8192), (1, 131072), (16, 8192), (64, 8192)):
+    for batch, length in DECODE:
         keys = (batch, 8, length, 128)
         sizes = {"batch": batch, "s_kv": length}
         yield Setup(f"decode_gqa b{batch} {length}", decode, sizes, ((batch, 32, 1, 128), keys, keys), cudnn)
-    for m, n, k in ((4096, 4096, 4096), (16, 6144, 4096), (512, 4096, 4096)):
+    for m, n, k in PRODUCTS:
         yield Setup(f"matmul {m}×{n}×{k}", matmul, {"m": m, "n": n, "k": k}, ((m, k), (k, n)), torch.matmul)
-    for rows, cols in ((4096, 16384), (65536, 1024)):
+    for rows, cols in ROWS:
         eager = partial(torch.softmax, dim=-1)
         yield Setup(
             f"softmax {rows}×{cols}", softmax, {"rows": rows, "cols": cols}, ((rows, cols),), eager, torch.float32
@@ -100,9 +112,9 @@ def candidates(setup: Setup, count: int) -> list[tuple[str, Ranked]]:
     fastest, and the first of the others."""
     machine = machine_for(parse_target("cuda"))
     orders: dict[str, tuple[Ranked, ...]] = {}
-    for template in PREDICTED:
+    for template in AUTOMATIC:
         with suppress(NeptuneError):
-            tiles = lowered(template, setup.program(), strict=template != PREDICTED[-1]).lowered.tiles
+            tiles = lowered(template, setup.program(), strict=template != AUTOMATIC[-1]).lowered.tiles
             if order := ranked(tiles, setup.sizes, machine):
                 orders[template] = order
     fastest = sorted(orders, key=lambda t: orders[t][0].prediction.us)
@@ -122,10 +134,11 @@ def measured(setup: Setup, count: int) -> dict[str, Any]:
     torch.manual_seed(0)
     inputs = [torch.randn(s, device="cuda").to(setup.dtype) for s in setup.shapes]
     program = setup.program()
-    kernel = neptune.compile(program, target="cuda", shapes=setup.sizes)
+    kernel = neptune.compile(program, target="cuda")
+    known = neptune.compile(program, target="cuda", shapes=setup.sizes)
     row: dict[str, Any] = {"setup": setup.name, "sizes": dict(setup.sizes)}
-    values = " ".join(f"{k}={v}" for k, v in kernel.params.items())
-    row["default"] = {"us": microseconds(partial(kernel, *inputs)), "variant": f"{kernel.build.template} {values}"}
+    row["default"] = {"us": microseconds(partial(kernel, *inputs)), "variant": shown(kernel.chosen(**setup.sizes))}
+    row["sizes given"] = {"us": microseconds(partial(known, *inputs)), "variant": shown(known.variants[0])}
     row["torch"] = microseconds(partial(setup.peer, *inputs))
     tried: list[dict[str, Any]] = []
     for template, r in candidates(setup, count):
@@ -137,21 +150,26 @@ def measured(setup: Setup, count: int) -> dict[str, Any]:
             us = f"{type(error).__name__}: {str(error)[:120]}"
         tried.append({"variant": name, "us": us, "predicted": r.prediction.us})
     row["candidates"] = tried
-    times = [t["us"] for t in (row["default"], *tried) if isinstance(t["us"], float)]
+    times = [t["us"] for t in (row["default"], row["sizes given"], *tried) if isinstance(t["us"], float)]
     row["best"] = min(times, default=None)
     row["torch again"] = microseconds(partial(setup.peer, *inputs))
     row["default again"] = microseconds(partial(kernel, *inputs))
     return row
 
 
+def shown(v: Variant) -> str:
+    """The template and the values of a variant."""
+    return " ".join((v.template, *(f"{n}={value}" for n, value in v.params.items())))
+
+
 def line(row: Mapping[str, Any]) -> str:
     """One row for people."""
-    default, best, peer = row["default"]["us"], row["best"], row["torch"]
-    if not all(isinstance(x, float) for x in (default, best, peer)):
-        return f"{row['setup']:<24} {default} | best {best} | torch {peer}"
+    default, known, best, peer = row["default"]["us"], row["sizes given"]["us"], row["best"], row["torch"]
+    if not all(isinstance(x, float) for x in (default, known, best, peer)):
+        return f"{row['setup']:<32} {default} | {known} | best {best} | torch {peer}"
     return (
-        f"{row['setup']:<24} default {default:8.1f} µs | best {best:8.1f} ({best / default:.2f}) | "
-        f"torch {peer:8.1f} ({peer / default:.2f}) | {row['default']['variant']}"
+        f"{row['setup']:<32} default {default:8.1f} µs | sizes given {known:8.1f} | best {best:8.1f} "
+        f"({best / default:.2f}) | torch {peer:8.1f} ({peer / default:.2f}) | {row['default']['variant']}"
     )
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.cost [--fit] [--held-out] [--worst 10] [--json cost.json]
 
-Points are the kernels of `results/h200-{speed,operators,general}.json`: one time of one program with some parameters at
-some sizes; the points of one program and size are a setup. Reported, each setup with equal weight:
+Points are the kernels of `results/h200-{speed,operators,general,choice}.json`: one time of one program with some
+parameters at some sizes; the points of one program and size are a setup. Reported, each setup with equal weight:
 
 - pairs: of the pairs of a setup that differ by 5 % or more, those in the right order;
 - regret: by how much the model's first choice is slower than the best, and the best of its first four, mean and worst;
@@ -29,16 +29,18 @@ from typing import Any
 
 import numpy as np
 
+from bench.choice import setups
 from bench.speed_general import best_of_rows, by_tiles
 from neptune.driver.pipeline import as_program
 from neptune.ops.attention import OPERATORS, operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.runtime.modules import covers
 from neptune.tune.choose import lowered
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
-from neptune.tune.parts import typical_parts
+from neptune.tune.parts import parts_of, typical_parts
 
 RESULTS = Path(__file__).parent / "results"
 MACHINE = DEVICES["H200"]
@@ -75,7 +77,7 @@ def modelled(program: Any, template: Any) -> Model:
 
 def points() -> list[Point]:
     """Every measured kernel."""
-    return [p for p in (*_speed(), *_operators(), *_general()) if math.isfinite(p.us)]
+    return [p for p in (*_speed(), *_operators(), *_general(), *_choice()) if math.isfinite(p.us)]
 
 
 def _read(name: str) -> Any:
@@ -142,6 +144,45 @@ def _general() -> Iterator[Point]:
             yield Point(r["name"], family, model, {"num_stages": 2} | cover | _tile(text), sizes, us)
 
 
+FAMILIES = {"prefill": "prefill", "decode": "decode", "matmul": "products", "softmax": "rows"}
+"""Of the setups of `bench.choice`, by how their names begin."""
+
+
+def _choice() -> Iterator[Point]:
+    """The candidates of `bench.choice`, chosen by this model: many close ones, over many sizes."""
+    programs = {s.name: s.program for s in setups()}
+    runs = ("choice-first", "choice-second", "choice")
+    for r in (r for run in runs for r in _read(run)["us"]):
+        name, sizes = r["setup"], r["sizes"]
+        family = next(f for begin, f in FAMILIES.items() if name.startswith(begin))
+        for c in (r["default"], *r["candidates"]):
+            template, *values = c["variant"].split()
+            if isinstance(c["us"], float):
+                model = _modelled(str(name.rpartition(" ")[0]), programs[name], template)
+                yield Point(
+                    f"choice {name}", family, model, _following(model, _tile(" ".join(values)), sizes), sizes, c["us"]
+                )
+
+
+@cache
+def _of_program(name: str, template: str) -> Model:
+    return modelled(_PROGRAMS[name](), template)
+
+
+_PROGRAMS: dict[str, Any] = {}
+
+
+def _modelled(name: str, program: Any, template: str) -> Model:
+    _PROGRAMS.setdefault(name, program)
+    return _of_program(name, template)
+
+
+def _following(model: Model, params: Values, sizes: Values) -> Values:
+    """Parameters with what follows from them and from sizes."""
+    values = params | covers(model.program, {**sizes, **params})
+    return values | {r.number: r.default({**sizes, **values}, MACHINE.processors) for r in parts_of(model.program)}
+
+
 # --- figures -----------------------------------------------------------------------------------
 
 
@@ -168,7 +209,18 @@ class Figures:
 
 
 def predictions(of: Iterable[Point], constants: Constants) -> list[float]:
-    return [p.model.predict(p.params, p.sizes, MACHINE, constants).us for p in of]
+    rows = list(of)
+    times = [0.0] * len(rows)
+    alike: dict[tuple[int, tuple[str, ...]], list[int]] = defaultdict(list)
+    for k, p in enumerate(rows):
+        alike[id(p.model), tuple(sorted(p.params))].append(k)
+    for numbers in alike.values():
+        whole = [rows[k].sizes | rows[k].params for k in numbers]
+        columns = {n: [row[n] for row in whole] for n in whole[0]}
+        made = rows[numbers[0]].model.predict_all(columns, MACHINE, constants).us
+        for k, us in zip(numbers, made, strict=True):
+            times[k] = float(us)
+    return times
 
 
 def judged(of: Sequence[Point], times: Sequence[float]) -> Figures:

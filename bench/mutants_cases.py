@@ -1,6 +1,6 @@
 """The operators whose mutants are made: the paper's ten, every chain of `bench.chains`, and further templates.
 
-A new operator is one row: an expression and the template that fuses it (None: the automatic choice).
+A new operator is one row: an expression and the template that fuses it (None: what fuses most).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
+from bench.chains import fusing
+from neptune.driver.pipeline import as_program
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.program import Program
 from neptune.ir.ranges import RangePredicate
@@ -42,7 +44,7 @@ class Forms:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A row. `template` as `neptune.compile` takes it."""
+    """A row. `template` as `neptune.compile` takes it; None: that which fuses most (`bench.chains.fusing`)."""
 
     make: Callable[[], Program]
     template: Any = None
@@ -50,7 +52,8 @@ class Case:
     @cache  # noqa: B019 (rows live as long as the module)
     def forms(self) -> Forms:
         """Compile."""
-        made = neptune.compile(self.make(), self.template, target="interpret").build
+        template = fusing(as_program(self.make())) if self.template is None else self.template
+        made = neptune.compile(self.make(), template, target="interpret").build
         original, fused, tiles = shrink(made.loops, made.fused, made.tiles)
         assert isinstance(original, Program) and isinstance(fused, Program) and isinstance(tiles, TileProgram)
         finite = frozenset(name for d in made.decisions for name in d.finite)

@@ -21,14 +21,14 @@ from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime import saved
-from neptune.runtime.artifact import Packed, pack, unpack
+from neptune.runtime.artifact import Packed, unpack, unpack_variants
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
 from neptune.runtime.recording import Launcher
-from neptune.versions import versions
+from neptune.variants import MakeVariant, Variant, family_of, number_of, others_of, variants_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -56,10 +56,16 @@ class Kernel:
     Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
     """
 
-    def __init__(self, executable: Executable, build: Callable[[], Build] | None = None) -> None:
-        """`build` makes what `.build` gives."""
+    def __init__(
+        self,
+        executable: Executable,
+        build: Callable[[], Build] | None = None,
+        variant: MakeVariant | None = None,
+    ) -> None:
+        """`build` makes what `.build` gives, `variant` another variant of the family."""
         self.executable = executable
         self._make_build = build
+        self._family = None if variant is None else family_of(self, variant)
         # Bound once: the way of every call.
         self._call = executable.checked_call if config.checked_calls() else executable.call
 
@@ -95,8 +101,8 @@ class Kernel:
         return f"<neptune.Kernel {self.executable.signature} for {self.target}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles hold what a saved kernel holds: no `build`."""
-        return _unpickled, (pack(self.executable.artifact, versions()),)
+        """Copies and pickles hold what a saved kernel holds: all variants, and no `build`."""
+        return _unpickled, (saved.packed(self.executable.artifact, others_of(self)),)
 
     # --- what it is ---
 
@@ -173,6 +179,35 @@ class Kernel:
             raise ScheduleError(f"kernel.ir({stage!r})", "there is no such stage", legal=STAGES)
         return self.executable.artifact.programs[stage]
 
+    # --- its variants ---
+
+    @property
+    @public
+    def variants(self) -> tuple[Variant, ...]:
+        """The schedules that launches pick from by their sizes: at most twelve, one where all sizes are known, or where
+        a template was named. `source`, `params`, `explain` and the like speak of one of them: that for the sizes given
+        as `shapes=`, else for typical ones.
+
+            for v in kernel.variants: print(v)      # flash_decoding 16×128 …, where s_q <= 16 and s_kv > 2048
+        """
+        return variants_of(self)
+
+    @public
+    def chosen(self, **sizes: int) -> Variant:
+        """The variant that a launch with these sizes takes. Raises ShapeError for a name that is no size of this
+        kernel, and where one that decides is missing.
+
+            kernel.chosen(batch=1, heads=32, s_q=1, s_kv=131072).template    # "flash_decoding"
+        """
+        return variants_of(self)[number_of(self, sizes)]
+
+    @public
+    def warm(self, **sizes: int) -> None:
+        """Compile the variant for these sizes now, or all of them, which their first launch would do otherwise: its
+        schedule, proofs and checks, and its Triton module."""
+        for v in (self.chosen(**sizes),) if sizes else self.variants:
+            _ = v.kernel
+
     # --- what it does ---
 
     @cached_property
@@ -204,12 +239,15 @@ class Kernel:
         """
         chosen, of = parse_target(target), self.executable
         make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
-        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make)
+        family = self._family
+        variant = None if family is None else lambda k: family.kernel(k).for_target(target)
+        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make, variant)
 
     @public
     def with_params(self, params: Mapping[str, int] | None = None, /, **values: int) -> Kernel:
         """The same kernel with other tile sizes, num_warps, num_stages or numbers of parts: nothing is scheduled,
         lowered or proved again. {"o_combine.num_warps": 1} names one of its kernels. What is not named keeps its value.
+        Of several variants it is the one that `params` speaks of, for all sizes.
 
         Raises ScheduleError for a name or a value that is not legal, with those that are.
 
@@ -218,9 +256,9 @@ class Kernel:
         from neptune.tune.params import with_params
 
         of, make = self.executable, None
-        artifact = with_params(of.artifact, of.modules.declared, params, values)
+        artifact = with_params(of.artifact.alone(), of.modules.declared, params, values)
         if self._make_build is not None:
-            make = lambda: replace(self.build, params=artifact.params)  # noqa: E731
+            make = lambda: replace(self.build, params=artifact.params, family=None)  # noqa: E731
         return Kernel(Executable(artifact, of.loops), make)
 
     @public
@@ -233,7 +271,7 @@ class Kernel:
             kernel.save("attention")
             o = neptune.load("attention")(q, k, v)
         """
-        saved.save(self.executable.artifact, path)
+        saved.save(self.executable.artifact, path, others_of(self))
 
     @property
     def specialisations(self) -> tuple[Specialisation, ...]:
@@ -295,15 +333,16 @@ def load(path: str | PathLike[str], target: str | None = None) -> Kernel:
     """
     asked = f"load the kernel {saved.shown(path)}"
     try:
-        artifact = unpack(saved.read(path, asked))
-        chosen = target or config.read().target or saved.target_here(artifact.target)
-        return Kernel(Executable(artifact)).for_target(chosen)
+        packed = saved.read(path, asked)
+        kernel = _unpickled(packed)
+        return kernel.for_target(target or config.read().target or saved.target_here(kernel.target))
     except RecordError as error:
         raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
 
 
 def _unpickled(packed: Packed) -> Kernel:
-    return Kernel(Executable(unpack(packed)))
+    others = unpack_variants(packed)
+    return Kernel(Executable(unpack(packed)), None, (lambda k: Kernel(Executable(others[k]))) if others else None)
 
 
 def _on_llvm(target: Target, fused: Program, modules: Modules) -> Launch:

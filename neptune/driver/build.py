@@ -15,6 +15,7 @@ from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults
 from neptune.tune.facts import read_facts
+from neptune.tune.family import Family
 from neptune.tune.parts import parts_of
 from neptune.verify.exact import ExactReport
 
@@ -31,7 +32,8 @@ class Build:
     `params` are the values of all free tunables, num_warps and num_stages; `trace` is what the template
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
     the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
-    schedule and each pass left behind, for reports.
+    schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
+    of which this is the number `own`.
     """
 
     loops: Program
@@ -48,6 +50,8 @@ class Build:
     bounds: Mapping[str, int]
     shapes: Mapping[str, int]
     trail: tuple[Snapshot, ...] = ()
+    family: Family | None = None
+    own: int = 0
 
     @property
     def rejections(self) -> tuple[Decision, ...]:

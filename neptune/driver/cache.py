@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from neptune import config
 from neptune.config import Config
@@ -37,6 +37,8 @@ NOT_IN_KEY = ("target", "dump", "cache", "logs")
 CLOCK_STEP = 20_000_000
 """Nanoseconds by which the clock of a file system may lag behind."""
 LOG = logging.getLogger("neptune.cache")
+Variant: TypeAlias = Callable[[Mapping[str, Any]], Kernel]
+"""The kernel of a choice of template and parameters."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,27 @@ class Request:
     machine: str = ""
 
 
-def cached(request: Request, make: Callable[[], Build]) -> Kernel:
+def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
     """The Kernel of a request: from the cache where it is there, else made, and kept.
 
-    Where a kernel came from the cache, `make` is called when its `build` is asked for.
+    Where a kernel came from the cache, `make` is called when its `build` is asked for. `variant` makes another
+    kernel of its family.
     """
+
+    def kernel(artifact: Artifact, build: Callable[[], Build]) -> Kernel:
+        described = artifact.family
+        others = None if described is None else lambda k: variant(described["variants"][k])
+        return Kernel(Executable(artifact, request.loops), build, others)
+
     folder, key = request.settings.cache_dir, _key(request)
     if folder is None or key is None:
         made = make()
-        return Kernel(Executable(made.artifact(), made.loops), lambda: made)
+        return kernel(made.artifact(), lambda: made)
     store = Store(folder)
     entry = store.get(key)
     LOG.info("`%s` %s: %s", request.loops.name, "is not there" if entry is None else "found", store.path(key))
     if entry is not None:
-        return Kernel(Executable(entry, request.loops), lambda: _made_again(entry, make()))
+        return kernel(entry, lambda: _made_again(entry, make()))
     made = make()
     artifact = made.artifact()
     # A template that changes what it depends on, or an edit meanwhile: then the key is not that of what was made.
@@ -74,7 +83,7 @@ def cached(request: Request, make: Callable[[], Build]) -> Kernel:
         store.put(key, artifact)
     else:
         _not_cached(request, "its template, or Neptune itself, changed while it was compiled")
-    return Kernel(Executable(artifact, made.loops), lambda: made)
+    return kernel(artifact, lambda: made)
 
 
 def _key(request: Request) -> str | None:

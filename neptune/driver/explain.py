@@ -13,11 +13,13 @@ from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
 from neptune.runtime.facts import Facts
-from neptune.tune.params import least_tiles
+from neptune.runtime.family import FAMILY, conditions, names_of, tree_json
+from neptune.tune.defaults import least_tiles
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
     from neptune.schedule.state import Decision
+    from neptune.tune.family import Family
     from neptune.verify.exact import ExactReport
 
 PROVED = "proved "
@@ -62,6 +64,26 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         # JSON has no infinity.
         "traversals": {n: "every iteration" if t == math.inf else t for n, t in facts.traversals.items()},
         "checks": {name: _check(r) for name, r in build.checks.items()},
+        **({} if build.family is None or len(build.family.choices) < 2 else {FAMILY: _family(build.family, build.own)}),
+    }
+
+
+def _family(f: Family, own: int) -> dict[str, Any]:
+    """The variants of a kernel, and how a launch picks one."""
+    return {
+        "own": own,
+        "at": dict(f.points[0]),
+        "tree": tree_json(f.tree),
+        "lost": {"mean": round(f.lost[0], 4), "most": round(f.lost[1], 4), "points": len(f.points)},
+        "variants": [
+            {
+                "template": c.template,
+                "params": dict(c.params),
+                "numbers": list(c.numbers),
+                "when": conditions(f.tree, k),
+            }
+            for k, c in enumerate(f.choices)
+        ],
     }
 
 
@@ -105,10 +127,22 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
     yield from (f"  {line}" for line in _row("bounds", _pairs(e["bounds"])))
     yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
+    yield from _family_lines(e.get(FAMILY))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
     yield from _kernel_lines(e)
     yield from _check_lines(e["checks"])
+
+
+def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
+    if f is None:
+        return
+    lost, names = f["lost"], names_of(f)
+    yield from ("", f"{len(f['variants'])} variants by size; this is {names[f['own']]}, for {_pairs(f['at'])}")
+    for name, v in zip(names, f["variants"], strict=True):
+        yield f"  {name}: {_pairs(v['params'])}"
+        yield f"    where {v['when']}"
+    yield f"  by predicted times at {lost['points']} choices of sizes: {lost['mean']:.1%} above the best on average"
 
 
 def _row(word: str, text: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neptune import config, logs
@@ -33,8 +33,9 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
-from neptune.tune.choose import AnyTemplate, Candidate, apply, candidates, check_settled, named
+from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, candidates, check_settled, named
 from neptune.tune.defaults import defaults
+from neptune.tune.family import Family
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import checked_params, checked_sizes, resolve_params
 from neptune.verify.draws import Shared
@@ -54,9 +55,8 @@ class Work:
     loops: Program
     template: AnyTemplate
     settings: config.Config
-    typical: Mapping[str, int] = field(default_factory=dict)
+    wishes: Wishes = field(default_factory=Wishes)
     machine: Machine = DEFAULT
-    params: Mapping[str, int] = field(default_factory=dict)
     schedule: Schedule = field(init=False)
     fused: Program = field(init=False)
     tiles: TileProgram = field(init=False)
@@ -64,6 +64,8 @@ class Work:
     used: str = ""
     candidates: Iterator[Candidate] | None = None
     lowered: Lowering | None = None
+    family: Family | None = None
+    own: int = 0
     rejections: tuple[Decision, ...] = ()
     choice: tuple[Decision, ...] = ()
     checks: dict[str, ExactReport] = field(default_factory=dict)
@@ -116,13 +118,13 @@ def _verify(w: Work) -> None:
 def _schedule(w: Work) -> None:
     if w.template is None:
         if w.candidates is None:
-            w.candidates = candidates(w.loops, w.settings.fuel, w.typical, w.machine, w.params)
+            w.candidates = candidates(w.loops, w.settings.fuel, w.wishes, w.machine)
         chosen = next(w.candidates, None)
         if chosen is None:
             reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
             raise InternalError(f"what each template makes of `{w.loops.name}` was rejected by a check\n{reasons}")
         w.used, w.schedule, w.choice = chosen.template, chosen.schedule, chosen.decisions
-        w.lowered = chosen.lowered
+        w.lowered, w.family, w.own = chosen.lowered, chosen.family, chosen.own
         w.trail += schedule_forms(w.schedule)
     else:
         w.used, template = named(w.template)
@@ -251,20 +253,29 @@ def compile(
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)
     machine = machine_for(chosen)
-    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
+    return _compiled(cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name))
+
+
+def _compiled(asked: cache.Request) -> Kernel:
+    """The kernel of a request; further variants of a family are compiled when they are used first."""
+    settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
-        work = Work(loops, template, settings, typical, machine, values)
+        wishes = Wishes(asked.shapes, asked.bounds, asked.params)
+        work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
         try:
             _run_all(work)
-            return _built(work, asked, chosen)
+            return _built(work, asked, target)
         except BaseException as error:
             # An interrupted compilation is one that its user wants to look into.
             if settings.dump is not None and work.trail:
                 dump_failure(settings.dump, work.loops.name, work.trail, error)
             raise
 
-    kernel = cache.cached(asked, make)
+    def variant(choice: Mapping[str, Any]) -> Kernel:
+        return _compiled(replace(asked, template=choice["template"], params=choice["params"], shapes={}))
+
+    kernel = cache.cached(asked, make, variant)
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
     return kernel
@@ -336,6 +347,7 @@ def _run(step: Pass, work: Work) -> None:
 
 
 def _built(work: Work, asked: cache.Request, target: Target) -> Build:
+    choice = None if work.family is None else work.family.choices[work.own].params
     return Build(
         loops=work.loops,
         scheduled=_before_repairs(work.loops, work.schedule),
@@ -344,13 +356,15 @@ def _built(work: Work, asked: cache.Request, target: Target) -> Build:
         header=work.header,
         target=target,
         template=work.used,
-        params=resolve_params(work.tiles, asked.params, asked.shapes, work.machine),
+        params=resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice),
         trace=tuple(str(s) for s in work.schedule.trace),
         decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
         checks=work.checks,
         bounds=asked.bounds,
         shapes=asked.shapes,
         trail=tuple(work.trail),
+        family=work.family,
+        own=work.own,
     )
 
 

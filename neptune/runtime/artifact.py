@@ -19,6 +19,7 @@ from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
 from neptune.runtime.addressing import LOADS, Addressing, KernelParameters, Span, extent_of
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
+from neptune.runtime.family import FAMILY
 from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
 
 Json: TypeAlias = dict[str, Any]
@@ -101,6 +102,16 @@ class Artifact:
         traversals = {n: math.inf if isinstance(t, str) else t for n, t in e["traversals"].items()}
         return Facts(kernels, tuple(e["temporaries"]), traversals)
 
+    @property
+    def family(self) -> Json | None:
+        """The variants that sizes decide between, of which this is one; None for a kernel that is the only one."""
+        found = self.explanation.get(FAMILY)
+        return None if found is None else dict(found)
+
+    def alone(self) -> Artifact:
+        """The same kernel for all sizes."""
+        return replace(self, explanation={k: v for k, v in self.explanation.items() if k != FAMILY})
+
     def for_target(self, target: str) -> Artifact:
         """The same kernel for another target: all of them run the same programs."""
         return replace(self, explanation={**self.explanation, "target": target})
@@ -155,6 +166,30 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
         "files": {name: sha256(text) for name, text in files.items()},
     }
     return Packed({**manifest, "digest": digest(manifest)}, files)
+
+
+def with_variants(own: Packed, variants: Mapping[int, Packed]) -> Packed:
+    """A kernel with the other variants of its family, by number."""
+    files = dict(own.files)
+    for k, p in variants.items():
+        files |= {f"variant{k}_{name}": text for name, text in p.files.items()}
+    manifest = {
+        **own.manifest,
+        "variants": {str(k): p.manifest for k, p in variants.items()},
+        "files": {name: sha256(text) for name, text in files.items()},
+    }
+    return Packed({**manifest, "digest": digest(manifest)}, files)
+
+
+def unpack_variants(packed: Packed) -> dict[int, Artifact]:
+    """The other variants that a kernel was packed with, by number; RecordError as `unpack`."""
+    found: dict[int, Artifact] = {}
+    for k, manifest in packed.manifest.get("variants", {}).items():
+        check_manifest(manifest)
+        prefix = f"variant{k}_"
+        files = {n.removeprefix(prefix): text for n, text in packed.files.items() if n.startswith(prefix)}
+        found[int(k)] = unpack(Packed(manifest, files))
+    return found
 
 
 def unpack(packed: Packed) -> Artifact:

@@ -17,14 +17,15 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
-from neptune.runtime.arguments import Signature, checked_call_sizes
+from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.empty import is_empty, run_empty
+from neptune.runtime.family import Members
 from neptune.runtime.indices import Lookup, check_indices, lookups
 from neptune.runtime.launch import Launch, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers
-from neptune.runtime.plans import NOTHING, Plans, Special
+from neptune.runtime.plans import NOTHING, Plan, Plans, Special
 from neptune.runtime.products import check_products, products
 from neptune.runtime.recording import Launcher
 from neptune.runtime.workspace import Place, deal, places
@@ -35,7 +36,8 @@ from neptune.runtime.workspace import size as bytes_of
 class Executable:
     """A compiled kernel as something to call; `neptune.Kernel` adds what shows and changes it.
 
-    `loops` is the Program of the artifact's text, where it is at hand. Raises TargetError for a target that is none.
+    `loops` is the Program of the artifact's text, where it is at hand. With `members`, calls are those of the variant
+    that their sizes take; plans are shared. Raises TargetError for a target that is none.
     """
 
     def __init__(self, artifact: Artifact, loops: Program | None = None) -> None:
@@ -45,6 +47,7 @@ class Executable:
         self.signature = Signature(self.loops, self.target.device, artifact.bounds)
         self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
+        self.members: Members[Executable] | None = None
         self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one)
 
     def call(
@@ -68,21 +71,29 @@ class Executable:
         if is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self.loops, call.inputs, call.outputs, call.scalars)
         else:
-            device = call.outputs[0].device
-            scalars = {**call.scalars, **self._numbers.of_call(self._sizes(call.scalars), device, params)}
-            check_products(self.program, self._products, scalars)
-            own: dict[str, torch.Tensor] = {}
-            if workspace is not None:
-                places = self._places(scalars)
-                others = (*call.inputs, *call.outputs)
-                asked = f"call of kernel `{self.artifact.name}`"
-                check_workspace(workspace, bytes_of(places), device, others, asked)
-                own = dict(zip((p.name for p in places), deal(workspace, places), strict=True))
-            more = () if launcher is None else (launcher,)
-            plan = self.launch(call.inputs, call.outputs, scalars, own, *more)
+            asked = params if isinstance(params, Mapping) else {}
+            of = self if self.members is None else self.members.of(call.scalars, asked)
+            plan = of._launched(call, workspace, params, launcher)
             if plan is not None:
                 self.plans.learn(args, out, plan, special)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    def _launched(
+        self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None
+    ) -> Plan | None:
+        """Launch everything for a call that was bound; how to do it again, where that can be told."""
+        device = call.outputs[0].device
+        scalars = {**call.scalars, **self._numbers.of_call(self._sizes(call.scalars), device, params)}
+        check_products(self.program, self._products, scalars)
+        own: dict[str, torch.Tensor] = {}
+        if workspace is not None:
+            places = self._places(scalars)
+            others = (*call.inputs, *call.outputs)
+            asked = f"call of kernel `{self.artifact.name}`"
+            check_workspace(workspace, bytes_of(places), device, others, asked)
+            own = dict(zip((p.name for p in places), deal(workspace, places), strict=True))
+        more = () if launcher is None else (launcher,)
+        return self.launch(call.inputs, call.outputs, scalars, own, *more)
 
     def checked_call(
         self,
@@ -110,7 +121,15 @@ class Executable:
             )
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
-        """The bytes that a call with these sizes needs for temporaries; sizes that are not named are the bounds."""
+        """The bytes that a call with these sizes needs for temporaries; sizes that are not named are the bounds.
+
+        Smaller sizes may take another variant, so that it is the most of all.
+        """
+        if self.members is not None:
+            return max(e._workspace(sizes) for e in self.members.all())
+        return self._workspace(sizes)
+
+    def _workspace(self, sizes: Mapping[str, int]) -> int:
         asked = f"workspace of kernel `{self.artifact.name}`"
         full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, asked)
         device = torch.device(self.target.device)

@@ -19,10 +19,11 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from neptune.errors import RecordError
-from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts
+from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
 from neptune.runtime.launch import default_target, gpu_target, parse_target
 from neptune.versions import versions
 
@@ -37,8 +38,9 @@ LOG = logging.getLogger("neptune.runtime")
 # --- saving --------------------------------------------------------------------------------------
 
 
-def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
-    """Write a kernel as a folder: under another name first, so that no half of it is ever seen at `path`."""
+def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int, Artifact] | None = None) -> None:
+    """Write a kernel, with the other variants of its family, as a folder: under another name first, so that no half of
+    it is ever seen at `path`."""
     asked = f"save kernel `{artifact.name}` to {shown(path)}"
     target = _as_path(path, asked).absolute()
     # A link stays a link, and what it leads to is replaced.
@@ -54,7 +56,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
         fresh = _beside(target)
         fresh.mkdir()
         try:
-            _fill(fresh, pack(artifact, versions()))
+            _fill(fresh, packed(artifact, variants or {}))
             _put(fresh, target)
             _sync(target.parent)
         finally:
@@ -63,6 +65,12 @@ def save(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:
         wrong = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
         raise RecordError(asked, wrong, hint="a folder of yours, with room") from None
+
+
+def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
+    """A kernel with its other variants as JSON and texts."""
+    own, others = pack(artifact, versions()), {k: pack(a, versions()) for k, a in variants.items()}
+    return with_variants(own, others) if others else own
 
 
 def _as_path(path: str | os.PathLike[str], asked: str) -> Path:

@@ -32,8 +32,8 @@ class Template:
 
     name: str
     schedule: Callable[..., None]
-    tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     doc: str = ""
 
     def __post_init__(self) -> None:

@@ -8,38 +8,36 @@ import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from math import isfinite
 from typing import Any, TypeAlias
 
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
+from neptune.runtime.family import pick
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Template
 from neptune.tile.pipeline import Lowering, lowering
-from neptune.tune.defaults import defaults, fits
+from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
+from neptune.tune.family import Family, choose
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import space_of
-from neptune.tune.parts import typical_parts
-from neptune.tune.rank import ranked
+from neptune.tune.points import points
 
-PREDICTED = (
+AUTOMATIC = (
     "flash_attention",
     "flash_decoding",
-    "softmax_row",
     "softmax_online",
+    "softmax_row",
     "matmul",
     "matmul_split",
     "stagewise",
 )
-"""Templates that are compared by the times that the cost model predicts, where all typical sizes are known."""
-AUTOMATIC = ("flash_attention", "softmax_online", "softmax_row", "stagewise")
-"""Templates that an unspecified one is chosen from, in order of preference."""
-SPLITS = "flash_decoding"
-"""The template for few rows, preferred where typical sizes ask for it."""
+"""Templates that an unspecified one is chosen from. The last serves every program."""
 Function: TypeAlias = Callable[[Any], None]
 """A Template, or a plain function over a Schedule."""
 AnyTemplate: TypeAlias = "Template | Function | str | None"
@@ -107,112 +105,103 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 @dataclass(frozen=True)
 class Candidate:
     """A template that schedules a program, with the schedule, the tiles by which it was judged, and the reasons why
-    earlier templates were not taken."""
+    earlier templates were not taken. `family` are the choices for all sizes, of which this one is the number `own`."""
 
     template: str
     schedule: Schedule
     lowered: Lowering
     decisions: tuple[Decision, ...]
+    family: Family | None = None
+    own: int = 0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller says of sizes and parameters: typical and largest sizes, values of parameters."""
+
+    typical: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    params: Mapping[str, int] = field(default_factory=dict)
 
 
 def automatic(
     program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
 ) -> tuple[str, Schedule, tuple[Decision, ...]]:
     """The first of `candidates`: (template, schedule, decisions)."""
-    first = next(candidates(program, fuel, typical))
+    first = next(candidates(program, fuel, Wishes(typical or {})))
     return first.template, first.schedule, first.decisions
 
 
 def candidates(
-    program: Program,
-    fuel: int | None = None,
-    typical: Mapping[str, int] | None = None,
-    machine: Machine = DEFAULT,
-    given: Mapping[str, int] | None = None,
+    program: Program, fuel: int | None = None, wishes: Wishes | None = None, machine: Machine = DEFAULT
 ) -> Iterator[Candidate]:
-    """Shipped templates that schedule a program, best first; each is made when it is asked for. `fuel` as in `apply`.
+    """Shipped templates that schedule a program, best first: each is what the family of those that are left takes at
+    the typical sizes. `fuel` as in `apply`.
 
-    Where all `typical` sizes are known, all are made, and come in the order of the times that the cost model predicts
-    for the machine, with the values of parameters that are `given` where a template has them. Else:
-
-    Those that make one kernel without temporaries come first, in order of preference, then the others: those whose
-    tiles fit in registers, and of these those with the fewest temporaries and kernels. Where typical sizes say that
-    the rows alone leave most of a GPU idle, the template that also splits what they fold stands in front.
-    ScheduleError where no template applies.
+    Families are chosen by the times that the cost model predicts for the machine (`neptune.tune.family`). Where it
+    predicts none, those come first whose tiles fit in registers, and of these those with the fewest temporaries and
+    kernels. ScheduleError where no template applies.
     """
+    wishes = wishes or Wishes()
+    known = shipped_templates()
+    applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in AUTOMATIC if n in known))
+    passed = list(refused)
+    made = _taking(applying, wishes.params, passed)
+    at = points(program, wishes.typical, wishes.bounds)
+    while made:
+        given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
+        family = choose({n: c.lowered.tiles for n, c in made.items()}, at, machine, given)
+        if family is None:
+            break
+        own = pick(family.tree, at[0])
+        name = family.choices[own].template
+        yield replace(_chosen(made.pop(name), _why(family, at[0], machine), passed), family=family, own=own)
+    for one in sorted(made.values(), key=_structure):
+        yield _chosen(one, "the fewest temporaries and kernels", passed)
+
+
+@lru_cache(maxsize=8)
+def _applying(
+    program: Program, fuel: int | None, templates: tuple[tuple[str, Function], ...]
+) -> tuple[Mapping[str, Candidate], tuple[Decision, ...]]:
+    """The templates that apply, by name, and why others do not: the same for all targets, sizes and parameters."""
+    made: dict[str, Candidate] = {}
     passed: list[Decision] = []
-    if typical and all(s.name in typical for s in program.scalars):
-        predicted = _predicted(program, fuel, typical, machine, given or {}, passed)
-        if predicted:
-            yield from predicted
-            return
-    if typical and SPLITS in shipped_templates():
-        split = _split(program, fuel, typical)
-        if isinstance(split, Candidate):
-            yield split
-        else:
-            passed.append(split)
-    others: list[tuple[tuple[bool, int, int], Candidate]] = []
-    applies = False
-    for name in (n for n in AUTOMATIC if n in shipped_templates()):
+    for name, template in templates:
         try:
-            # The last one serves every program.
-            made = lowered(name, program, fuel, strict=name != AUTOMATIC[-1])
-            facts, spills = read_facts(made.lowered.tiles), not fits(made.lowered.tiles)
+            made[name] = replace(lowered(template, program, fuel, strict=name != AUTOMATIC[-1]), template=name)
         except NeptuneError as error:
             passed.append(Decision("template", name, "does not apply", str(error)))
-            continue
-        applies = True
-        kernels, temporaries = len(facts.kernels), len(facts.temporaries)
-        cost = (spills, temporaries, kernels)
-        if cost == (False, 0, 1):
-            yield _chosen(made, "the first that makes one kernel", passed)
-            continue
-        through = f"{kernels} kernels through {', '.join(facts.temporaries) or 'no temporaries'}"
-        wrong = ("too large tiles", "they do not fit in registers") if spills else ("not fused to one kernel", through)
-        passed.append(Decision("template", name, *wrong))
-        others.append((cost, made))
-    if not applies:
+    if not made:
         raise ScheduleError(
             f"choose a template for `{program.name}`",
             "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
             legal=("template=<a function over a Schedule>", *shipped_templates()),
         )
-    for (_, *fused), made in sorted(others, key=lambda x: x[0]):
-        why = "the first that makes one kernel" if fused == [0, 1] else "the fewest temporaries"
-        yield _chosen(made, why, passed)
+    return made, tuple(passed)
 
 
-def _predicted(
-    program: Program,
-    fuel: int | None,
-    typical: Mapping[str, int],
-    machine: Machine,
-    given: Mapping[str, int],
-    passed: list[Decision],
-) -> list[Candidate]:
-    """Templates that apply, the fastest by the cost model first; those that do not are noted in `passed`."""
-    made: list[tuple[float, Candidate]] = []
-    for name in (n for n in PREDICTED if n in shipped_templates()):
-        try:
-            one = lowered(name, program, fuel, strict=name != AUTOMATIC[-1])
-        except NeptuneError as error:
-            passed.append(Decision("template", name, "does not apply", str(error)))
-            continue
-        tiles = one.lowered.tiles
-        # Values that are not legal are refused when the parameters of the chosen one are resolved.
-        if best := ranked(tiles, typical, machine, space_of(tiles).ranked(given)):
-            made.append((best[0].prediction.us, one))
-    made.sort(key=lambda m: m[0])
-    found: list[Candidate] = []
-    for k, (us, one) in enumerate(made):
-        others = ", ".join(f"{c.template} {t:.0f} µs" for t, c in made if c is not one)
-        why = f"predicted {us:.1f} µs on {machine.name}" + (f"; others: {others}" if others else "")
-        slower = [Decision("template", c.template, "not taken", f"predicted {t:.1f} µs") for t, c in made[k + 1 :]]
-        found.append(_chosen(one, why, [*passed, *slower]))
-    if not found:
-        passed.clear()
-    return found
+def _taking(made: Mapping[str, Candidate], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Candidate]:
+    """The candidates that take these parameters; all of them where none does, so that one says what is legal."""
+    able = {n: c for n, c in made.items() if space_of(c.lowered.tiles).takes(params)}
+    if able:
+        others = (n for n in made if n not in able)
+        passed += [Decision("template", n, "not taken", "it does not take these parameters") for n in others]
+    return able or dict(made)
+
+
+def _structure(one: Candidate) -> tuple[bool, int, int]:
+    facts = read_facts(one.lowered.tiles)
+    return not fits(one.lowered.tiles), len(facts.temporaries), len(facts.kernels)
+
+
+def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
+    """The prediction, and those of other templates."""
+    best = family.choices[pick(family.tree, sizes)].template
+    others = sorted((us, n) for n, us in family.others.items() if n != best and isfinite(us))
+    at = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
+    text = f"predicted {family.us():.1f} µs on {machine.name}{at}"
+    return text + (f"; others: {', '.join(f'{n} {us:.0f} µs' for us, n in others)}" if others else "")
 
 
 def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Candidate:
@@ -229,27 +218,6 @@ def _chosen(made: Candidate, why: str, passed: list[Decision]) -> Candidate:
     for d in decisions:
         LOG.info("template %s: %s: %s", d.subject, d.verdict, d.reason)
     return replace(made, decisions=decisions)
-
-
-def _split(program: Program, fuel: int | None, typical: Mapping[str, int]) -> Candidate | Decision:
-    """The template that folds an axis in parts, where launches with typical sizes would choose more than one; else why
-    it is not taken."""
-    try:
-        made = lowered(SPLITS, program, fuel)
-    except NeptuneError as error:
-        return Decision("template", SPLITS, "does not apply", str(error))
-    tiles = made.lowered.tiles
-    try:
-        numbers = typical_parts(tiles, {**defaults(tiles), **typical})
-    except KeyError as missing:
-        return Decision("template", SPLITS, "not taken", f"no typical size was given for {missing}")
-    except ZeroDivisionError:
-        return Decision("template", SPLITS, "not taken", "a size is divided by a typical size of 0")
-    text = ", ".join(f"{n}={v}" for n, v in numbers.items())
-    if not numbers or max(numbers.values()) == 1:
-        return Decision("template", SPLITS, "not taken", f"rows alone fill a GPU: {text}")
-    chosen = Decision("template", SPLITS, "chosen", f"rows alone leave a GPU idle: {text}")
-    return replace(made, decisions=(chosen, *made.decisions))
 
 
 def check_settled(program: Program) -> None:

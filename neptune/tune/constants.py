@@ -9,28 +9,31 @@ from dataclasses import dataclass
 class Constants:
     """What is fitted. Cycles, instructions of a warp, shares; exponents of p-norms."""
 
-    product_loop: float = 105.0
-    plain_loop: float = 20.0
-    per_hmma: float = 1.75
-    without_products: float = 2.3
-    hmma: float = 0.62
-    issue: float = 1.3
-    special: float = 4.8
-    overlap_groups: float = 0.38
-    turns: float = 0.62
-    iteration: float = 35.0
-    fold: float = 58.0
-    fold_across: float = 79.0
-    latency: float = 680.0
-    hidden: float = 2.5
-    program: float = 1140.0
-    norm: float = 1.65
-    alone: float = 3.3
-    memory_norm: float = 3.2
+    product_loop: float = 125.0
+    plain_loop: float = 69.0
+    per_hmma: float = 1.17
+    without_products: float = 1.76
+    hmma: float = 0.336
+    issue: float = 1.22
+    special: float = 7.06
+    overlap_groups: float = 0.21
+    turns: float = 0.48
+    iteration: float = 17.0
+    fold: float = 36.0
+    fold_across: float = 37.0
+    latency: float = 640.0
+    hidden: float = 1.49
+    hidden_synchronous: float = 0.374
+    exchange: float = 730.0
+    program: float = 1310.0
+    norm: float = 1.69
+    alone: float = 5.5
+    narrow: float = 120.0
+    memory_norm: float = 4.2
     memory: float = 0.94
     first: float = 5.7
-    further: float = 3.3
-    spilled: float = 5.0
+    further: float = 3.16
+    spilled: float = 9.0
 
 
 FITTED = Constants()

@@ -254,6 +254,9 @@ class _Kernel:
         elementwise = (self._instructions(s) * c.issue + special * c.special) * turns
         own = busy.matrix * (1 - c.overlap_groups * (1 - 1 / groups)) + elementwise
         own = own + sum(self._fold(axes, axis) for axes, axis in s.folds)
+        # Groups that share rows exchange an operand that threads have computed, through shared memory.
+        shared = [self.extents.get(p.rows, 1) < 64 * groups for p in s.products if p.in_registers]
+        own = own + sum(c.exchange * (where & (groups > 1)) for where in shared)
         moved = [self._bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + sum(moved) / self.machine.port if moved else 0.0
         if s.loop is None:
@@ -261,7 +264,8 @@ class _Kernel:
         own = own + c.iteration
         if not s.products:
             return own + exposed
-        hidden = exposed / np.maximum(1, self.stages - 1) ** c.hidden
+        synchronous = np.logical_or.reduce([~self.asynchronous(p) for p in s.products])
+        hidden = exposed / np.maximum(1, self.stages - 1) ** np.where(synchronous, c.hidden_synchronous, c.hidden)
         return np.where(self.stages > 1, (own**c.norm + hidden**c.norm) ** (1 / c.norm), own + exposed)
 
     def _fold(self, axes: Axes, axis: str) -> Array:
@@ -276,7 +280,7 @@ class _Kernel:
         machine, c = self.machine, self.constants
         needs, which = self._needs()
         here = np.array([resident(n, w, machine) for n, w in needs])[which]
-        large = np.array([n.too_large(machine) for n, _ in needs])[which]
+        large = np.array([n.too_large(w, machine) for n, w in needs])[which]
         share, trips = self.classes()
         once = [self.busy(s) for s in self.work.sections]
         busy, chains = _Busy(), np.full(share.shape, c.program)
@@ -332,6 +336,7 @@ class _Kernel:
         """Bytes that come from or go to memory."""
         wave = np.maximum(1, np.minimum(self.programs, count * self.machine.processors))
         asked: dict[tuple[str, bool], tuple[Array, Array]] = {}
+        narrow: dict[tuple[str, bool], Array] = {}
         for n, s in zip(trips, self.work.sections, strict=True):
             runs = (share * n).sum(axis=0)
             for m in s.moves:
@@ -341,7 +346,17 @@ class _Kernel:
                 by_wave = own * self._distinct(m, wave) * self.programs / wave
                 before = asked.get((m.buffer, m.store), (0.0, 0.0))
                 asked[m.buffer, m.store] = (before[0] + whole, before[1] + by_wave)
-        return sum(self._through(b, store, *bytes_) for (b, store), bytes_ in asked.items())
+                narrow[m.buffer, m.store] = np.maximum(narrow.get((m.buffer, m.store), 1.0), self._narrow(m))
+        return sum(narrow[key] * self._through(*key, *bytes_) for key, bytes_ in asked.items())
+
+    def _narrow(self, m: Move) -> Array:
+        """How much longer memory takes for rows of a tile that are short parts of the buffer's rows."""
+        declared = self.model.program.globals.get(m.buffer)
+        if declared is None or not declared.shape:
+            return 1.0
+        own = self.extents.get(m.inner, 1)
+        row = self.model.number(declared.shape[-1])(self.known)
+        return np.where(own < row, 1 + self.constants.narrow / (own * m.bits / 8), 1.0)
 
     def _through(self, buffer: str, store: bool, whole: Array, by_wave: Array) -> Array:
         """Bytes of one buffer: once if L2 keeps it, else again with every wave."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from neptune.ir.expr import Var
+from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tile.registers import dots, registers
 
@@ -26,6 +27,13 @@ BUDGET = 176
 """Registers that the estimate may come to, of the 255 that a thread of sm_80 and sm_90 has."""
 TYPICAL = 1024
 """What a tile is taken to cover that covers a size."""
+
+
+def least_tiles(program: TileProgram) -> dict[str, int]:
+    """The least values of tiles that the matrix unit sums over."""
+    products = [(dict(k.axes), n) for k in program.kernels for n in dots(k)]
+    summed = {e.name for axes, n in products if isinstance(e := axes[n.a.dims[1]], Var)}
+    return {t.name: SHORTEST_DOT for t in program.tunables if t.covers is None and t.name in summed}
 
 
 def defaults(program: TileProgram, given: Mapping[str, int] | None = None) -> dict[str, int]:

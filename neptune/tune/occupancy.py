@@ -30,8 +30,19 @@ class Resources:
     registers: float
     shared: int
 
-    def too_large(self, machine: Machine) -> bool:
-        return self.registers > MOST or self.shared > machine.shared_limit
+    def too_large(self, warps: int, machine: Machine) -> bool:
+        """True where registers are spilled, or shared memory does not suffice."""
+        return self.registers > most_registers(warps, machine) or self.shared > machine.shared_limit
+
+
+def most_registers(warps: int, machine: Machine) -> int:
+    """The registers that a thread may have, so that one program fits a processor.
+
+    >>> from neptune.tune.machine import DEFAULT
+    >>> most_registers(8, DEFAULT), most_registers(16, DEFAULT)
+    (255, 128)
+    """
+    return min(MOST, machine.registers // (warps * machine.warp))
 
 
 def resources(work: KernelWork, known: Mapping[str, int], machine: Machine) -> Resources:
@@ -45,7 +56,7 @@ def resident(needs: Resources, warps: int, machine: Machine) -> int:
     if needs.shared > machine.shared_limit:
         return 0
     threads = warps * machine.warp
-    each = 8 * ceil(min(needs.registers, MOST) / 8)
+    each = 8 * ceil(min(needs.registers, most_registers(warps, machine)) / 8)
     by = (
         machine.registers // (each * threads),
         machine.shared // (needs.shared + machine.shared_own)
@@ -68,6 +79,9 @@ def _registers(work: KernelWork, known: Mapping[str, int], extents: Mapping[str,
 
     carried, others = sum(held(work.carried)), max(held(work.beside), default=0.0)
     count = 24 + 1.05 * carried + 1.5 * others
+    if any(p.dtype not in machine.matrix for p in products):
+        # Threads hold the operands of what no matrix unit takes.
+        count = max(count, registers(work.kernel, known))
     asynchronous = machine.asynchronous and all(extents.get(p.rows, 1) >= 64 for p in products)
     return count if asynchronous else max(count, SYNCHRONOUS)
 

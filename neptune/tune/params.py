@@ -9,14 +9,12 @@ from numbers import Integral
 from typing import Any
 
 from neptune.errors import ScheduleError, ShapeError
-from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.runtime.artifact import Artifact, launch_name
 from neptune.runtime.parts import LARGEST
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileProgram
-from neptune.tile.registers import dots
-from neptune.tune.defaults import defaults
+from neptune.tune.defaults import defaults, least_tiles
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.rank import ranked
 
@@ -73,6 +71,14 @@ class Space:
                     legal[name] = value
         return legal
 
+    def takes(self, given: Mapping[str, int]) -> bool:
+        """True if these names and values are legal."""
+        try:
+            self.check("", given)
+        except ScheduleError:
+            return False
+        return True
+
     def _check(self, asked: str, name: str, value: object) -> None:
         if name in self.parts:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
@@ -110,30 +116,25 @@ def space_of(program: TileProgram) -> Space:
     )
 
 
-def least_tiles(program: TileProgram) -> dict[str, int]:
-    """The least values of tiles that the matrix unit sums over."""
-    products = [(dict(k.axes), n) for k in program.kernels for n in dots(k)]
-    summed = {e.name for axes, n in products if isinstance(e := axes[n.a.dims[1]], Var)}
-    return {t.name: SHORTEST_DOT for t in program.tunables if t.covers is None and t.name in summed}
-
-
 def resolve_params(
     program: TileProgram,
     given: Mapping[str, int],
     typical: Mapping[str, int] | None = None,
     machine: Machine = DEFAULT,
+    chosen: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """A value for every free tunable, num_warps and num_stages: given, else what the cost model puts first for typical
-    sizes, else (where one of these is missing) the first candidates that fit.
+    """A value for every free tunable, num_warps and num_stages: given, else as `chosen` for a family, else what the
+    cost model puts first for typical sizes, else (where one of these is missing) the first candidates that fit.
 
     Raises ScheduleError for a name or a value that is not legal.
     """
     space = space_of(program)
     space.check(f"compile `{program.name}`", given)
     plain = space.ranked(given)
-    best = ranked(program, typical or {}, machine, plain)
-    values = best[0].params if best else defaults(program, plain)
-    return {**values, **{n: v for n, v in given.items() if n not in plain}}
+    if chosen is None:
+        best = ranked(program, typical or {}, machine, plain)
+        chosen = best[0].params if best else defaults(program, plain)
+    return {**chosen, **{n: v for n, v in given.items() if n not in plain}}
 
 
 def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapping[str, Any]) -> Artifact:

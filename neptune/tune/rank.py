@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import inf, isfinite, prod
 
+import numpy as np
+
+from neptune.ir.dtypes import is_float
 from neptune.runtime.modules import covers
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
@@ -57,23 +60,49 @@ def ranked(
     return _ranked(program, tuple(sorted(sizes.items())), machine, tuple(sorted((given or {}).items())))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
+def model_of(program: TileProgram) -> Model:
+    """The model of a program, kept with what it has counted."""
+    return Model(program)
+
+
+@lru_cache(maxsize=64)
 def _ranked(
     program: TileProgram, sizes: tuple[tuple[str, int], ...], machine: Machine, given: tuple[tuple[str, int], ...]
 ) -> tuple[Ranked, ...]:
-    known = {n: min(size, LONGEST) for n, size in sizes}
-    if any(s.name not in known for s in program.scalars if s.upto is None):
-        return ()
-    space, fixed = _space(program), dict(given)
-    made = Predictor(Model(program), known, machine)
+    return ranked_at(program, [dict(sizes)], machine, dict(given))[0]
+
+
+def ranked_at(
+    program: TileProgram, many: Sequence[Mapping[str, int]], machine: Machine, given: Mapping[str, int]
+) -> list[tuple[Ranked, ...]]:
+    """`ranked` at many sizes at once."""
+    points = [{n: min(size, LONGEST) for n, size in sizes.items()} for sizes in many]
+    needed = {s.name for s in program.scalars if s.upto is None and not is_float(s.dtype)}
+    if not all(needed <= known.keys() for known in points):
+        return [() for _ in points]
+    space, model = _space(program), model_of(program)
     launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
-    tiles = _tiles(made, space | launches | {n: (v,) for n, v in given})
-    kept = sorted(tiles, key=lambda r: r.prediction.us)[:KEPT]
-    found = made.of(
-        dict(r.params) | launch | fixed for r in kept for launch in _combinations({n: space[n] for n in LAUNCH})
-    )
-    found = list({tuple(r.params.items()): r for r in found}.values())
-    best = min((r.prediction.us for r in found), default=0.0)
+    tiles = _tiles(model, points, machine, space | launches | {n: (v,) for n, v in given.items()})
+    asked: list[tuple[dict[str, int], Mapping[str, int]]] = []
+    ends = [0]
+    for known, kept in zip(points, tiles, strict=True):
+        fixed = dict(given)
+        whole = (params | launch | fixed for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
+        asked += [(params, known) for params in {tuple(p.items()): p for p in whole}.values()]
+        ends.append(len(asked))
+    if not asked:
+        return [() for _ in points]
+    found = predictions(model, asked, machine)
+    return [_ordered(found, asked, range(a, b)) for a, b in pairwise(ends)]
+
+
+def _ordered(
+    found: Predictions, asked: Sequence[tuple[dict[str, int], Mapping[str, int]]], numbers: range
+) -> tuple[Ranked, ...]:
+    """Those of the predictions with these numbers that fit the machine, best first."""
+    fitting = [Ranked(asked[k][0], found.at(k)) for k in numbers if isfinite(found.us[k])]
+    best = min((r.prediction.us for r in fitting), default=0.0)
 
     def order(r: Ranked) -> tuple[float, ...]:
         us, kernels = r.prediction.us, r.prediction.kernels
@@ -84,7 +113,12 @@ def _ranked(
         tiles = prod(v for n, v in r.params.items() if n not in LAUNCH)
         return False, registers, abs(r.params["num_stages"] - PIPELINE), -tiles, us
 
-    return tuple(sorted(found, key=order))
+    return tuple(sorted(fitting, key=order))
+
+
+def searches(program: TileProgram) -> bool:
+    """True where combinations are too many to be compared one by one, which takes longer."""
+    return prod(len(t.candidates) for t in program.tunables if t.covers is None) > MOST
 
 
 def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
@@ -94,13 +128,24 @@ def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
     return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": STAGES if products else ROW_STAGES}
 
 
-def _tiles(made: Predictor, space: Mapping[str, Sequence[int]]) -> list[Ranked]:
-    """Combinations of values, each once: all of them, or where these are too many, those that a search has met."""
-    if prod(len(values) for values in space.values()) <= MOST:
-        return made.of(_combinations(space))
+def _tiles(
+    model: Model, points: Sequence[Mapping[str, int]], machine: Machine, space: Mapping[str, Sequence[int]]
+) -> list[list[dict[str, int]]]:
+    """The best combinations of values at each point: of all, or where these are too many, of those that a search has
+    met."""
+    if prod(len(values) for values in space.values()) > MOST:
+        return [_searched(Predictor(model, known, machine), space) for known in points]
+    every = list(_combinations(space))
+    us = predictions(model, [(params, known) for known in points for params in every], machine).us
+    rows = np.asarray(us).reshape(len(points), len(every))
+    return [[every[k] for k in row.argsort(kind="stable")[:KEPT] if isfinite(row[k])] for row in rows]
+
+
+def _searched(made: Predictor, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     starts = ({n: values[0] for n, values in space.items()}, {n: min(values) for n, values in space.items()})
     found = (r for start in starts for r in _descent(made, space, start))
-    return list({tuple(r.params.items()): r for r in found}.values())
+    unique = {tuple(r.params.items()): r for r in found}.values()
+    return [dict(r.params) for r in sorted(unique, key=lambda r: r.prediction.us)[:KEPT]]
 
 
 def _descent(made: Predictor, space: Mapping[str, Sequence[int]], at: Mapping[str, int]) -> list[Ranked]:
@@ -156,7 +201,8 @@ def _whole(
 ) -> Mapping[str, int]:
     try:
         values = {**params, **covers(program, {**sizes, **params})}
-        known = {**sizes, **values}
+        # Numbers that are arguments decide no time.
+        known = {**{s.name: 1 for s in program.scalars if is_float(s.dtype)}, **sizes, **values}
         rules = (r for r in parts_of(program) if r.number not in values)
         return {**known, **{r.number: r.default(known, machine.processors) for r in rules}}
     except ZeroDivisionError:

@@ -44,7 +44,8 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Move:
-    """A tile that is loaded or stored: its axes, what its index depends on, whether products alone read it."""
+    """A tile that is loaded or stored: its axes, what its index depends on, whether products alone read it. `inner` is
+    the axis along the last dimension of the buffer, "1" where there is none."""
 
     buffer: str
     axes: Axes
@@ -52,6 +53,7 @@ class Move:
     depends: frozenset[str]
     operand: bool
     store: bool
+    inner: str
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ class _Collected:
             if isinstance(b, Loop) and b.var in depends:
                 depends |= variables(b.lo)
         dtype = e.value.dtype if isinstance(e, StoreTile) else e.dtype
-        return Move(e.buffer, _axes(e.dims), DTYPES[dtype].bits, depends, operand, store)
+        inner = e.dims[-1] if e.dims else "1"
+        return Move(e.buffer, _axes(e.dims), DTYPES[dtype].bits, depends, operand, store, inner)
 
     def held(self) -> tuple[tuple[tuple[Axes, int], ...], tuple[tuple[Axes, int], ...]]:
         """The tiles that loops carry, and the others, products' operands apart."""

@@ -13,7 +13,7 @@ from neptune.codegen.llvm import compile_llvm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import compute, placeholder, var
 from neptune.fusion.schedule import Schedule
-from neptune.ops.softmax import figure1
+from neptune.ops.softmax import figure1, softmax
 from tests.errors.table import case
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
 from tests.unit.runtime.test_products import fused, sums
@@ -141,3 +141,15 @@ def a_name_that_is_missing():
 @case(ShapeError)
 def too_many_with_names():
     rows()(X, W, 1.0, 0, 5, scale=1.0)
+
+
+# --- variants ----------------------------------------------------------------------------------------
+
+
+def _chosen(**sizes: Any) -> Callable[[], object]:
+    return lambda: neptune.compile(softmax(), target="llvm").chosen(**sizes)
+
+
+case(ShapeError, "chosen_unknown_size")(_chosen(rows=1, columns=4))
+case(ShapeError, "chosen_no_size")(_chosen(rows=1, cols=-4))
+case(ShapeError, "chosen_size_missing")(_chosen(rows=1))

@@ -95,7 +95,8 @@ def test_what_was_done_with_each_chain() -> None:
     """The table of `python -m bench.chains`, as text: it changes where the solver or a template learns something."""
     lines = []
     for chain in CHAINS:
-        o = chains.outcome(kernel(chain.name))
+        refused = {} if chain.template else chains.choice(chain.build(chains.DEPTH))[1]
+        o = chains.outcome(kernel(chain.name), refused)
         lines += [f"{chain.name}: {o.template}, {len(o.kernels)} kernels, {o.loops} loops", f"  passes {o.traversals}"]
         lines += [f"  {stage} {how}" for stage, how in o.repairs.items()]
         lines += [f"  not by {name}: {why}" for name, why in o.refused.items()]

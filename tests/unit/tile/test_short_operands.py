@@ -6,6 +6,7 @@ import pytest
 
 import neptune
 from bench.chain_programs import ROW_CHAINS
+from bench.chains import fusing
 from neptune.ir.expr import Cast, Const, Op
 from neptune.tile.ir import Assign, Branch, Dot, Local, Rearrange, StoreTile, TExpr, TileKernel, TStmt, walk_stmts
 from neptune.tile.passes.short_operands import short_operands
@@ -72,5 +73,5 @@ def test_others_stay(body: tuple[TStmt, ...]) -> None:
 
 def test_a_scale_that_is_deferred_leaves_a_product_for_the_matrix_unit() -> None:
     (chain,) = [c for c in ROW_CHAINS if c.name == "abs_max_matmul"]
-    (found,) = neptune.compile(chain.build(64), target="interpret").resources("cuda:90")
+    (found,) = neptune.compile(chain.build(64), fusing(chain.build(64)), target="interpret").resources("cuda:90")
     assert (found.matrix, found.spill_bytes) == ("wgmma", 0)

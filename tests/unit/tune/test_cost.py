@@ -42,11 +42,11 @@ def us(name, params, sizes, machine=H200):
 def test_measured_kernels_are_ordered_right():
     measured = bench.points()
     figures = bench.by_family(measured, bench.predictions(measured, bench.FITTED))
-    assert figures["all"].points >= 550 and figures["all"].setups == 49
-    assert figures["all"].pairs >= 0.93 and figures["all"].regret <= 0.03 and figures["all"].error <= 0.08
-    assert figures["all"].of_four <= 0.005
-    for family in ("prefill", "decode", "products"):
-        assert figures[family].pairs >= 0.93 and figures[family].worst <= 0.14, family
+    assert figures["all"].points >= 1600 and figures["all"].setups >= 79
+    assert figures["all"].pairs >= 0.925 and figures["all"].regret <= 0.03 and figures["all"].error <= 0.09
+    assert figures["all"].of_four <= 0.02
+    for family, worst in (("prefill", 0.14), ("decode", 0.05), ("products", 0.45), ("rows", 0.1)):
+        assert figures[family].pairs >= 0.88 and figures[family].worst <= worst, family
 
 
 def test_figures_of_a_perfect_and_of_a_reversed_model():

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import neptune
+from bench.chains import fusing
+from neptune.driver.pipeline import as_program
 from neptune.frontend.builder import (
     abs,
     build,
@@ -90,7 +92,7 @@ FUSED: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", FUSED)
 def test_what_is_right_is_not_rejected(name):
     expression, reference = FUSED[name]
-    kernel = neptune.compile(expression(), target="llvm")
+    kernel = neptune.compile(expression(), fusing(as_program(expression())), target="llvm")
     assert len(kernel.facts.kernels) == 1 and not kernel.build.rejections
     assert all(c.accepted for c in kernel.build.checks.values())
     torch.manual_seed(0)

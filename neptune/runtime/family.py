@@ -1,0 +1,150 @@
+"""Which of a kernel's variants a launch takes: a tree of comparisons of sizes, evaluated without a model.
+
+    Cut(("s_q",), 16, 1, Cut(("batch", "heads"), 64, 2, 0))
+    s_q <= 16: variant 1;  else batch·heads <= 64: variant 2;  else variant 0
+
+`neptune.tune.family` makes the tree; here it is data that a saved kernel holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from neptune.errors import NeptuneError
+
+FAMILY = "family"
+"""The entry of an explanation that describes a kernel's variants."""
+LOG = logging.getLogger("neptune.runtime")
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the product of the sizes `of` is at most `at`, `below` decides, else `above`."""
+
+    of: tuple[str, ...]
+    at: int
+    below: Tree
+    above: Tree
+
+
+Tree: TypeAlias = "Cut | int"
+"""The number of a variant, or a comparison that leads to one."""
+
+
+def pick(tree: Tree, sizes: Mapping[str, int | float]) -> int:
+    """The number of the variant for these sizes.
+
+    >>> pick(Cut(("m",), 16, 1, 0), {"m": 5}), pick(Cut(("m",), 16, 1, 0), {"m": 17})
+    (1, 0)
+    """
+    while isinstance(tree, Cut):
+        tree = tree.below if prod(sizes[n] for n in tree.of) <= tree.at else tree.above
+    return tree
+
+
+def conditions(tree: Tree, variant: int) -> str:
+    """When a variant is taken, for people.
+
+    >>> conditions(Cut(("m",), 16, 1, Cut(("m", "n"), 4096, 2, 0)), 2)
+    'm > 16 and m·n <= 4096'
+    """
+    found = ["" if not path else " and ".join(_merged(path)) for path in _paths(tree, variant)]
+    return " or ".join(found) if len(found) < 2 else " or ".join(f"({x})" for x in found)
+
+
+def _paths(tree: Tree, variant: int) -> Iterator[tuple[tuple[tuple[str, ...], bool, int], ...]]:
+    """The comparisons that lead to a variant: of what, whether it is at most, what."""
+    if not isinstance(tree, Cut):
+        if tree == variant:
+            yield ()
+        return
+    for most, branch in ((True, tree.below), (False, tree.above)):
+        yield from (((tree.of, most, tree.at), *path) for path in _paths(branch, variant))
+
+
+def _merged(path: tuple[tuple[tuple[str, ...], bool, int], ...]) -> list[str]:
+    """One comparison a side of each product: a later one is the narrower."""
+    last = {(of, most): at for of, most, at in path}
+    return [f"{'·'.join(of)} {'<=' if most else '>'} {at}" for (of, most), at in last.items()]
+
+
+def tree_json(tree: Tree) -> Any:
+    """A tree as JSON."""
+    if not isinstance(tree, Cut):
+        return tree
+    return {"of": list(tree.of), "at": tree.at, "below": tree_json(tree.below), "above": tree_json(tree.above)}
+
+
+def read_tree(j: Any) -> Tree:
+    """The tree that `tree_json` has written."""
+    if isinstance(j, int):
+        return j
+    return Cut(tuple(j["of"]), int(j["at"]), read_tree(j["below"]), read_tree(j["above"]))
+
+
+def sizes_of(tree: Tree) -> frozenset[str]:
+    """The sizes that decide."""
+    return frozenset(tree.of) | sizes_of(tree.below) | sizes_of(tree.above) if isinstance(tree, Cut) else frozenset()
+
+
+def names_of(family: Mapping[str, Any]) -> list[str]:
+    """A name for each variant: its template, numbered where several have the same.
+
+    >>> names_of({"variants": [{"template": "matmul"}, {"template": "matmul"}, {"template": "matmul_split"}]})
+    ['matmul', 'matmul 2', 'matmul_split']
+    """
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for v in family["variants"]:
+        seen[v["template"]] += 1
+        count = seen[v["template"]]
+        names.append(v["template"] if count == 1 else f"{v['template']} {count}")
+    return names
+
+
+class Members(Generic[M]):
+    """The variants of a kernel, each made when it is first used. `own` is there already.
+
+    Where one cannot be made, as when a check rejects it, its sizes take `own`, which serves all of them.
+    """
+
+    def __init__(self, family: Mapping[str, Any], own: M, make: Callable[[int], M]) -> None:
+        self.tree, self.own = read_tree(family["tree"]), int(family["own"])
+        self.numbers = [frozenset(v["numbers"]) for v in family["variants"]]
+        self.names = names_of(family)
+        self._make = make
+        self._made: dict[int, M] = {self.own: own}
+        self._lock = threading.RLock()
+
+    def of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> M:
+        """The variant for these sizes; of numbers that a call asks for, one that has them, if there is any."""
+        k = pick(self.tree, sizes)
+        if asked and not self.numbers[k].issuperset(asked):
+            k = next((j for j, names in enumerate(self.numbers) if names.issuperset(asked)), k)
+        return self.member(k)
+
+    def member(self, k: int) -> M:
+        """Variant k."""
+        if k not in self._made:
+            with self._lock:
+                if k not in self._made:
+                    self._made[k] = self._made_now(k)
+        return self._made[k]
+
+    def all(self) -> list[M]:
+        """Every variant, made where it was not."""
+        return [self.member(k) for k in range(len(self.names))]
+
+    def _made_now(self, k: int) -> M:
+        try:
+            return self._make(k)
+        except NeptuneError as error:
+            LOG.warning("variant %s is not used: %s", self.names[k], error)
+            return self._made[self.own]

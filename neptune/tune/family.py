@@ -1,0 +1,242 @@
+"""The few choices of template and parameters that serve all sizes, and which sizes take which.
+
+Candidates are what is best by the cost model at a few sizes far apart, for each template. Of them those are kept that
+lose least over all points (`neptune.tune.points`), at most MOST, and a tree of comparisons of sizes tells them apart
+(`neptune.runtime.family`), cut where that makes the predicted times shortest.
+
+    choose({"flash_attention": …, "flash_decoding": …}, points, machine)
+    →  choices: flash_attention 128×64 w8 s3, flash_decoding 16×64 w4 s3, …;  tree: s_q <= 16: 1, else 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice
+from math import inf, log2, prod
+
+import numpy as np
+
+from neptune.runtime.family import Cut, Tree, pick
+from neptune.tile.ir import TileProgram
+from neptune.tune.machine import Machine
+from neptune.tune.numbers import Array
+from neptune.tune.parts import parts_of
+from neptune.tune.points import Sizes
+from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at, searches
+
+MOST = 12
+"""Choices that are kept: few differ in more than values, and each is compiled when it is used."""
+ANCHORS = 24
+"""Points at which each template's own best parameters are looked for."""
+GAIN = 0.001
+"""What one more choice must save, as a share of the time, on average over all points; and each cut, over its own."""
+DEEPEST = 8
+"""Comparisons on the way to a choice."""
+HOPELESS = 1.3
+"""A template whose first choice is slower by that much wherever it takes some time is not looked at any further."""
+SEARCHED = 3
+"""Points at which parameters are searched for where they are too many to be compared."""
+FAR = 3.0
+"""Nor are other parameters of it looked for at sizes where it is slower by that much."""
+SHORT = 20.0
+"""Microseconds: of what takes so long the logarithm counts half, of what takes longer more."""
+NEVER = 40.0
+"""The logarithm of the time of what cannot run."""
+FEWEST = 2
+"""Points of each side of a cut."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A template, and a value for each of its free parameters; `numbers` are those that its launches choose."""
+
+    template: str
+    params: Mapping[str, int]
+    numbers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Choices and the tree that tells them apart. `times` has the prediction of each choice (rows) at each point;
+    `others` are the best of each template at the first point, in microseconds; `lost` is what is lost against the best
+    candidate of each point, as a share of its time, on average and at most."""
+
+    choices: tuple[Choice, ...]
+    tree: Tree
+    points: tuple[Sizes, ...]
+    times: Array
+    others: Mapping[str, float]
+    lost: tuple[float, float]
+
+    def us(self, k: int = 0) -> float:
+        """The predicted time of what is taken at point k."""
+        return float(self.times[pick(self.tree, self.points[k]), k])
+
+
+def choose(
+    programs: Mapping[str, TileProgram],
+    points: Sequence[Sizes],
+    machine: Machine,
+    given: Mapping[str, Mapping[str, int]],
+) -> Family | None:
+    """The family of these templates, with the values that are `given` to each; None where the first point has no
+    prediction."""
+    anchors = _spread(points)
+    first = {n: _Rows(p, points, machine, given.get(n, {})) for n, p in programs.items()}
+    for rows in first.values():
+        rows.add(anchors, most=1)
+    rows_of = {n: rows for n, rows in first.items() if rows.choices}
+    if not rows_of:
+        return None
+    best = np.min([rows.times.min(axis=0) for rows in rows_of.values()], axis=0)
+    close = {n: rows for n, rows in rows_of.items() if _promising(rows.times.min(axis=0), best)}
+    for rows in close.values():
+        own = rows.times.min(axis=0)
+        near = [k for k in anchors if own[k] <= FAR * best[k]]
+        rows.add(near[:SEARCHED] if searches(rows.program) else near, most=len(anchors))
+    candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
+    times = np.concatenate([rows.times for rows in close.values()])
+    runs = np.isfinite(times).any(axis=0)
+    if not runs[0]:
+        return None
+    times, known = times[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
+    fastest = times.min(axis=0)
+    logs = np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER) * (fastest / (fastest + SHORT))
+    kept = _kept(logs)
+    tree, used = _renumbered(_cut(logs[kept], _features(known), DEEPEST))
+    kept = [kept[k] for k in used]
+    others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
+    return Family(tuple(candidates[k] for k in kept), tree, known, times[kept], others, _lost(times, kept, tree, known))
+
+
+def _promising(own: Array, best: Array) -> bool:
+    """True for a template that is the fastest somewhere, or not much slower than that where it takes some time."""
+    return bool(((own <= best) | ((own <= HOPELESS * best) & (best > SHORT))).any())
+
+
+@dataclass
+class _Rows:
+    """Choices of parameters of one template, and a row of predicted times over all points for each."""
+
+    program: TileProgram
+    points: Sequence[Sizes]
+    machine: Machine
+    given: Mapping[str, int]
+    choices: list[Mapping[str, int]] = field(default_factory=list)
+    rows: list[Array] = field(default_factory=list)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(r.number for r in parts_of(self.program))
+
+    @property
+    def times(self) -> Array:
+        return np.stack(self.rows)
+
+    def add(self, anchors: Iterable[int], most: int) -> None:
+        """Add the best parameters at each of these points, of the first `most` that have any."""
+        orders: Iterable[Sequence[Ranked]]
+        if most == 1:
+            orders = (ranked(self.program, self.points[k], self.machine, self.given) for k in anchors)
+        else:
+            orders = ranked_at(self.program, [self.points[k] for k in anchors], self.machine, self.given)
+        fresh: list[Mapping[str, int]] = []
+        for order in islice((o for o in orders if o), most):
+            if order[0].params not in (*self.choices, *fresh):
+                fresh.append(order[0].params)
+        if fresh:
+            asked = [(params, at) for params in fresh for at in self.points]
+            us = np.asarray(predictions(model_of(self.program), asked, self.machine).us, dtype=np.float64)
+            self.rows += list(np.where(np.isfinite(us), us, inf).reshape(len(fresh), -1))
+            self.choices += fresh
+
+
+def _lost(times: Array, kept: list[int], tree: Tree, points: Sequence[Sizes]) -> tuple[float, float]:
+    """How much longer than the best of all candidates what is taken takes, on average (of logarithms) and at most."""
+    taken = np.array([times[kept[pick(tree, p)], k] for k, p in enumerate(points)])
+    ratio = np.maximum(taken, 1e-3) / np.maximum(times.min(axis=0), 1e-3)
+    return float(np.exp(np.log(ratio).mean()) - 1), float(ratio.max() - 1)
+
+
+def _spread(points: Sequence[Sizes]) -> list[int]:
+    """The numbers of points that lie far apart, in powers of two: the first, then always the farthest from those."""
+    at = np.array([[log2(max(1, v)) for v in p.values()] for p in points]).reshape(len(points), -1)
+    chosen = [0]
+    while len(chosen) < min(ANCHORS, len(points)):
+        far = np.abs(at[:, None] - at[chosen][None]).sum(axis=2).min(axis=1)
+        chosen.append(int(far.argmax()))
+    return chosen
+
+
+def _kept(logs: Array) -> list[int]:
+    """The candidates that lose least together: one after the other, the one that saves most."""
+    kept = [int(logs.mean(axis=1).argmin())]
+    while len(kept) < MOST:
+        now = logs[kept].min(axis=0)
+        saved = (now - np.minimum(now, logs)).mean(axis=1)
+        best = int(saved.argmax())
+        if not saved[best] > GAIN:
+            break
+        kept.append(best)
+    return kept
+
+
+# --- the tree --------------------------------------------------------------------------------------
+
+
+def _features(points: Sequence[Sizes]) -> dict[tuple[str, ...], Array]:
+    """What is compared, at each point: sizes that differ, and products of them."""
+    names = [n for n in points[0] if len({p[n] for p in points}) > 1]
+    products = (of for count in (1, 2, 3) for of in combinations(names, count))
+    return {of: np.array([float(prod(p[n] for n in of)) for p in points]) for of in products}
+
+
+def _cut(logs: Array, features: Mapping[tuple[str, ...], Array], depth: int) -> Tree:
+    """The tree that picks among rows with the least sum over all points."""
+    whole = logs.sum(axis=1)
+    best = int(whole.argmin())
+    cost, found = float(whole[best]), None
+    if depth and len(logs) > 1 and float(logs.min(axis=0).sum()) < cost - GAIN:
+        for of, values in features.items():
+            order = values.argsort(kind="stable")
+            below = logs[:, order].cumsum(axis=1)
+            above = below[:, -1:] - below
+            sums = below.min(axis=0) + above.min(axis=0)
+            at = values[order]
+            ends = np.flatnonzero(at[1:] > at[:-1])
+            ends = ends[(ends + 1 >= FEWEST) & (ends + 1 <= len(at) - FEWEST)]
+            if len(ends) and float(sums[ends].min()) < cost - max(GAIN, GAIN * len(at)):
+                k = int(ends[sums[ends].argmin()])
+                cost, found = float(sums[k]), (of, at[k], at[k + 1])
+    if found is None:
+        return best
+    of, low, high = found
+    side = features[of] <= low
+    below, above = (_cut(logs[:, s], {n: v[s] for n, v in features.items()}, depth - 1) for s in (side, ~side))
+    return below if below == above else Cut(of, _between(int(low), int(high)), below, above)
+
+
+def _between(low: int, high: int) -> int:
+    """A number from low to below high: the power of two that lies in the middle, where there is one.
+
+    >>> _between(1, 4), _between(1024, 2048), _between(1024, 16384), _between(5, 7)
+    (2, 1024, 4096, 5)
+    """
+    powers = [1 << k for k in range(high.bit_length()) if low <= 1 << k < high]
+    middle = (max(1, low) * high) ** 0.5
+    return min(powers, key=lambda p: abs(log2(p / middle)), default=low)
+
+
+def _renumbered(tree: Tree) -> tuple[Tree, list[int]]:
+    """The tree with its choices numbered as they are met, and their old numbers."""
+    used: list[int] = []
+
+    def again(t: Tree) -> Tree:
+        if isinstance(t, Cut):
+            return Cut(t.of, t.at, again(t.below), again(t.above))
+        if t not in used:
+            used.append(t)
+        return used.index(t)
+
+    return again(tree), used

@@ -1,0 +1,117 @@
+"""The sizes for which schedules are chosen where a caller names none: a typical choice, and many around it.
+
+    reference(matmul)  →  {"m": 4096, "n": 4096, "k": 4096}
+    points(matmul)     →  that, each of its sizes from 1 to 128k, and combinations of short and long ones
+
+A size that leads the dimensions of every tensor it is a size of, as batch and heads do, counts repetitions of the same
+work: it is a few, others are long. No point has tensors beyond what a GPU holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.expr import Var, variables
+from neptune.ir.program import Program
+from neptune.tune.numbers import Numbers
+
+Sizes = dict[str, int]
+Limits = tuple[int, int, int]
+"""The least and the largest value of a size, and what divides it."""
+FEW, LONG = 8, 4096
+"""A typical number of repetitions, and a typical length."""
+REPEATED = ((1, 1), (1, FEW), (4, FEW), (16, 16))
+"""Repetitions that are combined with lengths, of the first size and of others."""
+LENGTHS = (1, 16, 64, 256, 1024, 4096, 16384, 131072)
+"""Lengths that are combined with each other."""
+LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536, 131072)
+"""Lengths that each size has once, the others being typical."""
+TYPICAL_BYTES, MOST_BYTES = 1 << 31, 1 << 36
+"""Of all inputs and outputs: of the typical choice, and of any point."""
+MOST = 256
+"""Points at most: of more combinations, so many by chance, always the same."""
+
+
+def sizes_of(program: Program) -> tuple[str, ...]:
+    """The sizes that a call decides, integers that are arguments included."""
+    return tuple(s.name for s in program.scalars if s.upto is None and not is_float(s.dtype))
+
+
+def reference(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> Sizes:
+    """Typical sizes: those that are given, and for the others what is usual and fits."""
+    limits, repeated = _limits(program, bounds), _repeated(program)
+    found = {n: _within(FEW if n in repeated else LONG, limits[n]) for n in limits} | dict(typical)
+    free = [n for n in limits if n not in typical and n not in repeated]
+    while _bytes(program, found) > TYPICAL_BYTES and any(found[n] > max(1, limits[n][0]) for n in free):
+        found |= {n: _within(found[n] // 2, limits[n]) for n in free}
+    return found
+
+
+def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> tuple[Sizes, ...]:
+    """The sizes at which schedules are compared, the reference first."""
+    start, limits, repeated = reference(program, typical, bounds), _limits(program, bounds), _repeated(program)
+    free = [n for n in limits if n not in typical]
+    found = [start, *_one_by_one(start, free), *_combined(start, free, repeated)]
+    legal = ({n: _within(v, limits[n]) if n in free else v for n, v in p.items()} for p in found)
+    fitting = [p for p in legal if _bytes(program, p) <= MOST_BYTES]
+    unique = list({tuple(p.items()): p for p in (start, *fitting)}.values())
+    if len(unique) > MOST:
+        unique = [start, *random.Random(0).sample(unique[1:], MOST - 1)]
+    return tuple(unique)
+
+
+def _one_by_one(start: Sizes, free: list[str]) -> Iterator[Sizes]:
+    for name in free:
+        yield from ({**start, name: length} for length in LADDER)
+
+
+def _combined(start: Sizes, free: list[str], repeated: frozenset[str]) -> Iterator[Sizes]:
+    """Combinations of lengths, each with few and with many repetitions."""
+    long, times = [n for n in free if n not in repeated], [n for n in free if n in repeated]
+    wide = LENGTHS if len(long) <= 3 else LENGTHS[::3]
+    for first, others in REPEATED if times else ((1, 1),):
+        counts = {**dict.fromkeys(times, others), **dict.fromkeys(times[:1], first)}
+        for values in product(wide, repeat=min(len(long), 5)):
+            yield {**start, **counts, **dict(zip(long, values, strict=False))}
+
+
+def _limits(program: Program, bounds: Mapping[str, int]) -> dict[str, Limits]:
+    known = {s.name: s for s in program.scalars}
+    found: dict[str, Limits] = {}
+    for n in sizes_of(program):
+        lo = known[n].lo or 0
+        hi = min(x for x in (bounds.get(n), known[n].hi, LADDER[-1]) if x is not None)
+        found[n] = (lo, max(lo, hi), known[n].divisor)
+    return found
+
+
+def _within(value: int, limits: Limits) -> int:
+    lo, hi, by = limits
+    return max(-(-lo // by), min(value, hi) // by) * by
+
+
+def _repeated(program: Program) -> frozenset[str]:
+    """Sizes of leading dimensions alone: neither of the last two of any tensor, and of every result."""
+    outer: set[str] = set()
+    inner: set[str] = set()
+    for b in (*program.inputs, *program.outputs):
+        for k, d in enumerate(b.shape):
+            (inner if k >= len(b.shape) - 2 else outer).update(variables(d))
+    everywhere = [{v for d in b.shape if isinstance(d, Var) for v in variables(d)} for b in program.outputs]
+    return frozenset(n for n in outer - inner if all(n in of for of in everywhere))
+
+
+def _bytes(program: Program, sizes: Sizes) -> float:
+    """The bytes of all inputs and outputs."""
+    known = {n: float(v) for n, v in sizes.items()}
+    tensors = (*program.inputs, *program.outputs)
+    # Sizes that others are divided by may be 0.
+    with np.errstate(all="ignore"):
+        lengths = [prod(float(Numbers().of(d)(known)) for d in b.shape) for b in tensors]
+    return sum(n * DTYPES[b.dtype].bits / 8 for n, b in zip(lengths, tensors, strict=True))

@@ -1,0 +1,140 @@
+"""The variants of a kernel: what each is, when a launch takes it, and the kernel that it is on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from neptune.errors import ShapeError
+from neptune.runtime.artifact import Artifact
+from neptune.runtime.executable import Executable
+from neptune.runtime.facts import Facts
+from neptune.runtime.family import Members, conditions, pick, sizes_of
+
+if TYPE_CHECKING:
+    from neptune.driver.resources import Resources
+    from neptune.kernel import Kernel, Stage
+
+MakeVariant: TypeAlias = "Callable[[int], Kernel]"
+"""The kernel of a variant, by its number."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One schedule of a kernel, for the sizes that `when` says ("" for all).
+
+    `name` tells it from the others, `template` and `params` say what it is. The rest is as of a Kernel; what is not
+    compiled yet is compiled then.
+    """
+
+    name: str
+    template: str
+    params: Mapping[str, int]
+    when: str
+    make: Callable[[], Kernel] = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        params = ", ".join(f"{n}={v}" for n, v in self.params.items())
+        return f"<Variant {self.name}: {params}{f'; where {self.when}' if self.when else ''}>"
+
+    @property
+    def kernel(self) -> Kernel:
+        """The variant as a kernel for all sizes."""
+        return self.make()
+
+    @property
+    def source(self) -> str:
+        """Its Triton module."""
+        return self.kernel.source
+
+    @property
+    def facts(self) -> Facts:
+        """Kernels, loops, temporaries, and how often each input is read."""
+        return self.kernel.facts
+
+    def ir(self, stage: Stage = "fused") -> str:
+        """The program as text, as `Kernel.ir`."""
+        return self.kernel.ir(stage)
+
+    def explain(self, json: bool = False) -> str | dict[str, Any]:
+        """The decisions, as `Kernel.explain`."""
+        return self.kernel.explain(json=True) if json else self.kernel.explain()
+
+    def asm(self, target: str | None = None) -> dict[str, str]:
+        """The assembly of each kernel by name, as `Kernel.asm`."""
+        return self.kernel.asm(target)
+
+    def resources(self, target: str | None = None) -> list[Resources]:
+        """Registers, spills, shared memory and matrix instructions, as `Kernel.resources`."""
+        return self.kernel.resources(target)
+
+
+class KernelFamily:
+    """The variants of one kernel as kernels of their own, each made once."""
+
+    def __init__(self, own: Kernel, described: Mapping[str, Any], make: MakeVariant) -> None:
+        self.own, self.described, self._make = int(described["own"]), described, make
+        alone = Executable(own.executable.artifact.alone(), own.executable.loops)
+        self._kernels: dict[int, Kernel] = {self.own: type(own)(alone, own._make_build)}
+        self.members: Members[Executable] = Members(described, alone, lambda k: self.kernel(k).executable)
+
+    def kernel(self, k: int) -> Kernel:
+        """Variant k, for all sizes. Another one of the same template differs in values alone: nothing is proved anew.
+
+        Raises NeptuneError where it cannot be made.
+        """
+        if k not in self._kernels:
+            choice = self.described["variants"][k]
+            others = (v for v in self._kernels.values() if v.executable.artifact.template == choice["template"])
+            like = next(others, None)
+            self._kernels[k] = self._make(k) if like is None else like.with_params(choice["params"])
+        return self._kernels[k]
+
+
+def family_of(kernel: Kernel, make: MakeVariant) -> KernelFamily | None:
+    """The family of a kernel, of which its executable learns; None where it is the only one."""
+    described = kernel.executable.artifact.family
+    if described is None:
+        return None
+    family = KernelFamily(kernel, described, make)
+    kernel.executable.members = family.members
+    return family
+
+
+def variants_of(kernel: Kernel) -> tuple[Variant, ...]:
+    """All variants of a kernel."""
+    artifact, family = kernel.executable.artifact, kernel._family
+    if family is None:
+        return (Variant(artifact.template, artifact.template, artifact.params, "", lambda: kernel),)
+    tree = family.members.tree
+    return tuple(
+        Variant(name, v["template"], dict(v["params"]), conditions(tree, k), lambda k=k: family.kernel(k))  # type: ignore[misc]
+        for k, (name, v) in enumerate(zip(family.members.names, family.described["variants"], strict=True))
+    )
+
+
+def number_of(kernel: Kernel, sizes: Mapping[str, Any]) -> int:
+    """The number of the variant that these sizes take."""
+    asked = f"kernel.chosen({', '.join(f'{n}={v!r}' for n, v in sizes.items())}) of `{kernel.name}`"
+    known = [s.name for s in kernel.executable.loops.scalars]
+    for name, value in sizes.items():
+        if name not in known:
+            raise ShapeError(asked, f"it has no size `{name}`", legal=known)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ShapeError(asked, f"{name}={value!r} is no size", legal=("an integer of at least 0",))
+    if kernel._family is None:
+        return 0
+    tree = kernel._family.members.tree
+    if missing := sorted(sizes_of(tree) - sizes.keys()):
+        raise ShapeError(asked, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+    return pick(tree, sizes)
+
+
+def others_of(kernel: Kernel) -> dict[int, Artifact]:
+    """What is to be kept of the other variants of a kernel, all of them made."""
+    family = kernel._family
+    if family is None:
+        return {}
+    numbers = (k for k in range(len(family.members.names)) if k != family.own)
+    return {k: family.members.member(k).artifact for k in numbers}

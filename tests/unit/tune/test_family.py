@@ -1,0 +1,120 @@
+"""The choices that are kept for all sizes, and the tree that tells them apart."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
+from neptune.ops.attention import operator, prefill_causal
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
+from neptune.runtime.family import Cut, pick
+from neptune.tune import choose as choosing
+from neptune.tune.choose import Wishes, candidates
+from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
+from neptune.tune.machine import DEFAULT
+
+PROGRAMS = {
+    "attention": prefill_causal,
+    "decode": lambda: operator("decode_gqa"),
+    "matmul": matmul,
+    "softmax": softmax,
+}
+
+
+@cache
+def family(name):
+    return next(candidates(PROGRAMS[name]())).family
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_little_is_lost_against_the_best_candidate_of_every_point(name):
+    found = family(name)
+    assert 1 < len(found.choices) <= MOST and found.lost[0] < 0.03 and found.lost[1] < 0.35
+    taken = np.array([found.us(k) for k in range(len(found.points))])
+    assert np.isfinite(taken).all()
+    # The tree takes little more than the best of what is kept.
+    assert np.log(taken / found.times.min(axis=0)).mean() < 0.01
+    # One choice for all sizes would lose much more.
+    alone = np.log(found.times / found.times.min(axis=0)).mean(axis=1).min()
+    assert alone > 5 * np.log1p(found.lost[0])
+
+
+def test_few_queries_and_many_keys_are_split():
+    found = family("attention")
+    sizes = {"batch": 1, "heads": 8, "s_q": 1, "s_kv": 131072}
+    assert found.choices[pick(found.tree, sizes)].template == "flash_decoding"
+    full = {"batch": 4, "heads": 16, "s_q": 4096, "s_kv": 4096}
+    assert found.choices[pick(found.tree, full)].template == "flash_attention"
+
+
+def test_products_of_few_rows_have_short_tiles():
+    found = family("matmul")
+    few = found.choices[pick(found.tree, {"m": 1, "n": 4096, "k": 4096})].params
+    many = found.choices[pick(found.tree, {"m": 4096, "n": 4096, "k": 4096})].params
+    assert few["BLOCK_M"] < many["BLOCK_M"]
+
+
+@pytest.mark.parametrize("given", [{"num_warps": 8}, {"BLOCK_M": 32, "num_stages": 2}])
+def test_values_that_are_given_stay(given):
+    for choice in next(candidates(matmul(), None, Wishes(params=given))).family.choices:
+        assert choice.params.items() >= given.items()
+
+
+def test_only_templates_that_take_the_values_are_chosen():
+    found = [c.template for c in candidates(matmul(), None, Wishes(params={"NUM_SPLITS": 4}))]
+    assert set(found) == {"matmul_split", "flash_decoding"}
+
+
+def test_sizes_that_are_all_known_have_one_choice():
+    x, p = placeholder((64, 4096), name="x"), reduce_axis((0, 4096), "p")
+    constant = build(compute((64,), lambda i: sum(x[i, p], axis=p), "y"), name="rows")
+    for program, typical in ((matmul(), {"m": 16, "n": 6144, "k": 4096}), (constant, {})):
+        found = next(candidates(program, None, Wishes(typical))).family
+        assert len(found.choices) == 1 and found.tree == 0 and found.lost == (0.0, 0.0)
+
+
+def test_without_predictions_templates_come_by_their_structure(monkeypatch):
+    monkeypatch.setattr(choosing, "choose", lambda *args: None)
+    found = list(candidates(softmax()))
+    assert all(c.family is None for c in found) and {c.template for c in found} >= {"softmax_row", "softmax_online"}
+    kernels = [len(c.lowered.tiles.kernels) for c in found]
+    assert kernels[0] == 1
+
+
+def test_a_program_of_size_zero_has_a_choice():
+    n = var("n")
+    x = placeholder((n,), name="x")
+    program = build(compute((n,), lambda i: x[i] * 2.0, "y"), name="double")
+    for typical in ({}, {"n": 0}):
+        made = next(candidates(program, None, Wishes(typical)))
+        assert made.template == "stagewise" and made.family is not None
+
+
+def test_nothing_runs_anywhere():
+    assert choose({}, ({"m": 1},), DEFAULT, {}) is None
+
+
+# --- the tree --------------------------------------------------------------------------------------
+
+
+def test_a_cut_lies_between_the_points_it_tells_apart():
+    points = [{"m": m, "n": n} for m in (1, 16, 256, 4096) for n in (1, 64)]
+    logs = np.array([[0.0 if p["m"] <= 16 else 1.0 for p in points], [0.5 for _ in points]])
+    tree = _cut(logs, _features(points), 5)
+    assert tree == Cut(("m",), 64, 0, 1)
+    assert all(pick(tree, p) == (p["m"] > 16) for p in points)
+
+
+def test_what_saves_nothing_is_not_kept_and_not_cut():
+    logs = np.array([[1.0, 1.0, 1.0, 1.0], [1.0001, 0.9999, 1.0, 1.0]])
+    assert len(_kept(logs)) == 1
+    assert _cut(logs, _features([{"m": 1}, {"m": 2}, {"m": 3}, {"m": 4}]), 5) in (0, 1)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (3, 4), (0, 5), (16, 17), (1000, 1001), (1024, 65536), (5, 10**12)])
+def test_between_two_numbers(low, high):
+    assert low <= _between(low, high) < high
