@@ -273,7 +273,9 @@ def _compiled(asked: cache.Request) -> Kernel:
             raise
 
     def variant(choice: Mapping[str, Any]) -> Kernel:
-        return _compiled(replace(asked, template=choice["template"], params=choice["params"], shapes={}))
+        # What a caller gave beside tiles, such as a number of parts, holds for all of them.
+        values = {**asked.params, **choice["params"]}
+        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}))
 
     kernel = cache.cached(asked, make, variant)
     if settings.dump is not None:

@@ -85,6 +85,8 @@ def test_what_is_named_fixes_the_family():
     assert all(v.params.items() >= given.items() for v in kernel.variants)
     split = neptune.compile(matmul(), target="llvm", params={"NUM_SPLITS": 2})
     assert all("split" in v.template or v.template == "flash_decoding" for v in split.variants)
+    split.warm()
+    assert all(v.kernel.params["NUM_SPLITS"] == 2 for v in split.variants)
     with pytest.raises(ScheduleError, match="there is no such parameter"):
         neptune.compile(matmul(), target="llvm", params={"BLOCK_X": 2})
     narrow = neptune.compile(matmul(), target="llvm", shapes={"m": 1})
