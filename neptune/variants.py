@@ -10,7 +10,7 @@ from neptune.errors import ShapeError
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import Members, conditions, pick, sizes_of
+from neptune.runtime.family import Members, pick, sizes_of
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
@@ -107,9 +107,8 @@ def variants_of(kernel: Kernel) -> tuple[Variant, ...]:
     artifact, family = kernel.executable.artifact, kernel._family
     if family is None:
         return (Variant(artifact.template, artifact.template, artifact.params, "", lambda: kernel),)
-    tree = family.members.tree
     return tuple(
-        Variant(name, v["template"], dict(v["params"]), conditions(tree, k), lambda k=k: family.kernel(k))  # type: ignore[misc]
+        Variant(name, v["template"], dict(v["params"]), v["when"], lambda k=k: family.kernel(k))  # type: ignore[misc]
         for k, (name, v) in enumerate(zip(family.members.names, family.described["variants"], strict=True))
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.runtime.modules import covers
+from neptune.runtime.parts import Parts
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
 from neptune.tune.cost import Model
@@ -86,8 +87,8 @@ def ranked_at(
     tiles = _tiles(model, points, machine, space | launches | {n: (v,) for n, v in given.items()})
     asked: list[tuple[dict[str, int], Mapping[str, int]]] = []
     ends = [0]
+    fixed = dict(given)
     for known, kept in zip(points, tiles, strict=True):
-        fixed = dict(given)
         whole = (params | launch | fixed for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
         asked += [(params, known) for params in {tuple(p.items()): p for p in whole}.values()]
         ends.append(len(asked))
@@ -189,7 +190,10 @@ def predictions(
 ) -> Predictions:
     """The predictions for parameters at sizes, with what follows from both: tiles that cover a size, and parts. What
     cannot be computed, as where a size is divided by 0, is predicted to take for ever."""
-    rows = [_whole(model.program, params, sizes, machine) for params, sizes in points]
+    program, rules = model.program, parts_of(model.program)
+    # Numbers that are arguments decide no time.
+    numbers = {s.name: 1 for s in program.scalars if is_float(s.dtype)}
+    rows = [_whole(program, rules, params, {**numbers, **sizes}, machine) for params, sizes in points]
     names = dict.fromkeys(n for row in rows for n in row)
     # A parameter of one kernel alone is that of all where a point does not give it.
     columns = {n: [row.get(n, row.get(n.rpartition(".")[2], 1)) for row in rows] for n in names}
@@ -197,19 +201,14 @@ def predictions(
 
 
 def _whole(
-    program: TileProgram, params: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
+    program: TileProgram, rules: Sequence[Parts], params: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
 ) -> Mapping[str, int]:
+    """Sizes and parameters, with those that follow; where these cannot be computed they are 1."""
+    known = {**sizes, **params}
     try:
-        values = {**params, **covers(program, {**sizes, **params})}
-        # Numbers that are arguments decide no time.
-        known = {**{s.name: 1 for s in program.scalars if is_float(s.dtype)}, **sizes, **values}
-        rules = (r for r in parts_of(program) if r.number not in values)
-        return {**known, **{r.number: r.default(known, machine.processors) for r in rules}}
+        known |= covers(program, known)
+        own = [r for r in rules if r.number not in known]
+        return {**known, **{r.number: r.default(known, machine.processors) for r in own}}
     except ZeroDivisionError:
-        return {**sizes, **params, **dict.fromkeys(_following(program), 1)}
-
-
-def _following(program: TileProgram) -> list[str]:
-    """The parameters that follow from sizes."""
-    covering = [t.name for t in program.tunables if t.covers is not None]
-    return [*covering, *(r.number for r in parts_of(program))]
+        covering = [t.name for t in program.tunables if t.covers is not None]
+        return {**known, **dict.fromkeys([*covering, *(r.number for r in rules)], 1)}
