@@ -100,9 +100,13 @@ def rebuild(e: Node[E], parts: tuple[E, ...]) -> E:
 
 def walk(e: Node[E]) -> Iterator[E]:
     """Every node, the root first."""
-    yield cast("E", e)
-    for child in e.parts:
-        yield from walk(child)
+    # Not by recursion: a generator inside of each other costs every node its depth.
+    left: list[Any] = [e]
+    while left:
+        node = left.pop()
+        yield node
+        if parts := node.parts:
+            left += parts[::-1]
 
 
 def rewrite(e: Node[E], fn: Callable[[E], E | None]) -> E:
