@@ -35,7 +35,8 @@ from neptune.driver.device import machine_for
 from neptune.errors import NeptuneError
 from neptune.ir.program import Program
 from neptune.ops.attention import operator
-from neptune.ops.linear import matmul
+from neptune.ops.linear import gated_linear, matmul
+from neptune.ops.norm import rms_norm_linear
 from neptune.ops.softmax import softmax
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import AUTOMATIC, lowered
@@ -52,6 +53,7 @@ PRODUCTS = (
     (4096, 4096, 4096), (16, 6144, 4096), (512, 4096, 4096), (8192, 8192, 8192), (1024, 1024, 1024), (1, 4096, 4096),
     (64, 14336, 4096), (16384, 1024, 4096), (256, 256, 16384),
 )  # fmt: skip
+CHAINS = ((16, 6144, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
 ROWS = ((4096, 16384), (65536, 1024), (256, 131072), (262144, 128), (8192, 8192), (128, 512))
 FULLY = 2
 """Templates of which more than one candidate is measured."""
@@ -75,6 +77,16 @@ def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = Fals
         return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
 
+def normed(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """RMSNorm → linear in eager torch."""
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], g, 1e-6) @ w
+
+
+def gated(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """SwiGLU in eager torch."""
+    return torch.nn.functional.silu(x @ w) * (x @ u)
+
+
 def setups() -> Iterator[Setup]:
     """The table of what a user gets by default."""
     for depth, causal, batch, heads, length in PREFILL:
@@ -91,6 +103,10 @@ def setups() -> Iterator[Setup]:
         yield Setup(f"decode_gqa b{batch} {length}", decode, sizes, ((batch, 32, 1, 128), keys, keys), cudnn)
     for m, n, k in PRODUCTS:
         yield Setup(f"matmul {m}×{n}×{k}", matmul, {"m": m, "n": n, "k": k}, ((m, k), (k, n)), torch.matmul)
+    for m, n, k in CHAINS:
+        sizes, shapes = {"m": m, "n": n, "k": k}, ((m, k), (k, n), (k, n))
+        yield Setup(f"rms_norm_linear {m}×{n}×{k}", rms_norm_linear, sizes, ((m, k), (k,), (k, n)), normed)
+        yield Setup(f"gated_linear {m}×{n}×{k}", gated_linear, sizes, shapes, gated)
     for rows, cols in ROWS:
         eager = partial(torch.softmax, dim=-1)
         yield Setup(

@@ -1,7 +1,8 @@
-"""matmul: one kernel for a product of matrices and the maps behind it (bias, activation, residual, cast).
+"""matmul: one kernel for products of matrices and the maps behind them (bias, activation, gate, residual, cast).
 
-Finds the product by its role: one sum of products over one axis, with any batch axes and the dimensions of the
-operands in any order. Maps before it are computed where they are read; maps behind it see the finished tile.
+Finds the products by their role: sums of products over one axis, with any batch axes and the dimensions of the
+operands in any order; several of the same rows, columns and depth share their tiles and their loop (the two of a gated
+layer). Maps before them are computed where they are read; maps behind them see the finished tiles.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from neptune.schedule.roles import spread
 from neptune.schedule.template import template
 
 
-@template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[128, 64, 32, 16], BLOCK_K=[64, 32, 16])
+@template(BLOCK_M=[128, 64, 32, 16, 256], BLOCK_N=[128, 64, 32, 16, 256], BLOCK_K=[64, 32, 16, 128])
 def matmul(sch: Schedule, block_m: Var, block_n: Var, block_k: Var) -> None:
     """Tile rows, columns and depth, and fuse what follows under the tiles of rows and columns."""
     parts = product(sch, "matmul")
@@ -22,6 +23,8 @@ def matmul(sch: Schedule, block_m: Var, block_n: Var, block_k: Var) -> None:
     loops = [sch.loop_of(parts.stage, axis) for axis in (parts.row, parts.col, parts.depth)]
     i0, j0, k0, *_ = sch.tile(loops, [block_m, block_n, block_k])
     spread(sch, parts.stage, i0, j0)
+    for stage in parts.others:
+        sch.fuse_at(stage, k0)
     for stage in parts.epilogue:
         sch.fuse_at(stage, j0)
     sch.partition(k0)

@@ -16,7 +16,7 @@ from neptune.schedule.template import template
 @template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 32, 16, 128], BLOCK_K=[64, 32, 16, 128])
 def matmul_split(sch: Schedule, block_m: Var, block_n: Var, block_k: Var) -> None:
     """Cut the depth in parts, tile each part as `matmul` tiles the whole, and add the parts tile by tile."""
-    parts = product(sch, "matmul_split")
+    parts = product(sch, "matmul_split", several=False)
     for stage in reversed(parts.before):
         sch.inline(stage)
     part = sch.split_k(sch.loop_of(parts.stage, parts.depth), "NUM_SPLITS", block_k)

@@ -30,6 +30,15 @@ ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "silu": lambda x: x * sigmoid(x),
     "tanh": tanh,
 }
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def check_names(operator: str, activation: str | None, dtype: str) -> None:
+    """Raise ExpressionError for an activation, or a dtype of a product, that there is not."""
+    if activation is not None and activation not in tuple(ACTIVATIONS):
+        raise ExpressionError(operator, f"unknown activation {activation!r}", legal=tuple(ACTIVATIONS))
+    if dtype not in DTYPES:
+        raise ExpressionError(operator, f"{dtype!r} is no dtype of a product", legal=DTYPES)
 
 
 @public
@@ -51,10 +60,7 @@ def matmul(
     """
     flags = {"trans_a": trans_a, "trans_b": trans_b, "batch": batch, "bias": bias, "residual": residual}
     check_flags("matmul", flags)
-    if activation is not None and activation not in tuple(ACTIVATIONS):
-        raise ExpressionError("matmul", f"unknown activation {activation!r}", legal=tuple(ACTIVATIONS))
-    if dtype not in ("float32", "float16", "bfloat16"):
-        raise ExpressionError("matmul", f"{dtype!r} is no dtype of a product", legal=("float32", "float16", "bfloat16"))
+    check_names("matmul", activation, dtype)
     m, n, k = var("m"), var("n"), var("k")
     lead = (var("batch"),) if batch else ()
     a = placeholder((*lead, *((k, m) if trans_a else (m, k))), dtype, "a")
@@ -87,3 +93,30 @@ def matmul(
     y = compute(shape, (lambda z, i, j: finish(z, i, j)) if batch else (lambda i, j: finish(i, j)), "y")
     used: list[Tensor] = [a, b, *(t for t in (w, r) if t is not None)]
     return build(y, inputs=used, name="matmul")
+
+
+@public
+def gated_linear(dtype: str = "float16", *, activation: str = "silu", trans_b: bool = False) -> Program:
+    """y = activation(x w) · (x u), of `dtype`, as in a gated MLP; products are summed in float32.
+
+    x: [m, k], w and u: [k, n] ([n, k] with `trans_b`), y: [m, n], all sizes symbolic. `activation`: one of
+    `ACTIVATIONS` ("silu" makes SwiGLU, "gelu" GeGLU). Stages: c_w, c_u (the products), y. Raises ExpressionError for
+    another activation or dtype.
+    """
+    check_flags("gated_linear", {"trans_b": trans_b})
+    check_names("gated_linear", activation, dtype)
+    m, n, k = var("m"), var("n"), var("k")
+    x = placeholder((m, k), dtype, "x")
+    weights = [placeholder((n, k) if trans_b else (k, n), dtype, name) for name in ("w", "u")]
+
+    def product(w: Tensor) -> Tensor:
+        p = reduce_axis((0, k), "p")
+
+        def term(i: Expr, j: Expr) -> Expr:
+            return x[i, p].astype("float32") * (w[j, p] if trans_b else w[p, j]).astype("float32")
+
+        return compute((m, n), lambda i, j: sum(term(i, j), axis=p), f"c_{w.name}")
+
+    gate, value = (product(w) for w in weights)
+    y = compute((m, n), lambda i, j: (ACTIVATIONS[activation](gate[i, j]) * value[i, j]).astype(dtype), "y")
+    return build(y, inputs=[x, *weights], name="gated_linear")

@@ -1,4 +1,4 @@
-"""Find a matrix product and what is around it by their role in the dataflow, never by name."""
+"""Find matrix products and what is around them by their role in the dataflow, never by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from neptune.errors import ScheduleError
 from neptune.ir.contraction import NOT_MATRICES, NoProduct, matrix_product
 from neptune.ir.expr import Var
 from neptune.ir.program import writes
+from neptune.schedule.alignment import Axes
+from neptune.schedule.definition import Definition
 from neptune.schedule.roles import reaches
 from neptune.schedule.schedule import ScheduleBase
+
+ANOTHER = "another template, or none: then one is chosen"
 
 
 @dataclass(frozen=True)
@@ -17,52 +21,84 @@ class Product:
     """`stage`: c[…, row, col] += a[…, row, depth] * b[…, depth, col], the dimensions in any order.
 
     `row` is an axis of one operand alone, `col` of the other, `row` the one that comes first in the result; of
-    several the last. `before`: maps that neither is behind the product; `epilogue`: maps behind it.
+    several the last. `others`: products over the same rows, columns and depth (the two of a gated layer).
+    `statistics`: reductions of rows from which operands are computed (a norm's). `before`: maps that no product is
+    behind, but of nothing else; `epilogue`: maps behind the products.
     """
 
     stage: str
     row: str
     col: str
     depth: str
+    others: tuple[str, ...]
+    statistics: tuple[str, ...]
     before: tuple[str, ...]
     epilogue: tuple[str, ...]
 
 
-def product(sch: ScheduleBase, template: str) -> Product:
-    """The product of a program, whose operands may only be cast; ScheduleError where there is none."""
+def product(sch: ScheduleBase, template: str, *, several: bool = True, statistics: bool = False) -> Product:
+    """The products of a program, of equal rows, columns and depth, whose operands may only be cast; with `statistics`
+    also the reductions of rows before them. ScheduleError where there is none, or without `several` more than one."""
     asked = f"template `{template}` on program `{sch.program.name}`"
     folds = sch.reductions
-    if len(folds) != 1:
+    found = {s: matrix_product(sch.definition(s).action, _axes(sch.definition(s))) for s in folds}
+    products = [s for s, c in found.items() if not isinstance(c, NoProduct) and len(sch.definition(s).reduced) == 1]
+    after = reaches(sch, products[:1])
+    rows = [s for s in folds if s not in products]
+    first = found[(products or folds)[0]] if folds else NOT_MATRICES
+    if len(folds) == 1 and not products:
+        why = first if isinstance(first, NoProduct) else NOT_MATRICES
+        hint = why.hint or (None if why.legal else ANOTHER)
+        raise ScheduleError(asked, f"`{folds[0]}` {why.wrong}", legal=why.legal, hint=hint)
+    many = len(products) > 1 and not several
+    if not products or isinstance(first, NoProduct) or bool(rows) != statistics or many:
         names = ", ".join(f"`{s}`" for s in folds) or "none"
-        raise ScheduleError(
-            asked,
-            f"it needs one reduction, a sum of products, and maps; there is: {names}",
-            hint="another template, or none: then one is chosen",
-        )
-    stage = folds[0]
-    d = sch.definition(stage)
-    order = [x.name for i in d.action.index for x in (i,) if isinstance(x, Var)]
-    contraction = matrix_product(d.action, (*order, *d.reduced))
-    if isinstance(contraction, NoProduct) or len(d.reduced) != 1:
-        why = contraction if isinstance(contraction, NoProduct) else NOT_MATRICES
-        hint = why.hint or (None if why.legal else "another template, or none: then one is chosen")
-        raise ScheduleError(asked, f"`{stage}` {why.wrong}", legal=why.legal, hint=hint)
-    row, col = sorted((contraction.rows[-1], contraction.cols[-1]), key=order.index)
-    after = reaches(sch, [stage])
-    others = [s for s in sch.stages if s != stage]
+        number = "one sum" if not several else "one or more sums"
+        needed = f"{'reductions of rows, behind them ' if statistics else ''}{number} of products,"
+        raise ScheduleError(asked, f"it needs {needed} and maps; its reductions are: {names}", hint=ANOTHER)
+    stage, order = products[0], _axes(sch.definition(products[0]))
+    row, col = sorted((first.rows[-1], first.cols[-1]), key=order.index)
+    depth = sch.definition(stage).reduced[0]
+    _check_alike(sch, asked, products, (row, col, depth), rows)
+    others = [s for s in sch.stages if s not in folds]
+    behind = after | reaches(sch, products)
     results = {b.name for b in sch.program.outputs}
-    unrelated = next((s for s in others if s not in after and results & set(writes(sch.definition(s).action))), None)
+    unrelated = next((s for s in others if s not in behind and results & set(writes(sch.definition(s).action))), None)
     if unrelated is not None:
-        raise ScheduleError(
-            asked,
-            f"`{unrelated}` is a result that is not computed from the product `{stage}`",
-            hint="another template, or none: then one is chosen",
-        )
+        wrong = f"`{unrelated}` is a result that is not computed from the product `{stage}`"
+        raise ScheduleError(asked, wrong, hint=ANOTHER)
     return Product(
         stage,
         row,
         col,
-        d.reduced[0],
-        tuple(s for s in others if s not in after),
-        tuple(s for s in others if s in after),
+        depth,
+        tuple(products[1:]),
+        tuple(rows),
+        tuple(s for s in others if s not in behind),
+        tuple(s for s in others if s in behind),
     )
+
+
+def _axes(d: Definition) -> tuple[str, ...]:
+    """The axes of a stage in the order of its result, those that are reduced last."""
+    return (*(x.name for x in d.action.index if isinstance(x, Var)), *d.reduced)
+
+
+def _check_alike(
+    sch: ScheduleBase, asked: str, products: list[str], tile: tuple[str, ...], statistics: list[str]
+) -> None:
+    """Raise ScheduleError for a product over other axes than the first, or behind it, and for a statistic that runs
+    over its columns or does not lead to it."""
+    stage, *others = products
+    axes = Axes({s: sch.definition(s) for s in sch.stages})
+    axes.join_through_inputs()
+    behind = reaches(sch, products)
+    for other in others:
+        if other in behind or any(axes.of(other, (stage, a)) is None for a in tile):
+            wrong = f"`{other}` does not run over the rows, columns and depth of `{stage}`, or is computed from it"
+            raise ScheduleError(asked, wrong, hint=ANOTHER)
+    for fold in statistics:
+        row, col = (axes.of(fold, (stage, a)) for a in tile[:2])
+        if fold in behind or row is None or col is not None or stage not in reaches(sch, [fold]):
+            wrong = f"`{fold}` is no reduction of the rows from which `{stage}` is computed"
+            raise ScheduleError(asked, wrong, hint=ANOTHER)

@@ -35,6 +35,8 @@ AUTOMATIC = (
     "softmax_row",
     "matmul",
     "matmul_split",
+    "norm_linear",
+    "norm_linear_rolling",
     "stagewise",
 )
 """Templates that an unspecified one is chosen from. The last serves every program."""
