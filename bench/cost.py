@@ -144,14 +144,17 @@ def _general() -> Iterator[Point]:
             yield Point(r["name"], family, model, {"num_stages": 2} | cover | _tile(text), sizes, us)
 
 
-FAMILIES = {"prefill": "prefill", "decode": "decode", "matmul": "products", "softmax": "rows"}
+FAMILIES = {
+    "prefill": "prefill", "decode": "decode", "matmul": "products", "softmax": "rows", "rms_norm": "chains",
+    "gated": "chains",
+}  # fmt: skip
 """Of the setups of `bench.choice`, by how their names begin."""
 
 
 def _choice() -> Iterator[Point]:
     """The candidates of `bench.choice`, chosen by this model: many close ones, over many sizes."""
     programs = {s.name: s.program for s in setups()}
-    runs = ("choice-first", "choice-second", "choice")
+    runs = ("choice-first", "choice-second", "choice", "choice-products", "choice-linear")
     for r in (r for run in runs for r in _read(run)["us"]):
         name, sizes = r["setup"], r["sizes"]
         family = next(f for begin, f in FAMILIES.items() if name.startswith(begin))
@@ -261,12 +264,12 @@ def by_family(of: Sequence[Point], times: Sequence[float]) -> dict[str, Figures]
 # --- fit ---------------------------------------------------------------------------------------
 
 
-def fitted(of: Sequence[Point], start: Constants = FITTED) -> Constants:
+def fitted(of: Sequence[Point], start: Constants = FITTED, keep: Sequence[str] = ()) -> Constants:
     """Constants that predict these points: a soft loss of log errors, equal weight a setup, less beyond 1.5 × the
-    best, weak priors at where it starts."""
+    best, weak priors at where it starts. Those of `keep` stay as they are."""
     from scipy.optimize import least_squares
 
-    names = [f.name for f in fields(Constants) if f.name not in ("first", "spilled", "memory")]
+    names = [f.name for f in fields(Constants) if f.name not in ("first", "spilled", "memory", *keep)]
     best: dict[str, float] = {}
     count: dict[str, int] = defaultdict(int)
     for p in of:
@@ -290,11 +293,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and every prediction")
     parser.add_argument("--fit", action="store_true", help="fit the constants anew, and print them")
+    parser.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="constants that are not fitted")
     parser.add_argument("--held-out", action="store_true", help="judge each family with constants of the others")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="the setups with the largest regret")
     options = parser.parse_args(argv)
     measured = points()
-    constants = fitted(measured) if options.fit else FITTED
+    constants = fitted(measured, keep=options.keep) if options.fit else FITTED
     if options.fit:
         print("\n".join(f"    {k}: float = {v:.4g}" for k, v in asdict(constants).items()))
     times = predictions(measured, constants)

@@ -9,30 +9,33 @@ from dataclasses import dataclass
 class Constants:
     """What is fitted. Cycles, instructions of a warp, shares; exponents of p-norms."""
 
-    product_loop: float = 125.0
-    plain_loop: float = 69.0
-    per_hmma: float = 1.17
+    product_loop: float = 122.8
+    plain_loop: float = 55
+    per_hmma: float = 0.949
     without_products: float = 1.76
-    hmma: float = 0.336
-    issue: float = 1.22
-    special: float = 7.06
-    overlap_groups: float = 0.21
-    turns: float = 0.48
-    iteration: float = 17.0
-    fold: float = 36.0
-    fold_across: float = 37.0
-    latency: float = 640.0
-    hidden: float = 1.49
-    hidden_synchronous: float = 0.374
-    exchange: float = 730.0
-    program: float = 1310.0
-    norm: float = 1.69
-    alone: float = 5.5
-    narrow: float = 120.0
-    memory_norm: float = 4.2
+    hmma: float = 0.3415
+    issue: float = 1.372
+    special: float = 5.652
+    overlap_groups: float = 0.0894
+    turns: float = 0.404
+    iteration: float = 8.5
+    fold: float = 50.0
+    fold_across: float = 27.5
+    latency: float = 542.0
+    far: float = 255.0
+    hidden: float = 3.195
+    hidden_synchronous: float = 0.361
+    exchange: float = 738.0
+    program: float = 1463.0
+    hidden_plain: float = 0.524
+    norm_plain: float = 9.7
+    norm: float = 1.665
+    alone: float = 5.08
+    narrow: float = 80.0
+    memory_norm: float = 4.87
     memory: float = 0.94
     first: float = 5.7
-    further: float = 3.16
+    further: float = 2.2
     spilled: float = 9.0
 
 

@@ -183,7 +183,7 @@ class _Kernel:
         slots = self._instructions(s)
         special = sum(w.special * prod(self.held.get(a, 1) for a in axes) for axes, w in s.work.items())
         matrix = sum(self._matrix(p) for p in s.products)
-        moved = sum(self._bytes(m) for m in s.moves)
+        moved = self._moved(s)
         staged = sum(self._bytes(m) for m in s.moves if m.operand)
         shared = staged + sum(self._operands(p) for p in s.products)
         return _Busy(
@@ -245,8 +245,12 @@ class _Kernel:
     def _bytes(self, m: Move) -> Array:
         return self.size(m.axes) * m.bits / 8
 
-    def chain(self, s: Section, busy: _Busy) -> Array:
-        """Cycles from the begin to the end of one run of a section, in a program alone on its processor."""
+    def _moved(self, s: Section) -> Array:
+        return sum(self._bytes(m) for m in s.moves)
+
+    def chain(self, s: Section, busy: _Busy, cold: Array) -> Array:
+        """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
+        loads the share `cold` comes from memory, the rest from L2."""
         c = self.constants
         groups = np.maximum(1, self.warps // GROUP)
         turns = 1 + c.turns * (groups - 1)
@@ -258,15 +262,17 @@ class _Kernel:
         shared = [self.extents.get(p.rows, 1) < 64 * groups for p in s.products if p.in_registers]
         own = own + sum(c.exchange * (where & (groups > 1)) for where in shared)
         moved = [self._bytes(m) for m in s.moves if not m.store]
-        exposed = c.latency + sum(moved) / self.machine.port if moved else 0.0
+        exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
         if s.loop is None:
             return own + exposed
         own = own + c.iteration
         if not s.products:
             return own + exposed
         synchronous = np.logical_or.reduce([~self.asynchronous(p) for p in s.products])
-        hidden = exposed / np.maximum(1, self.stages - 1) ** np.where(synchronous, c.hidden_synchronous, c.hidden)
-        return np.where(self.stages > 1, (own**c.norm + hidden**c.norm) ** (1 / c.norm), own + exposed)
+        ahead = np.where(synchronous, c.hidden_synchronous, c.hidden if s.folds else c.hidden_plain)
+        hidden = exposed / np.maximum(1, self.stages - 1) ** ahead
+        p = c.norm if s.folds else c.norm_plain
+        return np.where(self.stages > 1, (own**p + hidden**p) ** (1 / p), own + exposed)
 
     def _fold(self, axes: Axes, axis: str) -> Array:
         """A reduction; across warps where there are not rows enough for each."""
@@ -283,9 +289,13 @@ class _Kernel:
         large = np.array([n.too_large(w, machine) for n, w in needs])[which]
         share, trips = self.classes()
         once = [self.busy(s) for s in self.work.sections]
+        count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
+        from_memory = self._memory(share, trips, count)
+        moved = sum((share * n).sum(axis=0) * self._moved(s) for n, s in zip(trips, self.work.sections, strict=True))
+        cold = np.minimum(1.0, from_memory / np.maximum(1.0, moved * self.programs))
         busy, chains = _Busy(), np.full(share.shape, c.program)
         for n, s, b in zip(trips, self.work.sections, once, strict=True):
-            busy, chains = busy.plus(b, n), chains + n * self.chain(s, b)
+            busy, chains = busy.plus(b, n), chains + n * self.chain(s, b, cold)
         largest = np.broadcast_to(busy.units.max(axis=0), share.shape)
 
         def together(chain: Array, most: Array, count: Array) -> Array:
@@ -293,7 +303,6 @@ class _Kernel:
             p = np.where(count > 1, c.norm, c.alone)
             return (chain**p + (count * most) ** p) ** (1 / p)
 
-        count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
         waves = self.programs / (count * machine.processors)
         mean = (share * together(chains, largest, count)).sum(axis=0)
         last = np.where(share > 0, chains, -inf).argmax(axis=0)[None]
@@ -308,7 +317,7 @@ class _Kernel:
         )
         cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even)) * np.where(large, c.spilled, 1.0)
         compute = cycles / machine.clock / 1e3
-        memory = self._memory(share, trips, count) / (c.memory * machine.memory * 1e3)
+        memory = from_memory / (c.memory * machine.memory * 1e3)
         us = (compute**c.memory_norm + memory**c.memory_norm) ** (1 / c.memory_norm)
         total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
         shares = np.stack([*(total * self.programs / machine.processors / machine.clock / 1e3 / us), memory / us])
