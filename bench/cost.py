@@ -141,7 +141,8 @@ def _general() -> Iterator[Point]:
         assert set(sizes) >= set(names), (names, sizes)
         cover = {t.name: 1 << (sizes["cols"] - 1).bit_length() for t in model.program.tunables if t.covers is not None}
         for text, us in _times(r["variants"], 1.0):
-            yield Point(r["name"], family, model, {"num_stages": 2} | cover | _tile(text), sizes, us)
+            values = _following(model, {"num_stages": 2} | cover | _tile(text), sizes)
+            yield Point(r["name"], family, model, values, sizes, us)
 
 
 FAMILIES = {
@@ -183,6 +184,9 @@ def _modelled(name: str, program: Any, template: str) -> Model:
 def _following(model: Model, params: Values, sizes: Values) -> Values:
     """Parameters with what follows from them and from sizes."""
     values = params | covers(model.program, {**sizes, **params})
+    if any(t.name == "GROUP_M" for t in model.program.tunables) and "GROUP_M" not in values:
+        # Measured before there were groups: rows were told apart first.
+        values["GROUP_M"] = 1 << (-(-sizes["m"] // values["BLOCK_M"]) - 1).bit_length()
     return values | {r.number: r.default({**sizes, **values}, MACHINE.processors) for r in parts_of(model.program)}
 
 
@@ -269,7 +273,7 @@ def fitted(of: Sequence[Point], start: Constants = FITTED, keep: Sequence[str] =
     best, weak priors at where it starts. Those of `keep` stay as they are."""
     from scipy.optimize import least_squares
 
-    names = [f.name for f in fields(Constants) if f.name not in ("first", "spilled", "memory", *keep)]
+    names = [f.name for f in fields(Constants) if f.name not in ("first", "idle", "spilled", "memory", *keep)]
     best: dict[str, float] = {}
     count: dict[str, int] = defaultdict(int)
     for p in of:

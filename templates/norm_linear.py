@@ -18,15 +18,19 @@ from neptune.schedule.roles import spread
 from neptune.schedule.template import template
 
 
-@template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[128, 64, 32, 16, 256], BLOCK_K=[64, 32, 16], BLOCK_S=[128, 64, 256])
+@template(
+    BLOCK_M=[128, 64, 32, 16],
+    BLOCK_N=[128, 64, 32, 16, 256],
+    BLOCK_K=[64, 32, 16, 128],
+    BLOCK_S=[128, 256, 64, 512],
+)
 def norm_linear(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, block_s: Var) -> None:
     """Tile the products, compute the statistics anew for each tile of columns, and fuse what follows."""
     parts = product(sch, "norm_linear", statistics=True)
     for stage in reversed(parts.before):
         sch.inline(stage)
-    i0, j0, k0, *_ = sch.tile(
-        [sch.loop_of(parts.stage, axis) for axis in (parts.row, parts.col, parts.depth)], [block_m, block_n, block_k]
-    )
+    loops = [sch.loop_of(parts.stage, axis) for axis in (parts.row, parts.col, parts.depth)]
+    i0, j0, k0, *_ = sch.tile(loops, [block_m, block_n, block_k])
     for stage in parts.others:
         sch.fuse_at(stage, k0)
     for stage in reversed(parts.statistics):

@@ -16,8 +16,8 @@ from neptune.schedule.template import template
 
 TILES = {
     "BLOCK_M": (64, 32, 128, 16),
-    "BLOCK_N": (64, 32, 128, 16),
-    "BLOCK_K": (32, 16, 64),
+    "BLOCK_N": (64, 32, 128, 16, 256),
+    "BLOCK_K": (32, 16, 64, 128),
     "MAP_M": (16, 8, 32, 1),
     "MAP_N": (64, 128, 32, 256),
     "ROW_M": (4, 1, 2, 8),

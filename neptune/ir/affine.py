@@ -178,18 +178,32 @@ class Scope:
 
 
 def nonnegative(p: Poly, scope: Scope) -> bool:
-    """True if every term is provably ≥ 0 after shifting each atom to its known floor."""
-    # x·y with x ≥ a, y ≥ b and coefficient > 0 is at least c·a·b; only the constant may then be negative.
-    total = 0
+    """True if every term is provably ≥ 0 after shifting each atom to its known floor.
+
+    With G ≥ 1 and B ≥ 1, G·B - B is (1 + G')(1 + B') - (1 + B') = G' + G'·B' with G', B' ≥ 0.
+    """
+    shifted: dict[tuple[Expr, ...], int] = {}
     for atoms, c in p.terms:
-        floor = c
+        parts: dict[tuple[Expr, ...], int] = {(): c}
         for a in atoms:
             low = scope.sign_floor(a)
-            if low is None or low < 0 or c < 0:
+            if low is None or low < 0:
                 return False
-            floor *= low
-        total += floor
-    return total >= 0
+            parts = _times(parts, a, low)
+        for rest, n in parts.items():
+            shifted[rest] = shifted.get(rest, 0) + n
+    return all(n >= 0 for n in shifted.values())
+
+
+def _times(parts: Mapping[tuple[Expr, ...], int], atom: Expr, low: int) -> dict[tuple[Expr, ...], int]:
+    """A sum of products times an atom of at least `low`, which is `low` and something that is not negative."""
+    result: dict[tuple[Expr, ...], int] = {}
+    for rest, n in parts.items():
+        product = (*rest, atom)
+        result[product] = result.get(product, 0) + n
+        if low:
+            result[rest] = result.get(rest, 0) + n * low
+    return result
 
 
 def extreme(p: Poly, names: Iterable[str], scope: Scope, *, largest: bool) -> Poly | None:

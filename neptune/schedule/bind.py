@@ -50,14 +50,14 @@ def _accesses(loop: For) -> dict[str, list[_Access]]:
     return accesses
 
 
-def _separate(accesses: list[_Access], var: str, program: Program | None) -> bool:
-    """True if some dimension provably tells apart what the iterations of `var` touch.
+def _separate(accesses: list[_Access], var: str, program: Program | None, count: Expr | None = None) -> bool:
+    """True if some dimension provably tells apart what the iterations of `var` touch, `count` of them from 0.
 
-    That is: every access is at  c·var + fixed + r  with one c and one fixed part, and 0 ≤ r < c.
+    That is: every access is at  c·var + c·count·q + fixed + r  with one c and one fixed part, for any q, and 0 ≤ r < c.
     A fused loop is told apart by its quotient and its remainder, each in a dimension of its own; and the tiles of a
     loop r by r where one dimension is r // w, and another r % w from the same start everywhere.
     """
-    if any(_separates(accesses, d, var, program) for d in range(len(accesses[0].index))):
+    if any(_separates(accesses, d, var, program, count) for d in range(len(accesses[0].index))):
         return True
     if any(_separates(whole, 0, var, program) for whole in _dividends(accesses, var)):
         return True
@@ -104,7 +104,7 @@ def _without(accesses: list[_Access], var: str) -> list[_Access]:
     return [replace(a, index=tuple(a.index[d] for d in fixed)) for a in accesses]
 
 
-def _separates(accesses: list[_Access], dim: int, var: str, program: Program | None) -> bool:
+def _separates(accesses: list[_Access], dim: int, var: str, program: Program | None, count: Expr | None = None) -> bool:
     forms = set()
     for a in accesses:
         parts = linear(poly(a.index[dim]), var)
@@ -112,6 +112,8 @@ def _separates(accesses: list[_Access], dim: int, var: str, program: Program | N
             return False
         width, rest = parts
         inner = frozenset(f.var for f in a.loops)
+        if count is not None and not variables(count) & inner:
+            rest = _without_strides(rest, width * poly(count), inner)
         moving, fixed = split_by(rest, inner)
         if split_by(width, inner)[0].terms or any(loads(x) for atoms, _ in rest.terms for x in atoms):
             return False
@@ -120,6 +122,16 @@ def _separates(accesses: list[_Access], dim: int, var: str, program: Program | N
             return False
         forms.add((width, fixed))
     return len(forms) == 1
+
+
+def _without_strides(p: Poly, stride: Poly, names: frozenset[str]) -> Poly:
+    """The sum without the terms `stride` · v of variables v of these names: what tells iterations apart modulo
+    `stride`."""
+    for v in sorted(names):
+        parts = linear(p, v)
+        if parts is not None and parts[0] == stride:
+            p = parts[1]
+    return p
 
 
 def check_independent(loop: For, request: str, program: Program | None = None) -> None:
@@ -137,7 +149,7 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
             )
     written = {b for _, s in below for b in writes(s.action)}
     for buffer, accesses in _accesses(loop).items():
-        if buffer not in written or _separate(accesses, loop.var, program):
+        if buffer not in written or _separate(accesses, loop.var, program, _count(loop)):
             continue
         odd = next((a for a in accesses if not any(loop.var in variables(i) for i in a.index)), None)
         if odd is not None:
@@ -147,6 +159,11 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
                 where=print_stage(odd.stage),
             )
         raise ScheduleError(request, f"an iteration of `{loop.var}` reads elements of `{buffer}` that others write")
+
+
+def _count(loop: For) -> Expr | None:
+    """The number of iterations of a loop that begins at 0."""
+    return loop.hi if loop.lo == ZERO else None
 
 
 def is_independent(loop: For, program: Program | None = None) -> bool:
@@ -165,7 +182,7 @@ def shared_by_programs(state: State, name: str) -> str | None:
     written = set(writes(stage.action))
     for f in grid:
         accesses = [x for b, xs in _accesses(f).items() if b in written for x in xs]
-        if accesses and not _separate(accesses, f.var, state.program):
+        if accesses and not _separate(accesses, f.var, state.program, _count(f)):
             return f.var
     return None
 

@@ -19,6 +19,7 @@ from neptune.tile.passes.crosswise import crosswise
 from neptune.tile.passes.exp2 import exp2
 from neptune.tile.passes.hoist import hoist, name_loads
 from neptune.tile.passes.narrow import narrow
+from neptune.tile.passes.outward import outward
 from neptune.tile.passes.reciprocal import reciprocal
 from neptune.tile.passes.short_operands import short_operands
 from neptune.tile.relax import check_tile_sizes, translate_relaxed
@@ -35,7 +36,12 @@ class Pass:
 
 
 PASSES = (
-    Pass("accumulate", accumulate, "first: later passes look at whole updates, not at their halves"),
+    Pass("outward", outward, "first: later passes look at one block at a time"),
+    Pass(
+        "accumulate",
+        accumulate,
+        "before all that looks for forms: later passes look at whole updates, not at their halves",
+    ),
     Pass("reciprocal", reciprocal, "before exp2: it knows a sum of exponentials by the maximum taken off"),
     Pass("exp2", exp2, "before copies: it turns scaled scores into plain copies"),
     Pass("narrow", narrow, "after accumulate: an accumulator has its start and its updates only"),

@@ -36,6 +36,7 @@ class Constants:
     memory: float = 0.94
     first: float = 5.7
     further: float = 2.2
+    idle: float = 500.0
     spilled: float = 9.0
 
 

@@ -141,6 +141,7 @@ class _Kernel:
             self.held[p.cols] = np.maximum(self.extents.get(p.cols, 1), LEAST_COLS)
         self.grid = [(g.var, np.maximum(0.0, model.number(g.extent)(known))) for g in work.kernel.grid]
         self.programs = prod((n for _, n in self.grid), start=np.ones(self.warps.shape))
+        self.slots: Array = 1.0
         self.has_products = any(s.products for s in work.sections)
 
     def size(self, axes: Axes) -> Array:
@@ -162,6 +163,17 @@ class _Kernel:
                 at[v] = np.repeat(where, len(share), axis=0)
                 share = _again(share, len(where)) * np.repeat(part, len(share), axis=0)
         return share, [np.broadcast_to(self._trips(s, at), share.shape) for s in self.work.sections]
+
+    def _without_idle(self, share: Array, trips: list[Array]) -> tuple[Array, list[Array]]:
+        """The classes of programs that move anything: others, of which a group of tiles has too many, end at once."""
+        moving = np.zeros(share.shape, dtype=bool)
+        for n, s in zip(trips, self.work.sections, strict=True):
+            moving |= (n > 0) & bool(s.moves)
+        busy = (share * moving).sum(axis=0)
+        some = busy > 0
+        self.slots = np.where(some, 1 / np.where(some, busy, 1.0), 1.0)
+        self.programs = np.where(some, np.round(self.programs * busy), self.programs)
+        return np.where(some, share * moving / np.where(some, busy, 1.0), share), trips
 
     def _trips(self, section: Section, at: Columns) -> Array:
         total, inside = 1.0, dict(at)
@@ -287,7 +299,7 @@ class _Kernel:
         needs, which = self._needs()
         here = np.array([resident(n, w, machine) for n, w in needs])[which]
         large = np.array([n.too_large(w, machine) for n, w in needs])[which]
-        share, trips = self.classes()
+        share, trips = self._without_idle(*self.classes())
         once = [self.busy(s) for s in self.work.sections]
         count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
         from_memory = self._memory(share, trips, count)
@@ -307,7 +319,9 @@ class _Kernel:
         mean = (share * together(chains, largest, count)).sum(axis=0)
         last = np.where(share > 0, chains, -inf).argmax(axis=0)[None]
         long, most = (np.take_along_axis(x, last, axis=0)[0] for x in (chains, largest))
-        differ = np.logical_or.reduce([((n != n[:1]) & (share > 0)).any(axis=0) for n in trips])
+        first = share.argmax(axis=0)[None]
+        alike = [np.take_along_axis(n, first, axis=0) for n in trips]
+        differ = np.logical_or.reduce([((n != a) & (share > 0)).any(axis=0) for n, a in zip(trips, alike, strict=True)])
         full = np.floor(waves)
         rest = np.ceil((self.programs - full * count * machine.processors) / machine.processors)
         even = full * mean + np.where(rest > 0, together(long, most, rest), 0.0)
@@ -316,6 +330,7 @@ class _Kernel:
             together(long, most, np.float64(1)),
         )
         cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even)) * np.where(large, c.spilled, 1.0)
+        cycles = cycles + c.idle * (self.slots - 1) * self.programs / (count * machine.processors)
         compute = cycles / machine.clock / 1e3
         memory = from_memory / (c.memory * machine.memory * 1e3)
         us = (compute**c.memory_norm + memory**c.memory_norm) ** (1 / c.memory_norm)
@@ -381,12 +396,14 @@ class _Kernel:
         return np.where(np.minimum(length, by_wave) <= self.machine.l2 / 2, once, np.maximum(once, again))
 
     def _distinct(self, m: Move, programs: Array) -> Array:
-        """How many different shares of a tile's buffer so many programs with consecutive numbers have."""
+        """How many different shares of a tile's buffer so many programs with consecutive numbers have, beside those
+        that have nothing to do."""
         different: Array = 1.0
+        numbers = programs * self.slots
         stride: Array = 1
         for v, n in self.grid:
             if v in m.depends:
-                different = different * np.minimum(n, np.maximum(1.0, programs / stride))
+                different = different * np.minimum(n, np.maximum(1.0, numbers / stride))
             stride = stride * np.maximum(1, n)
         return np.minimum(different, programs)
 

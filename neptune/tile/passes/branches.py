@@ -18,15 +18,16 @@ from neptune.tile.passes.util import Block, map_blocks
 
 def branches(kernel: TileKernel) -> TileKernel:
     """One kernel with neighbouring branches on one predicate joined."""
-    return replace(kernel, body=map_blocks(kernel.body, _joined))
+    return replace(kernel, body=map_blocks(kernel.body, joined))
 
 
-def _joined(body: Block) -> Block:
+def joined(body: Block) -> Block:
+    """One block with neighbouring branches on one predicate joined."""
     result: list[TStmt] = []
     for s in body:
         last = result[-1] if result else None
         if isinstance(s, Branch) and isinstance(last, Branch) and s.pred == last.pred and not loads(s.pred):
-            result[-1] = replace(last, body=_joined((*last.body, *s.body)))
+            result[-1] = replace(last, body=joined((*last.body, *s.body)))
         else:
             result.append(s)
     return tuple(result)

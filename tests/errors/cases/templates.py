@@ -106,6 +106,24 @@ case(ScheduleError, "matmul_in_float16")(
 
 
 @case(ScheduleError)
+def matmul_of_a_chain_of_products():
+    a, b, d = placeholder((M, K), name="a"), placeholder((K, N), name="b"), placeholder((N, K), name="d")
+    p, q = reduce_axis((0, K), "p"), reduce_axis((0, N), "q")
+    c = compute((M, N), lambda i, j: sum(a[i, p] * b[p, j], axis=p), "c")
+    e = compute((M, K), lambda i, j: sum(c[i, q] * d[q, j], axis=q), "e")
+    neptune.compile(e, "matmul", target="llvm", inputs=[a, b, d])
+
+
+@case(ScheduleError)
+def norm_linear_with_a_statistic_of_columns():
+    a, b = placeholder((M, K), name="a"), placeholder((K, N), name="b")
+    p, q = reduce_axis((0, K), "p"), reduce_axis((0, K), "q")
+    top = compute((N,), lambda j: max(b[q, j], axis=q), "top")
+    c = compute((M, N), lambda i, j: sum(a[i, p] * (b[p, j] - top[j]), axis=p), "c")
+    neptune.compile(c, "norm_linear", target="llvm", inputs=[a, b])
+
+
+@case(ScheduleError)
 def matmul_beside_another_result():
     a, b, p = placeholder((M, K), name="a"), placeholder((K, N), name="b"), reduce_axis((0, K), "p")
     s = compute((M, K), lambda i, p: a[i, p] * 2.0, "s")

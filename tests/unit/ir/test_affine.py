@@ -97,6 +97,14 @@ def test_extreme_is_reached_by_a_tile() -> None:
     assert top == poly(I0 * B + B - 1)
 
 
+def test_nonnegative_from_floors() -> None:
+    """A product is no less than a factor where the other one is at least 1, and not where it may be 0."""
+    scope = Scope({}, {"g": 1, "b": 1, "z": 0})
+    g, b, z = (poly(Var(name)) for name in "gbz")
+    assert nonnegative(g * b - b, scope) and nonnegative(g * b - g - b + number(1), scope)
+    assert not nonnegative(g * b - b - number(1), scope) and not nonnegative(z * b - b, scope)
+
+
 @settings(max_examples=200, deadline=None)
 @given(affine(), affine())
 def test_nonnegative_and_within(e: Expr, width: Expr) -> None:

@@ -58,6 +58,9 @@ def test_bind_with_a_reduction_inside() -> None:
         "  for i in [0, n // B):\n    for j in [0, B):\n      t: t[i*B + j] = x[j]\n"
         "    for k in [0, B):\n      y: y[i*B + k] = t[i*B + k]\n",
         "  for i in [0, n):\n    alloc v: f32[] @tile\n    v: v[] = x[i]\n    y: y[i] = v[]\n",
+        # Told apart by the remainder: every B-th element, and tiles of two so.
+        "  for i in [0, B):\n    for q in [0, n // B):\n      y: y[q*B + i] = x[q]\n",
+        "  for i in [0, B):\n    for q in [0, n // B):\n      for j in [0, 2):\n        y: y[q*B*2 + i*2 + j] = x[q]\n",
     ],
 )
 def test_independent(body: str) -> None:
@@ -72,6 +75,13 @@ def test_independent(body: str) -> None:
         # Windows that overlap: a tile of 4 every 3 elements.
         ("  for i in [0, n // B):\n    for j in [0, 4):\n      y: y[i*3 + j] = x[j]\n", "that others write"),
         ("  for i in [0, n // B):\n    for j in [0, B + 1):\n      y: y[i*B + j] = x[j]\n", "that others write"),
+        # Remainders that meet: one too many of them, and a stride that is no multiple of their number.
+        ("  for i in [0, B + 1):\n    for q in [0, n // B):\n      y: y[q*B + i] = x[q]\n", "of `y` that others write"),
+        ("  for i in [0, B):\n    for q in [0, n // B):\n      y: y[q*3 + i] = x[q]\n", "of `y` that others write"),
+        (
+            "  for i in [0, B):\n    for q in [0, B):\n      for j in [0, 3):\n        y: y[q*B*2 + i*2 + j] = x[q]\n",
+            "of `y`",
+        ),
         # The same stride, read at an offset.
         ("  for i in [0, n):\n    t: t[i] = x[i]\n    y: y[i] = t[i + 1]\n", "of `t` that others write"),
         ("  for i in [0, n):\n    t: t[i] = x[i]\n    y: y[i] = t[i*2]\n", "of `t` that others write"),
