@@ -24,6 +24,8 @@ TYPES = {
     "float32": "fp32",
     "bfloat16": "bf16",
     "float16": "fp16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
     "int64": "i64",
     "int32": "i32",
     "int8": "i8",

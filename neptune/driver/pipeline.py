@@ -25,7 +25,8 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
-from neptune.runtime.launch import Target, default_target, parse_target
+from neptune.runtime.capability import check_dtypes
+from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
 from neptune.schedule.state import Decision
 from neptune.schedule.trace import Step, trace_from_json, trace_to_json
 from neptune.tile.arrange import arrange, started
@@ -249,6 +250,7 @@ def compile(
     logs.configure(settings.logs)
     chosen = _target(target, settings)
     loops = imported(expr, inputs, name)
+    check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)

@@ -81,6 +81,8 @@ def _representable(x: Range, dtype: str) -> Range:
 def converted(x: Range, source: str, target: str) -> Range:
     """A Cast. What a float is cast to lies in the integer dtype (else it is undefined); an integer may wrap."""
     limits = of_dtype(target)
+    if DTYPES[target].saturates:
+        return Range(_within(x.lo, limits), _within(x.hi, limits), min(x.least, limits.hi), x.nonzero)
     if is_float(target):
         return _representable(x, target)
     if target == "bool":
@@ -88,6 +90,10 @@ def converted(x: Range, source: str, target: str) -> Range:
     if is_float(source):
         return applied("trunc", [x]) & limits
     return x if limits.lo <= x.lo and x.hi <= limits.hi else limits
+
+
+def _within(x: float, limits: Range) -> float:
+    return min(max(x, limits.lo), limits.hi)
 
 
 def _whole_power(x: Range, by: float) -> Range:

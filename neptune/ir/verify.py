@@ -237,6 +237,9 @@ def _check_reducer(action: Update) -> Iterator[str]:
     for v in action.values if reducer.op else ():
         if (v.dtype == "bool") != reducer.folds_bools:
             yield f"reducer {reducer.name} folds {'bools' if reducer.folds_bools else 'numbers'}, not {v.dtype}"
+    for v in action.values:
+        if v.dtype in DTYPES and not DTYPES[v.dtype].computes:
+            yield f"reducer {reducer.name} folds {v.dtype}, which only tensors hold"
     if reducer.best and set(widths.values()) == {reducer.width}:
         yield from _check_choice(reducer, action)
     if reducer.name == "lse" and set(widths.values()) == {reducer.width}:

@@ -234,7 +234,8 @@ class _Kernel:
             return 0.0
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         whole = np.maximum(rows, LEAST_ROWS) * np.maximum(cols, LEAST_COLS) * depth
-        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * 16 * self.warps))
+        step = 256 // min(DTYPES[p.dtype].bits, 16)
+        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * step * self.warps))
 
     def _operands(self, p: Product) -> Array:
         """Bytes of shared memory that a product reads: the right operand once for every 64 rows."""
