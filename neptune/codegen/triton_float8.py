@@ -63,5 +63,6 @@ def {DOT}(a, b, acc=None):
     # No unit takes a smaller depth; float16 has all numbers of a and b.
     if a.shape[1] < {TOGETHER}:
         return tl.dot(a.to(tl.float16), b.to(tl.float16), acc)
-    return tl.dot(a, b, acc, max_num_imprecise_acc={TOGETHER})
+    else:  # what stands behind a return is compiled, too
+        return tl.dot(a, b, acc, max_num_imprecise_acc={TOGETHER})
 """

@@ -53,7 +53,7 @@ MB = 1 << 20
 
 
 def _units(half: float, **others: float) -> dict[str, float]:
-    """FLOP a cycle of the matrix unit: 16-bit floats, and others by name; 8-bit floats are widened where they have no rate.
+    """FLOP a cycle of the matrix unit: 16-bit floats, and others by name; 8-bit ones without a rate are widened.
 
     >>> _units(1024)["float8_e5m2"], _units(1024, float8=2048)["float8_e5m2"]
     (1024, 2048)
