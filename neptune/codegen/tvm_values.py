@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_float, is_int
-from neptune.ir.float8 import BITS, INFINITE, NAN, VALUES, code_of
+from neptune.ir.float8 import BITS, INFINITE, NAN, rounded8
 
 # What holds a dtype inside an expression, and in memory (bfloat16, 8-bit floats and bool have no usable TVM type).
 CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
@@ -53,7 +53,7 @@ def float_literal(value: float, dtype: str) -> str:
     elif dtype != "float64":
         value = _packed("<f", value)
         value = _bf16_nearest(value) if dtype == "bfloat16" else value
-        value = float(VALUES[dtype][code_of(value, dtype)]) if dtype in FLOAT8 else value
+        value = rounded8(value, dtype) if dtype in FLOAT8 else value
     packed = struct.pack(pack, value)
     # Zero bits are not accepted there, and a plain 0.0 is folded: |-0.0| is neither.
     raw = int.from_bytes(packed if any(packed) else struct.pack(pack, -0.0), "little", signed=bits == "int64")

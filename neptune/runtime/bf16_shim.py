@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neptune.ir import float8
+from neptune.ir.evaluate import float8
 
 Array = npt.NDArray[Any]
 BITWISE = frozenset({np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 import neptune
+from neptune.frontend import builder as nb
 from neptune.ir.dtypes import FLOAT8
 from tests.examples.float8_programs import decode, quantised, scaled_matmul
 
@@ -100,3 +102,47 @@ def test_a_saved_kernel(tmp_path) -> None:
     kernel.save(tmp_path / "k.neptune")
     a, ones = drawn((8, 32), "float8_e5m2", 0), torch.ones(8)
     assert torch.equal(neptune.load(tmp_path / "k.neptune")(a, a, ones, ones / 4096), kernel(a, a, ones, ones / 4096))
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("template", [None, lambda sch: None], ids=["tiles", "scalars"])
+def test_choices_and_literals(dtype: str, template: Any) -> None:
+    """Codes are moved as they are; literals are rounded as casts are."""
+    n = nb.var("n")
+    x, y = (nb.placeholder((n,), dtype, v) for v in "xy")
+    outs = [
+        nb.compute((n,), lambda i: nb.select(i % 3 < 1, x[i], y[i]), "chosen"),
+        nb.compute((n,), lambda i: nb.select(i % 2 < 1, x[i], nb.const(0.3, dtype)), "beside"),
+        nb.compute((n,), lambda i: nb.select(i < 200, x[i], 0.0), "zeros"),
+        nb.compute((n,), lambda i: nb.select(i >= 4, x[i - nb.minimum(i, 4)], nb.const(-math.inf, dtype)), "moved"),
+        nb.compute((n,), lambda i: (i * 37 - 4000).astype(dtype), "counted"),
+    ]
+    codes = torch.arange(256, dtype=torch.uint8)
+    a, b = codes.view(getattr(torch, dtype)), codes.flip(0).view(getattr(torch, dtype))
+    at, low = torch.arange(256), torch.tensor(-math.inf).to(a.dtype).float()
+    wide = a.float()
+    want = {
+        "chosen": torch.where(at % 3 < 1, wide, b.float()),
+        "beside": torch.where(at % 2 < 1, wide, torch.tensor(0.3).to(a.dtype).float()),
+        "zeros": torch.where(at < 200, wide, 0.0),
+        "moved": torch.cat([low.expand(4), wide[:-4]]),
+        "counted": (at * 37 - 4000).float().to(a.dtype).float(),
+    }
+    kernel = neptune.compile(nb.build(outs), template, target="interpret")
+    for target in ("interpret",) if template else TARGETS:
+        for got, (name, expected) in zip(kernel.for_target(target)(a, b), want.items(), strict=True):
+            torch.testing.assert_close(got.float(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{target}: {name}")
+
+
+def test_tensor_expressions() -> None:
+    te = pytest.importorskip("tvm.te")
+    n, k = te.var("n"), te.reduce_axis((0, 48), name="k")
+    a, b = (te.placeholder((n, 48), "float8_e4m3fn", name=name) for name in "ab")
+    wide = [lambda i, x=x: x[i, k].astype("float16").astype("float32") for x in (a, b)]
+    c = te.compute((n, n), lambda i, j: te.sum(wide[0](i) * wide[1](j), axis=k), name="c")
+    o = te.compute((n, n), lambda i, j: (c[i, j] * 0.125).astype("float8_e5m2"), name="o")
+    x, y = drawn((9, 48), "float8_e4m3fn", 0), drawn((9, 48), "float8_e4m3fn", 1)
+    want = ((x.float() @ y.float().T) * 0.125).to(torch.float8_e5m2)
+    for target in TARGETS:
+        got = neptune.compile(o, target=target)(x, y)
+        torch.testing.assert_close(got.float(), want.float(), rtol=0.25, atol=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
-from neptune.ir.float8 import beyond, round_float8
+from neptune.ir.evaluate.float8 import beyond, round_float8
 
 # numpy has no erf.
 _ERF = np.frompyfunc(math.erf, 1, 1)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from neptune.ir.dtypes import DTYPES, FLOAT8
+from neptune.ir.evaluate.float8 import VALUES, decode, encode
 from neptune.ir.evaluate.floats import round_to
-from neptune.ir.float8 import BITS, VALUES, code_of, decode, encode
+from neptune.ir.float8 import BITS, code_of, rounded8
 
 CODES = np.arange(256, dtype=np.uint8)
 dtypes = pytest.mark.parametrize("dtype", FLOAT8)
@@ -65,6 +66,14 @@ def test_the_integer_form_is_the_same(dtype):
     code = np.minimum(np.where(size < b.normal, small, normal), b.most)
     code = np.where(size > 0x7F800000, 0x7F, code) | (raw >> 24 & 0x80)
     assert same(decode(code, dtype), of_torch(x, dtype)[1])
+
+
+@dtypes
+def test_one_number_is_rounded_as_many_are(dtype):
+    x = hostile(dtype)[::97].astype(np.float64)
+    x = x[~np.isnan(x)]
+    assert [rounded8(float(v), dtype) for v in x] == round_to(x, dtype).tolist()
+    assert [code_of(float(v), dtype) for v in x] == encode(x, dtype).tolist()
 
 
 @dtypes
