@@ -18,7 +18,11 @@ from neptune.ir.float8 import BITS, INFINITE, NAN
 
 DOT = "_dot_float8"
 TOGETHER = 32
-"""How many products Hopper's unit sums before they are added in float32; also the least depth of a product."""
+"""How many products Hopper's unit sums before they are added in float32; also the least depth of a product.
+
+A running sum that an Ada GPU's unit is given is cut to some 14 bits at every step, so that one never gets there. Triton
+does not put the addition back into the product, as it would with `max_num_imprecise_acc` left out.
+"""
 
 
 def encode_name(dtype: str) -> str:
@@ -58,11 +62,15 @@ def {encode_name(dtype)}(x):
 HELPERS |= {encode_name(dtype): _encode(dtype) for dtype in FLOAT8}
 HELPERS[DOT] = f"""\
 @triton.jit
-def {DOT}(a, b, acc=None):
-    # Hopper's unit sums {TOGETHER} products with fewer bits than float32 has; then they are added in float32.
-    # No unit takes a smaller depth; float16 has all numbers of a and b.
-    if a.shape[1] < {TOGETHER}:
+def {DOT}(a, b, acc):
+    # NVIDIA's units sum 8-bit products with fewer bits than float32 has. Of Hopper's, every {TOGETHER} are added in
+    # float32 where that is asked for; with others each call starts anew, and its sum is added in float32.
+    if a.shape[1] < {TOGETHER}:  # too short a depth for a unit; float16 has all numbers of a and b
         return tl.dot(a.to(tl.float16), b.to(tl.float16), acc)
-    else:  # what stands behind a return is compiled, too
+    elif tl.target_info.cuda_capability_geq(8, 9) and (
+        tl.target_info.cuda_capability_geq(10, 0) or not tl.target_info.cuda_capability_geq(9, 0)
+    ):
+        return acc + tl.dot(a, b, max_num_imprecise_acc={TOGETHER})
+    else:
         return tl.dot(a, b, acc, max_num_imprecise_acc={TOGETHER})
 """

@@ -213,7 +213,8 @@ class TileWriter:
             args.append(self.placed(e.acc, e.dims))
         if e.a.dtype in FLOAT8:
             self.ctx.helpers.add(DOT)
-            return call(DOT, *args)
+            start = call("tl.zeros", access.shape(self.ctx, e.dims), "tl.float32")
+            return call(DOT, *args, *([start] if len(args) == 2 else []))
         if e.a.dtype == "float32":
             args.append(Text(f'input_precision="{"tf32" if e.allow_tf32 else "ieee"}"'))
         return call("tl.dot", *args)

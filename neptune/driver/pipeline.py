@@ -17,6 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
+from neptune.driver.precision import short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError
 from neptune.fusion.schedule import Schedule, perform
@@ -185,6 +186,7 @@ def _lower(w: Work) -> None:
     if (error := w.lowered.relaxed) is not None:
         loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
         w.choice = (*w.choice, loops)
+    w.choice += short_products(w.tiles)
     for name, why, made in w.lowered.forms:
         w.saw(f"tile-{name}", why, made)
 

@@ -23,17 +23,26 @@ def assembly(program: neptune.Program, target: str, template: str = "matmul", **
     return "\n".join(kernel.asm().values())
 
 
+def added(text: str) -> int:
+    """How many sums of float32 there are."""
+    return len(re.findall(r"\badd(\.rn)?\.f32", text))
+
+
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_hopper_multiplies_8_bits(dtype: str) -> None:
     text = assembly(scaled_matmul(dtype), "cuda:90")
     of = f"{SHORT[dtype]}.{SHORT[dtype]}"
     assert re.search(rf"wgmma.mma_async.sync.aligned.m64n\d+k32.f32.{of}", text) and ".f16.f16" not in text
+    # Every 32 products are added in float32.
+    assert added(text) > added(assembly(scaled_matmul(dtype, wide="float16"), "cuda:90"))
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_ada_multiplies_8_bits(dtype: str) -> None:
-    of = f"{SHORT[dtype]}.{SHORT[dtype]}"
-    assert f"mma.sync.aligned.m16n8k32.row.col.f32.{of}.f32" in assembly(scaled_matmul(dtype), "cuda:89")
+    text, of = assembly(scaled_matmul(dtype), "cuda:89"), f"{SHORT[dtype]}.{SHORT[dtype]}"
+    assert f"mma.sync.aligned.m16n8k32.row.col.f32.{of}.f32" in text
+    # Its unit would cut the running sum to fewer bits: each tile's sum starts at zero, and is added to it.
+    assert added(text) > added(assembly(scaled_matmul(dtype, wide="float16"), "cuda:89"))
 
 
 def test_a_short_depth_and_other_gpus_multiply_16_bits() -> None:
@@ -82,3 +91,9 @@ def test_ampere_has_one_of_the_two() -> None:
     ):
         with pytest.raises(TargetError, match="does not have"):
             make()
+
+
+def test_explain_says_what_sums_lose() -> None:
+    told = neptune.compile(scaled_matmul("float8_e4m3fn"), "matmul", target="llvm").explain()
+    assert "multiplies float8_e4m3fn (products)" in told and "14 bits" in told
+    assert "14 bits" not in neptune.compile(scaled_matmul("float8_e5m2", wide="float16"), "matmul").explain()
