@@ -79,6 +79,8 @@ def _declarations(program: Program) -> Iterator[str]:
     for s in program.scalars:
         if s.dtype not in DTYPES:
             yield f"scalar {s.name}: unknown dtype {s.dtype}"
+        elif not DTYPES[s.dtype].computes:
+            yield f"scalar {s.name} is {s.dtype}, which only tensors hold"
         if s.divisor < 1 or (s.lo is not None and s.hi is not None and s.lo > s.hi):
             yield f"scalar {s.name}: no value lies in [{s.lo}, {s.hi}] with divisor {s.divisor}"
     for t in program.tunables:
