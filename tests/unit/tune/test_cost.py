@@ -161,6 +161,7 @@ def test_every_machine_has_a_choice_and_a_source(name):
 def test_8_bit_floats_move_half_the_bytes_and_multiply_at_twice_the_rate() -> None:
     assert H200.matrix["float8_e4m3fn"] == 2 * H200.matrix["float16"]
     assert machine_of("80").matrix["float8_e5m2"] == machine_of("80").matrix["float16"]
-    assert us("product of 8 bits", TILES, SQUARE) < 0.8 * us("product of 16 bits", TILES, SQUARE)
+    # Their sums are added in float32 beside the matrix unit.
+    assert 0.7 < us("product of 8 bits", TILES, SQUARE) / us("product of 16 bits", TILES, SQUARE) < 0.9
     thin = {"m": 64, "n": 65536, "k": 4096}  # waits for memory
     assert us("product of 8 bits", TILES, thin) < 0.8 * us("product of 16 bits", TILES, thin)
