@@ -24,6 +24,8 @@ TYPES = {
     "float32": "fp32",
     "bfloat16": "bf16",
     "float16": "fp16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
     "int64": "i64",
     "int32": "i32",
     "int8": "i8",
@@ -32,6 +34,8 @@ TYPES = {
 }
 LOG = logging.getLogger("neptune.codegen")
 WORKER = Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None})
+_SERVED: set[str] = set()
+"""The targets that the worker may have compiled for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ def compile_kernels(
     values = {name: int(value) for name, value in params.items() if name not in options}
     request: Json = {"source": source, "target": parse_target(target), "options": options}
     results = []
+    _prepare(source, target)
     for kernel in kernels:
         start = time.perf_counter()
         request |= asdict(_with_values(kernel, values))
@@ -124,6 +129,17 @@ def compile_kernels(
         ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
         LOG.info("%s compiled for %s: %s, %.0f ms", made.name, target, used, ms)
     return results
+
+
+def _prepare(source: str, target: str) -> None:
+    """Start another worker where the one at hand would convert 8-bit floats as another GPU does.
+
+    A process of Triton's keeps the conversions of the first GPU that it compiles for.
+    """
+    if "float8" in source and not {target} >= _SERVED:
+        WORKER.close()
+        _SERVED.clear()
+    _SERVED.add(target)
 
 
 def launch_types(program: TileProgram, params: Mapping[str, int], *, loads: str = "pointer") -> list[KernelTypes]:

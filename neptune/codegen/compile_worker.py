@@ -14,6 +14,17 @@ from neptune.runtime.worker import Json, serve
 _folder = tempfile.TemporaryDirectory(prefix="neptune-")
 
 
+class _Driver:
+    """Stands for Triton's driver of a GPU that need not be here."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        """The GPU."""
+        return self._target
+
+
 def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
     """Compile one kernel and measure it."""
     import triton
@@ -24,7 +35,10 @@ def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
     attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["aligned"]}
     source = ASTSource(fn, request["types"], request["constants"], attrs)
     backend, arch, warp = request["target"]
-    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options=request["options"])
+    target = GPUTarget(backend, arch, warp)
+    # What a kernel asks of `tl.target_info` is about the GPU that it is compiled for, not the one here.
+    triton.runtime.driver.set_active(_Driver(target))
+    compiled = triton.compile(source, target=target, options=request["options"])
     if backend == "cuda":
         return _measure_cuda(compiled, arch)
     return _measure_hip(compiled)

@@ -22,7 +22,7 @@ from neptune.codegen.tvmscript import print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
-from neptune.ir.dtypes import is_float
+from neptune.ir.dtypes import FLOAT8, is_float
 from neptune.ir.expr import Expr, Var, redirected, variables
 from neptune.ir.extremes import Extremes
 from neptune.ir.integers import evaluate_size
@@ -43,6 +43,7 @@ from neptune.ir.program import (
 
 # torch dtypes that DLPack or TVM would not take as they are, and the bits they are passed as.
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
+_PASSED_AS |= {getattr(torch, dtype): torch.uint8 for dtype in FLOAT8}
 _X86 = platform.machine().lower() in ("x86_64", "amd64", "x86")
 _COMPILED: dict[tuple[str, bool], Callable[..., None]] = {}
 

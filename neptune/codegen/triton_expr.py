@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neptune.codegen.triton_float8 import cast8
 from neptune.codegen.triton_text import (
     ATOM,
     CHOICE,
@@ -149,7 +150,8 @@ class ScalarPrinter:
             case Load():
                 return self.load(e, guard)
             case Cast(arg, dtype):
-                return self.cast(self(arg, guard), dtype)
+                text = self(arg, guard)
+                return cast8(lifted(text, arg.dtype), arg.dtype, dtype, self.helper) or self.cast(text, dtype)
             case Select():
                 return self.select(e, guard)
             case Op():

@@ -7,8 +7,9 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
-from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Const, Expr, Op
+from neptune.ir.float8 import code_of
 from neptune.ir.reducers import REDUCERS
 
 # Binding strength of Python's operators, loosest first; an atom is a name, a call or a subscript.
@@ -34,7 +35,8 @@ INFIX = {
     "shl": ("<<", SHIFT),
     "shr": (">>", SHIFT),
 }
-TL_DTYPES = {name: f"tl.{'int1' if name == 'bool' else name}" for name in DTYPES}
+_OTHER_NAMES = {"bool": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
+TL_DTYPES = {name: f"tl.{_OTHER_NAMES.get(name, name)}" for name in DTYPES}
 WIDTH = 120
 
 
@@ -79,6 +81,8 @@ def literal(value: float | int | bool, dtype: str) -> Text:
     kind = DTYPES[dtype].kind
     if kind == "bool":
         return Text(str(bool(value)))
+    if dtype in FLOAT8:
+        return Text(f"tl.cast({code_of(value, dtype)}, tl.uint8).to({TL_DTYPES[dtype]}, bitcast=True)")
     if kind == "float" and not math.isfinite(value):
         return Text(f'float("{float(value)}")')
     text = repr(float(value)) if kind == "float" else repr(int(value))

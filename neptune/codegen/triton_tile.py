@@ -8,11 +8,12 @@ from typing import cast
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, operator, signs
+from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, lifted, operator, signs
+from neptune.codegen.triton_float8 import DOT, cast8
 from neptune.codegen.triton_index import Term, along, place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
-from neptune.ir.dtypes import DTYPES
+from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, rewrite, walk
 from neptune.tile.ir import Dot, Full, Iota, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
 from neptune.tile.ranges import Elements
@@ -100,7 +101,7 @@ class TileWriter:
             pointer = call("tl.broadcast_to", pointer, access.shape(self.ctx, e.dims))
         if e.mask is None:
             return call("tl.load", pointer)
-        other = literal(e.other, e.dtype)
+        other = literal(e.other, "float32" if e.dtype in FLOAT8 and not e.other else e.dtype)
         return call("tl.load", pointer, f"mask={self.placed(e.mask, e.dims)}", f"other={other}")
 
     def pointer(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> tuple[Text, access.Parts]:
@@ -187,6 +188,9 @@ class TileWriter:
     def cast(self, e: Cast[TExpr]) -> Text:
         if e.arg.dtype == e.dtype:
             return self(e.arg)
+        arg = lifted(self(e.arg), e.arg.dtype)
+        if (text := cast8(arg, e.arg.dtype, e.dtype, self.ctx.helpers.add)) is not None:
+            return text
         if not e.arg.dims:
             return call("tl.cast", self(e.arg), TL_DTYPES[e.dtype])
         return Text(f"{self(e.arg).at(ATOM)}.to({TL_DTYPES[e.dtype]})")
@@ -207,6 +211,10 @@ class TileWriter:
         args = [self(e.a), self(e.b)]
         if e.acc is not None and not _is_zero(e.acc):
             args.append(self.placed(e.acc, e.dims))
+        if e.a.dtype in FLOAT8:
+            self.ctx.helpers.add(DOT)
+            start = call("tl.zeros", access.shape(self.ctx, e.dims), "tl.float32")
+            return call(DOT, *args, *([start] if len(args) == 2 else []))
         if e.a.dtype == "float32":
             args.append(Text(f'input_precision="{"tf32" if e.allow_tf32 else "ieee"}"'))
         return call("tl.dot", *args)

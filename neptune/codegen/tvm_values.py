@@ -8,11 +8,14 @@ import re
 import struct
 from collections.abc import Callable
 
-from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float, is_int
+from neptune.ir.float8 import BITS, INFINITE, NAN, rounded8
 
-# What holds a dtype inside an expression, and in memory (bfloat16 and bool have no usable TVM type).
+# What holds a dtype inside an expression, and in memory (bfloat16, 8-bit floats and bool have no usable TVM type).
 CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
 STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
+CARRIER |= dict.fromkeys(FLOAT8, "float32")
+STORAGE |= dict.fromkeys(FLOAT8, "uint8")
 _RESERVED = {"T", "I", "R", "tvm", "ir", "tir", "relax", "tirx", "Tx", "Axis", "TypeVar", "main", "range"}
 
 
@@ -50,6 +53,7 @@ def float_literal(value: float, dtype: str) -> str:
     elif dtype != "float64":
         value = _packed("<f", value)
         value = _bf16_nearest(value) if dtype == "bfloat16" else value
+        value = rounded8(value, dtype) if dtype in FLOAT8 else value
     packed = struct.pack(pack, value)
     # Zero bits are not accepted there, and a plain 0.0 is folded: |-0.0| is neither.
     raw = int.from_bytes(packed if any(packed) else struct.pack(pack, -0.0), "little", signed=bits == "int64")
@@ -158,6 +162,38 @@ class Values:
         moved = f"T.bitwise_or({bits} + {half} * (T.uint32(1) - {nan}), {nan} * T.uint32(0x400000))"
         return f'T.reinterpret("float32", T.bitwise_and({moved}, T.uint32(0xffff0000)))'
 
+    def encode8(self, text: str, dtype: str) -> str:
+        """The code of a float32 rounded to an 8-bit float, as uint8 (`neptune.ir.float8.BITS`)."""
+        b = BITS[dtype]
+        bits = self.let("uint32", f'T.reinterpret("uint32", {text})')
+        size = self.let("uint32", f"T.bitwise_and({bits}, T.uint32(0x7fffffff))")
+        sum_ = f'(T.reinterpret("float32", {size}) + T.reinterpret("float32", T.uint32({b.magic:#x})))'
+        small = f'(T.reinterpret("uint32", {sum_}) - T.uint32({b.magic:#x}))'
+        odd = f"T.bitwise_and(T.shift_right({size}, T.uint32({b.shift})), T.uint32(1))"
+        half = f"(T.uint32({(1 << b.shift - 1) - 1:#x}) + {odd})"
+        normal = f"(T.shift_right({size} + {half}, T.uint32({b.shift})) - T.uint32({b.rebias:#x}))"
+        tiny = self.let("uint32", f'T.Cast("uint32", {size} < T.uint32({b.normal:#x}))')
+        code = self.let("uint32", f"{tiny} * {small} + (T.uint32(1) - {tiny}) * {normal}")
+        large = self.let("uint32", f'T.Cast("uint32", {code} > T.uint32({b.most:#x}))')
+        nan = self.let("uint32", f'T.Cast("uint32", {size} > T.uint32({INFINITE:#x}))')
+        code = f"{large} * T.uint32({b.most:#x}) + (T.uint32(1) - {large}) * {code}"
+        sign = f"T.bitwise_and(T.shift_right({bits}, T.uint32(24)), T.uint32(0x80))"
+        return f'T.Cast("uint8", T.bitwise_or(T.bitwise_or({code}, {nan} * T.uint32({NAN:#x})), {sign}))'
+
+    def decode8(self, code: str, dtype: str) -> str:
+        """The float32 that a code of an 8-bit float stands for."""
+        if dtype == "float8_e5m2":  # the upper half of a float16
+            half = f'T.shift_left(T.Cast("uint16", {code}), T.uint16(8))'
+            return f'T.Cast("float32", T.reinterpret("float16", {half}))'
+        # As a float16 its exponent is 8 too small. A NaN is one number of float16 more.
+        bits = self.let("uint32", f'T.Cast("uint32", {code})')
+        size = f"T.bitwise_and({bits}, T.uint32(0x7f))"
+        half = f'T.reinterpret("float16", T.Cast("uint16", T.shift_left({size}, T.uint32(7))))'
+        value = f'(T.Cast("float32", {half}) * {float_literal(256.0, "float32")})'
+        nan = f'T.Cast("uint32", {size} == T.uint32({NAN:#x})) * T.uint32(0x7fc00000)'
+        sign = f"T.shift_left(T.bitwise_and({bits}, T.uint32(0x80)), T.uint32(24))"
+        return f'T.reinterpret("float32", T.bitwise_or(T.bitwise_or(T.reinterpret("uint32", {value}), {nan}), {sign}))'
+
     def round_odd(self, text: str) -> str:
         """Round a float64 to float32 by truncation, with a sticky last bit: safe to round once more."""
         x = self.let("float64", text)
@@ -181,6 +217,8 @@ class Values:
             elif not is_float(src):
                 text = f'T.Cast("float32", {text})'
             return self.round16(text, dst)
+        if dst in FLOAT8:
+            return self.decode8(self.let("uint8", self.encode8(text, dst)), dst)
         if is_float(src) and is_int(dst):
             text, src = f'T.Cast("int64", {text})', "int64"
         if is_int(src) and is_int(dst) and not _holds(dst, src):

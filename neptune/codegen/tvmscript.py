@@ -4,7 +4,7 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
 
 - A 16-bit float is *carried* as float32 and rounded after every operation that can be inexact (float32 has
   more than twice the precision, so rounding twice is rounding once).  bfloat16 is rounded on its bits: TVM
-  erases `Cast(f32, Cast(bf16, x))`.
+  erases `Cast(f32, Cast(bf16, x))`.  So is an 8-bit float, whose code is what memory holds (`neptune.ir.float8`).
 - Float literals are printed by their bits, because TVM folds `x * 0` to 0, `x + 0` to x and `x / c` to
   `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
 - Integers are carried as int64: sizes, indices and products of them are exact (a Cast to a narrower one still wraps).
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
-from neptune.ir.dtypes import is_float, is_int
+from neptune.ir.dtypes import FLOAT8, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
@@ -90,6 +90,8 @@ class Printer(Values):
         text = f"{self.name('buffer', e.buffer)}[{self.index(map(self.expr, e.index))}]"
         if e.dtype == "bfloat16":
             return f'T.reinterpret("float32", T.shift_left(T.Cast("uint32", {text}), T.uint32(16)))'
+        if e.dtype in FLOAT8:
+            return self.decode8(text, e.dtype)
         if e.dtype == "bool":
             return f"({text} != T.uint8(0))"
         return text if carrier(e.dtype) == e.dtype else f'T.Cast("{carrier(e.dtype)}", {text})'
@@ -207,6 +209,8 @@ class Printer(Values):
     def stored(self, value: Expr, dtype: str) -> str:
         """A value as it is written to a buffer of `dtype`."""
         text = self.expr(cast(value, dtype))
+        if dtype in FLOAT8:
+            return self.encode8(text, dtype)
         if dtype == "bfloat16":
             return f'T.Cast("uint16", T.shift_right(T.reinterpret("uint32", {text}), T.uint32(16)))'
         return text if carrier(dtype) == storage(dtype) else f'T.Cast("{storage(dtype)}", {text})'

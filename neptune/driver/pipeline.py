@@ -17,6 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
+from neptune.driver.precision import short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError
 from neptune.fusion.schedule import Schedule, perform
@@ -25,7 +26,8 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
-from neptune.runtime.launch import Target, default_target, parse_target
+from neptune.runtime.capability import check_dtypes
+from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
 from neptune.schedule.state import Decision
 from neptune.schedule.trace import Step, trace_from_json, trace_to_json
 from neptune.tile.arrange import arrange, started
@@ -184,6 +186,7 @@ def _lower(w: Work) -> None:
     if (error := w.lowered.relaxed) is not None:
         loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
         w.choice = (*w.choice, loops)
+    w.choice += short_products(w.tiles)
     for name, why, made in w.lowered.forms:
         w.saw(f"tile-{name}", why, made)
 
@@ -249,6 +252,7 @@ def compile(
     logs.configure(settings.logs)
     chosen = _target(target, settings)
     loops = imported(expr, inputs, name)
+    check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from neptune.codegen.compile import Compiled, compile_kernels
 from neptune.errors import TargetError
+from neptune.runtime.capability import check_dtypes
 from neptune.runtime.executable import Executable
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.runtime.modules import Form, covers
@@ -44,6 +45,7 @@ def compiled(executable: Executable, target: str | None) -> list[Compiled]:
     Raises TargetError where no architecture is named, and where the compiler refuses.
     """
     chosen, known = _architecture(executable, target), _compiled.setdefault(executable, {})
+    check_dtypes(executable.loops, chosen)
     if chosen not in known:
         artifact, modules = executable.artifact, executable.modules
         typical = {s.name: artifact.shapes.get(s.name, TYPICAL_SIZE) for s in modules.declared.scalars}

@@ -252,9 +252,15 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
 def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
     """Return the body of a stage, with its axes and dtypes checked."""
     body = Body(axes, value)
+    if isinstance(value, Fold) and not DTYPES[value.values[0].dtype].computes:
+        wrong = f"{value.reducer} of {value.values[0].dtype}, which only tensors hold"
+        raise ExpressionError(asked, wrong, hint='cast it: .astype("float32")')
     for e in body.exprs:
         for node in ir.walk(e):
             checked_dtype(asked, node.dtype)
+            if isinstance(node, Var) and not DTYPES[node.dtype].computes:
+                wrong = f"the scalar `{node.name}` is {node.dtype}, which only tensors hold"
+                raise ExpressionError(asked, wrong, hint=f'var("{node.name}", "float32")')
             if isinstance(node, Axis) and node not in body.loops:
                 raise ExpressionError(
                     asked,

@@ -206,7 +206,8 @@ class Splitter:
             if len(self.problems) > before:
                 return Split((), self.restore(e))
         if target.kind != "float" or target.bits < 16 or source.kind != "float":
-            reason = f"the cast {source.name} → {target.name} rounds in absolute steps: no factor passes through it"
+            how = "keeps few digits" if target.kind == source.kind == "float" else "rounds in absolute steps"
+            reason = f"the cast {source.name} → {target.name} {how}: no factor passes through it"
             return self.fail(e, "defer", reason, "cast after the reduction, or keep it in a loop of its own")
         inner = self.split(e.arg)
         if source.bits > target.bits:

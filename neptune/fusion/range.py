@@ -26,7 +26,7 @@ from neptune.fusion.infinite import unclamped
 from neptune.fusion.linear import additive
 from neptune.fusion.prove import assume, cancels, not_negative, sign
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Roles, Term
-from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, children, conjuncts, op, rewrite, walk
 from neptune.ir.facts import Known, range_of, times
 from neptune.ir.fold import fold
@@ -241,10 +241,10 @@ def too_narrow(psi: Expr, phis: tuple[Expr, ...], leaf: Known) -> str | None:
 
 
 def _exact(e: Expr) -> bool:
-    """True for a number of float16 as it was loaded, through wider dtypes, signs and choices."""
+    """True for a number of float16 as it was loaded, or of fewer bits, through wider dtypes, signs and choices."""
 
     def leaf(x: Expr) -> bool:
-        return isinstance(x, Load | Const) and x.dtype == "float16"
+        return isinstance(x, Load | Const) and x.dtype in ("float16", *FLOAT8)
 
     def choice(x: Select[Expr], *exact: bool) -> bool:
         return all(y or part == Const(0.0, part.dtype) for part, y in zip(x.parts[1:], exact, strict=True))

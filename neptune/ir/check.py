@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from neptune.errors import InternalError
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.dtypes import DTYPES, by_float32, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, children, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
@@ -50,6 +50,8 @@ def check_dtypes(e: Op[Any] | Cast[Any] | Select[Any]) -> Iterator[str]:
         yield from _check_op(e.name, parts, e.dtype)
     elif e.dtype not in DTYPES:
         yield f"unknown dtype {e.dtype}"
+    elif isinstance(e, Cast) and parts[0] != e.dtype and by_float32(parts[0], e.dtype):
+        yield f"a cast of {parts[0]} to {e.dtype} without float32 in between"
     elif isinstance(e, Select):
         if parts[0] != "bool":
             yield f"select on {parts[0]}, not on a predicate"

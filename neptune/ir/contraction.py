@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Cast, Expr, Op, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 
-NARROW = ("float16", "bfloat16")
+NARROW = ("float16", "bfloat16", *FLOAT8)
 """The dtypes whose products are exact in float32."""
 
 
@@ -100,6 +101,18 @@ def matrix_product(action: Store | Update, axes: Iterable[str]) -> Contraction |
     if not product.of_matrices:
         return NOT_MATRICES
     return product
+
+
+def operand_dtype(a: str, b: str) -> str:
+    """The least dtype that has all numbers of both and that a matrix unit takes.
+
+    >>> operand_dtype("float8_e5m2", "bfloat16"), operand_dtype("float8_e5m2", "float8_e4m3fn")
+    ('bfloat16', 'float16')
+    """
+    if a == b and a in NARROW:
+        return a
+    wide = {x for x in (a, b) if x not in FLOAT8} or {"float16"}
+    return wide.pop() if len(wide) == 1 and wide < set(NARROW) else "float32"
 
 
 def _plain(e: Expr) -> Expr:

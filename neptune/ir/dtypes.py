@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One row: `kind` is "float", "int" or "bool"; `lowest` and `highest` are the finite extremes."""
+    """One row: `kind` is "float", "int" or "bool"; `lowest` and `highest` are the finite extremes.
+
+    `saturates`: no infinity, and what is too large is rounded to an extreme. `computes`: operators and reducers take
+    it; what does not compute is loaded, stored, chosen and cast. `capability`: the least compute capability of an
+    NVIDIA GPU for which Triton compiles it.
+    """
 
     name: str
     short: str
@@ -21,12 +26,19 @@ class DType:
     lowest: float
     highest: float
     mantissa: int = 0
+    saturates: bool = False
+    computes: bool = True
+    capability: int = 0
 
     @property
     def smallest_normal(self) -> float:
         """The smallest positive number with a full mantissa, 2⁻¹⁴ of float16."""
-        exponents = self.bits - 1 - self.mantissa
-        return math.ldexp(1.0, 2 - 2 ** (exponents - 1))
+        return math.ldexp(1.0, 1 - self.bias)
+
+    @property
+    def bias(self) -> int:
+        """What the bits of an exponent are more than the exponent: 15 of float16."""
+        return (1 << (self.bits - 2 - self.mantissa)) - 1
 
 
 _F32 = 3.4028234663852886e38
@@ -35,6 +47,8 @@ _ROWS = (
     DType("float32", "f32", "float", 32, -_F32, _F32, 23),
     DType("bfloat16", "bf16", "float", 16, -3.3895313892515355e38, 3.3895313892515355e38, 7),
     DType("float16", "f16", "float", 16, -65504.0, 65504.0, 10),
+    DType("float8_e4m3fn", "f8e4m3", "float", 8, -448.0, 448.0, 3, saturates=True, computes=False, capability=89),
+    DType("float8_e5m2", "f8e5m2", "float", 8, -57344.0, 57344.0, 2, computes=False),
     DType("int64", "i64", "int", 64, -(2**63), 2**63 - 1),
     DType("int32", "i32", "int", 32, -(2**31), 2**31 - 1),
     DType("int8", "i8", "int", 8, -128, 127),
@@ -46,6 +60,10 @@ DTYPES = {row.name: row for row in _ROWS}
 BY_SHORT = {row.short: row for row in _ROWS}
 
 
+FLOAT8 = tuple(row.name for row in _ROWS if row.kind == "float" and row.bits == 8)
+"""The 8-bit floats: all of their numbers are numbers of float16, bfloat16 and float32."""
+
+
 def is_float(dtype: str) -> bool:
     """True for the floating-point dtypes."""
     return DTYPES[dtype].kind == "float"
@@ -54,3 +72,13 @@ def is_float(dtype: str) -> bool:
 def is_int(dtype: str) -> bool:
     """True for the integer dtypes (bool is not one)."""
     return DTYPES[dtype].kind == "int"
+
+
+def by_float32(source: str, target: str) -> bool:
+    """True where a cast has a float32 in between: to and from an 8-bit float, of what is no float of 16 or 32 bits.
+
+    >>> by_float32("float64", "float8_e5m2"), by_float32("float16", "float8_e5m2")
+    (True, False)
+    """
+    both = {source, target}
+    return not both.isdisjoint(FLOAT8) and both.isdisjoint(("float16", "bfloat16", "float32"))

@@ -24,7 +24,7 @@ from functools import reduce
 from numbers import Integral, Real
 from typing import Any, Generic, TypeAlias, Union
 
-from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.dtypes import DTYPES, by_float32, is_float, is_int
 from neptune.ir.nodes import Dims, E, E_co, Node, Tile, joined
 from neptune.ir.nodes import children as children
 from neptune.ir.nodes import rebuild as rebuild
@@ -232,6 +232,9 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
         raise TypeError(f"{name} takes {info.arity} arguments, not {len(exprs)}")
     if len(exprs) == 2 and exprs[0].dtype != exprs[1].dtype:
         raise TypeError(f"{name} needs one dtype on both sides, not {exprs[0].dtype} and {exprs[1].dtype}")
+    if any(not DTYPES[e.dtype].computes for e in exprs):
+        narrow = next(e.dtype for e in exprs if not DTYPES[e.dtype].computes)
+        raise TypeError(f"{name} of {narrow}, which only tensors hold: cast it first, .astype('float32')")
     if info.kind == "logic" and any(e.dtype != "bool" for e in exprs):
         raise TypeError(f"{name} takes bools, not {', '.join(e.dtype for e in exprs)}")
     if info.kind == "math" and not is_float(exprs[0].dtype) and name != "abs":
@@ -254,10 +257,15 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
-    """A Cast, or the value itself where it already has `dtype`; integer literals are converted."""
+    """A Cast, or the value itself where it already has `dtype`; integer literals are converted.
+
+    Between an 8-bit float and what is no 16-bit float there is a float32, as in torch: its rounding is written out.
+    """
     e = as_expr(value)
     if e.dtype == dtype:
         return e
+    if by_float32(e.dtype, dtype):
+        return Cast(cast(e, "float32"), dtype)
     if isinstance(e, Const) and is_int(e.dtype) and is_int(dtype):
         return Const(e.value, dtype)
     return Cast(e, dtype)

@@ -16,8 +16,9 @@ from fractions import Fraction
 from math import inf, nextafter
 from typing import Any
 
-from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
+from neptune.ir.float8 import rounded8
 from neptune.ir.fold import fold, nothing_known
 from neptune.ir.nodes import E, Node
 from neptune.ir.ops import ANY, MEETS, OPS, SIGNS, SUMS, OpInfo, Range, demand
@@ -81,6 +82,10 @@ def _representable(x: Range, dtype: str) -> Range:
 def converted(x: Range, source: str, target: str) -> Range:
     """A Cast. What a float is cast to lies in the integer dtype (else it is undefined); an integer may wrap."""
     limits = of_dtype(target)
+    if target in FLOAT8:
+        # Ordinary numbers round to 0: here the rounding counts.
+        nonzero = x.nonzero and rounded8(x.least, target) > 0
+        return Range(rounded8(x.lo, target), rounded8(x.hi, target), limits.least, nonzero)
     if is_float(target):
         return _representable(x, target)
     if target == "bool":
@@ -219,9 +224,10 @@ def folded(reducer: str, of: Range) -> Range:
 
 
 def linear_in(e: Expr, k: int) -> bool:
-    """True if `e` is linear in its part `k`, the others given; a rounding to a float counts as exact."""
+    """True if `e` is linear in its part `k`, the others given; a rounding to a float of 16 bits or more counts as
+    exact, one to fewer does not."""
     if isinstance(e, Cast):
-        return is_float(e.dtype) and is_float(e.arg.dtype)
+        return is_float(e.dtype) and is_float(e.arg.dtype) and e.dtype not in FLOAT8
     return isinstance(e, Op) and OPS[e.name].linear[k : k + 1] == (True,)
 
 

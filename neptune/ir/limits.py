@@ -102,8 +102,11 @@ def _at(info: OpInfo, args: tuple[float, ...]) -> float:
 
 
 def _converted(e: Cast[Expr], of: Values) -> Values:
-    """A narrower dtype does not hold the largest number of a wider one."""
-    narrower = DTYPES[e.dtype].bits < DTYPES[e.arg.dtype].bits
+    """A narrower dtype does not hold the largest number of a wider one; one that saturates, no number beyond it."""
+    row = DTYPES[e.dtype]
+    if row.saturates:
+        return frozenset(min(max(v, row.lowest), row.highest) if v == v else v for v in of)
+    narrower = row.bits < DTYPES[e.arg.dtype].bits
     return frozenset(math.copysign(inf, v) if narrower and abs(v) == EXTREME else v for v in of)
 
 

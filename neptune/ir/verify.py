@@ -79,6 +79,8 @@ def _declarations(program: Program) -> Iterator[str]:
     for s in program.scalars:
         if s.dtype not in DTYPES:
             yield f"scalar {s.name}: unknown dtype {s.dtype}"
+        elif not DTYPES[s.dtype].computes:
+            yield f"scalar {s.name} is {s.dtype}, which only tensors hold"
         if s.divisor < 1 or (s.lo is not None and s.hi is not None and s.lo > s.hi):
             yield f"scalar {s.name}: no value lies in [{s.lo}, {s.hi}] with divisor {s.divisor}"
     for t in program.tunables:
@@ -237,6 +239,9 @@ def _check_reducer(action: Update) -> Iterator[str]:
     for v in action.values if reducer.op else ():
         if (v.dtype == "bool") != reducer.folds_bools:
             yield f"reducer {reducer.name} folds {'bools' if reducer.folds_bools else 'numbers'}, not {v.dtype}"
+    for v in action.values:
+        if v.dtype in DTYPES and not DTYPES[v.dtype].computes:
+            yield f"reducer {reducer.name} folds {v.dtype}, which only tensors hold"
     if reducer.best and set(widths.values()) == {reducer.width}:
         yield from _check_choice(reducer, action)
     if reducer.name == "lse" and set(widths.values()) == {reducer.width}:

@@ -1,4 +1,4 @@
-"""Make bfloat16, and maxima with NaN, right in Triton's interpreter.
+"""Make bfloat16, 8-bit floats, and maxima with NaN, right in Triton's interpreter.
 
 The interpreter (3.6) keeps a bfloat16 as the uint16 of its bits. Loads, stores, selections and shape
 operations only move bits and are right; arithmetic, dots, comparisons, casts and reductions work on the
@@ -6,6 +6,9 @@ raw integers, and float32 → bfloat16 truncates. `install()` replaces exactly t
 widened to float32 (exact), the operation runs as it did, and a bfloat16 result is rounded once, to
 nearest even. Everything else goes to the original methods, and where an interpreter does not keep
 bfloat16 as uint16, nothing is touched.
+
+An 8-bit float is the uint8 of its bits there; of those, casts (NaN and infinities come out as numbers) and dots are put
+right. Nothing else computes with them.
 
 A comparison of scalars keeps the scalars' dtype there, and is spread over a tile as that: also put right.
 
@@ -22,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from neptune.ir.evaluate import float8
 
 Array = npt.NDArray[Any]
 BITWISE = frozenset({np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift})
@@ -77,12 +82,21 @@ class _Shim:
     def __init__(self, interpreter: Any, tl: Any) -> None:
         self.handle, self.np_dtype, self.bf16 = interpreter.TensorHandle, interpreter._get_np_dtype, tl.bfloat16
         self.int1 = tl.int1
+        self.fp8 = {tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
     def is_bf16(self, handle: Any) -> bool:
         # Pointers to bfloat16 are handles too, their data addresses; a comparison's data are bools.
         return handle is not None and handle.dtype == self.bf16 and handle.data.dtype != np.bool_
 
+    def is_fp8(self, handle: Any) -> bool:
+        return handle is not None and handle.dtype in self.fp8 and handle.data.dtype == np.uint8
+
+    def is_narrow(self, handle: Any) -> bool:
+        return self.is_bf16(handle) or self.is_fp8(handle)
+
     def widen(self, handle: Any) -> Any:
+        if self.is_fp8(handle):
+            return float8.decode(handle.data, self.fp8[handle.dtype])
         return decode(handle.data) if self.is_bf16(handle) else handle.data
 
     def result(self, values: Array, dtype: Any) -> Any:
@@ -107,7 +121,7 @@ class _Shim:
 
         def method(builder: Any, src: Any, dst_type: Any, *rest: Any) -> Any:
             dst = dst_type.scalar
-            if not self.is_bf16(src) and dst != self.bf16:
+            if not self.is_narrow(src) and dst != self.bf16 and dst not in self.fp8:
                 return original(builder, src, dst_type, *rest)
             if src.dtype.scalar == dst:
                 return src
@@ -115,16 +129,18 @@ class _Shim:
             if dst == self.bf16:
                 towards_zero = any(str(r).endswith("RTZ") for r in rest)
                 return self.handle(encode(values, nearest=not towards_zero), dst)
+            if dst in self.fp8:
+                return self.handle(float8.encode(values, self.fp8[dst]), dst)
             with np.errstate(all="ignore"):
                 return self.handle(values.astype(self.np_dtype(dst)), dst)
 
         return method
 
     def dot(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """create_dot: products of bfloat16 are exact in float32, sums are float32."""
+        """create_dot: products of bfloat16 and of 8-bit floats are exact in float32, sums are float32."""
 
         def method(builder: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
-            if not any(self.is_bf16(h) for h in (a, b, d)):
+            if not any(self.is_narrow(h) for h in (a, b, d)):
                 return original(builder, a, b, d, *rest)
             values = np.matmul(self.widen(a), self.widen(b), dtype=np.float32) + self.widen(d)
             return self.result(values, d.dtype.scalar)

@@ -19,6 +19,7 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact
+from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members
 from neptune.runtime.indices import Lookup, check_indices, lookups
@@ -44,6 +45,7 @@ class Executable:
         self.artifact = artifact
         self.target = parse_target(artifact.target)
         self.loops = parse_program(artifact.programs["loops"]) if loops is None else loops
+        check_dtypes(self.loops, self.target)
         self.signature = Signature(self.loops, self.target.device, artifact.bounds)
         self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}

@@ -17,6 +17,7 @@ import torch
 
 from neptune.errors import TargetError
 from neptune.ir.program import Program
+from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
@@ -139,6 +140,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         )
     if present.kind != target.kind or target.arch not in ("", present.arch):
         raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
+    check_dtypes(fused, present)
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from triton.errors import TritonError
     from triton.runtime.jit import JITFunction

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from neptune.errors import TargetError
 from neptune.ir.absorb import ZERO, Known, absorbed
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
-from neptune.ir.contraction import NARROW, NoProduct, matrix_product
+from neptune.ir.contraction import NoProduct, matrix_product, operand_dtype
 from neptune.ir.expr import (
     FALSE,
     Cast,
@@ -18,6 +18,7 @@ from neptune.ir.expr import (
     Op,
     Select,
     Var,
+    cast,
     conjuncts,
     loads,
     logical_and,
@@ -341,9 +342,8 @@ class StageTranslator:
             return None
         if not self.context.sums_products(*reduced):
             return None
-        a, b = product.a, product.b
-        if a.dtype != b.dtype or a.dtype not in (*NARROW, "float32"):
-            a, b = _widened(a), _widened(b)
+        dtype = operand_dtype(product.a.dtype, product.b.dtype)
+        a, b = cast(product.a, dtype), cast(product.b, dtype)
         left = self.factor(a, (*product.rows, *reduced), guards)
         right = self.factor(b, (*reduced, *product.cols), guards)
         if left is None or right is None:
@@ -364,10 +364,6 @@ class StageTranslator:
 def _padded(f: For, extent: Expr) -> For:
     """The loop over a whole tile axis; its facts hold in its own iterations, not in those that pad it."""
     return f if extent == f.hi else replace(f, hi=extent, facts=())
-
-
-def _widened(e: Expr) -> Expr:
-    return e if e.dtype == "float32" else Cast(e, "float32")
 
 
 def _in_bounds(i: Expr, n: Expr) -> list[Expr]:

@@ -22,7 +22,7 @@ from math import inf, prod
 
 import numpy as np
 
-from neptune.ir.dtypes import DTYPES
+from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Expr, variables
 from neptune.ir.integers import known_size
 from neptune.runtime.artifact import launch_name
@@ -211,6 +211,7 @@ class _Kernel:
         c, lanes = self.constants, self.machine.warp * self.warps
         elementwise = sum(w.slots * self._held(axes) for axes, w in s.work.items()) / lanes
         hmma = sum(self._hmma(p) for p in s.products)
+        elementwise = elementwise + sum(self._promoted(p) for p in s.products) / lanes
         if not self.has_products:
             return elementwise * c.without_products + c.plain_loop
         if not s.products:
@@ -246,7 +247,14 @@ class _Kernel:
             return 0.0
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         whole = np.maximum(rows, LEAST_ROWS) * np.maximum(cols, LEAST_COLS) * depth
-        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * 16 * self.warps))
+        step = 256 // min(DTYPES[p.dtype].bits, 16)
+        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * step * self.warps))
+
+    def _promoted(self, p: Product) -> Array:
+        """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton_float8`)."""
+        own = p.dtype in FLOAT8 and self.machine.matrix[p.dtype] > self.machine.matrix["float16"]
+        rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
+        return rows * cols * depth / 32 if own else 0.0
 
     def _operands(self, p: Product) -> Array:
         """Bytes of shared memory that a product reads: the right operand once for every 64 rows."""

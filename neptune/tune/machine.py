@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from neptune.ir.dtypes import FLOAT8
+
 
 @dataclass(frozen=True, eq=False)
 class Machine:
@@ -51,13 +53,18 @@ MB = 1 << 20
 
 
 def _units(half: float, **others: float) -> dict[str, float]:
-    """FLOP a cycle of the matrix unit: 16-bit floats, and others by name."""
-    return {"float16": half, "bfloat16": half, **others}
+    """FLOP a cycle of the matrix unit: 16-bit floats, and others by name; 8-bit ones without a rate are widened.
+
+    >>> _units(1024)["float8_e5m2"], _units(1024, float8=2048)["float8_e5m2"]
+    (1024, 2048)
+    """
+    short = others.pop("float8", half)
+    return {"float16": half, "bfloat16": half, **dict.fromkeys(FLOAT8, short), **others}
 
 
 _HOPPER = Machine(
     "H200", "sm_90", 132, 1.75, 4350.0, 50 * MB,
-    _units(4096, int8=8192, float8_e4m3=8192, float8_e5m2=8192, tf32=2048), asynchronous=True,
+    _units(4096, int8=8192, float8=8192, tf32=2048), asynchronous=True,
     source="NVIDIA H100 white paper for the processor; clock under load and memory rate measured on an H200",
 )  # fmt: skip
 _ROWS = (
@@ -70,13 +77,13 @@ _ROWS = (
     Machine("A10", "sm_86", 72, 1.5, 540.0, 6 * MB, _units(1024, int8=2048, tf32=512), shared=102400,
             shared_own=1024, shared_limit=101376, threads=1536, programs=16,
             source="NVIDIA GA102 white paper, fp32 accumulation at full rate; memory at 0.9 of 600 GB/s"),
-    Machine("L40S", "sm_89", 142, 2.3, 780.0, 96 * MB, _units(1024, int8=2048, float8_e4m3=2048, float8_e5m2=2048,
+    Machine("L40S", "sm_89", 142, 2.3, 780.0, 96 * MB, _units(1024, int8=2048, float8=2048,
             tf32=512), shared=102400, shared_own=1024, shared_limit=101376, threads=1536, programs=24,
             source="NVIDIA Ada white paper; memory at 0.9 of 864 GB/s"),
     Machine("MI250X", "gfx90a", 110, 1.6, 1400.0, 8 * MB, _units(1024, int8=1024), lanes=64, shared=65536,
             shared_own=0, shared_limit=65536, registers=131072, warp=64,
             source="AMD CDNA2 white paper, one of two dies; memory at 0.87 of 1638 GB/s"),
-    Machine("MI300X", "gfx942", 304, 1.9, 4300.0, 256 * MB, _units(2048, int8=4096, float8_e4m3=4096), lanes=128,
+    Machine("MI300X", "gfx942", 304, 1.9, 4300.0, 256 * MB, _units(2048, int8=4096), lanes=128,
             shared=65536, shared_own=0, shared_limit=65536, registers=131072, warp=64,
             source="AMD CDNA3 white paper; memory at 0.81 of 5325 GB/s, infinity cache as L2"),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from neptune.ir.evaluate.domains import Array, EvaluationError, Value
 from neptune.ir.evaluate.floats import Float64, Rounded, Stochastic, round_to
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.evaluate.program import Runnable, evaluate
+from neptune.ir.expr import Cast
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.ops import Range
 from neptune.ir.program import Buffer, Program
@@ -206,10 +207,14 @@ def _stays(buffers: Sequence[Buffer], exact: Mapping[str, Array], near: Mapping[
 
 
 def _loss(program: Program) -> float:
-    """Return the relative error that a program may have, by the coarsest dtype in it."""
-    used = {b.dtype for b in program.buffers.values()}
-    used |= {x.dtype for s in walk_stmt(program.body) for e in statement_exprs(s) for x in walk_expr(e)}
-    return max([LOSS, *(8 * 2.0 ** -(DTYPES[d].mantissa + 1) for d in used if is_float(d))])
+    """Return the relative error that a program may have, by the coarsest dtype in it.
+
+    What does not compute rounds in casts alone: 8-bit inputs lose nothing.
+    """
+    nodes = [x for s in walk_stmt(program.body) for e in statement_exprs(s) for x in walk_expr(e)]
+    used = {b.dtype for b in program.buffers.values()} | {x.dtype for x in nodes}
+    used = {d for d in used if DTYPES[d].computes} | {x.dtype for x in nodes if isinstance(x, Cast)}
+    return max([LOSS, *(min(0.5, 8 * 2.0 ** -(DTYPES[d].mantissa + 1)) for d in used if is_float(d))])
 
 
 def _inside(original: Program, inputs: Inputs, ranges: Sequence[RangePredicate]) -> Array:

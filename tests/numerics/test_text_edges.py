@@ -20,8 +20,9 @@ import torch
 import neptune
 from neptune import Program
 from neptune.frontend import builder as nb
-from neptune.ir.dtypes import DTYPES, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.edges import CAST, EDGES, NO_FLOATS, REDUCER_EDGES, SELECT, table
+from neptune.ir.evaluate.float8 import VALUES
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.expr import OPS, Const, Expr, invert, op
 from neptune.ir.reducers import REDUCERS
@@ -53,8 +54,14 @@ FLOATS = {
     "bfloat16": [0.0, 1e-40, 0.5, 1.0, 1.5, 2.5, 88.0, 3.38e38],
     "float64": [0.0, 5e-324, 1e-310, 0.5, 1.0, 1.5, 2.5, 700.0, 2.0**52 + 1, 1.7e308],
 }
+COMPUTED = list(FLOATS)
+FLOATS |= {d: sorted({v for v in VALUES[d].tolist() if 0 <= v < INF}) for d in FLOAT8}
+NEAR_FLOAT8 = [1.0625, 1.0626, 1.125, 1.1875, 1.2, 2.0**-10, 2.0**-10 * 1.001, 2.0**-17, 2.0**-17 * 1.01, 3e-3, 0.0147]
+NEAR_FLOAT8 += [447.0, 449.0, 463.9, 464.0, 464.1, 480.0, 1e4, 57344.0, 61439.0, 61440.0, 61441.0]
+"""What 8-bit floats round, and do not hold."""
 ULP = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-50}
-TINY = {"float32": 1e-44, "float16": 6e-8, "bfloat16": 1e-40, "float64": 1e-322}
+ULP |= {d: 2.0 ** -DTYPES[d].mantissa for d in FLOAT8}
+TINY = {"float32": 1e-44, "float16": 6e-8, "bfloat16": 1e-40, "float64": 1e-322, **dict.fromkeys(FLOAT8, 0.0)}
 INTEGERS = {
     d: sorted({i.min, i.min + 1, i.min // 2, -100, -7, -1, 0, 1, 2, 6, 100, i.max // 2 + 1, i.max - 1, i.max})
     for d, i in ((d, np.iinfo(d)) for d in ("int8", "int32", "int64"))
@@ -163,7 +170,7 @@ def float_ops(arity: int) -> list[str]:
     return [o.name for o in OPS.values() if o.arity == arity and o.kind in kinds and EDGES[o.name].nan != NO_FLOATS]
 
 
-@by_template("dtype", list(FLOATS), ("float32", "bfloat16"))
+@by_template("dtype", COMPUTED, ("float32", "bfloat16"))
 def test_functions_of_one_float(dtype: str, template: Any) -> None:
     n = nb.var("n")
     x = nb.placeholder((n,), dtype, "x")
@@ -179,7 +186,7 @@ def test_functions_of_one_float(dtype: str, template: Any) -> None:
     compare(program, {"x": values}, defined, rows, template)
 
 
-@by_template("dtype", list(FLOATS), ("float32", "bfloat16"))
+@by_template("dtype", COMPUTED, ("float32", "bfloat16"))
 def test_operators_of_two_floats(dtype: str, template: Any) -> None:
     n = nb.var("n")
     x, y = (nb.placeholder((n,), dtype, v) for v in "xy")
@@ -293,12 +300,16 @@ def test_operators_of_integers(dtype: str, template: Any) -> None:
 # --- casts, reducers -------------------------------------------------------------------------------
 
 
-@by_template("source", [d for d in DTYPES if d != "bool"], ("float32", "int64"))
+@by_template("source", [d for d in DTYPES if d != "bool"], ("float32", "int64", *FLOAT8))
 def test_casts(source: str, template: Any) -> None:
     n = nb.var("n")
     x = nb.placeholder((n,), source, "x")
     others = [d for d in DTYPES if d != source]
-    values = np.array([*both_signs(source), 126.5, -126.5] if is_float(source) else INTEGERS[source])
+    beside = [126.5, *NEAR_FLOAT8]
+    values = np.array([*(both_signs(source) if is_float(source) else ()), *(s * v for v in beside for s in (1, -1))])
+    values = values if is_float(source) else np.array(INTEGERS[source])
+    if is_float(source):
+        values = torch.tensor(values).to(getattr(torch, source)).double().numpy()
     defined = {}
     for d in others:
         if is_float(source) and not is_float(d) and d != "bool":

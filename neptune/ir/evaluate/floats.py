@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.dtypes import DTYPES
+from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
+from neptune.ir.evaluate.float8 import beyond, round_float8
 
 # numpy has no erf.
 _ERF = np.frompyfunc(math.erf, 1, 1)
@@ -79,7 +80,7 @@ def round_to(x: Array, dtype: str) -> Array:
         return np.asarray(x).astype(np.float16).astype(np.float64)
     if dtype == "bfloat16":
         return round_bfloat16(x)
-    return x
+    return round_float8(x, dtype) if dtype in FLOAT8 else x
 
 
 class Float64:
@@ -175,5 +176,5 @@ class Stochastic(Rounded):
             exponent = np.maximum(np.frexp(x)[1] - 1, int(math.log2(row.smallest_normal)))
             unit = np.ldexp(1.0, exponent - row.mantissa)
             near = np.floor(x / unit + self._rng.random(x.shape)) * unit
-            near = np.where(np.abs(near) > row.highest, np.copysign(np.inf, near), near)
-        return np.where(np.isfinite(x), near, x)
+            near = np.where(np.isfinite(x), near, x)
+        return beyond(near, row)

@@ -27,6 +27,8 @@ from tests.examples.kernel_examples import rows_fused, rows_program
 n = var("n")
 x = placeholder((n, 4), "float32", "x")
 half = placeholder((n,), "float16", "half")
+eight = placeholder((n,), "float8_e4m3fn", "eight")
+wide = placeholder((n, 4), "float8_e5m2", "wide")
 j = reduce_axis((0, 4), "j")
 k = reduce_axis((0, 4), "k")
 y = compute((n,), lambda i: x[i, 0], "y")
@@ -80,6 +82,11 @@ BUILDER = [
     (stage(lambda i: i / 2), "div is the float division; use floordiv"),
     (stage(lambda i: exp(i)), "exp takes a float, not int32"),
     (stage(lambda i: x[i, 0].astype("float8")), "legal here: float64"),
+    (stage(lambda i: eight[i] * eight[i]), "mul of float8_e4m3fn, which only tensors hold"),
+    (stage(lambda i: exp(eight[i])), "exp of float8_e4m3fn"),
+    (stage(lambda i: sum(wide[i, j], axis=j)), "sum of float8_e5m2, which only tensors hold"),
+    (stage(lambda i: nt.argmax(wide[i, j], axis=j)), "argmax of float8_e5m2"),
+    (stage(lambda i: var("t", "float8_e5m2").astype("float32")), "the scalar `t` is float8_e5m2"),
     (stage(lambda i, j: x[i, j]), "the lambda takes 2 indices, but the shape has 1 dimensions"),
     (stage(lambda i: x[i, 0], (n, 2.5)), "the extent 2.5 is not an integer expression"),
     (stage(lambda i: x[i, 0], (-3,)), "the extent -3 is negative"),
@@ -256,7 +263,8 @@ TENSOR_EXPRESSIONS = [
     (custom, "its own combiner"),
     (borrowed_axis, "axis `k` is also used outside"),
     (lambda: _pointwise(lambda x, i, j: tirx.atan(x)), "legal here: abs, ceil"),
-    (lambda: _pointwise(lambda x, i, j: x.astype("float8_e4m3fn")), "unsupported dtype float8"),
+    (lambda: _pointwise(lambda x, i, j: x.astype("float8_e3m4")), "unsupported dtype float8"),
+    (lambda: _pointwise(lambda x, i, j: x + x, "float8_e4m3fn"), "add of float8_e4m3fn, which only tensors hold"),
     (lambda: _pointwise(lambda x, i, j: tirx.popcount(x), "int32"), "`popcount(x[i0, i1])`"),
     (lambda: te.placeholder((4,), "float32", name="x"), "output `x` is an input"),
     (lambda: 3, "output 0 is int"),

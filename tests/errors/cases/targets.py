@@ -20,6 +20,7 @@ from neptune.runtime import launch
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
 from tests.errors.table import case
+from tests.examples.float8_programs import scaled_matmul
 from tests.examples.kernel_examples import rows_fused, rows_program
 from tests.examples.schedule_examples import matmul
 from tests.unit.frontend.test_choices import both_tiled, two_axes
@@ -90,6 +91,11 @@ def offline_for_no_gpu():
 @case(TargetError)
 def no_such_capability():
     neptune.compile(rows_program(), rows_fused, target="llvm").asm("cuda:1")
+
+
+@case(TargetError)
+def a_dtype_that_a_gpu_does_not_have():
+    neptune.compile(scaled_matmul("float8_e4m3fn"), target="cuda:80")
 
 
 @case(TargetError, quotes=True)

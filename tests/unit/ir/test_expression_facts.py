@@ -23,7 +23,7 @@ from neptune.ir.expr import (
     op,
     select,
 )
-from neptune.ir.facts import Unknown, applied, converted, folded, plus, range_of, slope, times
+from neptune.ir.facts import Unknown, applied, converted, folded, linear_in, plus, range_of, slope, times
 from neptune.ir.ops import ANY, OPS, SIGNS, Range
 from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
@@ -280,3 +280,16 @@ def _fits(sign: str, v: float) -> bool:
 def test_either_holds_both() -> None:
     assert Range(1.0, 2.0) | SIGNS["-"] == Range(-INF, 2.0, nonzero=True)
     assert SIGNS["0"] | SIGNS["+"] == SIGNS["0+"]
+
+
+def test_8_bit_floats() -> None:
+    """A cast to one is a step that no proof looks through; what it makes is within its range."""
+    t = Var("t", "float32")
+    assert not linear_in(cast(t, "float8_e5m2"), 0) and linear_in(cast(Load("x", (), "float8_e5m2"), "float32"), 0)
+    with pytest.raises(Unknown, match="keep the order"):
+        slope(cast(t, "float8_e4m3fn"), "t")
+    assert range_of(cast(t * 1e9, "float8_e4m3fn")) == Range(-448.0, 448.0, 2.0**-9)
+    small = range_of(cast(op("exp", t), "float8_e4m3fn"))
+    assert (small.lo, small.hi, small.nonzero) == (0.0, 448.0, False) and range_of(op("exp", t)).nonzero
+    assert range_of(cast(t * 1e9, "float8_e5m2")).most == math.inf
+    assert range_of(cast(Load("x", (), "float8_e4m3fn"), "float32")).least == 2.0**-9

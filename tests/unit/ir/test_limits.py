@@ -35,6 +35,8 @@ def at(e: Expr, x: Values, *, defined: bool = False) -> Values:
         (X * 1e-9 * Y, False),
         (cast(X, "float16"), False),
         (cast(X, "float64"), True),
+        (cast(X, "float8_e5m2"), False),
+        (cast(X, "float8_e4m3fn"), True),
         (op("exp", X), True),
         (op("exp", Y * 1e-9), False),
         (op("exp", op("neg", X)), False),
@@ -81,3 +83,8 @@ def test_where_an_operator_is_defined() -> None:
 def test_values_of_a_sign() -> None:
     assert of_sign(SMALL, "+") == {0.5, 1.0} and of_sign(SMALL, "0-") == {0.0, -0.5, -1.0}
     assert of_sign(SMALL, None) == SMALL
+
+
+def test_what_saturates_has_no_infinity() -> None:
+    made = at(cast(X, "float8_e4m3fn"), frozenset({-inf, 1.0, EXTREME, math.nan}))
+    assert {-448.0, 1.0, 448.0} <= made and is_finite(v for v in made if v == v) and any(v != v for v in made)

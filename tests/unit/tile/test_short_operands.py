@@ -75,3 +75,28 @@ def test_a_scale_that_is_deferred_leaves_a_product_for_the_matrix_unit() -> None
     (chain,) = [c for c in ROW_CHAINS if c.name == "abs_max_matmul"]
     (found,) = neptune.compile(chain.build(64), fusing(chain.build(64)), target="interpret").resources("cuda:90")
     assert (found.matrix, found.spill_bytes) == ("wgmma", 0)
+
+
+EIGHT = Local("w", ("c", "k"), "float8_e4m3fn")
+
+
+@pytest.mark.parametrize(
+    ("of_x", "dtype", "operands_"),
+    [
+        ("float8_e4m3fn", "float8_e4m3fn", ("float8_e4m3fn", "float8_e4m3fn")),
+        ("float8_e5m2", "float16", ("float16", "float16")),
+        ("float16", "float16", ("float16", "float16")),
+        ("bfloat16", "bfloat16", ("bfloat16", "bfloat16")),
+    ],
+)
+def test_8_bits_beside_others(of_x: str, dtype: str, operands_: tuple[str, str]) -> None:
+    """Two alike stay; beside a 16-bit float, or another 8-bit one, the product is of 16 bits."""
+    x = Local("x", X.dims, of_x)
+    ((a, b),) = operands(passed(multiplied(Cast(x, "float32"), Cast(EIGHT, "float32"))))
+    assert (a.dtype, b.dtype) == operands_
+    assert a in (x, Cast(x, dtype)) and b in (EIGHT, Cast(EIGHT, dtype))
+
+
+def test_8_bits_beside_float32_stay_wide() -> None:
+    product = multiplied(Local("z", X.dims, "float32"), Cast(EIGHT, "float32"))
+    assert passed(product) == (product,)

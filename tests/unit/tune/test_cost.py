@@ -16,6 +16,7 @@ from neptune.tune.cost import Model
 from neptune.tune.machine import BY_ARCH, DEVICES, machine_of
 from neptune.tune.occupancy import resident
 from neptune.tune.rank import ranked
+from tests.examples.float8_programs import scaled_matmul
 
 H200 = DEVICES["H200"]
 TILES = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
@@ -29,6 +30,8 @@ def tiles(name):
         "decode": lambda: lowered("flash_decoding", operator("decode_gqa")),
         "causal": lambda: lowered("flash_attention", operator("prefill_causal", heads=None)),
         "rows": lambda: lowered("softmax_row", softmax()),
+        "product of 8 bits": lambda: lowered("matmul", scaled_matmul("float8_e4m3fn")),
+        "product of 16 bits": lambda: lowered("matmul", scaled_matmul("float16")),
         "online": lambda: lowered("softmax_online", softmax()),
     }
     return made[name]().lowered.tiles
@@ -153,3 +156,12 @@ def test_every_machine_has_a_choice_and_a_source(name):
     assert ranked(tiles("matmul"), SQUARE, machine) and ranked(
         tiles("causal"), {"batch": 1, "heads": 8, "s_q": 99, "s_kv": 99}, machine
     )
+
+
+def test_8_bit_floats_move_half_the_bytes_and_multiply_at_twice_the_rate() -> None:
+    assert H200.matrix["float8_e4m3fn"] == 2 * H200.matrix["float16"]
+    assert machine_of("80").matrix["float8_e5m2"] == machine_of("80").matrix["float16"]
+    # Their sums are added in float32 beside the matrix unit.
+    assert 0.7 < us("product of 8 bits", TILES, SQUARE) / us("product of 16 bits", TILES, SQUARE) < 0.9
+    thin = {"m": 64, "n": 65536, "k": 4096}  # waits for memory
+    assert us("product of 8 bits", TILES, thin) < 0.8 * us("product of 16 bits", TILES, thin)
