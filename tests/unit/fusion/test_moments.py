@@ -279,7 +279,10 @@ def compiled(name: str) -> neptune.Kernel:
     return neptune.compile(program, fusing(program), target="interpret")
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+SIMILAR = ("sample", "standardised", "covariance")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SIMILAR)) for n in EXAMPLES])
 def test_kernels(name: str) -> None:
     """In one kernel and one pass, as exact as two passes."""
     example, kernel = EXAMPLES[name], compiled(name)

@@ -239,7 +239,7 @@ body:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group", sampled(GROUPS, 3))
+@pytest.mark.parametrize("group", sampled(GROUPS, 4))
 def test_every_group_size(group: int) -> None:
     program = grouped(group, alibi=True, sinks=True, lse=True)
     kernel = agree(program, PACKED, reference(True, lse=True, alibi=True, sinks=True).float64)
