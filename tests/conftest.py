@@ -24,6 +24,8 @@ import pytest
 from neptune import config as settings
 
 os.environ["NEPTUNE_STRICT"] = "1"
+# Tests run side by side: one thread each, and one for the processes that they start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 QUICK = "not slow"
 """What `make test` selects."""
 
