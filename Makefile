@@ -13,10 +13,10 @@ demo: $(STAMP)
 
 # Without what is marked slow: see tests/README.md.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not slow"
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q --durations=50 --durations-min=1
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q --durations=50 --durations-min=1
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -6,6 +6,10 @@ reads the user's cache, nor that of another run. Other tests change what compile
 that use `monkeypatch`. Tests of the cache itself name a folder of their own.
 
 A template that a check rejects fails a test, also where the automatic choice would try the next one.
+
+The exact checks are most of what a compilation takes. In the quick tier, tests that are `compared` do without them:
+they hold what their kernels compute, or what they need, against something else. Every form is still verified, and
+wherever these tests run otherwise (in CI, or by themselves) their kernels are checked as well.
 """
 
 from __future__ import annotations
@@ -17,7 +21,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from neptune import config as settings
+
 os.environ["NEPTUNE_STRICT"] = "1"
+# Tests run side by side: one thread each, and one for the processes that they start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+QUICK = "not slow"
+"""What `make test` selects."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,11 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Without the run's cache where a test asks for that, or may change what compiles."""
+    """Without the run's cache where a test asks for that, or may change what compiles; see above for checks."""
     with pytest.MonkeyPatch.context() as patch:
         served = request.path.parent.name == "numerics" or request.node.get_closest_marker("cached")
         if not served or "monkeypatch" in request.fixturenames or request.node.get_closest_marker("uncached"):
             patch.setenv("NEPTUNE_CACHE_DIR", "0")
+        if request.node.get_closest_marker("compared") and request.config.getoption("markexpr") == QUICK:
+            patch.setitem(settings.DRAWS, settings.Config().verify, 0)
         before = _settings()
         yield
         # Left behind, a setting would change what the tests after this one see: without checks they pass.

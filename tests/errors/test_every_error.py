@@ -23,8 +23,6 @@ from tests.errors.table import PACKAGE, Case, every_case, outcome
 from tests.errors.unreached import UNREACHED
 from tests.goldens import check_golden
 
-# On one worker (`--dist loadgroup`), which runs each case once.
-pytestmark = pytest.mark.xdist_group("errors")
 CASES = every_case()
 TESTS = Path(__file__).parents[1]
 

@@ -66,7 +66,8 @@ def test_every_value_of_every_factor_occurs() -> None:
     assert lengths == {(a, b) for a in LENGTHS for b in LENGTHS}
 
 
-@pytest.mark.parametrize("row", sampled(CASES, 4), ids=name)
+# Lengths recur every six rows: a step of five meets all of them.
+@pytest.mark.parametrize("row", sampled(CASES, 5), ids=name)
 def test_attention(row: dict[str, Any]) -> None:
     choices = {k: v for k, v in row.items() if k not in ("s_q", "s_kv", "batch_heads")}
     subject = attention_subject(**choices)

@@ -53,7 +53,7 @@ def test_layouts_and_scales(layout: str, axis: int, scale: float) -> None:
     check(subject, families(subject.program, SIZES[0], axis=axis))
 
 
-@pytest.mark.parametrize("layout, axis", [("bhsd", -2), ("bshd", -3)])
+@pytest.mark.parametrize("layout, axis", sampled([("bhsd", -2), ("bshd", -3)], 2))
 @pytest.mark.parametrize("template", ["flash_attention", "attention_unfused"])
 def test_every_form_of_the_module(template: str, layout: str, axis: int) -> None:
     """Descriptors and wide offsets, which a GPU or huge tensors would call for."""

@@ -345,7 +345,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("template", [None, scalars], ids=["tiles", "scalars"])
+@pytest.mark.parametrize("template", ["softmax_row", scalars], ids=["tiles", "scalars"])
 def test_reducers(template: Any) -> None:
     assert set(REDUCER_EDGES) == set(REDUCERS) and set(REDUCTIONS) | {f"top{k}" for k in range(1, 9)} == set(REDUCERS)
     n, m = nb.var("n"), nb.var("m")

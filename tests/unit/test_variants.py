@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -16,6 +17,7 @@ from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.variants import Variant
 
+pytestmark = pytest.mark.compared
 FEW, MANY = {"m": 1, "n": 256, "k": 256}, {"m": 2048, "n": 4096, "k": 64}
 
 
@@ -32,6 +34,11 @@ def compiled(monkeypatch):
     monkeypatch.setattr(pipeline, "_built", counted)
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
     return seen
+
+
+@functools.cache
+def product_family():
+    return neptune.compile(matmul(), target="llvm")
 
 
 def product(kernel, m, n, k):
@@ -99,7 +106,7 @@ def test_bounds_end_the_sizes_that_are_considered():
 
 
 def test_the_own_variant_is_that_of_typical_sizes_or_of_those_given():
-    kernel = neptune.compile(matmul(), target="llvm")
+    kernel = product_family()
     told = kernel.explain(json=True)["family"]
     own = kernel.variants[told["own"]]
     assert told["at"] == {"m": 4096, "k": 4096, "n": 4096} and kernel.chosen(**told["at"]) == own
@@ -116,14 +123,15 @@ def test_the_own_variant_is_that_of_typical_sizes_or_of_those_given():
 )  # fmt: skip
 def test_sizes_that_are_none(sizes, words):
     with pytest.raises(ShapeError, match=words):
-        neptune.compile(matmul(), target="llvm").chosen(**sizes)
+        product_family().chosen(**sizes)
 
 
 @pytest.mark.parametrize("how", ["save", "pickle", "copy", "cache"])
 def test_a_family_is_kept_whole(how, tmp_path, monkeypatch):
+    kernel = product_family()
     if how == "cache":
         monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
-    kernel = neptune.compile(matmul(), target="llvm")
+        kernel = neptune.compile(matmul(), target="llvm")
     if how == "save":
         kernel.save(tmp_path / "k")
         kernel.save(tmp_path / "k")
@@ -143,7 +151,7 @@ def test_a_family_is_kept_whole(how, tmp_path, monkeypatch):
 
 
 def test_other_values_are_of_one_variant():
-    kernel = neptune.compile(matmul(), target="llvm").with_params(num_stages=2)
+    kernel = product_family().with_params(num_stages=2)
     (only,) = kernel.variants
     assert only.params["num_stages"] == 2 and product(kernel, 5, 6, 70) < 1e-3
     assert "variants by size" not in kernel.explain() and isinstance(only, Variant)

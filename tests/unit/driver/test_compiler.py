@@ -88,6 +88,7 @@ def test_shipped_templates_are_named_like_their_module():
     assert all(choose.named(f)[0] == n for n, f in known.items())
 
 
+@pytest.mark.compared
 def test_the_automatic_choice():
     assert neptune.compile(prefill_causal(depth=16), target="llvm").build.template == "flash_attention"
     # Others apply to a softmax, too, and are predicted to be slower.
@@ -173,6 +174,7 @@ def rejecting(monkeypatch, *rejected, what="fused program"):
     monkeypatch.setattr(compiler, "_check", checked)
 
 
+@pytest.mark.compared
 @pytest.mark.parametrize("typical", [None, {"batch": 1, "heads": 8, "s_q": 1, "s_kv": 65536}])
 def test_the_automatic_choice_lowers_each_candidate_once(monkeypatch, typical):
     """What a template is judged by is what is compiled."""
@@ -282,6 +284,7 @@ def test_bounds_are_checked_at_the_call():
         kernel(torch.zeros(5, 2), torch.zeros(2), 1.0, 0)
 
 
+@pytest.mark.compared
 def test_the_matrix_unit_is_not_given_short_sums() -> None:
     with pytest.raises(ScheduleError, match="no fewer than 16"):
         compiler.compile(prefill_causal(depth=64), "flash_attention", target="interpret", params={"BLOCK_N": 8})

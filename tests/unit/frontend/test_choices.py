@@ -25,6 +25,7 @@ from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from tests.tiers import sampled
 
+pytestmark = pytest.mark.compared
 M, N = Var("m"), Var("n")
 INF, NAN = math.inf, math.nan
 LAST = 2**31 - 1

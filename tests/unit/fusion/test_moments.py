@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tests.examples.moment_examples import COLUMNS, EXAMPLES, Example, count, li
 from tests.goldens import check_golden
 from tests.tiers import sampled
 
+pytestmark = pytest.mark.compared
 ROW, COL = Var("i"), Var("j")
 X, W, H = Load("x", (ROW, COL), "float32"), Load("w", (ROW, COL), "float32"), Load("h", (ROW, COL), "float16")
 S, Q = Load("s", (ROW,), "float32"), Load("q", (ROW,), "float32")
@@ -271,11 +273,19 @@ def error(got: torch.Tensor | tuple[torch.Tensor, ...], reference: torch.Tensor)
     return float((got.double() - reference).norm() / reference.norm().clamp_min(1e-30))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@functools.cache
+def compiled(name: str) -> neptune.Kernel:
+    program = EXAMPLES[name].make()
+    return neptune.compile(program, fusing(program), target="interpret")
+
+
+SIMILAR = ("sample", "standardised", "covariance")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SIMILAR)) for n in EXAMPLES])
 def test_kernels(name: str) -> None:
     """In one kernel and one pass, as exact as two passes."""
-    example = EXAMPLES[name]
-    kernel = neptune.compile(example.make(), fusing(example.make()), target="interpret")
+    example, kernel = EXAMPLES[name], compiled(name)
     assert len(kernel.facts.kernels) == 1 and not kernel.facts.temporaries
     assert kernel.facts.traversals["x"] == (2 if name == "layer_norm" else 1)
     assert "h0 = t0" in kernel.explain() and "assumed, not proved" in kernel.explain()
@@ -300,7 +310,7 @@ def test_kernels(name: str) -> None:
 def test_llvm(name: str) -> None:
     """No worse than the two passes are where sums are taken one by one."""
     example = EXAMPLES[name]
-    kernel = neptune.compile(example.make(), target="llvm")
+    kernel = compiled(name).for_target("llvm")
     apart = neptune.compile(example.make(), "stagewise", target="llvm")
     for kind in ("plain", "first element", "first tile", "last tile"):
         given = draw(example, kind, 3, 300)
@@ -320,7 +330,7 @@ def test_half_precision_inputs() -> None:
 
 def test_a_standard_deviation_is_never_nan() -> None:
     """Rounding may leave less than nothing of a sum of squares: at the end it is at least 0."""
-    kernel = neptune.compile(EXAMPLES["deviation"].make(), target="interpret")
+    kernel = compiled("deviation")
     torch.manual_seed(0)
     for scale in (1.0, 1e3, 1e9):
         x = torch.randn(64, 1).mul(scale).expand(64, 333).contiguous()
@@ -332,7 +342,7 @@ def test_a_standard_deviation_is_never_nan() -> None:
 @pytest.mark.parametrize("name", ["variance", "deviation"])
 def test_what_is_not_finite_makes_its_row_nan(name: str, target: str) -> None:
     """Also where the sum of squares is kept from being negative."""
-    kernel = neptune.compile(EXAMPLES[name].make(), target=target)
+    kernel = compiled(name).for_target(target)
     torch.manual_seed(0)
     x = torch.randn(5, 70)
     x[0, 3], x[1, 69], x[2, 0], x[3] = math.nan, math.inf, -math.inf, -math.inf
@@ -370,8 +380,7 @@ def test_a_row_that_is_masked_throughout_has_no_mean(signed: bool) -> None:
 
 @pytest.mark.parametrize("target", sampled(["cuda:90", "cuda:80", "hip:gfx942"], 3))
 def test_compiles(target: str) -> None:
-    kernel = neptune.compile(EXAMPLES["layer_norm_linear"].make(), target="interpret")
-    (found,) = kernel.resources(target)
+    (found,) = compiled("layer_norm_linear").resources(target)
     assert not found.spill_bytes
 
 

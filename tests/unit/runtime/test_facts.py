@@ -28,6 +28,7 @@ from neptune.tune.facts import LoopFacts, read_facts
 from tests.examples import tile_examples
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
+pytestmark = pytest.mark.compared
 X = tile_examples.softmax().inputs[0]
 ROW_VAR, J, N = Var("i"), Var("j"), Var("cols")
 ONE = Const(1, "int32")

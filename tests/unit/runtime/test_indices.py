@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -39,6 +41,11 @@ def pages():
     return compute((M,), lambda i: sum(select(j < length[i], x[table[i, j // 2], j % 2], 0.0), axis=j), "y")
 
 
+@functools.cache
+def compiled(make):
+    return neptune.compile(make(), target="llvm")
+
+
 X = torch.arange(5, dtype=torch.float32)
 
 
@@ -54,7 +61,7 @@ def checked(monkeypatch):
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
 @pytest.mark.parametrize("value", [5, -1, 2**31 - 1, -(2**31)])
 def test_an_index_that_leads_out_of_a_tensor_is_reported_with_its_tensor_and_value(checked, target, value):
-    kernel = neptune.compile(gather(), target=target)
+    kernel = compiled(gather).for_target(target)
     assert kernel(X, ints(0, 4, 2)).tolist() == [0, 4, 2]
     with pytest.raises(ShapeError) as error:
         kernel(X, ints(0, 4, value))
@@ -65,12 +72,12 @@ def test_an_index_that_leads_out_of_a_tensor_is_reported_with_its_tensor_and_val
 
 @pytest.mark.parametrize("value, nearest", [(5, 4.0), (-1, 0.0), (2**31 - 1, 4.0), (-(2**31), 0.0)])
 def test_llvm_clamps(value, nearest):
-    assert neptune.compile(gather(), target="llvm")(X, ints(value, 1)).tolist() == [nearest, 1.0]
+    assert compiled(gather).for_target("llvm")(X, ints(value, 1)).tolist() == [nearest, 1.0]
 
 
 def test_nothing_is_reported_unasked(monkeypatch):
     monkeypatch.delenv("NEPTUNE_CHECK", raising=False)
-    kernel = neptune.compile(gather(), target="interpret")
+    kernel = compiled(gather).for_target("interpret")
     assert kernel(X, ints(1, 2)).tolist() == [1, 2]
     assert kernel._call == kernel.executable.call
     # The interpreter's memory is guarded by NaN; what matters is that nothing is said.
@@ -79,7 +86,7 @@ def test_nothing_is_reported_unasked(monkeypatch):
 
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
 def test_rows_between_loaded_bounds_are_looked_at_and_no_others(checked, target):
-    kernel = neptune.compile(sparse(), target=target)
+    kernel = compiled(sparse).for_target(target)
     # Element 2 belongs to no row.
     good = ints(0, 2, 2), ints(1, 4, 99)
     starts, cols = good
@@ -91,7 +98,7 @@ def test_rows_between_loaded_bounds_are_looked_at_and_no_others(checked, target)
 
 
 def test_loaded_bounds_are_clamped_on_llvm():
-    kernel = neptune.compile(sparse(), target="llvm")
+    kernel = compiled(sparse).for_target("llvm")
     found = kernel(ints(0, 2, 1_000_000), X, ints(1, 4, -7), 2)
     assert found[0] == 5.0 and torch.isfinite(found).all()
     kernel(ints(-(2**20), 2, 3), X, ints(1, 4, 2**31 - 1), 2)
@@ -99,7 +106,7 @@ def test_loaded_bounds_are_clamped_on_llvm():
 
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
 def test_what_no_row_reads_may_hold_anything(checked, target):
-    kernel = neptune.compile(pages(), target=target)
+    kernel = compiled(pages).for_target(target)
     x = torch.arange(6, dtype=torch.float32).reshape(3, 2)
     table = torch.tensor([[2, 0, -1, 99], [1, -1, -1, -1]], dtype=torch.int32)
     assert kernel(ints(3, 1), x, table).tolist() == [4 + 5 + 0, 2]
@@ -114,7 +121,7 @@ def test_each_read_is_a_row_and_plain_ones_are_none():
 
 
 def test_a_saved_kernel_is_checked_too(tmp_path, monkeypatch):
-    neptune.compile(gather(), target="llvm").save(tmp_path / "gather")
+    compiled(gather).for_target("llvm").save(tmp_path / "gather")
     monkeypatch.setenv("NEPTUNE_CHECK", "1")
     with pytest.raises(ShapeError, match="leads out"):
         neptune.load(tmp_path / "gather", "llvm")(X, ints(7))
@@ -123,7 +130,7 @@ def test_a_saved_kernel_is_checked_too(tmp_path, monkeypatch):
 def test_nothing_is_looked_at_while_a_graph_is_captured(checked, monkeypatch):
     from neptune.runtime import indices
 
-    kernel = neptune.compile(gather(), target="llvm")
+    kernel = compiled(gather).for_target("llvm")
     rows = kernel.executable._lookups
     on_gpu = type("OnGpu", (), {"device": torch.device("cuda", 0)})()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -132,6 +139,6 @@ def test_nothing_is_looked_at_while_a_graph_is_captured(checked, monkeypatch):
 
 def test_many_reads_are_looked_at_in_parts(checked, monkeypatch):
     monkeypatch.setattr("neptune.runtime.indices.AT_ONCE", 2)
-    kernel = neptune.compile(gather(), target="llvm")
+    kernel = compiled(gather).for_target("llvm")
     with pytest.raises(ShapeError, match="i = 6"):
         kernel(X, ints(0, 1, 2, 3, 4, 0, -3, 9))

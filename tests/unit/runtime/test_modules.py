@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
 import torch
 
 from neptune.driver.pipeline import compile
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.modules import Form, Modules, covers, on_16_bytes
 
+pytestmark = pytest.mark.compared
 PARAMS = {"BLOCK_M": 128, "BLOCK_N": 64}
 
 
+@functools.cache
 def modules() -> Modules:
     return compile(
         prefill_causal(depth=64, lse=True), "flash_attention", target="llvm", params=PARAMS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import threading
@@ -29,6 +30,8 @@ from neptune.runtime.executable import Executable
 from neptune.runtime.modules import Form
 from neptune.runtime.source import load_source
 
+pytestmark = pytest.mark.compared
+
 
 @pytest.fixture
 def calls() -> Iterator[list[tuple[Any, ...]]]:
@@ -39,8 +42,14 @@ def calls() -> Iterator[list[tuple[Any, ...]]]:
         stub_driver.Launcher.calls = None
 
 
-def attention(**how: Any) -> neptune.Kernel:
-    return neptune.compile(prefill_causal(depth=16, **how), "flash_attention", target="cuda")
+@functools.cache
+def compiled(template: str, **how: Any) -> neptune.Kernel:
+    return neptune.compile(prefill_causal(depth=16, **how), template, target="cuda")
+
+
+def attention(template: str = "flash_attention", **how: Any) -> neptune.Kernel:
+    """A kernel that has never been called."""
+    return compiled(template, **how).for_target("cuda")
 
 
 def scaled() -> neptune.Kernel:
@@ -100,7 +109,7 @@ def test_a_replay_launches_what_the_long_way_launches(calls: list[Any]) -> None:
 
 
 def test_temporaries_and_several_kernels_are_replayed(calls: list[Any]) -> None:
-    kernel = neptune.compile(prefill_causal(depth=16), "attention_unfused", target="cuda")
+    kernel = attention("attention_unfused")
     given = inputs()
     kernel(*given)
     count = len(calls)
@@ -289,7 +298,7 @@ def test_torch_traces_a_launch(calls: list[Any], make: Callable[[], neptune.Kern
 
 
 def test_a_plan_keeps_no_tensor_alive(calls: list[Any]) -> None:
-    kernel = neptune.compile(prefill_causal(depth=16, lse=True), "flash_attention", target="cuda")
+    kernel = attention(lse=True)
     given = inputs()
     results = [*kernel(*given), *kernel(*given)]
     watched = [weakref.ref(t) for t in (*given, *results)]

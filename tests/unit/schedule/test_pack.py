@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from itertools import product
@@ -29,6 +30,7 @@ from tests.examples.schedule_examples import Frozen, check_round_trips, check_sa
 from tests.goldens import check_golden
 from tests.tiers import sampled
 
+pytestmark = pytest.mark.compared
 PACKED, APART = flash_attention.with_choices(packed=True), flash_attention.with_choices(packed=False)
 GROUPS = (1, 3, 4, 5, 6, 7, 8, 12)
 LENGTHS = ((1, 1), (1, 33), (5, 17), (33, 40), (33, 5))
@@ -96,15 +98,11 @@ def agree(
     limit: float = 2e-6,
     **sizes: int,
 ) -> neptune.Kernel:
-    """Compare kernels for two targets with a definition in float64, the results in memory that held NaN."""
-    tiles = {"BLOCK_M": 16, "BLOCK_N": 16}
-    kernel = neptune.compile(program, template, target="llvm", params=tiles)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEPTUNE_VERIFY", "0")  # the first one has been checked: it is the same program
-        kernels = kernel, neptune.compile(program, template, target="interpret", params=tiles)
+    """Compare a kernel on two targets with a definition in float64, the results in memory that held NaN."""
+    kernel = neptune.compile(program, template, target="llvm", params={"BLOCK_M": 16, "BLOCK_N": 16})
     for s_q, s_kv in lengths:
         inputs = tensors(program, {"s_q": s_q, "s_kv": s_kv, **sizes}, s_q)
-        for k in kernels:
+        for k in (kernel, kernel.for_target("interpret")):
             compare(k, program, inputs, oracle(*inputs), limit)
     return kernel
 
@@ -241,7 +239,7 @@ body:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group", sampled(GROUPS, 3))
+@pytest.mark.parametrize("group", sampled(GROUPS, 4))
 def test_every_group_size(group: int) -> None:
     program = grouped(group, alibi=True, sinks=True, lse=True)
     kernel = agree(program, PACKED, reference(True, lse=True, alibi=True, sinks=True).float64)
@@ -264,13 +262,17 @@ def test_layouts_dtypes_and_masks(dtype: str, limit: float, options: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("queries", "options"),
-    [(1, {}), (1, {"alibi": True, "lse": True}), (5, {"alibi": True}), (5, {"sinks": True, "layout": "bshd"})],
+    ("template", "queries", "options"),
+    [
+        ("flash_attention", 1, {"alibi": True, "lse": True}),
+        ("flash_attention", 5, {"sinks": True, "layout": "bshd"}),
+        pytest.param(None, 5, {"alibi": True}, marks=pytest.mark.slow),
+    ],
 )
-def test_few_rows_are_packed_unasked(queries: int, options: dict[str, Any]) -> None:
+def test_few_rows_are_packed_unasked(template: str | None, queries: int, options: dict[str, Any]) -> None:
     program = grouped(6, queries=queries, causal=queries > 1, **options)
     lengths = tuple((queries, n) for n in (1, 16, 45))
-    kernel = agree(program, None, reference(queries > 1, **options).float64, lengths)
+    kernel = agree(program, template, reference(queries > 1, **options).float64, lengths)
     assert kernel.facts.kernels[0].grid["y"] == "2" and "pack" in kernel.explain()
 
 
@@ -350,13 +352,23 @@ def test_resources(name: str, target: str) -> None:
     ],
 )
 def test_the_exact_check_sees_a_wrong_row(right: str, wrong: str) -> None:
+    program, text = packed_by_rows()
+    assert right in text
+    assert check_exact(program, parse_program(text.replace(right, wrong)), draws=4).verdict == "rejected"
+
+
+def test_the_exact_check_takes_the_right_rows() -> None:
+    program, text = packed_by_rows()
+    assert check_exact(program, parse_program(text), draws=4).verdict == "accepted"
+
+
+@functools.cache
+def packed_by_rows() -> tuple[Program, str]:
+    """Attention, and the text of its packed program as it is executed."""
     program = grouped(4, depth=2, alibi=True)
     sch = Schedule(program)
     PACKED(sch)
-    text = str(decompose(sch.program))
-    assert right in text
-    assert check_exact(program, parse_program(text), draws=4).verdict == "accepted"
-    assert check_exact(program, parse_program(text.replace(right, wrong)), draws=4).verdict == "rejected"
+    return program, str(decompose(sch.program))
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -14,14 +16,19 @@ from neptune.ops.softmax import figure1, softmax
 from neptune.templates.softmax_three_kernel import softmax_three_kernel
 from tests.tiers import sampled
 
+pytestmark = pytest.mark.compared
 TOLERANCE = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+@cache
+def compiled(dtype: str) -> neptune.Kernel:
+    return neptune.compile(softmax(dtype), "softmax_three_kernel", target="llvm", params={"BLOCK_M": 4, "BLOCK_N": 64})
 
 
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 def test_softmax(target: str, dtype: str) -> None:
-    params = {"BLOCK_M": 4, "BLOCK_N": 64}
-    kernel = neptune.compile(softmax(dtype), "softmax_three_kernel", target=target, params=params)
+    kernel = compiled(dtype).for_target(target)
     assert len(kernel.facts.kernels) == 3 and set(kernel.facts.temporaries) == {"m", "e", "l"}
     for rows, cols in ((1, 1), (17, 130), (5, 64)):
         for scale in (1, 30):

@@ -54,6 +54,7 @@ def test_what_stands_once_stays() -> None:
     assert apply(common, before) == before
 
 
+@pytest.mark.compared
 @pytest.mark.parametrize("name", ["variance", "weighted_variance"])
 def test_running_moments_take_their_difference_once(name: str) -> None:
     chain = next(c for c in ROW_CHAINS if c.name == name)
@@ -63,6 +64,7 @@ def test_running_moments_take_their_difference_once(name: str) -> None:
     assert [common(k) for k in tiles.kernels] == list(tiles.kernels)
 
 
+@pytest.mark.compared
 def test_attention_has_nothing_to_name() -> None:
-    forms = {s.name: s.made for s in neptune.compile(prefill_causal(depth=64), target="llvm").build.trail}
+    forms = {s.name: s.made for s in neptune.compile(prefill_causal(), "flash_attention", target="llvm").build.trail}
     assert forms["tile-common"] == forms["tile-crosswise"]
