@@ -1,4 +1,4 @@
-"""8-bit floats as Triton text: casts by bits, and products.
+"""8-bit floats as Triton text: casts by bits, and products; of int8, too.
 
     x.astype("float8_e5m2")   →   _to_float8_e5m2(x)
     dot(a, b), of 8 bits      →   _dot_float8(a, b, acc)
@@ -16,7 +16,7 @@ from neptune.codegen.triton_text import ATOM, HELPERS, TL_DTYPES, Text, call
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.float8 import BITS, INFINITE, NAN
 
-DOT = "_dot_float8"
+DOT, INT8_DOT = "_dot_float8", "_dot_int8"
 TOGETHER = 32
 """How many products Hopper's unit sums before they are added in float32; also the least depth of a product.
 
@@ -73,4 +73,12 @@ def {DOT}(a, b, acc):
         return acc + tl.dot(a, b, max_num_imprecise_acc={TOGETHER})
     else:
         return tl.dot(a, b, acc, max_num_imprecise_acc={TOGETHER})
+"""
+HELPERS[INT8_DOT] = f"""\
+@triton.jit
+def {INT8_DOT}(a, b, acc):
+    if a.shape[1] < {TOGETHER}:  # too short a depth for a unit; float32 has all sums of so few products
+        return acc + tl.dot(a.to(tl.float16), b.to(tl.float16)).to(tl.int32)
+    else:
+        return tl.dot(a, b, acc, out_dtype=tl.int32)
 """

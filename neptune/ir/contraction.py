@@ -9,7 +9,7 @@ nor a column; one that neither is told apart by, h above, belongs to the operand
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.ir.dtypes import FLOAT8
@@ -19,6 +19,8 @@ from neptune.ir.program import Store, Update
 
 NARROW = ("float16", "bfloat16", *FLOAT8)
 """The dtypes whose products are exact in float32."""
+SUMS: Mapping[str, tuple[str, ...]] = {"float32": NARROW, "int32": ("int8",)}
+"""The dtypes that a matrix unit sums in, and those of operands whose products are exact there."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def matrix_product(action: Store | Update, axes: Iterable[str]) -> Contraction |
     product = contraction(replace(action, values=(_uncast(value), *others)), axes)
     if product is None:
         return NoProduct(f"is no sum of products: {action.reducer} of {print_expr(value)}")
-    if (product.dtype, value.dtype) != ("float32", "float32"):
+    if product.dtype != value.dtype or product.dtype not in SUMS:
         return NoProduct(
             f"multiplies in {product.dtype} and sums in {value.dtype}: "
             "the matrix unit multiplies exactly and sums in float32",
@@ -100,23 +102,28 @@ def matrix_product(action: Store | Update, axes: Iterable[str]) -> Contraction |
         )
     if not product.of_matrices:
         return NOT_MATRICES
+    if product.dtype == "int32" and operand_dtype(product.a.dtype, product.b.dtype) != "int8":
+        return NoProduct(
+            f"multiplies {product.a.dtype} and {product.b.dtype} in int32: the matrix unit takes int8",
+            hint='operands of int8: a[i, k].astype("int32") * b[k, j].astype("int32")',
+        )
     return product
 
 
 def operand_dtype(a: str, b: str) -> str:
-    """The least dtype that has all numbers of both and that a matrix unit takes.
+    """The least dtype that has all numbers of both and that a matrix unit takes, of floats or of int8.
 
     >>> operand_dtype("float8_e5m2", "bfloat16"), operand_dtype("float8_e5m2", "float8_e4m3fn")
     ('bfloat16', 'float16')
     """
-    if a == b and a in NARROW:
+    if a == b and any(a in exact for exact in SUMS.values()):
         return a
     wide = {x for x in (a, b) if x not in FLOAT8} or {"float16"}
     return wide.pop() if len(wide) == 1 and wide < set(NARROW) else "float32"
 
 
 def _plain(e: Expr) -> Expr:
-    return e.arg if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype in NARROW else e
+    return e.arg if isinstance(e, Cast) and e.arg.dtype in SUMS.get(e.dtype, ()) else e
 
 
 def _uncast(e: Expr) -> Expr:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from neptune.errors import NeptuneError
-from neptune.ir.contraction import contraction
+from neptune.ir.contraction import NoProduct, contraction, matrix_product
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, variables, walk
 from neptune.ir.integers import constant_length
@@ -125,7 +125,9 @@ def _last_dimension(d: Definition) -> str | None:
 def _product(d: Definition) -> tuple[str, str, str] | None:
     """The axes (x, y, k) of `c[…, x, y] += a[…, x, k] * b[…, k, y]`."""
     product = contraction(d.action, d.extents)
-    if product is None or not product.of_matrices or not is_float(product.dtype):
+    if product is None or not product.of_matrices:
+        return None
+    if not is_float(product.dtype) and isinstance(matrix_product(d.action, d.extents), NoProduct):
         return None
     depths = [n for n in product.depth if constant_length(d.extents[n]) >= SHORTEST_DEPTH]
     if not depths:

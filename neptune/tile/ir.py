@@ -15,7 +15,7 @@ Semantics.
   Dimension orders are reconciled before, by `Rearrange` with an einops pattern ("n d -> d n", "m -> m 1").
 - `LoadTile` reads buffer[index…], where every index is an integer tile expression over the load's dims;
   where `mask` is false nothing is read and the element is `other`.
-- `Dot(a, b, acc)`: a has dims (x, k), b (k, y); the product is summed over k in float32, from `acc` where
+- `Dot(a, b, acc)`: a has dims (x, k), b (k, y); the product is summed over k in float32 (of int8 in int32), from `acc` where
   it is given. `Reduce` folds one axis away.
 - A `Local` is a mutable tile variable: `Assign` sets it, a loop carries it. Elements outside the guard
   of the stage that assigned them are unspecified, and masked out before they can reach another element.
@@ -138,7 +138,7 @@ class Reduce(Tile["TExpr"]):
 
 @dataclass(frozen=True, slots=True)
 class Dot(Tile["TExpr"]):
-    """Σ_k a[x, k]·b[k, y] (+ acc[x, y]), float32. `allow_tf32` only if the user asked for it."""
+    """Σ_k a[x, k]·b[k, y] (+ acc[x, y]), in float32, of int8 in int32. `allow_tf32` only if the user asked for it."""
 
     a: TExpr
     b: TExpr
@@ -151,7 +151,7 @@ class Dot(Tile["TExpr"]):
 
     @property
     def dtype(self) -> str:
-        return "float32"
+        return "int32" if self.a.dtype == "int8" else "float32"
 
     @property
     def parts(self) -> tuple[TExpr, ...]:

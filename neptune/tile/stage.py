@@ -9,6 +9,7 @@ from neptune.errors import TargetError
 from neptune.ir.absorb import ZERO, Known, absorbed
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.contraction import NoProduct, matrix_product, operand_dtype
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
     FALSE,
     Cast,
@@ -334,7 +335,7 @@ class StageTranslator:
     def dot(self, dims: tuple[str, ...], reduced: tuple[str, ...], state: Local, guards: list[Expr]) -> TExpr | None:
         """`Σ_k a[x, k]·b[k, y]` on the matrix unit, where the statement has that form over tiles."""
         product = matrix_product(self.stage.action, self.axes)
-        if isinstance(product, NoProduct) or state.dtype != "float32":
+        if isinstance(product, NoProduct) or state.dtype != product.dtype:
             return None
         if dims == (*product.cols, *product.rows):
             product = product.flipped
@@ -358,7 +359,8 @@ class StageTranslator:
         needed = [g for g in guards if self.outside(e, g) != ZERO]
         if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
             return None
-        return self.masked(self.expr(e, ()), needed, Scalar(Const(0.0, e.dtype)))
+        zero = Const(0.0 if is_float(e.dtype) else 0, e.dtype)
+        return self.masked(self.expr(e, ()), needed, Scalar(zero))
 
 
 def _padded(f: For, extent: Expr) -> For:

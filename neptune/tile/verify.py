@@ -280,8 +280,8 @@ def _check_dot(e: Dot) -> Iterator[str]:
         return
     if "1" in (*a, *b) or a[1] != b[0] or a[0] == b[1] or a[0] == a[1] or b[0] == b[1]:
         yield f"dot takes <x k> and <k y>, not {_show(a)} and {_show(b)}"
-    if e.a.dtype != e.b.dtype or not is_float(e.a.dtype):
-        yield f"dot takes floats of one dtype, not {e.a.dtype} and {e.b.dtype}"
+    if e.a.dtype != e.b.dtype or not (is_float(e.a.dtype) or e.a.dtype == "int8"):
+        yield f"dot takes floats of one dtype, or int8, not {e.a.dtype} and {e.b.dtype}"
     if e.acc is not None and (e.acc.dims, e.acc.dtype) != (e.dims, e.dtype):
         yield f"dot accumulates {e.dtype}{_show(e.dims)}, not {e.acc.dtype}{_show(e.acc.dims)}"
 

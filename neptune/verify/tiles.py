@@ -168,10 +168,10 @@ class Tiles:
                 whole = self._whole(arg, env)
                 return fold_axis(self.evaluator, reducer, (whole,), [arg.dtype], arg.dims.index(axis))[0]
             case Dot(a, b, acc, _):
-                product = self.domain.dot(self._whole(a, env), self._whole(b, env), "float32")
+                product = self.domain.dot(self._whole(a, env), self._whole(b, env), e.dtype)
                 if acc is None:
                     return product
-                return self.domain.apply("add", (self._whole(acc, env), product), "float32")
+                return self.domain.apply("add", (self._whole(acc, env), product), e.dtype)
             case Rearrange(arg, pattern):
                 whole = self._whole(arg, env)
                 return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)
