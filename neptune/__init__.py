@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FusionError,
         InternalError,
         NeptuneError,
+        NeptunePerformanceWarning,
         RecordError,
         ScheduleError,
         ShapeError,
