@@ -38,6 +38,7 @@ __all__ = [
     "InternalError",
     "Kernel",
     "NeptuneError",
+    "NeptunePerformanceWarning",
     "Program",
     "RecordError",
     "Schedule",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from neptune.codegen.modules import all_modules, declarations
+from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
+from neptune.driver.judgement import judged, subject_of
 from neptune.driver.snapshots import Snapshot
 from neptune.ir.program import Program
 from neptune.runtime.artifact import Artifact
@@ -16,6 +20,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
+from neptune.tune.outlook import Rival
 from neptune.tune.parts import parts_of
 from neptune.verify.exact import ExactReport
 
@@ -33,7 +38,8 @@ class Build:
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
     the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
     schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
-    of which this is the number `own`.
+    of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
+    variant is for.
     """
 
     loops: Program
@@ -52,6 +58,15 @@ class Build:
     trail: tuple[Snapshot, ...] = ()
     family: Family | None = None
     own: int = 0
+    rivals: tuple[Rival, ...] = ()
+    at: Mapping[str, int] | None = None
+
+    @cached_property
+    def judgement(self) -> Mapping[str, Any]:
+        """What makes the kernel slow, and what the cost model predicts."""
+        machine = machine_for(self.target)
+        s = subject_of(self.loops, self.tiles, self.params, self.shapes, self.bounds, machine, self.at)
+        return judged(s, self.rivals)
 
     @property
     def rejections(self) -> tuple[Decision, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.codegen.triton import generate
-from neptune.driver import cache
+from neptune.driver import cache, loud
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
@@ -25,6 +25,7 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
+from neptune.runtime.artifact import AT
 from neptune.runtime.launch import Target, default_target, parse_target
 from neptune.schedule.state import Decision
 from neptune.schedule.trace import Step, trace_from_json, trace_to_json
@@ -37,7 +38,9 @@ from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, candidate
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.params import checked_params, checked_sizes, resolve_params
+from neptune.tune.outlook import Rival, of_family, of_ranking
+from neptune.tune.params import checked_params, checked_sizes, resolve_params, space_of
+from neptune.tune.rank import ranked
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
@@ -226,6 +229,7 @@ def compile(
     shapes: Mapping[Any, int] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
+    strict: bool = False,
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -239,6 +243,8 @@ def compile(
     correctness; with all of them given, template and values are those that the cost model predicts to be fastest for
     them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
     by the variable. `name`: of the kernel.
+    `strict`: what makes the kernel slower than it need be (`kernel.warnings`) is a ScheduleError, and no
+    NeptunePerformanceWarning.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -253,7 +259,10 @@ def compile(
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)
     machine = machine_for(chosen)
-    return _compiled(cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name))
+    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name, strict=strict)
+    kernel = _compiled(asked)
+    loud.warn(kernel)
+    return kernel
 
 
 def _compiled(asked: cache.Request) -> Kernel:
@@ -275,11 +284,13 @@ def _compiled(asked: cache.Request) -> Kernel:
     def variant(choice: Mapping[str, Any]) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
-        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}))
+        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT)))
 
     kernel = cache.cached(asked, make, variant)
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
+    if asked.strict:
+        loud.refuse(kernel)
     return kernel
 
 
@@ -350,6 +361,7 @@ def _run(step: Pass, work: Work) -> None:
 
 def _built(work: Work, asked: cache.Request, target: Target) -> Build:
     choice = None if work.family is None else work.family.choices[work.own].params
+    params = resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice)
     return Build(
         loops=work.loops,
         scheduled=_before_repairs(work.loops, work.schedule),
@@ -358,7 +370,7 @@ def _built(work: Work, asked: cache.Request, target: Target) -> Build:
         header=work.header,
         target=target,
         template=work.used,
-        params=resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice),
+        params=params,
         trace=tuple(str(s) for s in work.schedule.trace),
         decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
         checks=work.checks,
@@ -367,7 +379,18 @@ def _built(work: Work, asked: cache.Request, target: Target) -> Build:
         trail=tuple(work.trail),
         family=work.family,
         own=work.own,
+        rivals=tuple(_rivals(work, asked, params)),
+        at=asked.at,
     )
+
+
+def _rivals(work: Work, asked: cache.Request, params: Mapping[str, int]) -> list[Rival]:
+    """What else was compared when the template or its parameters were chosen."""
+    if work.family is not None:
+        return of_family(work.family, work.own)
+    # Asked before, and remembered.
+    order = ranked(work.tiles, asked.shapes, work.machine, space_of(work.tiles).ranked(asked.params))
+    return of_ranking(work.used, order, params)
 
 
 def _before_repairs(program: Program, sch: Schedule) -> Program:

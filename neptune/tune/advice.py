@@ -44,7 +44,7 @@ RULES = (
     Rule(
         "widened-product",
         widened_products,
-        "`{stage}` multiplies {why}, with input_precision=\"ieee\": at the rate of float32, several times as "
+        '`{stage}` multiplies {why}, with input_precision="ieee": at the rate of float32, several times as '
         "slow as 16 bits",
         "{remedy}",
     ),
@@ -75,8 +75,8 @@ RULES = (
     Rule(
         "quadratic-prefix",
         prefixes,
-        "`{stage}` folds the elements along `{k}` up to `{j}` anew for every `{j}`: quadratic work for what a scan does "
-        "in linear time",
+        "`{stage}` folds the elements along `{k}` up to `{j}` anew for every `{j}`: quadratic work for what a scan "
+        "does in linear time",
         "a cumulative sum before or behind the kernel (torch.cumsum); Neptune has no scan",
     ),
     Rule(

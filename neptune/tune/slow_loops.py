@@ -1,4 +1,4 @@
-"""Work that a kernel does more often, or in smaller pieces, than it need: passes, scalars, prefixes, idle processors."""
+"""Work done more often, or in smaller pieces, than it need be: passes, scalars, prefixes, idle processors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from neptune.tile.ir import (
     Loop,
     StoreTile,
     TileKernel,
-    TStmt,
     reread,
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.util import Block
 from neptune.tune.facts import sweeps, trips
 from neptune.tune.slow_products import Found
 from neptune.tune.subject import Subject, around
@@ -40,7 +40,7 @@ SHORT_SUM = 16
 WORTH = 20.0
 """Microseconds of a kernel from which on idle processors cost time."""
 PART = 0.5
-"""The share of the time of all kernels that an idle one takes at least."""
+"""The share of the time of all kernels that idle ones take at least."""
 
 
 # --- passes over memory ---------------------------------------------------------------------------
@@ -77,7 +77,8 @@ def _listed(names: Sequence[str], one: str, many: str) -> str:
     ('`a` is', '`a`, `b`, `c` and 2 more are')
     """
     shown = ", ".join(f"`{n}`" for n in names[:SHOWN])
-    return f"{shown}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''} {one if len(names) == 1 else many}"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{shown}{more} {one if len(names) == 1 else many}"
 
 
 # --- small pieces ---------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def scalar_loops(s: Subject) -> Iterator[Found]:
             yield first, {"kernel": kernel.name, "where": where, "names": names}
 
 
-def _innermost(body: tuple[TStmt, ...], loops: tuple[Loop, ...]) -> Iterator[tuple[tuple[Loop, ...], tuple[TStmt, ...]]]:
+def _innermost(body: Block, loops: tuple[Loop, ...]) -> Iterator[tuple[tuple[Loop, ...], Block]]:
     """The bodies without loops inside, with the loops around them."""
     inside = [x for x in walk_stmts(body) if isinstance(x, Loop)]
     if not inside:
@@ -109,7 +110,7 @@ def _innermost(body: tuple[TStmt, ...], loops: tuple[Loop, ...]) -> Iterator[tup
             yield from _innermost(x.body, loops)
 
 
-def _is_scalar(s: Subject, kernel: TileKernel, body: tuple[TStmt, ...]) -> bool:
+def _is_scalar(s: Subject, kernel: TileKernel, body: Block) -> bool:
     """True where statements read or write memory, and none has a tile of more than one element."""
     extents = {axis: s.extent(e) for axis, e in kernel.axes}
     nodes = [x for b in walk_stmts(body) for e in stmt_exprs(b) for x in walk(e)]
@@ -180,15 +181,15 @@ def _orders(e: Expr) -> bool:
 
 
 def idle_processors(s: Subject) -> Iterator[Found]:
-    """Kernels of fewer programs than there are processors, which take most of the time: at the sizes that were named,
-    else where even the largest leave processors idle."""
+    """The longest kernel of fewer programs than there are processors, where such kernels take most of the time: at the
+    sizes that were named, else where even the largest leave processors idle."""
     found = s.predicted(s.sizes if s.given else s.largest)
     if found is None:
         return
-    total = sum(k.us for k in found.kernels)
-    for k in found.kernels:
-        if k.programs < s.machine.processors and k.us >= max(WORTH, PART * total):
-            at = s.sizes if s.given else s.largest
-            where = f" at {', '.join(f'{n}={v}' for n, v in at.items())}" if at else ""
-            numbers = {"programs": str(k.programs), "processors": str(s.machine.processors)}
-            yield k.name, {**numbers, "machine": s.machine.name, "at": where}
+    idle = [k for k in found.kernels if k.programs < s.machine.processors]
+    if idle and sum(k.us for k in idle) >= max(WORTH, PART * sum(k.us for k in found.kernels)):
+        longest = max(idle, key=lambda k: k.us)
+        at = s.sizes if s.given else s.largest
+        where = f" at {', '.join(f'{n}={v}' for n, v in at.items())}" if at else ""
+        numbers = {"programs": str(longest.programs), "processors": str(s.machine.processors)}
+        yield longest.name, {**numbers, "machine": s.machine.name, "at": where}

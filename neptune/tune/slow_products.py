@@ -79,7 +79,7 @@ def _why_lost(stage: Stage, loops: tuple[For, ...], product: Contraction) -> dic
     axes = ", ".join(f"`{x[-1]}`" for x in (form.rows, form.cols, form.depth))
     return {
         "why": f"is computed element by element: no program has a tile of {axes}",
-        "remedy": f"no template, so that one is chosen, or split {axes} by params of 16 and more and bind the outer loops",
+        "remedy": f"no template: then one is chosen; or split {axes} by params of at least 16 and bind the outer loops",
     }
 
 

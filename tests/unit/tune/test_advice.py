@@ -1,4 +1,4 @@
-"""What makes kernels slower than they need be: each rule on a program that breaks it, and on ones that must not warn."""
+"""What makes kernels slow: each rule on a program that breaks it, and on some of which it must not speak."""
 
 from __future__ import annotations
 
@@ -193,9 +193,7 @@ def test_sums_of_sixteen_bits(dtype):
 
 def prefix(test, value=lambda x, i, k, j: x[i, k]):
     x, k = placeholder((M, N), "float32", "x"), reduce_axis((0, N), "k")
-    return build(
-        compute((M, N), lambda i, j: sum(value(x, i, k, j), axis=k, where=test(k, j)), "c"), name="cumulative"
-    )
+    return build(compute((M, N), lambda i, j: sum(value(x, i, k, j), axis=k, where=test(k, j)), "c"), name="cumulative")
 
 
 @pytest.mark.parametrize("test", [lambda k, j: k <= j, lambda k, j: k < j, lambda k, j: j <= k + 1])
@@ -237,9 +235,11 @@ def test_idle_processors_at_all_sizes():
 @cache
 def shipped():
     programs = {name: operator(name) for name in OPERATORS}
-    return programs | {"softmax": softmax(), "matmul": matmul(), "figure1": figure1()} | {
-        c.name: c.build(64) for c in ROW_CHAINS if c.name in ("layer_norm", "rms_norm_linear")
-    }
+    return (
+        programs
+        | {"softmax": softmax(), "matmul": matmul(), "figure1": figure1()}
+        | {c.name: c.build(64) for c in ROW_CHAINS if c.name in ("layer_norm", "rms_norm_linear")}
+    )
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, "softmax", "matmul", "figure1", "layer_norm", "rms_norm_linear"])
