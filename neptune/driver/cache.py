@@ -57,6 +57,8 @@ class Request:
     machine: str = ""
     at: Mapping[str, Any] | None = None
     strict: bool = False
+    deterministic: bool = False
+    batch_invariant: bool = False
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -136,11 +138,12 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
+    bits = [request.deterministic, request.batch_invariant]
     numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
-        parts = [str(request.loops), template, request.target, request.machine, sizes, settings, made_by]
+        parts = [str(request.loops), template, request.target, request.machine, sizes, bits, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
         # Values that no kernel takes: compiling says so.

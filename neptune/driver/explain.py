@@ -48,6 +48,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
+        **({"promises": list(build.promises)} if build.promises else {}),
         "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
         "least": least_tiles(build.tiles),
         "schedule": list(build.trace),
@@ -138,6 +139,7 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
     yield from (f"  {line}" for line in _row("bounds", _pairs(e["bounds"])))
     yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
+    yield from (f"  {promise}" for promise in e.get("promises", ()))
     yield from _family_lines(e.get(FAMILY))
     yield from _prediction_lines(e.get(PREDICTION))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))

@@ -17,6 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
+from neptune.driver.outcome import built as _built
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError
 from neptune.fusion.schedule import Schedule, perform
@@ -37,14 +38,12 @@ from neptune.tile.verify import verify_tiles
 from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
+from neptune.tune.invariance import check_invariant, reduced_sizes
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.outlook import Rival, of_family, of_ranking
-from neptune.tune.params import checked_params, checked_sizes, resolve_params, space_of
-from neptune.tune.rank import ranked
+from neptune.tune.params import checked_params, checked_sizes
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
-REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 LOG = logging.getLogger("neptune.compiler")
 EVERY_FORM = 2
 """The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
@@ -184,6 +183,8 @@ def _lower(w: Work) -> None:
         for form in w.lowered.forms:
             seen(*form)
     w.tiles = w.lowered.tiles
+    if w.wishes.deciding is not None:
+        check_invariant(w.tiles, w.wishes.deciding)
     if (error := w.lowered.relaxed) is not None:
         loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
         w.choice = (*w.choice, loops)
@@ -230,6 +231,8 @@ def compile(
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
     strict: bool = False,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -244,7 +247,10 @@ def compile(
     them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
     by the variable. `name`: of the kernel.
     `strict`: what makes the kernel slower than it need be (`kernel.warnings`) is a ScheduleError, and no
-    NeptunePerformanceWarning.
+    NeptunePerformanceWarning. `deterministic`: calls with the same sizes and layouts give the same bits, on any device
+    that runs the same binary. `batch_invariant`: the variant, its tiles and the number of parts depend on sizes of
+    reduced axes alone, so that the bits of a row do not depend on how many rows or batches are computed beside it
+    (docs/numerics.md).
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -259,7 +265,10 @@ def compile(
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)
     machine = machine_for(chosen)
-    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name, strict=strict)
+    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
+    asked = replace(
+        asked, strict=bool(strict), deterministic=bool(deterministic), batch_invariant=bool(batch_invariant)
+    )
     kernel = _compiled(asked)
     loud.warn(kernel)
     return kernel
@@ -270,7 +279,8 @@ def _compiled(asked: cache.Request) -> Kernel:
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
-        wishes = Wishes(asked.shapes, asked.bounds, asked.params)
+        deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
+        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
         try:
             _run_all(work)
@@ -357,50 +367,6 @@ def _run(step: Pass, work: Work) -> None:
     if made is not None:
         work.saw(step.name, step.why, made)
     LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
-
-
-def _built(work: Work, asked: cache.Request, target: Target) -> Build:
-    choice = None if work.family is None else work.family.choices[work.own].params
-    params = resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice)
-    return Build(
-        loops=work.loops,
-        scheduled=_before_repairs(work.loops, work.schedule),
-        fused=work.fused,
-        tiles=work.tiles,
-        header=work.header,
-        target=target,
-        template=work.used,
-        params=params,
-        trace=tuple(str(s) for s in work.schedule.trace),
-        decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
-        checks=work.checks,
-        bounds=asked.bounds,
-        shapes=asked.shapes,
-        trail=tuple(work.trail),
-        family=work.family,
-        own=work.own,
-        rivals=tuple(_rivals(work, asked, params)),
-        at=asked.at,
-    )
-
-
-def _rivals(work: Work, asked: cache.Request, params: Mapping[str, int]) -> list[Rival]:
-    """What else was compared when the template or its parameters were chosen."""
-    if work.family is not None:
-        return of_family(work.family, work.own)
-    # Asked before, and remembered.
-    order = ranked(work.tiles, asked.shapes, work.machine, space_of(work.tiles).ranked(asked.params))
-    return of_ranking(work.used, order, params)
-
-
-def _before_repairs(program: Program, sch: Schedule) -> Program:
-    """The program as tiled and fused by the template up to its first repair."""
-    before = program
-    for step in sch.trace:
-        if step.primitive in REPAIRS:
-            return before
-        before = step.program or before
-    return before
 
 
 # --- checking -------------------------------------------------------------------------------------

@@ -82,8 +82,9 @@ RULES = (
     Rule(
         "idle-processors",
         idle_processors,
-        "{stage} has {programs} programs for the {processors} processors of {machine}{at}",
-        "sch.split_k of the axis that it folds (templates flash_decoding, matmul_split), or smaller tiles",
+        "{stage} has {programs} for the {processors} processors of {machine}{at}",
+        "bind all loops of independent elements, smaller tiles, or sch.split_k of the axis that it folds (templates "
+        "flash_decoding and matmul_split)",
     ),
 )
 """Of several findings about one stage, all are told; the table's order is that of explain()."""

@@ -14,9 +14,12 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
+from neptune.tile.ir import TileProgram
 from neptune.tune.family import Family
+from neptune.tune.machine import Machine
+from neptune.tune.params import space_of
 from neptune.tune.prediction import KernelTime
-from neptune.tune.rank import Ranked
+from neptune.tune.rank import ranked
 from neptune.tune.subject import Subject
 
 WORDS: Mapping[str, str] = {
@@ -78,15 +81,26 @@ def _kernel(k: KernelTime) -> dict[str, Any]:
     }
 
 
-def of_family(family: Family, own: int) -> list[Rival]:
+def of_family(family: Family, own: int) -> tuple[Rival, ...]:
     """The other choices of a family at its first point: its own, and templates of which it kept none."""
     kept = [Rival(c.template, float(us), c.params) for c, us in zip(family.choices, family.times[:, 0], strict=True)]
     templates = {c.template for c in family.choices}
-    dropped = [Rival(name, us) for name, us in family.others.items() if name not in templates]
-    return [*(r for k, r in enumerate(kept) if k != own), *dropped]
+    dropped = (Rival(name, us) for name, us in family.others.items() if name not in templates)
+    return (*(r for k, r in enumerate(kept) if k != own), *dropped)
 
 
-def of_ranking(template: str, order: Iterable[Ranked], params: Mapping[str, int]) -> list[Rival]:
-    """Other values of the parameters of a template."""
-    fast = islice((r for r in order if dict(r.params) != {n: params.get(n) for n in r.params}), SHOWN)
-    return [Rival(template, r.prediction.us, r.params) for r in fast]
+def of_ranking(
+    template: str,
+    tiles: TileProgram,
+    params: Mapping[str, int],
+    given: Mapping[str, int],
+    sizes: Mapping[str, int],
+    machine: Machine,
+) -> tuple[Rival, ...]:
+    """Other values of the parameters of a template, of which some were given; none where a size is missing.
+
+    They were compared before, and are remembered.
+    """
+    order = ranked(tiles, sizes, machine, space_of(tiles).ranked(given))
+    others = (r for r in order if any(params.get(n) != v for n, v in r.params.items()))
+    return tuple(Rival(template, r.prediction.us, r.params) for r in islice(others, SHOWN))

@@ -190,6 +190,7 @@ def idle_processors(s: Subject) -> Iterator[Found]:
     if idle and sum(k.us for k in idle) >= max(WORTH, PART * sum(k.us for k in found.kernels)):
         longest = max(idle, key=lambda k: k.us)
         at = s.sizes if s.given else s.largest
-        where = f" at {', '.join(f'{n}={v}' for n, v in at.items())}" if at else ""
-        numbers = {"programs": str(longest.programs), "processors": str(s.machine.processors)}
+        where = f"{' at' if s.given else ', even at'} {', '.join(f'{n}={v}' for n, v in at.items())}" if at else ""
+        few = f"{longest.programs} program{'s' * (longest.programs != 1)}"
+        numbers = {"programs": few, "processors": str(s.machine.processors)}
         yield longest.name, {**numbers, "machine": s.machine.name, "at": where}

@@ -431,3 +431,21 @@ def setting_dump(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NEPTUNE_DUMP", str(tmp_path / "file"))
     neptune.compile(rows_program(), rows_apart, target="llvm")
+
+
+# --- what is asked of the kernel ---------------------------------------------------------------------
+
+
+@case(ScheduleError)
+def strict_and_slow():
+    neptune.compile(softmax(), "stagewise", target="llvm", strict=True)
+
+
+@case(ScheduleError)
+def batch_invariant_with_a_tile_of_all_rows():
+    def covered(sch: Any) -> None:
+        i, j = sch.loops("t")
+        sch.cover(i, "ROWS")
+        sch.split(j, sch.param("BLOCK_N", [16]))
+
+    neptune.compile(rows_program(), covered, target="llvm", batch_invariant=True)
