@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -264,3 +265,8 @@ def test_sizes_of_every_kind_do_not_warn_of_what_cannot_be_better(program):
 def test_every_rule_is_told_by_some_test():
     text = Path(__file__).read_text()
     assert all(f'"{r.code}"' in text for r in RULES)
+
+
+def test_the_page_lists_every_rule():
+    page = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [r.code for r in RULES]
