@@ -41,7 +41,8 @@ class Build:
     the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
     schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
     of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
-    variant is for. `deterministic` and `deciding` (with `batch_invariant`, the sizes that may decide) are the caller's.
+    variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
+    assumptions are granted) are the caller's.
     """
 
     loops: Program
@@ -64,6 +65,7 @@ class Build:
     at: Mapping[str, int] | None = None
     deterministic: bool = False
     deciding: frozenset[str] | None = None
+    assume: tuple[str, ...] = ()
 
     @cached_property
     def subject(self) -> Subject:

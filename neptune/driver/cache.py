@@ -59,6 +59,7 @@ class Request:
     strict: bool = False
     deterministic: bool = False
     batch_invariant: bool = False
+    assume: tuple[str, ...] = ()
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -138,12 +139,12 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    bits = [request.deterministic, request.batch_invariant]
+    asked = [request.deterministic, request.batch_invariant, *request.assume]
     numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
-        parts = [str(request.loops), template, request.target, request.machine, sizes, bits, settings, made_by]
+        parts = [str(request.loops), template, request.target, request.machine, sizes, asked, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
         # Values that no kernel takes: compiling says so.

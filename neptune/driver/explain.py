@@ -53,6 +53,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "least": least_tiles(build.tiles),
         "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],
+        "assumptions": list(_assumptions(build)),
         "kernels": [
             {
                 "name": k.name,
@@ -114,6 +115,12 @@ def _decision(d: Decision) -> dict[str, Any]:
     }
 
 
+def _assumptions(build: Build) -> Iterator[dict[str, Any]]:
+    """What the kernel takes for granted, each once, and whether the caller has granted it."""
+    for a in dict.fromkeys(a for d in build.decisions for a in d.assumed):
+        yield {"name": a.name, "text": a.text, "granted": a.name in build.assume}
+
+
 def _check(r: ExactReport) -> dict[str, Any]:
     return {
         "verdict": r.verdict,
@@ -144,6 +151,7 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from _prediction_lines(e.get(PREDICTION))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
+    yield from _assumption_lines(e.get("assumptions", ()))
     yield from _kernel_lines(e)
     yield from _check_lines(e["checks"])
 
@@ -204,6 +212,13 @@ def _decision_lines(decisions: list[dict[str, Any]]) -> Iterator[str]:
             yield from (f"    {line}" for line in [*d["reason"].splitlines(), *d["details"]])
             for k, proof in enumerate(d["proved"]):
                 yield f"    {'proved' if k == 0 else '':<8}{proof}"
+
+
+def _assumption_lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for k, a in enumerate(found):
+        yield from ("", "assumptions: what nothing proves") if k == 0 else ()
+        yield f"  {a['name']}: {'granted' if a['granted'] else 'not granted (assume=)'}"
+        yield f"    {a['text']}"
 
 
 def _kernel_lines(e: dict[str, Any]) -> Iterator[str]:

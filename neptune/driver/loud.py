@@ -30,6 +30,17 @@ def refuse(kernel: Kernel) -> None:
         )
 
 
+def check_granted(kernel: Kernel, assume: tuple[str, ...]) -> None:
+    """Raise ScheduleError for the name of an assumption that the kernel does not make."""
+    made = [a["name"] for a in kernel.explain(json=True).get("assumptions", ())]
+    for name in assume:
+        if name not in made:
+            wrong = f"explain() lists {'no such assumption' if made else 'no assumption'} of this kernel"
+            raise ScheduleError(
+                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made))
+            )
+
+
 def _outside() -> int:
     """How many frames above its caller the first one stands that is not of this package."""
     level, frame = 0, sys._getframe(1)

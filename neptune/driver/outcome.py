@@ -44,6 +44,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         at=asked.at,
         deterministic=asked.deterministic,
         deciding=work.wishes.deciding,
+        assume=asked.assume,
     )
 
 

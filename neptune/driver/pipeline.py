@@ -233,6 +233,7 @@ def compile(
     strict: bool = False,
     deterministic: bool = False,
     batch_invariant: bool = False,
+    assume: Sequence[str] = (),
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -250,7 +251,7 @@ def compile(
     NeptunePerformanceWarning. `deterministic`: calls with the same sizes and layouts give the same bits, on any device
     that runs the same binary. `batch_invariant`: the variant, its tiles and the number of parts depend on sizes of
     reduced axes alone, so that the bits of a row do not depend on how many rows or batches are computed beside it
-    (docs/numerics.md).
+    (docs/numerics.md). `assume`: names of assumptions that explain() lists and the caller grants, as it then says.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -266,10 +267,11 @@ def compile(
     values = checked_params(loops, params)
     machine = machine_for(chosen)
     asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
-    asked = replace(
-        asked, strict=bool(strict), deterministic=bool(deterministic), batch_invariant=bool(batch_invariant)
-    )
+    granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
+    asked = replace(asked, strict=bool(strict), assume=granted)
+    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
     kernel = _compiled(asked)
+    loud.check_granted(kernel, granted)
     loud.warn(kernel)
     return kernel
 

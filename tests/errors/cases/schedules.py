@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import neptune
+from bench.chain_programs import layer_norm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
@@ -449,3 +450,13 @@ def batch_invariant_with_a_tile_of_all_rows():
         sch.split(j, sch.param("BLOCK_N", [16]))
 
     neptune.compile(rows_program(), covered, target="llvm", batch_invariant=True)
+
+
+@case(ScheduleError)
+def an_assumption_that_is_not_made():
+    neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(y)",))
+
+
+@case(ScheduleError)
+def an_assumption_where_all_is_proved():
+    neptune.compile(softmax(), "softmax_online", target="llvm", assume=("finite(x)",))

@@ -7,7 +7,8 @@ import json
 import pytest
 
 import neptune
-from neptune.ops.attention import prefill_causal
+from bench.chain_programs import layer_norm
+from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
@@ -146,3 +147,28 @@ def test_other_params_are_judged_anew(slow):
     assert again["prediction"] == said["prediction"]
     one = slow.with_params(ROW_M=1, ROW_N=1)
     assert "scalar-loop" in [w.code for w in one.warnings]
+
+
+# --- what is assumed ---------------------------------------------------------------------------------
+
+
+def test_assumptions_have_names_and_are_granted(tmp_path):
+    plain = neptune.compile(layer_norm(), "softmax_online", target="llvm")
+    assert {a["name"]: a["granted"] for a in plain.explain(json=True)["assumptions"]} == {
+        "parts(squares)": False,
+        "finite(x)": False,
+    }
+    granted = neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(x)",))
+    said = {a["name"]: a["granted"] for a in granted.explain(json=True)["assumptions"]}
+    assert said == {"parts(squares)": False, "finite(x)": True}
+    assert "  finite(x): granted\n    x: finite numbers" in granted.explain()
+    assert "  parts(squares): not granted" in granted.explain()
+    assert granted.source == plain.source
+    granted.save(tmp_path / "k")
+    assert "finite(x): granted" in neptune.load(tmp_path / "k", target="llvm").explain()
+
+
+def test_ranges_are_assumptions_and_what_is_proved_is_none(attention):
+    wide = neptune.compile(prefill_global(depth=16, dtype="float32"), "flash_attention", target="llvm")
+    assert [a["name"] for a in wide.explain(json=True)["assumptions"]] == ["range(acc)"]
+    assert attention.explain(json=True)["assumptions"] == [] and "assumptions" not in attention.explain()
