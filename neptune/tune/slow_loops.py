@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, prod
 
 from neptune.errors import InternalError
@@ -33,6 +33,8 @@ MANY = 4096
 """Runs of a scalar loop, in all programs, from which on it costs time."""
 PASSES = 2
 """Passes over an input that some algorithms need: one for a statistic of a row, one to use it."""
+SMALL = 1 << 20
+"""Bytes of all inputs, of sizes that were named, up to which passes over them take no time."""
 LARGE = 1 / 8
 """A share of the bytes of all inputs, from which on passes over one cost time."""
 SHORT_SUM = 16
@@ -48,8 +50,10 @@ PART = 0.5
 
 def repeated_passes(s: Subject) -> Iterator[Found]:
     """Inputs that are read more than twice, or in every iteration of a loop."""
+    if _is_small(s):
+        return
     for name, count in sweeps(s.tiles).items():
-        if count > PASSES and _is_large(s, name):
+        if count > PASSES * _shares(s, name) and _is_large(s, name):
             often = "again in every iteration of a loop" if count == inf else f"in {count:g} passes"
             yield name, {"often": often}
 
@@ -59,6 +63,36 @@ def _is_large(s: Subject, name: str) -> bool:
     return sizes[name] >= LARGE * sum(sizes.values())
 
 
+def _is_small(s: Subject) -> bool:
+    """True where all inputs are known to be so small that passes over them take no time."""
+    return s.given and sum(_bytes(s, b.shape, b.dtype) for b in s.loops.inputs) < SMALL
+
+
+def _shares(s: Subject, name: str) -> int:
+    """How many stages of the expression read parts of an input of which no two have an element in common."""
+    apart: list[list[tuple[float, float]]] = []
+    for loops, stage in s.nests:
+        ends = {f.var: (_number(f.lo, s), _number(f.hi, s) - 1) for f in loops}
+        for x in (x for v in stage.action.values for x in loads(v) if x.buffer == name):
+            region = [_ends(e, ends) for e in x.index]
+            if all(any(a[1] < b[0] or b[1] < a[0] for a, b in zip(region, r, strict=True)) for r in apart):
+                apart.append(region)
+    return max(1, len(apart))
+
+
+def _ends(e: Expr, of: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    """The least and the largest value of an index; of what is no sum of loop variables and numbers nothing is known."""
+    match e:
+        case Const(value, _):
+            return value, value
+        case Var(name, _) if name in of:
+            return of[name]
+        case Op("add", (a, b), _):
+            first, second = _ends(a, of), _ends(b, of)
+            return first[0] + second[0], first[1] + second[1]
+    return -inf, inf
+
+
 def _bytes(s: Subject, shape: Sequence[Expr], dtype: str) -> float:
     return prod(_number(e, s) for e in shape) * DTYPES[dtype].bits / 8
 
@@ -66,7 +100,7 @@ def _bytes(s: Subject, shape: Sequence[Expr], dtype: str) -> float:
 def temporaries_inside(s: Subject) -> Iterator[Found]:
     """Buffers in memory that one kernel both writes and reads back."""
     for kernel in s.tiles.kernels:
-        if names := reread(kernel.body):
+        if (names := reread(kernel.body)) and not _is_small(s):
             yield names[0], {"kernel": kernel.name, "names": _listed(names, "is", "are")}
 
 

@@ -174,6 +174,24 @@ def test_passes_beyond_two_are_told():
     assert codes(softmax(), "softmax_online") == [] == codes(softmax(), "softmax_three_kernel")
 
 
+def test_parts_of_an_input_are_no_passes():
+    x = placeholder((4096, 4096), "float32", "x")
+
+    def column(k):
+        return compute((4096, 1024), lambda i, j: maximum(x[i, j + 1024 * k], 0.0), f"y{k}")
+
+    assert codes(build([column(k) for k in range(4)], name="split"), "stagewise") == []
+    again = build(
+        [column(0), *(compute((4096, 1024), lambda i, j, k=k: x[i, j] * k, f"z{k}") for k in (2, 3))], name="a"
+    )
+    assert codes(again, "stagewise") == [("repeated-passes", "x")]
+
+
+def test_passes_over_little_take_no_time():
+    assert codes(softmax(), "stagewise", {"rows": 64, "cols": 1000}) == []
+    assert codes(softmax(), "stagewise", {"rows": 4096, "cols": 1000}) == [("repeated-passes", "x")]
+
+
 def test_neighbours_are_no_passes():
     x = placeholder((M, 1024), "float32", "x")
 
