@@ -39,6 +39,8 @@ LARGE = 1 / 8
 """A share of the bytes of all inputs, from which on passes over one cost time."""
 SHORT_SUM = 16
 """Elements that may be summed in 16 bits, and lengths up to which a prefix is not long."""
+IDLE = 1 / 2
+"""A share of the processors that programs leave without work: launches choose numbers of parts that leave some."""
 WORTH = 20.0
 """Microseconds of a kernel from which on idle processors cost time."""
 PART = 0.5
@@ -215,12 +217,12 @@ def _orders(e: Expr) -> bool:
 
 
 def idle_processors(s: Subject) -> Iterator[Found]:
-    """The longest kernel of fewer programs than there are processors, where such kernels take most of the time: at the
-    sizes that were named, else where even the largest leave processors idle."""
+    """The longest kernel that leaves more than half of the processors idle, where such kernels take most of the time: at
+    sizes that were named, else where even the largest leave them idle."""
     found = s.predicted(s.sizes if s.given else s.largest)
     if found is None:
         return
-    idle = [k for k in found.kernels if k.programs < s.machine.processors]
+    idle = [k for k in found.kernels if k.programs < IDLE * s.machine.processors]
     if idle and sum(k.us for k in idle) >= max(WORTH, PART * sum(k.us for k in found.kernels)):
         longest = max(idle, key=lambda k: k.us)
         at = s.sizes if s.given else s.largest

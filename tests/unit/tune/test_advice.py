@@ -239,6 +239,14 @@ def test_idle_processors_at_sizes_that_were_named():
     assert codes(matmul(), "matmul", {"m": 16, "n": 64, "k": 64}) == []
 
 
+def test_sizes_for_which_launches_choose_enough_parts_leave_none_idle():
+    few = {"m": 16, "n": 512, "k": 65536}
+    best = next(candidates(matmul(), None, Wishes(few)))
+    assert best.template == "matmul_split"
+    params = best.family.choices[best.own].params
+    assert advice(Subject(matmul(), best.lowered.tiles, params, few, True, {}, DEFAULT)) == ()
+
+
 def test_idle_processors_at_all_sizes():
     def one_program(sch):
         j = sch.loops("t")[-1]
