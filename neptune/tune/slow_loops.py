@@ -217,8 +217,10 @@ def _orders(e: Expr) -> bool:
 
 
 def idle_processors(s: Subject) -> Iterator[Found]:
-    """The longest kernel that leaves more than half of the processors idle, where such kernels take most of the time: at
-    sizes that were named, else where even the largest leave them idle."""
+    """The longest kernel that leaves more than half of the processors idle, where such kernels take most of the time.
+
+    At the sizes that were named; where some were not, at the largest, which leave fewest idle.
+    """
     found = s.predicted(s.sizes if s.given else s.largest)
     if found is None:
         return
