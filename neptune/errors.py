@@ -61,6 +61,10 @@ class RecordError(NeptuneError):
     """A saved kernel or a tuning record that is damaged or foreign."""
 
 
+class NeptunePerformanceWarning(UserWarning):
+    """A kernel is right, and slower than it need be: one entry of `kernel.warnings`, told when it is compiled."""
+
+
 class InternalError(Exception):
     """A defect of Neptune itself; the message says how to report it. `wrong` is what is the matter."""
 

@@ -21,9 +21,9 @@ from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime import saved
-from neptune.runtime.artifact import Packed, unpack, unpack_variants
+from neptune.runtime.artifact import WARNINGS, Packed, unpack, unpack_variants
 from neptune.runtime.executable import Executable
-from neptune.runtime.facts import Facts
+from neptune.runtime.facts import Facts, Remark
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
@@ -215,6 +215,22 @@ class Kernel:
         """Kernels, loops, temporaries, and how often each input is read."""
         return self.executable.artifact.facts
 
+    @property
+    @public
+    def warnings(self) -> tuple[Remark, ...]:
+        """What makes this kernel slower than it need be: `code`, `stage`, `message` and `remedy` of each.
+
+        Of several variants, of the one that `params` speaks of; nothing compiles anew for it.
+
+            for w in kernel.warnings: print(w.message, w.remedy)
+        """
+        found = self.executable.artifact.warnings
+        if found is not None:
+            return found
+        from neptune.driver.judgement import with_judgement
+
+        return tuple(Remark(**row) for row in with_judgement(self.executable.artifact)[WARNINGS])
+
     @overload
     def explain(self, json: Literal[False] = False) -> str: ...
 
@@ -224,12 +240,27 @@ class Kernel:
     def explain(self, json: bool = False) -> str | dict[str, Any]:
         """Return the decisions: what was fused, deferred and rolled, its proofs, which masks were split; and the facts.
 
+        First what makes it slow (`warnings`), then what the cost model predicts: at the sizes of `shapes=`, else at
+        usual ones, with what it is bound by, and other choices.
+
         As text for people, or with `json` as a dict of plain values.
         """
         from neptune.driver.explain import as_text
 
-        explanation = self.executable.artifact.explanation
-        return deepcopy(explanation) if json else as_text(explanation)
+        return deepcopy(self._explanation) if json else as_text(self._explanation)
+
+    @cached_property
+    def _explanation(self) -> dict[str, Any]:
+        """What is kept of the compilation; with other parameters than then, judged anew."""
+        artifact = self.executable.artifact
+        if artifact.warnings is not None:
+            return artifact.explanation
+        try:
+            from neptune.driver.judgement import with_judgement
+        except ModuleNotFoundError:
+            # A loaded kernel needs torch and Triton alone, the cost model NumPy as well.
+            return artifact.explanation
+        return with_judgement(artifact)
 
     @public
     def for_target(self, target: str) -> Kernel:
@@ -258,7 +289,7 @@ class Kernel:
         of, make = self.executable, None
         artifact = with_params(of.artifact.alone(), of.modules.declared, params, values)
         if self._make_build is not None:
-            make = lambda: replace(self.build, params=artifact.params, family=None)  # noqa: E731
+            make = lambda: replace(self.build, params=artifact.params, family=None, rivals=())  # noqa: E731
         return Kernel(Executable(artifact, of.loops), make)
 
     @public

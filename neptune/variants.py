@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune.errors import ShapeError
-from neptune.runtime.artifact import Artifact
+from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import Members, pick, sizes_of
@@ -88,8 +88,14 @@ class KernelFamily:
             choice = self.described["variants"][k]
             others = (v for v in self._kernels.values() if v.executable.artifact.template == choice["template"])
             like = next(others, None)
-            self._kernels[k] = self._make(k) if like is None else like.with_params(choice["params"])
+            self._kernels[k] = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
         return self._kernels[k]
+
+
+def _at_sizes(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
+    """The kernel of a variant, which speaks of sizes that the variant is for."""
+    of = kernel.executable
+    return type(kernel)(Executable(of.artifact.unjudged(choice.get(AT)), of.loops), kernel._make_build)
 
 
 def family_of(kernel: Kernel, make: MakeVariant) -> KernelFamily | None:

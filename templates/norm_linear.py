@@ -36,13 +36,13 @@ def norm_linear(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, block_s
     for stage in reversed(parts.statistics):
         sch.replicate(stage, j0)
     spread(sch, parts.stage, i0, j0)
+    for stage in parts.epilogue:
+        sch.fuse_at(stage, j0)
     outside = sch.loops(parts.stage).index(j0) + 1
     for stage in reversed(parts.statistics):
         sch.compute_at(stage, j0)
         *rows, along = sch.loops(stage)[outside:]
         s0, s1 = sch.split(along, block_s)
         sch.reorder(s0, *rows, s1)
-    for stage in parts.epilogue:
-        sch.fuse_at(stage, j0)
     with suppress(NeptuneError):
         sch.partition(k0)

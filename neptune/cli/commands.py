@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from neptune.cli.inputs import expression, named_numbers, template
-from neptune.errors import InternalError, NeptuneError
+from neptune.errors import InternalError, NeptuneError, NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
 STAGES = ("loops", "scheduled", "fused", "tile")
@@ -88,6 +89,7 @@ def _request(command: F) -> F:
         click.option("--param", "-p", "params", multiple=True, metavar="NAME=N", help="A tile size; repeatable."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
         click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
+        click.option("--strict", is_flag=True, help="Refuse a kernel that is slower than it need be."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
     ]
     for option in reversed(options):
@@ -120,8 +122,9 @@ def compile_command(
 
     def act() -> None:
         kernel = _kernel(**request)
+        _tell(kernel)
         said = {"name": kernel.name, "target": kernel.target, "template": kernel.explain(json=True)["template"]}
-        said |= {"params": kernel.params}
+        said |= {"params": kernel.params, "warnings": kernel.explain(json=True)["warnings"]}
         if resources is not None:
             rows = [_fields(r) for r in kernel.resources(resources)]
             _print(said | {"resources": rows}, as_json, lambda: _table(rows))
@@ -155,6 +158,7 @@ def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
     def act() -> None:
         kernel = _kernel(**request)
         if html is not None:
+            _tell(kernel)
             path = str(kernel.report(html))
             _print({"name": kernel.name, "report": path}, as_json, lambda: click.echo(f"wrote {path}"))
         else:
@@ -222,17 +226,29 @@ def _kernel(
     params: tuple[str, ...],
     shapes: tuple[str, ...],
     bounds: tuple[str, ...],
+    strict: bool,
 ) -> Any:
+    """Return the kernel of a request."""
     from neptune.driver.pipeline import compile
 
-    return compile(
-        expression(reference),
-        template(schedule),
-        target=target,
-        params=named_numbers(params, "--param"),
-        shapes=named_numbers(shapes, "--shape"),
-        bounds=named_numbers(bounds, "--bound"),
-    )
+    with warnings.catch_warnings():
+        # `_tell` and explain() say them, without the line of a program that is ours.
+        warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        return compile(
+            expression(reference),
+            template(schedule),
+            target=target,
+            params=named_numbers(params, "--param"),
+            shapes=named_numbers(shapes, "--shape"),
+            bounds=named_numbers(bounds, "--bound"),
+            strict=strict,
+        )
+
+
+def _tell(kernel: Any) -> None:
+    """Say on the standard error what makes a kernel slow."""
+    for remark in kernel.warnings:
+        click.echo(f"warning: {remark}", err=True)
 
 
 def _fields(resources: Any) -> dict[str, Any]:

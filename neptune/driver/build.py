@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from neptune.codegen.modules import all_modules, declarations
+from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
+from neptune.driver.judgement import judged, subject_of
 from neptune.driver.snapshots import Snapshot
 from neptune.ir.program import Program
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.launch import Target
+from neptune.runtime.parts import Parts
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
-from neptune.tune.parts import parts_of
+from neptune.tune.outlook import Rival
+from neptune.tune.parts import invariant, parts_of, repeatable
+from neptune.tune.subject import Subject
 from neptune.verify.exact import ExactReport
 
 REJECTED = "rejected by the check"
@@ -33,7 +40,9 @@ class Build:
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
     the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
     schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
-    of which this is the number `own`.
+    of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
+    variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
+    assumptions are granted) are the caller's.
     """
 
     loops: Program
@@ -52,6 +61,40 @@ class Build:
     trail: tuple[Snapshot, ...] = ()
     family: Family | None = None
     own: int = 0
+    rivals: tuple[Rival, ...] = ()
+    at: Mapping[str, int] | None = None
+    deterministic: bool = False
+    deciding: frozenset[str] | None = None
+    assume: tuple[str, ...] = ()
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The kernel as it is judged."""
+        machine = machine_for(self.target)
+        return subject_of(self.loops, self.tiles, self.params, self.shapes, self.bounds, machine, self.at)
+
+    @property
+    def parts(self) -> tuple[Parts, ...]:
+        """How launches choose numbers of parts, with no more to decide than the caller allows."""
+        rules = parts_of(self.tiles)
+        if self.deciding is not None:
+            rules = invariant(rules, self.deciding, self.subject.sizes)
+        return repeatable(rules, self.subject.machine.processors) if self.promises else rules
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What was asked for of bits, for people."""
+        same = "the same sizes and layouts give the same bits" if self.deterministic else ""
+        sizes = sorted(self.deciding or ())
+        follow = f"follow from {', '.join(sizes)} alone" if sizes else "are the same for all sizes"
+        rows = "" if self.deciding is None else f"the variant, its tiles and the number of parts {follow}"
+        named = (f"deterministic: {same}" if same else "", f"batch_invariant: {rows}" if rows else "")
+        return tuple(filter(None, named))
+
+    @cached_property
+    def judgement(self) -> Mapping[str, Any]:
+        """What makes the kernel slow, and what the cost model predicts."""
+        return judged(self.subject, self.rivals)
 
     @property
     def rejections(self) -> tuple[Decision, ...]:
@@ -66,5 +109,5 @@ class Build:
             programs={name: str(program) for name, program in stages.items()},
             declarations=declarations(self.tiles),
             modules=all_modules(self.tiles, defaults(self.tiles), self.header),
-            parts=parts_of(self.tiles),
+            parts=self.parts,
         )

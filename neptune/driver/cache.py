@@ -43,7 +43,9 @@ Variant: TypeAlias = Callable[[Mapping[str, Any]], Kernel]
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for."""
+    """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
+    variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
+    """
 
     loops: Program
     template: Any
@@ -53,6 +55,11 @@ class Request:
     bounds: Mapping[str, Any]
     settings: Config
     machine: str = ""
+    at: Mapping[str, Any] | None = None
+    strict: bool = False
+    deterministic: bool = False
+    batch_invariant: bool = False
+    assume: tuple[str, ...] = ()
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -132,11 +139,12 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    numbers = (request.params, request.shapes, request.bounds)
+    asked = [request.deterministic, request.batch_invariant, *request.assume]
+    numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
-        parts = [str(request.loops), template, request.target, request.machine, sizes, settings, made_by]
+        parts = [str(request.loops), template, request.target, request.machine, sizes, asked, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
         # Values that no kernel takes: compiling says so.

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
+from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, conditions, names_of, tree_json
+from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
 from neptune.tune.defaults import least_tiles
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
+        **({"promises": list(build.promises)} if build.promises else {}),
         "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
         "least": least_tiles(build.tiles),
         "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],
+        "assumptions": list(_assumptions(build)),
         "kernels": [
             {
                 "name": k.name,
@@ -64,6 +67,8 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         # JSON has no infinity.
         "traversals": {n: "every iteration" if t == math.inf else t for n, t in facts.traversals.items()},
         "checks": {name: _check(r) for name, r in build.checks.items()},
+        **build.judgement,
+        **({} if build.at is None else {AT: dict(build.at)}),
         **({} if build.family is None or len(build.family.choices) < 2 else {FAMILY: _family(build.family, build.own)}),
     }
 
@@ -77,6 +82,7 @@ def _family(f: Family, own: int) -> dict[str, Any]:
         "lost": {"mean": round(f.lost[0], 4), "most": round(f.lost[1], 4), "points": len(f.points)},
         "variants": [
             {
+                **_first_taken(f, k),
                 "template": c.template,
                 "params": dict(c.params),
                 "numbers": list(c.numbers),
@@ -85,6 +91,12 @@ def _family(f: Family, own: int) -> dict[str, Any]:
             for k, c in enumerate(f.choices)
         ],
     }
+
+
+def _first_taken(f: Family, k: int) -> dict[str, Any]:
+    """The first of the points that take a variant, and the time predicted there."""
+    at = next(p for p, sizes in enumerate(f.points) if pick(f.tree, sizes) == k)
+    return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
 
 
 def _declared(b: Buffer) -> str:
@@ -101,6 +113,12 @@ def _decision(d: Decision) -> dict[str, Any]:
         "details": [x for x in d.details if not x.startswith(PROVED)],
         "proved": proofs,
     }
+
+
+def _assumptions(build: Build) -> Iterator[dict[str, Any]]:
+    """What the kernel takes for granted, each once, and whether the caller has granted it."""
+    for a in dict.fromkeys(a for d in build.decisions for a in d.assumed):
+        yield {"name": a.name, "text": a.text, "granted": a.name in build.assume}
 
 
 def _check(r: ExactReport) -> dict[str, Any]:
@@ -121,17 +139,45 @@ def as_text(e: dict[str, Any]) -> str:
 
 
 def _lines(e: dict[str, Any]) -> Iterator[str]:
+    yield from _warning_lines(e.get(WARNINGS, ()))
     yield f"kernel {e['name']} for {e['target']}, by template {e['template']}"
     for word in ("inputs", "scalars", "outputs"):
         yield from (f"  {line}" for line in _row(word, ", ".join(e[word])))
     yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
     yield from (f"  {line}" for line in _row("bounds", _pairs(e["bounds"])))
     yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
+    yield from (f"  {promise}" for promise in e.get("promises", ()))
     yield from _family_lines(e.get(FAMILY))
+    yield from _prediction_lines(e.get(PREDICTION))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
+    yield from _assumption_lines(e.get("assumptions", ()))
     yield from _kernel_lines(e)
     yield from _check_lines(e["checks"])
+
+
+def _warning_lines(found: Iterable[dict[str, str]]) -> Iterator[str]:
+    for w in found:
+        yield f"warning: {w['message']} ({w['code']})"
+        yield f"  try: {w['remedy']}"
+
+
+def _prediction_lines(p: dict[str, Any] | None) -> Iterator[str]:
+    if p is None:
+        return
+    at = _at(p["sizes"]) + ("" if p["given"] or not p["sizes"] else ", usual sizes: shapes= names others")
+    yield from ("", f"predicted {p['us']:.1f} µs on {p['machine']}{at}, bound by {p['bound']}")
+    for k in p["kernels"]:
+        yield f"  {k['name']}: {k['us']:.1f} µs, bound by {k['bound']}; the busiest unit is {k['share']:.0%} busy"
+        count = f"{_count(k['programs'], 'program')} in {k['waves']:.1f} waves"
+        yield f"    {count}, {k['resident']} at a time on a processor"
+    yield f"  launches: {p['launches']:.1f} µs"
+    for o in p["others"]:
+        yield f"  other choice: {' '.join(filter(None, (o['template'], _pairs(o['params']))))}: {o['us']:.1f} µs"
+
+
+def _at(sizes: dict[str, int]) -> str:
+    return f" at {_pairs(sizes)}" if sizes else ""
 
 
 def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
@@ -141,7 +187,7 @@ def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
     yield from ("", f"{len(f['variants'])} variants by size; this is {names[f['own']]}, for {_pairs(f['at'])}")
     for name, v in zip(names, f["variants"], strict=True):
         yield f"  {name}: {_pairs(v['params'])}"
-        yield f"    where {v['when']}"
+        yield f"    where {v['when']}" + (f"; {v['us']:.1f} µs{_at(v[AT])}" if "us" in v else "")
     yield f"  by predicted times at {lost['points']} choices of sizes: {lost['mean']:.1%} above the best on average"
 
 
@@ -166,6 +212,13 @@ def _decision_lines(decisions: list[dict[str, Any]]) -> Iterator[str]:
             yield from (f"    {line}" for line in [*d["reason"].splitlines(), *d["details"]])
             for k, proof in enumerate(d["proved"]):
                 yield f"    {'proved' if k == 0 else '':<8}{proof}"
+
+
+def _assumption_lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for k, a in enumerate(found):
+        yield from ("", "assumptions: what nothing proves") if k == 0 else ()
+        yield f"  {a['name']}: {'granted' if a['granted'] else 'not granted (assume=)'}"
+        yield f"    {a['text']}"
 
 
 def _kernel_lines(e: dict[str, Any]) -> Iterator[str]:

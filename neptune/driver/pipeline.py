@@ -11,12 +11,13 @@ from typing import Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.codegen.triton import generate
-from neptune.driver import cache
+from neptune.driver import cache, loud
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
+from neptune.driver.outcome import built as _built
 from neptune.driver.precision import short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError
@@ -26,6 +27,7 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
+from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
 from neptune.schedule.state import Decision
@@ -38,12 +40,12 @@ from neptune.tile.verify import verify_tiles
 from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
+from neptune.tune.invariance import check_invariant, reduced_sizes
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.params import checked_params, checked_sizes, resolve_params
+from neptune.tune.params import checked_params, checked_sizes
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, check_exact, unchecked
 
-REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 LOG = logging.getLogger("neptune.compiler")
 EVERY_FORM = 2
 """The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
@@ -183,6 +185,8 @@ def _lower(w: Work) -> None:
         for form in w.lowered.forms:
             seen(*form)
     w.tiles = w.lowered.tiles
+    if w.wishes.deciding is not None:
+        check_invariant(w.tiles, w.wishes.deciding)
     if (error := w.lowered.relaxed) is not None:
         loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
         w.choice = (*w.choice, loops)
@@ -229,6 +233,10 @@ def compile(
     shapes: Mapping[Any, int] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
+    strict: bool = False,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+    assume: Sequence[str] = (),
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -242,6 +250,11 @@ def compile(
     correctness; with all of them given, template and values are those that the cost model predicts to be fastest for
     them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
     by the variable. `name`: of the kernel.
+    `strict`: what makes the kernel slower than it need be (`kernel.warnings`) is a ScheduleError, and no
+    NeptunePerformanceWarning. `deterministic`: calls with the same sizes and layouts give the same bits, on any device
+    that runs the same binary. `batch_invariant`: the variant, its tiles and the number of parts depend on sizes of
+    reduced axes alone, so that the bits of a row do not depend on how many rows or batches are computed beside it
+    (docs/numerics.md). `assume`: names of assumptions that explain() lists and the caller grants, as it then says.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -257,7 +270,14 @@ def compile(
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)
     machine = machine_for(chosen)
-    return _compiled(cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name))
+    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
+    granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
+    asked = replace(asked, strict=bool(strict), assume=granted)
+    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
+    kernel = _compiled(asked)
+    loud.check_granted(kernel, granted)
+    loud.warn(kernel)
+    return kernel
 
 
 def _compiled(asked: cache.Request) -> Kernel:
@@ -265,7 +285,8 @@ def _compiled(asked: cache.Request) -> Kernel:
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
-        wishes = Wishes(asked.shapes, asked.bounds, asked.params)
+        deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
+        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
         try:
             _run_all(work)
@@ -279,11 +300,13 @@ def _compiled(asked: cache.Request) -> Kernel:
     def variant(choice: Mapping[str, Any]) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
-        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}))
+        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT)))
 
     kernel = cache.cached(asked, make, variant)
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
+    if asked.strict:
+        loud.refuse(kernel)
     return kernel
 
 
@@ -350,38 +373,6 @@ def _run(step: Pass, work: Work) -> None:
     if made is not None:
         work.saw(step.name, step.why, made)
     LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
-
-
-def _built(work: Work, asked: cache.Request, target: Target) -> Build:
-    choice = None if work.family is None else work.family.choices[work.own].params
-    return Build(
-        loops=work.loops,
-        scheduled=_before_repairs(work.loops, work.schedule),
-        fused=work.fused,
-        tiles=work.tiles,
-        header=work.header,
-        target=target,
-        template=work.used,
-        params=resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice),
-        trace=tuple(str(s) for s in work.schedule.trace),
-        decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
-        checks=work.checks,
-        bounds=asked.bounds,
-        shapes=asked.shapes,
-        trail=tuple(work.trail),
-        family=work.family,
-        own=work.own,
-    )
-
-
-def _before_repairs(program: Program, sch: Schedule) -> Program:
-    """The program as tiled and fused by the template up to its first repair."""
-    before = program
-    for step in sch.trace:
-        if step.primitive in REPAIRS:
-            return before
-        before = step.program or before
-    return before
 
 
 # --- checking -------------------------------------------------------------------------------------

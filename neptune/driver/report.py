@@ -15,6 +15,7 @@ from neptune.driver.report_diff import code_html, diff_html
 from neptune.driver.report_style import CSS, source_html
 from neptune.driver.snapshots import Snapshot
 from neptune.errors import NeptuneError
+from neptune.runtime.artifact import PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.verify.exact import ExactReport
 
@@ -88,6 +89,8 @@ def _head(e: dict[str, Any]) -> str:
         "params": _pairs(e["params"]),
         "bounds": _pairs(e["bounds"]),
         "typical sizes": _pairs(e["shapes"]),
+        "slow": "<br>".join(_prose(f"{w['message']}; try: {w['remedy']}") for w in e[WARNINGS]),
+        "predicted": _predicted(e[PREDICTION]),
         "versions": escape(", ".join(versions())),
     }
     terms = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows.items() if text)
@@ -105,6 +108,14 @@ def _head(e: dict[str, Any]) -> str:
     return (
         f'<h1>{escape(e["name"])}</h1>\n<p class="soft">{said}</p>\n<dl>{terms}</dl>\n<div class="tiles">{tiles}</div>'
     )
+
+
+def _predicted(p: dict[str, Any] | None) -> str:
+    """The time that the cost model predicts, and what bounds it."""
+    if p is None:
+        return ""
+    at = f" at {_pairs(p['sizes'])}" if p["sizes"] else ""
+    return f"{p['us']:.1f} µs on {escape(p['machine'])}{at}, bound by {escape(p['bound'])}"
 
 
 def versions() -> Iterator[str]:

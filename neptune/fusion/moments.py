@@ -27,6 +27,7 @@ from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, t
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, binary, cast, rewrite, walk
 from neptune.ir.printer import print_expr
+from neptune.schedule.state import Assumption
 
 MOST = 16
 """The largest number of accumulators."""
@@ -146,8 +147,8 @@ def _vector(
         total = term if total is None else binary("add", total, term)
     assert total is not None
     names = ", ".join(print_expr(m.value) for m in means)
-    assumed = f"what is folded about {names} of a part of the elements stays in the range of {dtype}"
-    return Repair(slots, total, means, Evidence(casts=casts, assumptions=(assumed,)))
+    text = f"what is folded about {names} of a part of the elements stays in the range of {dtype}"
+    return Repair(slots, total, means, Evidence(casts=casts, assumptions=(Assumption("parts", text),)))
 
 
 def _step(

@@ -38,6 +38,7 @@ from neptune.ir.expr import Expr, Load, Op, Select, Var, substitute, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.ranges import RangePredicate
 from neptune.ir.reducers import REDUCERS
+from neptune.schedule.state import Assumption
 
 Solver = Callable[[Query, list[Problem]], Repair | None]
 SOLVERS: tuple[Solver, ...] = (unread, chosen, multiplied, shifted, separated, find_moments, by_inverse)
@@ -135,17 +136,18 @@ def describe(query: Query, symbols: Symbols, repair: Repair) -> str:
     return ", ".join(f"h{k} = {print_expr(e).replace(' * ', '*')}" for k, e in steps)
 
 
-def _assumptions(query: Query, repair: Repair) -> tuple[str, ...]:
+def _assumptions(query: Query, repair: Repair) -> tuple[Assumption, ...]:
     """Return the assumptions of the kernel that nothing proves."""
     if not repair.deferred or repair.means:
         return ()
     if query.reducer == "prod":
-        return ("the product is exp of a sum of logarithms: its relative error is the absolute error of that sum",)
+        text = "the product is exp of a sum of logarithms: its relative error is the absolute error of that sum"
+        return (Assumption("logarithms", text),)
     if REDUCERS[query.reducer].best:
         text = (
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
         )
-        return (text + "first, and the kernel the one that comes first before rounding",)
+        return (Assumption("ties", text + "first, and the kernel the one that comes first before rounding"),)
     return ()
 
 

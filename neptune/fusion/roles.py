@@ -12,6 +12,7 @@ from functools import cached_property
 
 from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, loads, variables, walk
 from neptune.ir.ranges import RangePredicate
+from neptune.schedule.state import Assumption
 
 ORDERED = ("max", "min")
 """The reducers of single values that only order what they fold."""
@@ -191,7 +192,7 @@ class Evidence:
     symbols: tuple[tuple[str, str], ...] = ()
     obligations: tuple[ObligationRecord, ...] = ()
     casts: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     ranges: tuple[RangePredicate, ...] = ()
 
     def proved(self, *more: ObligationRecord) -> Evidence:

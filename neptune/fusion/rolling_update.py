@@ -34,7 +34,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.definition import MapDef
-from neptune.schedule.state import Decision, Loop, State
+from neptune.schedule.state import Assumption, Decision, Loop, State
 
 
 def rolling_update(state: State, target: str, ref: Loop) -> State:
@@ -128,8 +128,19 @@ def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     verdict = "rolled" if r.rolled else "deferred" if r.deferred else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
+    said = details(r, finite)
+    named = assumed(r, p.target, finite)
     return Decision(
-        "rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", details(r, finite), finite, r.evidence.ranges
+        "rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", said, finite, r.evidence.ranges, named
+    )
+
+
+def assumed(r: Repair, stage: str, finite: tuple[str, ...]) -> tuple[Assumption, ...]:
+    """What the repair of a stage takes for granted, by name."""
+    of_stage = (*r.evidence.assumptions, *(Assumption("range", p.text) for p in r.evidence.ranges))
+    return (
+        *(a.about(stage) for a in of_stage),
+        *(Assumption("finite", f"{x}: finite numbers").about(x) for x in finite),
     )
 
 
@@ -141,12 +152,12 @@ def details(r: Repair, finite: tuple[str, ...] = ()) -> tuple[str, ...]:
         lines.append(f"deferred: {_waits(r)}, applied once behind the loop")
     lines += [f"proved {o.name}: {o.statement}  [{o.how}]" for o in e.obligations]
     lines += [f"cast kept: {c}" for c in e.casts]
-    assumed = [
-        *e.assumptions,
+    unproved = [
+        *(a.text for a in e.assumptions),
         *(p.text for p in e.ranges),
         *([f"{', '.join(finite)}: finite numbers"] if finite else []),
     ]
-    lines += [f"assumed, not proved: {a}" for a in assumed]
+    lines += [f"assumed, not proved: {a}" for a in unproved]
     return tuple(lines)
 
 

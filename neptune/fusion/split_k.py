@@ -32,7 +32,7 @@ from neptune.fusion.parts import Rewriter, Split, depends, start_of_part
 from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
-from neptune.fusion.rolling_update import details, finite_inputs
+from neptune.fusion.rolling_update import assumed, details, finite_inputs
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -274,4 +274,5 @@ def _predecessor(
 def _decision(s: Split, p: Plan, finite: tuple[str, ...]) -> Decision:
     verdict = "repaired on the right" if p.repair.rolled else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
-    return Decision("split_k", p.target, verdict, what, details(p.repair, finite), finite, p.repair.evidence.ranges)
+    said, named = details(p.repair, finite), assumed(p.repair, p.target, finite)
+    return Decision("split_k", p.target, verdict, what, said, finite, p.repair.evidence.ranges, named)

@@ -86,12 +86,19 @@ def contraction(action: Store | Update, axes: Iterable[str]) -> Contraction | No
     return None
 
 
+def product_form(action: Store | Update, axes: Iterable[str]) -> Contraction | None:
+    """Return a statement as a sum of products, in whatever dtype it multiplies and sums; None for anything else."""
+    if isinstance(action, Store):
+        return None
+    value, *others = action.values
+    return contraction(replace(action, values=(_uncast(value), *others)), axes)
+
+
 def matrix_product(action: Store | Update, axes: Iterable[str]) -> Contraction | NoProduct:
     """Return a statement as a product that the matrix unit can compute, or why it is none."""
     if isinstance(action, Store):
         return NoProduct("is a map")
-    value, *others = action.values
-    product = contraction(replace(action, values=(_uncast(value), *others)), axes)
+    value, product = action.values[0], product_form(action, axes)
     if product is None:
         return NoProduct(f"is no sum of products: {action.reducer} of {print_expr(value)}")
     if product.dtype != value.dtype or product.dtype not in SUMS:

@@ -18,7 +18,7 @@ from neptune.errors import ExpressionError, RecordError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
 from neptune.runtime.addressing import LOADS, Addressing, KernelParameters, Span, extent_of
-from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
+from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark
 from neptune.runtime.family import FAMILY
 from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
 
@@ -28,6 +28,8 @@ VERSION = 1
 """Of what `pack` writes: another one is refused."""
 STAGES = ("loops", "scheduled", "fused", "tile")
 OFFSETS = ("int32", "int64")
+WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
+"""Entries of an explanation: what makes the kernel slow, what is predicted, and the sizes that it speaks of."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,17 @@ class Artifact:
         """The variants that sizes decide between, of which this is one; None for a kernel that is the only one."""
         found = self.explanation.get(FAMILY)
         return None if found is None else dict(found)
+
+    @property
+    def warnings(self) -> tuple[Remark, ...] | None:
+        """What makes the kernel slower than it need be; None where it was not judged with its present parameters."""
+        found = self.explanation.get(WARNINGS)
+        return None if found is None else tuple(Remark(**row) for row in found)
+
+    def unjudged(self, at: Mapping[str, int] | None = None) -> Artifact:
+        """The same kernel without what was said of other parameters; with `at`, judged at these sizes next time."""
+        kept = {k: v for k, v in self.explanation.items() if k not in (WARNINGS, PREDICTION)}
+        return replace(self, explanation={**kept, **({AT: dict(at)} if at else {})})
 
     def alone(self) -> Artifact:
         """The same kernel for all sizes."""
@@ -267,6 +280,7 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
         made.shapes,
         made.facts,
         made.of_one,
+        made.warnings,
     )
     return made
 

@@ -1,4 +1,4 @@
-"""Facts of a kernel as plain data: launches, loops, temporaries, passes over the inputs.
+"""Facts of a kernel as plain data: launches, loops, temporaries, passes over the inputs, and what makes it slow.
 
 A fused kernel is one whose facts say so: one kernel, no temporaries, every input traversed once.
 """
@@ -43,3 +43,20 @@ class Facts:
     kernels: tuple[KernelFacts, ...]
     temporaries: tuple[str, ...]
     traversals: Mapping[str, int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that makes a kernel slower than it need be, or its sums coarser.
+
+    `code` names the rule (`neptune.tune.advice`), `stage` the stage or the input that it is about; `message` is one
+    sentence, `remedy` what to write instead.
+    """
+
+    code: str
+    stage: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}; try: {self.remedy}"

@@ -38,7 +38,8 @@ class Parts:
 
     `number` is the scalar that holds it, `steps` the tiles along the axis, `grids` the launch dimensions of each kernel
     that is spread over the parts. By default there are at most `most` parts, of which the processors must be `busy`, as
-    a share of what the best number of parts makes of them.
+    a share of what the best number of parts makes of them. `processors` is how many there are taken to be, where not
+    those of the device at hand decide.
     """
 
     number: str
@@ -46,12 +47,14 @@ class Parts:
     grids: tuple[tuple[Expr, ...], ...]
     most: int
     busy: float
+    processors: int | None = None
 
     def default(self, sizes: Mapping[str, int | float], processors: int) -> int:
-        """The number for a launch with these sizes and tiles."""
+        """The number for a launch with these sizes and tiles, on a device with so many processors."""
         one = {**sizes, self.number: 1}
         programs = max((prod(evaluate_size(e, one) for e in grid) for grid in self.grids), default=1)
-        return count_parts(programs, evaluate_size(self.steps, sizes), processors, self.most, self.busy)
+        there_are = self.processors or processors
+        return count_parts(programs, evaluate_size(self.steps, sizes), there_are, self.most, self.busy)
 
     @property
     def sizes(self) -> frozenset[str]:
@@ -63,7 +66,8 @@ class Parts:
 def parts_json(p: Parts) -> dict[str, Any]:
     """A rule as JSON, with its expressions as text."""
     grids = [[print_expr(e) for e in grid] for grid in p.grids]
-    return {"number": p.number, "steps": print_expr(p.steps), "grids": grids, "most": p.most, "busy": p.busy}
+    fixed = {} if p.processors is None else {"processors": p.processors}
+    return {"number": p.number, "steps": print_expr(p.steps), "grids": grids, "most": p.most, "busy": p.busy, **fixed}
 
 
 def read_parts(rows: list[Mapping[str, Any]], declared: Program) -> tuple[Parts, ...]:
@@ -76,6 +80,7 @@ def read_parts(rows: list[Mapping[str, Any]], declared: Program) -> tuple[Parts,
             tuple(tuple(parse_expr(text, env) for text in grid) for grid in r["grids"]),
             int(r["most"]),
             float(r["busy"]),
+            r.get("processors"),
         )
         for r in rows
     )

@@ -59,10 +59,27 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """What a kernel takes for granted and nothing proves: `name` stays the same from one version to the next.
+
+    >>> Assumption("finite", "x: finite numbers").about("x").name
+    'finite(x)'
+    """
+
+    name: str
+    text: str
+
+    def about(self, subject: str) -> Assumption:
+        """The assumption of a kind as that about a stage or an input."""
+        return replace(self, name=f"{self.name}({subject})")
+
+
+@dataclass(frozen=True)
 class Decision:
     """One line of explain(): what was decided about `subject`, and why.
 
-    `finite`: inputs that are taken to be so. `ranges`: bounds on inputs that it is not proved without.
+    `finite`: inputs that are taken to be so. `ranges`: bounds on inputs that it is not proved without. `assumed`: both,
+    and what else is not proved, by name.
     """
 
     kind: str
@@ -72,6 +89,7 @@ class Decision:
     details: tuple[str, ...] = ()
     finite: tuple[str, ...] = ()
     ranges: tuple[RangePredicate, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True)

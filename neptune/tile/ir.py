@@ -15,8 +15,8 @@ Semantics.
   Dimension orders are reconciled before, by `Rearrange` with an einops pattern ("n d -> d n", "m -> m 1").
 - `LoadTile` reads buffer[index…], where every index is an integer tile expression over the load's dims;
   where `mask` is false nothing is read and the element is `other`.
-- `Dot(a, b, acc)`: a has dims (x, k), b (k, y); the product is summed over k in float32 (of int8 in int32), from `acc` where
-  it is given. `Reduce` folds one axis away.
+- `Dot(a, b, acc)`: a has dims (x, k), b (k, y); the product is summed over k in float32 (int8: int32), from `acc`
+  where it is given. `Reduce` folds one axis away.
 - A `Local` is a mutable tile variable: `Assign` sets it, a loop carries it. Elements outside the guard
   of the stage that assigned them are unspecified, and masked out before they can reach another element.
 - `Loop` and grid variables are int32 scalars; `Scalar` wraps any loop-IR expression over them.

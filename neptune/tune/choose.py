@@ -24,6 +24,7 @@ from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, choose
+from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import space_of
 from neptune.tune.points import points
@@ -119,11 +120,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a caller says of sizes and parameters: typical and largest sizes, values of parameters."""
+    """What a caller says of sizes and parameters: typical and largest sizes, values of parameters. `deciding` are the
+    sizes that choices may follow from, None for all."""
 
     typical: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
+    deciding: frozenset[str] | None = None
 
 
 def automatic(
@@ -148,11 +151,11 @@ def candidates(
     known = shipped_templates()
     applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in AUTOMATIC if n in known))
     passed = list(refused)
-    made = _taking(applying, wishes.params, passed)
+    made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
     at = points(program, wishes.typical, wishes.bounds)
     while made:
         given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
-        family = choose({n: c.lowered.tiles for n, c in made.items()}, at, machine, given)
+        family = choose({n: c.lowered.tiles for n, c in made.items()}, at, machine, given, wishes.deciding)
         if family is None:
             break
         own = pick(family.tree, at[0])
@@ -189,6 +192,19 @@ def _taking(made: Mapping[str, Candidate], params: Mapping[str, int], passed: li
     if able:
         others = (n for n in made if n not in able)
         passed += [Decision("template", n, "not taken", "it does not take these parameters") for n in others]
+    return able or dict(made)
+
+
+def _following(
+    made: Mapping[str, Candidate], deciding: frozenset[str] | None, passed: list[Decision]
+) -> dict[str, Candidate]:
+    """The candidates in which nothing follows from other sizes; all of them where none does, so that one says why."""
+    if deciding is None:
+        return dict(made)
+    why = {n: ", ".join(varying(c.lowered.tiles, deciding)) for n, c in made.items()}
+    able = {n: c for n, c in made.items() if not why[n]}
+    if able:
+        passed += [Decision("template", n, "not taken", why[n]) for n in made if why[n]]
     return able or dict(made)
 
 

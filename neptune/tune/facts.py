@@ -46,6 +46,12 @@ def read_facts(program: TileProgram) -> Facts:
     return Facts(kernels, back, traversals)
 
 
+def sweeps(program: TileProgram) -> dict[str, int | float]:
+    """How many passes are made over each input: as `traversals`, but reads of one iteration are one pass, as the three
+    of x[i - 1] + x[i] + x[i + 1], which find each other's elements in a cache."""
+    return {b.name: sum(_passes(k, b.name, together=True) for k in program.kernels) for b in program.inputs}
+
+
 def _grid(kernel: TileKernel) -> dict[str, str]:
     """Programs along each launch dimension."""
     programs: dict[str, str] = {}
@@ -99,23 +105,25 @@ def moves_with(e: TExpr, known: Ranges) -> frozenset[str]:
     return frozenset().union(*(scalar_names(x) for x in (e, *behind)))
 
 
-def _passes(kernel: TileKernel, buffer: str) -> int | float:
-    return _count(kernel.body, buffer, Ranges(kernel))
+def _passes(kernel: TileKernel, buffer: str, *, together: bool = False) -> int | float:
+    return _count(kernel.body, buffer, Ranges(kernel), together)
 
 
-def _count(body: tuple[TStmt, ...], buffer: str, known: Ranges) -> int | float:
+def _count(body: tuple[TStmt, ...], buffer: str, known: Ranges, together: bool) -> int | float:
     """Return how often a body reads an element: its own reads, and those of its loops, pieces of one range as one.
 
-    Reads under loops are counted where the loop stands: times its trips where their index does not move.
+    Reads under loops are counted where the loop stands: times its trips where their index does not move. `together`:
+    own reads are one.
     """
     total: int | float = _distinct(_indices(body, buffer), known)
+    total = min(1, total) if together else total
     pieces: list[int | float] = []
     previous: Loop | None = None
     for s in body:
         match s:
             case Branch(_, inner):
                 # A branch that ends a loop's range reads what no iteration of the loop has read.
-                inside = _count(inner, buffer, known)
+                inside = _count(inner, buffer, known, together)
                 if is_rest(previous, s):
                     pieces.append(inside)
                 else:
@@ -124,7 +132,7 @@ def _count(body: tuple[TStmt, ...], buffer: str, known: Ranges) -> int | float:
                 if previous is not None and not (s.var == previous.var and _starts_behind(s.lo, previous.hi)):
                     total += max(pieces)
                     pieces = []
-                pieces.append(_count_loop(s, buffer, known))
+                pieces.append(_count_loop(s, buffer, known, together))
                 previous = s
             case _:
                 pass
@@ -136,10 +144,10 @@ def _starts_behind(lo: Expr, end: Expr) -> bool:
     return lo == end or (isinstance(lo, Op) and lo.name == "max" and any(_starts_behind(a, end) for a in lo.args))
 
 
-def _count_loop(loop: Loop, buffer: str, known: Ranges) -> int | float:
+def _count_loop(loop: Loop, buffer: str, known: Ranges, together: bool) -> int | float:
     """Reads of a loop: once per iteration of new elements, or of the same ones in every iteration."""
     moving = _moving(loop, buffer, known)
-    once = _count(loop.body, buffer, known)
+    once = _count(loop.body, buffer, known, together)
     if moving or not once:
         return once
     n = trips(loop)

@@ -79,9 +79,10 @@ def choose(
     points: Sequence[Sizes],
     machine: Machine,
     given: Mapping[str, Mapping[str, int]],
+    deciding: frozenset[str] | None = None,
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
-    prediction."""
+    prediction. Only the sizes `deciding` tell choices apart, where they are named."""
     anchors = _spread(points)
     first = {n: _Rows(p, points, machine, given.get(n, {})) for n, p in programs.items()}
     for rows in first.values():
@@ -104,7 +105,7 @@ def choose(
     fastest = times.min(axis=0)
     logs = np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER) * (fastest / (fastest + SHORT))
     kept = _kept(logs)
-    tree, used = _renumbered(_cut(logs[kept], _features(known), DEEPEST))
+    tree, used = _renumbered(_cut(logs[kept], _features(known, deciding), DEEPEST))
     kept = [kept[k] for k in used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     return Family(tuple(candidates[k] for k in kept), tree, known, times[kept], others, _lost(times, kept, tree, known))
@@ -185,9 +186,10 @@ def _kept(logs: Array) -> list[int]:
 # --- the tree --------------------------------------------------------------------------------------
 
 
-def _features(points: Sequence[Sizes]) -> dict[tuple[str, ...], Array]:
-    """What is compared, at each point: sizes that differ, and products of them."""
-    names = [n for n in points[0] if len({p[n] for p in points}) > 1]
+def _features(points: Sequence[Sizes], deciding: frozenset[str] | None = None) -> dict[tuple[str, ...], Array]:
+    """What is compared, at each point: sizes that differ (those `deciding` alone), and products of them."""
+    legal = points[0] if deciding is None else [n for n in points[0] if n in deciding]
+    names = [n for n in legal if len({p[n] for p in points}) > 1]
     products = (of for count in (1, 2, 3) for of in combinations(names, count))
     return {of: np.array([float(prod(p[n] for n in of)) for p in points]) for of in products}
 

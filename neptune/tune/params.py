@@ -154,7 +154,9 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
     kernels = tuple(launch_name(artifact.name, k.name) for k in artifact.facts.kernels)
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
     Space(free, covering, artifact.chosen, kernels).check(asked, numbers)
-    return replace(artifact, explanation={**artifact.explanation, "params": {**artifact.params, **numbers}})
+    # What was said of other parameters does not hold of these.
+    said = artifact.unjudged().explanation
+    return replace(artifact, explanation={**said, "params": {**artifact.params, **numbers}})
 
 
 def checked_params(program: Program, given: Any) -> dict[str, int]:

@@ -6,8 +6,9 @@ A rule is data of a kernel, which `neptune.runtime.parts` applies at each launch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from neptune.ir.expr import variables
+from neptune.ir.expr import Const, Expr, substitute, variables
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import TileProgram
 
@@ -27,6 +28,17 @@ def parts_of(program: TileProgram) -> tuple[Parts, ...]:
         for s in program.scalars
         if s.upto is not None
     )
+
+
+def repeatable(rules: tuple[Parts, ...], processors: int) -> tuple[Parts, ...]:
+    """The rules for a machine with so many processors, whatever device a launch finds."""
+    return tuple(replace(p, processors=processors) for p in rules)
+
+
+def invariant(rules: tuple[Parts, ...], deciding: frozenset[str], at: Mapping[str, int]) -> tuple[Parts, ...]:
+    """The rules in which no other sizes than `deciding` count: of the others it is as if they were `at`."""
+    fixed: dict[str, Expr] = {n: Const(v, "int32") for n, v in at.items() if n not in deciding}
+    return tuple(replace(p, grids=tuple(tuple(substitute(e, fixed) for e in g) for g in p.grids)) for p in rules)
 
 
 def typical_parts(program: TileProgram, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Var, variables
 from neptune.ir.program import Program
+from neptune.tile.ir import TileProgram
 from neptune.tune.numbers import Numbers
 
 Sizes = dict[str, int]
@@ -38,7 +39,7 @@ MOST = 256
 """Points at most: of more combinations, so many by chance, always the same."""
 
 
-def sizes_of(program: Program) -> tuple[str, ...]:
+def sizes_of(program: Program | TileProgram) -> tuple[str, ...]:
     """The sizes that a call decides, integers that are arguments included."""
     return tuple(s.name for s in program.scalars if s.upto is None and not is_float(s.dtype))
 

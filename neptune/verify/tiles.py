@@ -10,7 +10,7 @@ import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import Array, EvaluationError, Value
-from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, choose
+from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, apply_op, choose
 from neptune.ir.evaluate.loops import fold_axis
 from neptune.ir.evaluate.memory import Memory
 from neptune.ir.expr import Const, Expr, Load, loads, rewrite
@@ -102,6 +102,10 @@ class Tiles:
             return self.domain.make([fn(np.asarray(x)) for x in self.domain.parts(v)])
         return fn(np.asarray(v))
 
+    def _product(self, a: Value, b: Value, dtype: str) -> Value:
+        """The matrix product of floats in the domain, of integers as it is."""
+        return self.domain.dot(a, b, dtype) if is_float(dtype) else np.asarray(a, np.int64) @ np.asarray(b, np.int64)
+
     def _aligned(self, e: TExpr, dims: Dims, env: dict[str, Any]) -> Value:
         """The value of an operand, with axes where `dims` has them, of length one where it lacks one."""
         v = self.value(e, env)
@@ -168,10 +172,10 @@ class Tiles:
                 whole = self._whole(arg, env)
                 return fold_axis(self.evaluator, reducer, (whole,), [arg.dtype], arg.dims.index(axis))[0]
             case Dot(a, b, acc, _):
-                product = self.domain.dot(self._whole(a, env), self._whole(b, env), e.dtype)
+                product = self._product(self._whole(a, env), self._whole(b, env), e.dtype)
                 if acc is None:
                     return product
-                return self.domain.apply("add", (self._whole(acc, env), product), e.dtype)
+                return apply_op(self.domain, "add", (self._whole(acc, env), product), e.dtype, e.dtype)
             case Rearrange(arg, pattern):
                 whole = self._whole(arg, env)
                 return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)

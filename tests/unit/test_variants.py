@@ -176,3 +176,12 @@ def test_memory_for_bounds_serves_all_variants():
         want = kernel(q, k, k)[0]
         got = kernel(q, k, k, workspace=torch.empty(most, dtype=torch.uint8))[0]
         torch.testing.assert_close(got, want)
+
+
+def test_a_variant_speaks_of_sizes_that_take_it():
+    kernel = neptune.compile(matmul(), target="llvm")
+    described = kernel.explain(json=True)["family"]["variants"]
+    for v, row in zip(kernel.variants, described, strict=True):
+        said = v.explain(json=True)["prediction"]
+        assert said["sizes"] == row["at"] and kernel.chosen(**row["at"]) == v
+        assert said["us"] == pytest.approx(row["us"], rel=1e-3, abs=0.02)

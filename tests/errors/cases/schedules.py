@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import neptune
+from bench.chain_programs import layer_norm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
@@ -431,3 +432,31 @@ def setting_dump(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NEPTUNE_DUMP", str(tmp_path / "file"))
     neptune.compile(rows_program(), rows_apart, target="llvm")
+
+
+# --- what is asked of the kernel ---------------------------------------------------------------------
+
+
+@case(ScheduleError)
+def strict_and_slow():
+    neptune.compile(softmax(), "stagewise", target="llvm", strict=True)
+
+
+@case(ScheduleError)
+def batch_invariant_with_a_tile_of_all_rows():
+    def covered(sch: Any) -> None:
+        i, j = sch.loops("t")
+        sch.cover(i, "ROWS")
+        sch.split(j, sch.param("BLOCK_N", [16]))
+
+    neptune.compile(rows_program(), covered, target="llvm", batch_invariant=True)
+
+
+@case(ScheduleError)
+def an_assumption_that_is_not_made():
+    neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(y)",))
+
+
+@case(ScheduleError)
+def an_assumption_where_all_is_proved():
+    neptune.compile(softmax(), "softmax_online", target="llvm", assume=("finite(x)",))

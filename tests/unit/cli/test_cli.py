@@ -303,3 +303,18 @@ def test_check_env_shows_the_cache(monkeypatch, tmp_path):
     assert not found.good and not found.required and "NEPTUNE_CACHE_DIR" in found.remedy
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
     assert environment._cache().good
+
+
+def test_what_is_slow_goes_to_the_standard_error(file):
+    done = invoke("compile", f"{file}:soft", "-t", "stagewise", "--json")
+    assert done.exit_code == 0 and "repeated-passes: input `x` is read in 3 passes" in done.stderr
+    (said,) = json.loads(done.stdout)["warnings"]
+    assert said["code"] == "repeated-passes"
+    shown = invoke("explain", f"{file}:soft", "-t", "stagewise")
+    assert shown.stdout.startswith("warning: ") and "predicted" in shown.stdout and not shown.stderr
+
+
+def test_strict_refuses_what_is_slow(file):
+    done = invoke("compile", f"{file}:soft", "-t", "stagewise", "--strict")
+    assert done.exit_code == 1 and "strict=True" in done.stderr and not done.stdout
+    assert invoke("compile", f"{file}:soft", "-t", "softmax_online", "--strict").exit_code == 0

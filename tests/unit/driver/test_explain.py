@@ -7,7 +7,10 @@ import json
 import pytest
 
 import neptune
-from neptune.ops.attention import prefill_causal
+from bench.chain_programs import layer_norm
+from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
 
@@ -67,3 +70,105 @@ def test_an_unfused_program_says_so():
 def test_unchecked_says_so(monkeypatch):
     monkeypatch.setenv("NEPTUNE_VERIFY", "0")
     assert "none (NEPTUNE_VERIFY=0)" in neptune.compile(rows_program(), rows_fused, target="llvm").explain()
+
+
+# --- what is slow, and what is predicted -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slow():
+    with pytest.warns(neptune.NeptunePerformanceWarning):
+        return neptune.compile(softmax(), "stagewise", target="llvm")
+
+
+def test_warnings_come_first(slow):
+    (found,) = slow.warnings
+    assert (found.code, found.stage) == ("repeated-passes", "x")
+    first, remedy, name = slow.explain().splitlines()[:3]
+    assert first == f"warning: {found.message} ({found.code})" and remedy == f"  try: {found.remedy}"
+    assert name.startswith("kernel softmax for llvm")
+    assert slow.explain(json=True)["warnings"] == [
+        {"code": found.code, "stage": "x", "message": found.message, "remedy": found.remedy}
+    ]
+
+
+def test_each_warning_is_told_once_at_the_users_line(slow):
+    with pytest.warns(neptune.NeptunePerformanceWarning) as told:
+        neptune.compile(softmax(), "stagewise", target="llvm")
+    (one,) = told
+    assert str(one.message) == f"kernel `softmax`: {slow.warnings[0]}" and one.filename == __file__
+
+
+def test_what_is_fast_is_quiet(recwarn, attention):
+    kernel = neptune.compile(softmax(), "softmax_online", target="llvm")
+    assert kernel.warnings == attention.warnings == () and not list(recwarn)
+    assert kernel.explain().startswith("kernel softmax")
+
+
+def test_strict_refuses_what_is_slow(slow):
+    with pytest.raises(neptune.ScheduleError) as info:
+        neptune.compile(softmax(), "stagewise", target="llvm", strict=True)
+    assert str(slow.warnings[0]) in str(info.value)
+    assert neptune.compile(softmax(), "softmax_online", target="llvm", strict=True).warnings == ()
+
+
+def test_saved_kernels_keep_what_was_said(slow, tmp_path):
+    slow.save(tmp_path / "k")
+    loaded = neptune.load(tmp_path / "k", target="interpret")
+    assert loaded.warnings == slow.warnings
+    assert loaded.explain(json=True)["prediction"] == slow.explain(json=True)["prediction"]
+    assert loaded.explain().splitlines()[:2] == slow.explain().splitlines()[:2]
+
+
+def test_the_prediction_is_at_the_sizes_that_were_named():
+    sizes = {"m": 512, "n": 1024, "k": 2048}
+    said = neptune.compile(matmul(), "matmul", target="llvm", shapes=sizes).explain(json=True)["prediction"]
+    assert said["sizes"] == sizes and said["given"] and said["machine"] == "H200"
+    (kernel,) = said["kernels"]
+    assert kernel["us"] + said["launches"] == pytest.approx(said["us"], abs=0.02)
+    assert 0 < kernel["share"] <= 1.01 and kernel["programs"] >= 1 and kernel["resident"] >= 1
+    assert len(said["others"]) == 3 and [o["us"] for o in said["others"]] == sorted(o["us"] for o in said["others"])
+    # The values that were taken are the best, but for what counts as equal.
+    assert said["us"] <= 1.03 * said["others"][0]["us"]
+
+
+def test_usual_sizes_are_named(attention):
+    said = attention.explain(json=True)["prediction"]
+    assert not said["given"] and said["sizes"] == {"batch": 8, "heads": 8, "s_q": 4096, "s_kv": 4096}
+    text = attention.explain()
+    for words in (f"predicted {said['us']:.1f} µs on H200 at batch=8", "usual sizes", "waves", "bound by", "launches:"):
+        assert words in text
+
+
+def test_other_params_are_judged_anew(slow):
+    said, other = slow.explain(json=True), slow.with_params(ROW_N=128).explain(json=True)
+    assert other["prediction"]["us"] != said["prediction"]["us"] and other["warnings"] == said["warnings"]
+    again = slow.with_params(ROW_N=128).with_params(ROW_N=slow.params["ROW_N"]).explain(json=True)
+    assert again["prediction"] == said["prediction"]
+    one = slow.with_params(ROW_M=1, ROW_N=1)
+    assert "scalar-loop" in [w.code for w in one.warnings]
+
+
+# --- what is assumed ---------------------------------------------------------------------------------
+
+
+def test_assumptions_have_names_and_are_granted(tmp_path):
+    plain = neptune.compile(layer_norm(), "softmax_online", target="llvm")
+    assert {a["name"]: a["granted"] for a in plain.explain(json=True)["assumptions"]} == {
+        "parts(squares)": False,
+        "finite(x)": False,
+    }
+    granted = neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(x)",))
+    said = {a["name"]: a["granted"] for a in granted.explain(json=True)["assumptions"]}
+    assert said == {"parts(squares)": False, "finite(x)": True}
+    assert "  finite(x): granted\n    x: finite numbers" in granted.explain()
+    assert "  parts(squares): not granted" in granted.explain()
+    assert granted.source == plain.source
+    granted.save(tmp_path / "k")
+    assert "finite(x): granted" in neptune.load(tmp_path / "k", target="llvm").explain()
+
+
+def test_ranges_are_assumptions_and_what_is_proved_is_none(attention):
+    wide = neptune.compile(prefill_global(depth=16, dtype="float32"), "flash_attention", target="llvm")
+    assert [a["name"] for a in wide.explain(json=True)["assumptions"]] == ["range(acc)"]
+    assert attention.explain(json=True)["assumptions"] == [] and "assumptions" not in attention.explain()

@@ -118,3 +118,9 @@ def test_a_report_is_written_where_asked(kernel, page, tmp_path):
     assert path.read_text() == page
     with pytest.raises(NeptuneError, match="cannot be written"):
         kernel.report(tmp_path / "missing" / "r.html")
+
+
+def test_what_is_slow_and_what_is_predicted_is_there(tmp_path):
+    kernel = neptune.compile(softmax(), "stagewise", target="llvm")
+    page = kernel.report(tmp_path / "r.html").read_text()
+    assert "is read in 3 passes" in page and "µs on H200" in page

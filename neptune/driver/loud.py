@@ -1,0 +1,49 @@
+"""What makes a kernel slow, told where it is compiled: as warnings, or with `strict` as one error."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from neptune.boundary import PACKAGE
+from neptune.errors import NeptunePerformanceWarning, ScheduleError
+
+if TYPE_CHECKING:
+    from neptune.kernel import Kernel
+
+
+def warn(kernel: Kernel) -> None:
+    """Emit a NeptunePerformanceWarning for each of `kernel.warnings`, at the user's line."""
+    for remark in kernel.warnings:
+        said = NeptunePerformanceWarning(f"kernel `{kernel.name}`: {remark}")
+        warnings.warn(said, stacklevel=_outside() + 1)
+
+
+def refuse(kernel: Kernel) -> None:
+    """Raise ScheduleError where a kernel has warnings: all of them."""
+    if found := kernel.warnings:
+        raise ScheduleError(
+            f"compile `{kernel.name}` with strict=True",
+            "\n".join(map(str, found)),
+            hint="what each line says, or strict=False, which warns",
+        )
+
+
+def check_granted(kernel: Kernel, assume: tuple[str, ...]) -> None:
+    """Raise ScheduleError for the name of an assumption that the kernel does not make."""
+    made = [a["name"] for a in kernel.explain(json=True).get("assumptions", ())]
+    for name in assume:
+        if name not in made:
+            wrong = f"explain() lists {'no such assumption' if made else 'no assumption'} of this kernel"
+            raise ScheduleError(
+                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made))
+            )
+
+
+def _outside() -> int:
+    """How many frames above its caller the first one stands that is not of this package."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,65 @@
+"""The result of a compilation, from what its passes have left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from neptune.driver import cache
+from neptune.driver.build import Build
+from neptune.fusion.schedule import Schedule
+from neptune.ir.program import Program
+from neptune.runtime.launch import Target
+from neptune.tune.outlook import Rival, of_family, of_ranking
+from neptune.tune.params import resolve_params
+
+if TYPE_CHECKING:
+    from neptune.driver.pipeline import Work
+
+REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
+
+
+def built(work: Work, asked: cache.Request, target: Target) -> Build:
+    """The Build of a compilation that has run all of its passes."""
+    choice = None if work.family is None else work.family.choices[work.own].params
+    params = resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice)
+    return Build(
+        loops=work.loops,
+        scheduled=_before_repairs(work.loops, work.schedule),
+        fused=work.fused,
+        tiles=work.tiles,
+        header=work.header,
+        target=target,
+        template=work.used,
+        params=params,
+        trace=tuple(str(s) for s in work.schedule.trace),
+        decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
+        checks=work.checks,
+        bounds=asked.bounds,
+        shapes=asked.shapes,
+        trail=tuple(work.trail),
+        family=work.family,
+        own=work.own,
+        rivals=_rivals(work, asked, params),
+        at=asked.at,
+        deterministic=asked.deterministic,
+        deciding=work.wishes.deciding,
+        assume=asked.assume,
+    )
+
+
+def _rivals(work: Work, asked: cache.Request, params: Mapping[str, int]) -> tuple[Rival, ...]:
+    """What else was compared when the template or its parameters were chosen."""
+    if work.family is not None:
+        return of_family(work.family, work.own)
+    return of_ranking(work.used, work.tiles, params, asked.params, asked.shapes, work.machine)
+
+
+def _before_repairs(program: Program, sch: Schedule) -> Program:
+    """The program as tiled and fused by the template up to its first repair."""
+    before = program
+    for step in sch.trace:
+        if step.primitive in REPAIRS:
+            return before
+        before = step.program or before
+    return before

@@ -1,0 +1,133 @@
+"""Products of matrices that the matrix unit does not compute, or not at the rate of its narrow operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from neptune.ir.contraction import NARROW, Contraction, NoProduct, matrix_product, product_form
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Cast, Const, Expr, Select
+from neptune.ir.program import For, Stage, Update
+from neptune.tile.ir import Assign, Dot, Local, Rearrange, Scalar, TExpr, TileKernel, walk_stmts
+from neptune.tile.registers import dots
+from neptune.tune.subject import Subject
+
+Found = tuple[str, Mapping[str, str]]
+"""A stage or an input, and what the words of a rule's message and remedy are."""
+SHORTEST = 8
+"""A product with a shorter side, such as a matrix times a vector, is no work for the matrix unit."""
+OF_UNIT = (*NARROW, "float32", "int8", "uint8")
+"""The dtypes that a matrix unit may multiply."""
+WIDENED = (*NARROW, "int8", "uint8")
+"""Those that float32 holds exactly and the matrix unit multiplies several times as fast."""
+
+
+# --- lost altogether ------------------------------------------------------------------------------
+
+
+def lost_products(s: Subject) -> Iterator[Found]:
+    """Products of matrices of the expression for which no kernel has a product on the matrix unit."""
+    for loops, stage in s.nests:
+        product = _of_matrices(s, loops, stage)
+        if product is not None and not any(_computes(s, k, d, product) for k in s.tiles.kernels for d in dots(k)):
+            yield stage.name, _why_lost(stage, loops, product)
+
+
+def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contraction | None:
+    """A stage as a product of matrices that a matrix unit would take; None for anything else."""
+    if not isinstance(stage.action, Update) or stage.action.reducer != "sum":
+        return None
+    product = product_form(_unmasked(stage.action), [f.var for f in loops])
+    if product is None or not product.of_matrices:
+        return None
+    lengths = {f.var: s.length(f) for f in loops}
+    sides = (product.rows, product.cols, product.depth)
+    long = all(max(lengths[a] for a in axes) >= SHORTEST for axes in sides)
+    dtypes = {_narrowest(e).dtype for e in (product.a, product.b)}
+    return product if long and dtypes <= set(OF_UNIT) else None
+
+
+def _unmasked(action: Update) -> Update:
+    """A sum without the choice of what it leaves out."""
+    match action.values:
+        case (Select(_, value, Const(0)),):
+            return Update(action.buffers, action.index, action.reducer, (value,), action.init)
+    return action
+
+
+def _narrowest(e: Expr) -> Expr:
+    return _narrowest(e.arg) if isinstance(e, Cast) else e
+
+
+def _computes(s: Subject, kernel: TileKernel, dot: Dot, product: Contraction) -> bool:
+    """True for a product on tiles whose operands come from the same inputs as those of the expression."""
+    mine = [s.inputs_of(e, s.sources) for e in (product.a, product.b)]
+    theirs = [s.behind(e, kernel.name) for e in (dot.a, dot.b)]
+    return any(all(a & b for a, b in zip(mine, others, strict=True)) for others in (theirs, theirs[::-1]))
+
+
+def _why_lost(stage: Stage, loops: tuple[For, ...], product: Contraction) -> dict[str, str]:
+    form = matrix_product(stage.action, [f.var for f in loops])
+    whole = {_narrowest(e).dtype for e in (product.a, product.b)} - set(NARROW) - {"float32"}
+    if isinstance(form, NoProduct) and whole and product.dtype != "float32":
+        hint = 'x.astype("float16").astype("float32") * …, exact for 8 bits; the sum is exact below 2**24'
+        return {"why": form.wrong, "remedy": hint}
+    if isinstance(form, NoProduct):
+        masked = isinstance(stage.action.values[0], Select)
+        hint = "put the mask into an operand: select(mask, a[i, k], 0) * b[k, j]"
+        return {"why": form.wrong, "remedy": hint if masked else form.hint or form.legal[0]}
+    axes = ", ".join(f"`{x[-1]}`" for x in (form.rows, form.cols, form.depth))
+    return {
+        "why": f"is computed element by element: no program has a tile of {axes}",
+        "remedy": f"no template: then one is chosen; or split {axes} by params of at least 16 and bind the outer loops",
+    }
+
+
+# --- at the rate of float32 -----------------------------------------------------------------------
+
+
+def widened_products(s: Subject) -> Iterator[Found]:
+    """Products in float32 with an operand that is a widening of narrower data."""
+    for kernel in s.tiles.kernels:
+        steps = [x for x in walk_stmts(kernel.body) if isinstance(x, Assign)]
+        given: dict[str, list[TExpr]] = {}
+        for x in steps:
+            given.setdefault(x.name, []).append(x.value)
+        for x in steps:
+            for dot in dots(TileKernel(kernel.name, (), kernel.axes, (x,))):
+                if dot.a.dtype == "float32" and not dot.allow_tf32:
+                    pair = tuple(_before(e, given) for e in (dot.a, dot.b))
+                    if any(d in WIDENED for d in pair):
+                        yield x.stage, _why_widened(*pair)
+
+
+def _before(e: TExpr, given: Mapping[str, list[TExpr]], seen: frozenset[str] = frozenset()) -> str:
+    """The dtype that an operand is an exact widening of; its own where it is none."""
+    match e:
+        case Rearrange(arg, _):
+            return _before(arg, given, seen)
+        case Select(_, then, Scalar(Const(0))):
+            return _before(then, given, seen)
+        case Cast(arg, "float32") if arg.dtype in WIDENED:
+            return arg.dtype
+        case Local(name, _, _) if name not in seen:
+            before = {_before(v, given, seen | {name}) for v in given.get(name, ())}
+            return before.pop() if len(before) == 1 else e.dtype
+    return e.dtype
+
+
+def _why_widened(a: str, b: str) -> dict[str, str]:
+    """Say what is multiplied, and how to write it for the matrix unit."""
+    narrow = [d for d in (a, b) if d in WIDENED]
+    floats = [d for d in narrow if d in NARROW]
+    to = floats[0] if floats else NARROW[0]
+    if len(narrow) < 2:
+        remedy = f'round the other operand, where that may be: x.astype("{to}").astype("float32")'
+    elif a == b and floats:
+        remedy = f'cast within the product: x[i, k].astype("float32") * y[k, j].astype("float32"), both {to}'
+    elif len(floats) == 2:
+        remedy = f'bring both to one dtype, where that rounding may be: x.astype("{to}").astype("float32")'
+    else:
+        remedy = f'cast integers, exactly, by way of {to}: x.astype("{to}").astype("float32")'
+    shown = " by ".join(f"{d} widened to float32" if d in WIDENED else DTYPES[d].name for d in (a, b))
+    return {"why": shown, "remedy": remedy}

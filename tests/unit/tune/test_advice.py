@@ -1,0 +1,298 @@
+"""What makes kernels slow: each rule on a program that breaks it, and on some of which it must not speak."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bench.chain_programs import ROW_CHAINS
+from neptune.frontend.builder import build, compute, maximum, placeholder, reduce_axis, select, sum, var
+from neptune.ops.attention import OPERATORS, operator, prefill_causal
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import figure1, softmax
+from neptune.tune.advice import RULES, advice
+from neptune.tune.choose import Wishes, candidates, lowered
+from neptune.tune.defaults import defaults
+from neptune.tune.machine import DEFAULT
+from neptune.tune.points import reference, sizes_of
+from neptune.tune.subject import Subject
+
+M, N, K = var("m"), var("n"), var("k")
+
+
+def subject(program, template, shapes=None):
+    tiles = lowered(template, program, strict=False).lowered.tiles
+    sizes = reference(program, shapes or {}, {})
+    given = set(shapes or {}) >= set(sizes_of(program))
+    return Subject(program, tiles, defaults(tiles), sizes, given, {}, DEFAULT)
+
+
+def judged(program, template, shapes=None):
+    return advice(subject(program, template, shapes))
+
+
+def codes(program, template, shapes=None):
+    return [(r.code, r.stage) for r in judged(program, template, shapes)]
+
+
+def product(left, right, wide="float32", by=None):
+    """c[i, j] of operands of these dtypes, each brought to `wide`; `by` changes what is summed."""
+    a, b, p = placeholder((M, K), left, "a"), placeholder((K, N), right, "b"), reduce_axis((0, K), "p")
+
+    def term(i, j):
+        value = a[i, p].astype(wide) * b[p, j].astype(wide)
+        return value if by is None else by(value, i, j, p)
+
+    return build(compute((M, N), lambda i, j: sum(term(i, j), axis=p), "c"), name="product")
+
+
+def rows(what, dtype="float32"):
+    x, j = placeholder((M, N), dtype, "x"), reduce_axis((0, N), "j")
+    return build(compute((M,), lambda i: what(x, i, j), "t"), name="rows")
+
+
+# --- products --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_product_on_the_matrix_unit_is_not_lost(dtype):
+    for template in ("matmul", "matmul_split", "stagewise"):
+        assert codes(product(dtype, dtype), template) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        (product("float16", "float16", "float16"), "multiplies in float16"),
+        (product("int8", "int8", "int32"), "multiplies in int32"),
+        (product("float16", "float16", by=lambda x, i, j, p: select(p <= i, x, 0.0)), "is no sum of products"),
+    ],
+)
+def test_a_product_that_the_matrix_unit_cannot_take_is_lost(program, word):
+    (found,) = judged(program, "stagewise")
+    assert (found.code, found.stage) == ("lost-product", "c") and word in found.message
+
+
+def test_the_remedy_of_a_lost_product_is_one():
+    program = product("float16", "float16", "float16")
+    assert 'astype("float32")' in judged(program, "stagewise")[0].remedy
+    assert codes(product("float16", "float16"), "stagewise") == []
+    # Integers by way of float16, as the remedy says, are on the matrix unit.
+    assert 'astype("float16").astype("float32")' in judged(product("int8", "int8", "int32"), "stagewise")[0].remedy
+    a, b, p = placeholder((M, K), "int8", "a"), placeholder((K, N), "int8", "b"), reduce_axis((0, K), "p")
+    by_way = build(
+        compute(
+            (M, N),
+            lambda i, j: sum(
+                a[i, p].astype("float16").astype("float32") * b[p, j].astype("float16").astype("float32"), axis=p
+            ),
+            "c",
+        ),
+        name="product",
+    )
+    assert codes(by_way, "stagewise") == []
+
+
+def test_a_template_that_tiles_no_product_loses_it():
+    found = judged(prefill_causal(), "softmax_row")
+    assert [(r.code, r.stage) for r in found] == [("lost-product", "acc")] and "element by element" in found[0].message
+
+
+def test_a_matrix_times_a_vector_is_no_lost_product():
+    x, w, p = placeholder((M, K), "float16", "x"), placeholder((K,), "float16", "w"), reduce_axis((0, K), "p")
+
+    def term(i):
+        return sum(x[i, p].astype("float32") * w[p].astype("float32"), axis=p)
+
+    assert codes(build(compute((M,), term, "y"), name="vector"), "stagewise") == []
+    # One row, known as a constant or by name.
+    one, b = placeholder((1, K), "float16", "x"), placeholder((K, N), "float16", "b")
+
+    def row(i, j):
+        return sum(one[i, p] * b[p, j], axis=p)
+
+    assert "lost-product" not in [c for c, _ in codes(build(compute((1, N), row, "y"), name="row"), "stagewise")]
+    half = product("float16", "float16", "float16")
+    assert "lost-product" not in [c for c, _ in codes(half, "stagewise", {"m": 1, "n": 64, "k": 64})]
+    assert "lost-product" in [c for c, _ in codes(half, "stagewise", {"m": 64, "n": 64, "k": 64})]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "remedy"),
+    [
+        ("float16", "bfloat16", "bring both to one dtype"),
+        ("int8", "int8", 'x.astype("float16")'),
+        ("int8", "bfloat16", 'x.astype("bfloat16")'),
+        ("float32", "float16", "round the other operand"),
+    ],
+)
+def test_widened_operands_are_told_with_what_to_write(left, right, remedy):
+    (found,) = judged(product(left, right), "matmul")
+    assert (found.code, found.stage) == ("widened-product", "c") and remedy in found.remedy
+
+
+# --- loops -----------------------------------------------------------------------------------------
+
+
+def nothing(sch):
+    """One program, one element at a time."""
+
+
+def test_scalar_loops_are_told_once_a_kernel():
+    assert [c for c, _ in codes(softmax(), nothing)].count("scalar-loop") >= 1
+    assert len(codes(softmax(), nothing)) == len(set(codes(softmax(), nothing)))
+
+
+def test_tiles_of_one_element_are_scalar():
+    x = placeholder((M, N), "float32", "x")
+    program = build(compute((M, N), lambda i, j: maximum(x[i, j], 0.0), "y"), name="relu")
+
+    def bound(sch):
+        i, j = sch.loops("y")
+        sch.bind(i, "grid.y")
+        sch.bind(j, "grid.x")
+
+    assert codes(program, bound) == [("scalar-loop", "y")]
+    assert codes(program, "stagewise") == []
+    # A few elements are no loss.
+    few = placeholder((8,), "float32", "x")
+    assert codes(build(compute((8,), lambda i: few[i] * 2.0, "y"), name="few"), nothing) == []
+
+
+def test_temporaries_that_a_kernel_writes_and_reads_back():
+    mixture = next(c for c in ROW_CHAINS if c.name == "gaussian_mixture").build(64)
+    found = {r.code: r for r in judged(mixture, "softmax_online")}
+    assert "and 4 more are written to memory" in found["memory-inside"].message
+    assert found["repeated-passes"].message.endswith("again in every iteration of a loop")
+
+
+def test_passes_beyond_two_are_told():
+    assert codes(softmax(), "stagewise") == [("repeated-passes", "x")]
+    assert codes(softmax(), "softmax_online") == [] == codes(softmax(), "softmax_three_kernel")
+
+
+def test_parts_of_an_input_are_no_passes():
+    x = placeholder((4096, 4096), "float32", "x")
+
+    def column(k):
+        return compute((4096, 1024), lambda i, j: maximum(x[i, j + 1024 * k], 0.0), f"y{k}")
+
+    assert codes(build([column(k) for k in range(4)], name="split"), "stagewise") == []
+    again = build(
+        [column(0), *(compute((4096, 1024), lambda i, j, k=k: x[i, j] * k, f"z{k}") for k in (2, 3))], name="a"
+    )
+    assert codes(again, "stagewise") == [("repeated-passes", "x")]
+
+
+def test_passes_over_little_take_no_time():
+    assert codes(softmax(), "stagewise", {"rows": 64, "cols": 1000}) == []
+    assert codes(softmax(), "stagewise", {"rows": 4096, "cols": 1000}) == [("repeated-passes", "x")]
+
+
+def test_neighbours_are_no_passes():
+    x = placeholder((M, 1024), "float32", "x")
+
+    def mean(i, j):
+        return (x[i, j] + x[i, maximum(j - 1, 0)] + x[i, maximum(j - 2, 0)] + x[i, maximum(j - 3, 0)]) * 0.25
+
+    assert codes(build(compute((M, 1024), mean, "y"), name="smooth"), "stagewise") == []
+
+
+# --- expressions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_sixteen_bits(dtype):
+    assert codes(rows(lambda x, i, j: sum(x[i, j], axis=j), dtype), "stagewise") == [("narrow-sum", "t")]
+    assert codes(rows(lambda x, i, j: sum(x[i, j].astype("float32"), axis=j), dtype), "stagewise") == []
+
+
+def prefix(test, value=lambda x, i, k, j: x[i, k]):
+    x, k = placeholder((M, N), "float32", "x"), reduce_axis((0, N), "k")
+    return build(compute((M, N), lambda i, j: sum(value(x, i, k, j), axis=k, where=test(k, j)), "c"), name="cumulative")
+
+
+@pytest.mark.parametrize("test", [lambda k, j: k <= j, lambda k, j: k < j, lambda k, j: j <= k + 1])
+def test_prefix_sums_are_quadratic(test):
+    assert ("quadratic-prefix", "c") in codes(prefix(test), "stagewise")
+
+
+def test_what_is_no_prefix():
+    window = prefix(lambda k, j: (k <= j) & (j < k + 8))
+    depends = prefix(lambda k, j: k <= j, lambda x, i, k, j: x[i, k] * x[i, j])
+    last = prefix(lambda k, j: k >= N - 8)
+    for program in (window, depends, last):
+        assert "quadratic-prefix" not in [c for c, _ in codes(program, "stagewise")]
+
+
+# --- processors ------------------------------------------------------------------------------------
+
+
+def test_idle_processors_at_sizes_that_were_named():
+    few = {"m": 16, "n": 512, "k": 65536}
+    assert ("idle-processors", "matmul_kernel") in codes(matmul(), "matmul", few)
+    assert codes(matmul(), "matmul", {"m": 4096, "n": 4096, "k": 4096}) == codes(matmul(), "matmul") == []
+    # What takes no time anyway is no loss.
+    assert codes(matmul(), "matmul", {"m": 16, "n": 64, "k": 64}) == []
+
+
+def test_sizes_for_which_launches_choose_enough_parts_leave_none_idle():
+    few = {"m": 16, "n": 512, "k": 65536}
+    best = next(candidates(matmul(), None, Wishes(few)))
+    assert best.template == "matmul_split"
+    params = best.family.choices[best.own].params
+    assert advice(Subject(matmul(), best.lowered.tiles, params, few, True, {}, DEFAULT)) == ()
+
+
+def test_idle_processors_at_all_sizes():
+    def one_program(sch):
+        j = sch.loops("t")[-1]
+        sch.split(j, sch.param("BLOCK_N", [512]))
+
+    total = rows(lambda x, i, j: sum(x[i, j], axis=j))
+    assert "idle-processors" in [c for c, _ in codes(total, one_program)]
+
+
+# --- no false alarms ---------------------------------------------------------------------------------
+
+
+@cache
+def shipped():
+    programs = {name: operator(name) for name in OPERATORS}
+    return (
+        programs
+        | {"softmax": softmax(), "matmul": matmul(), "figure1": figure1()}
+        | {c.name: c.build(64) for c in ROW_CHAINS if c.name in ("layer_norm", "rms_norm_linear")}
+    )
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, "softmax", "matmul", "figure1", "layer_norm", "rms_norm_linear"])
+def test_no_shipped_operator_warns(name):
+    program = shipped()[name]
+    best = next(candidates(program, None, Wishes()))
+    sizes = best.family.points[0]
+    params = best.family.choices[best.own].params
+    assert advice(Subject(program, best.lowered.tiles, params, sizes, False, {}, DEFAULT)) == ()
+
+
+@pytest.mark.parametrize("program", [softmax(), matmul(), matmul("float32"), prefill_causal(dtype="float32")])
+def test_sizes_of_every_kind_do_not_warn_of_what_cannot_be_better(program):
+    # Where sizes are not named, nothing is said of any.
+    best = next(candidates(program, None, Wishes()))
+    for k, choice in enumerate(best.family.choices[:4]):
+        if choice.template == best.template:
+            at = best.family.points[k]
+            assert advice(Subject(program, best.lowered.tiles, choice.params, at, False, {}, DEFAULT)) == ()
+
+
+def test_every_rule_is_told_by_some_test():
+    text = Path(__file__).read_text()
+    assert all(f'"{r.code}"' in text for r in RULES)
+
+
+def test_the_page_lists_every_rule():
+    page = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [r.code for r in RULES]
