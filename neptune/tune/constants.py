@@ -22,13 +22,12 @@ class Constants:
     fold: float = 50.0
     fold_across: float = 27.5
     latency: float = 542.0
-    far: float = 255.0
+    far: float = 500.0
     hidden: float = 3.195
     hidden_synchronous: float = 0.361
     exchange: float = 738.0
     program: float = 1463.0
-    hidden_plain: float = 0.524
-    norm_plain: float = 9.7
+    norm_plain: float = 3.0
     norm: float = 1.665
     alone: float = 5.08
     narrow: float = 80.0

@@ -288,11 +288,15 @@ class _Kernel:
         own = own + c.iteration
         if not s.products:
             return own + exposed
+        ahead = np.maximum(1, self.stages - 1)
+        if not s.folds:
+            # A buffer is loaded again once its product has ended: so many steps take a load and a product, at least.
+            # Operands that threads compute are waited for.
+            share = c.hidden_synchronous if any(p.in_registers for p in s.products) else 1.0
+            return np.where(self.stages > 1, _norm(c.norm_plain, own, (own + exposed) / ahead**share), own + exposed)
         synchronous = np.logical_or.reduce([~self.asynchronous(p) for p in s.products])
-        ahead = np.where(synchronous, c.hidden_synchronous, c.hidden if s.folds else c.hidden_plain)
-        hidden = exposed / np.maximum(1, self.stages - 1) ** ahead
-        p = c.norm if s.folds else c.norm_plain
-        return np.where(self.stages > 1, (own**p + hidden**p) ** (1 / p), own + exposed)
+        hidden = exposed / ahead ** np.where(synchronous, c.hidden_synchronous, c.hidden)
+        return np.where(self.stages > 1, _norm(c.norm, own, hidden), own + exposed)
 
     def _fold(self, axes: Axes, axis: str) -> Array:
         """A reduction; across warps where there are not rows enough for each."""
@@ -414,6 +418,10 @@ class _Kernel:
                 different = different * np.minimum(n, np.maximum(1.0, numbers / stride))
             stride = stride * np.maximum(1, n)
         return np.minimum(different, programs)
+
+
+def _norm(p: float, a: Array, b: Array) -> Array:
+    return (a**p + b**p) ** (1 / p)
 
 
 def _moves_with(m: Move, s: Section) -> bool:
