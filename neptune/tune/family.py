@@ -25,13 +25,13 @@ from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at, searches
 
-MOST = 12
+MOST = 16
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
 ANCHORS = 24
 """Points at which each template's own best parameters are looked for."""
-GAIN = 0.001
+GAIN = 0.0005
 """What one more choice must save, as a share of the time, on average over all points; and each cut, over its own."""
-DEEPEST = 8
+DEEPEST = 10
 """Comparisons on the way to a choice."""
 HOPELESS = 1.3
 """A template whose first choice is slower by that much wherever it takes some time is not looked at any further."""
