@@ -42,7 +42,9 @@ def test_every_code(dtype: str, wide: str) -> None:
 def test_casts_are_the_cpus(dtype: str, source: str) -> None:
     x = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16).to(getattr(torch, source))
     x = torch.cat([x, x * 1.0001, x * 0.9999])
-    got, want = converted(x.cuda(), dtype).cpu(), x.float().to(getattr(torch, dtype))
+    # What is too large for float8_e4m3fn was NaN before torch 2.13.
+    wide = x.float().clamp(-448, 448) if dtype == "float8_e4m3fn" else x.float()
+    got, want = converted(x.cuda(), dtype).cpu(), wide.to(getattr(torch, dtype))
     number = ~x.isnan()
     assert torch.equal(got.view(torch.uint8)[number], want.view(torch.uint8)[number])
     assert got.float()[~number].isnan().all()

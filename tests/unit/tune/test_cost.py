@@ -19,7 +19,7 @@ from neptune.tune.rank import ranked
 from tests.examples.float8_programs import scaled_matmul
 
 H200 = DEVICES["H200"]
-TILES = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
+TILES = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
 SQUARE = {"m": 4096, "n": 4096, "k": 4096}
 
 
@@ -45,11 +45,11 @@ def us(name, params, sizes, machine=H200):
 def test_measured_kernels_are_ordered_right():
     measured = bench.points()
     figures = bench.by_family(measured, bench.predictions(measured, bench.FITTED))
-    assert figures["all"].points >= 1600 and figures["all"].setups >= 79
-    assert figures["all"].pairs >= 0.925 and figures["all"].regret <= 0.03 and figures["all"].error <= 0.09
-    assert figures["all"].of_four <= 0.02
-    for family, worst in (("prefill", 0.14), ("decode", 0.05), ("products", 0.45), ("rows", 0.1)):
-        assert figures[family].pairs >= 0.88 and figures[family].worst <= worst, family
+    assert figures["all"].points >= 2300 and figures["all"].setups >= 85
+    assert figures["all"].pairs >= 0.94 and figures["all"].regret <= 0.025 and figures["all"].error <= 0.105
+    assert figures["all"].of_four <= 0.015
+    for family, worst in (("prefill", 0.14), ("decode", 0.05), ("products", 0.13), ("rows", 0.31), ("chains", 0.05)):
+        assert figures[family].pairs >= 0.9 and figures[family].worst <= worst, family
 
 
 def test_figures_of_a_perfect_and_of_a_reversed_model():
