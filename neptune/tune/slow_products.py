@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from neptune.ir.contraction import NARROW, Contraction, NoProduct, matrix_product, product_form
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Select
+from neptune.ir.expr import Cast, Const, Expr, Op, Select, binary, variables
+from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Stage, Update
 from neptune.tile.ir import Assign, Dot, Local, Rearrange, Scalar, TExpr, TileKernel, walk_stmts
 from neptune.tile.registers import dots
@@ -31,6 +33,10 @@ def lost_products(s: Subject) -> Iterator[Found]:
         product = _of_matrices(s, loops, stage)
         if product is not None and not any(_computes(s, k, d, product) for k in s.tiles.kernels for d in dots(k)):
             yield stage.name, _why_lost(stage, loops, product)
+        elif product is None and (hidden := _hidden(s, loops, stage)):
+            factors = " * ".join(map(print_expr, hidden))
+            why = f"is hidden by {factors}, which does not move in the sum"
+            yield stage.name, {"why": why, "remedy": f"multiply behind the sum: sum(a[i, k] * b[k, j]) * {factors}"}
 
 
 def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contraction | None:
@@ -45,6 +51,29 @@ def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contractio
     long = all(max(lengths[a] for a in axes) >= SHORTEST for axes in sides)
     dtypes = {_narrowest(e).dtype for e in (product.a, product.b)}
     return product if long and dtypes <= set(OF_UNIT) else None
+
+
+def _hidden(s: Subject, loops: tuple[For, ...], stage: Stage) -> list[Expr]:
+    """The factors that no reduced axis moves of a sum that is a product of matrices without them; [] for others."""
+    if not isinstance(stage.action, Update) or len(stage.action.values) != 1:
+        return []
+    fixed = {v for i in stage.action.index for v in variables(i)}
+    reduced = {f.var for f in loops} - fixed
+    factors = list(_factors(stage.action.values[0]))
+    still = [x for x in factors if not variables(x) & reduced]
+    moving = [x for x in factors if variables(x) & reduced]
+    if not still or len(moving) != 2:
+        return []
+    rest = replace(stage, action=replace(stage.action, values=(binary("mul", *moving),)))
+    return still if _of_matrices(s, loops, rest) is not None else []
+
+
+def _factors(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Op) and e.name == "mul":
+        for x in e.args:
+            yield from _factors(x)
+    else:
+        yield e
 
 
 def _unmasked(action: Update) -> Update:

@@ -102,6 +102,22 @@ def test_a_template_that_tiles_no_product_loses_it():
     assert [(r.code, r.stage) for r in found] == [("lost-product", "acc")] and "element by element" in found[0].message
 
 
+def test_a_factor_that_does_not_move_hides_a_product():
+    def scaled(s):
+        x, w, p = placeholder((M, K), "float16", "x"), placeholder((K, N), "float16", "w"), reduce_axis((0, K), "p")
+
+        def term(i, j):
+            pair = x[i, p].astype("float32") * w[p, j].astype("float32")
+            return sum(pair * s[i], axis=p)
+
+        return build(compute((M, N), lambda i, j: term(i, j), "c"), name="scaled")
+
+    s = placeholder((M,), "float32", "s")
+    (found,) = judged(scaled(s), "stagewise")
+    assert (found.code, found.stage) == ("lost-product", "c")
+    assert "hidden by s[i]" in found.message and "multiply behind the sum" in found.remedy
+
+
 def test_a_matrix_times_a_vector_is_no_lost_product():
     x, w, p = placeholder((M, K), "float16", "x"), placeholder((K,), "float16", "w"), reduce_axis((0, K), "p")
 
