@@ -3,7 +3,7 @@
     python -m bench.findings [--json findings.json]
 
 Each is compiled for an H200 with nothing given. A row: the template at the reference sizes, the number of kernels,
-products on the matrix unit (`tl.dot` of the source, that of what is left included), and the codes of `kernel.warnings`.
+products on the matrix unit (that of what is left of a loop included), and the codes of `kernel.warnings`.
 What the first tries of them gave stands beside it. No GPU is needed.
 """
 
@@ -99,9 +99,9 @@ def tried(program: Program) -> dict[str, Any]:
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
         kernel = neptune.compile(program, target="cuda:90")
     return {
-        "template": kernel.explain().splitlines()[0].rpartition(" ")[2],
+        "template": kernel.explain(json=True)["template"],
         "kernels": len(kernel.facts.kernels),
-        "dots": kernel.source.count("tl.dot(") + max(0, kernel.source.count("_dot_int8(") - 3),
+        "dots": kernel.ir("tile").count("dot("),
         "variants": len(kernel.variants),
         "warnings": sorted({w.code for w in kernel.warnings}),
     }

@@ -184,8 +184,8 @@ class Kernel:
     @property
     @public
     def variants(self) -> tuple[Variant, ...]:
-        """The schedules that launches pick from by their sizes: at most twelve, one where all sizes are known, or where
-        a template was named. `source`, `params`, `explain` and the like speak of one of them: that for the sizes given
+        """The schedules that launches pick from by their sizes: at most sixteen; one where all sizes are known, or a
+        template was named. `source`, `params`, `explain` and the like speak of one of them: that for the sizes given
         as `shapes=`, else for typical ones.
 
             for v in kernel.variants: print(v)      # flash_decoding 16×128 …, where s_q <= 16 and s_kv > 2048

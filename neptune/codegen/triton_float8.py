@@ -17,6 +17,8 @@ from neptune.ir.dtypes import FLOAT8
 from neptune.ir.float8 import BITS, INFINITE, NAN
 
 DOT, INT8_DOT = "_dot_float8", "_dot_int8"
+DOTS = {**dict.fromkeys(FLOAT8, DOT), "int8": INT8_DOT}
+"""The functions that multiply matrices of 8 bits, by the dtype of the operands."""
 TOGETHER = 32
 """How many products Hopper's unit sums before they are added in float32; also the least depth of a product.
 

@@ -9,7 +9,7 @@ from typing import cast
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
 from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, lifted, operator, signs
-from neptune.codegen.triton_float8 import DOT, INT8_DOT, cast8
+from neptune.codegen.triton_float8 import DOTS, cast8
 from neptune.codegen.triton_index import Term, along, place, transposed_load
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
@@ -211,14 +211,10 @@ class TileWriter:
         args = [self(e.a), self(e.b)]
         if e.acc is not None and not _is_zero(e.acc):
             args.append(self.placed(e.acc, e.dims))
-        if e.a.dtype in FLOAT8:
-            self.ctx.helpers.add(DOT)
-            start = call("tl.zeros", access.shape(self.ctx, e.dims), "tl.float32")
-            return call(DOT, *args, *([start] if len(args) == 2 else []))
-        if e.a.dtype == "int8":
-            self.ctx.helpers.add(INT8_DOT)
-            start = call("tl.zeros", access.shape(self.ctx, e.dims), "tl.int32")
-            return call(INT8_DOT, *args, *([start] if len(args) == 2 else []))
+        if (helper := DOTS.get(e.a.dtype)) is not None:
+            self.ctx.helpers.add(helper)
+            start = call("tl.zeros", access.shape(self.ctx, e.dims), TL_DTYPES[e.dtype])
+            return call(helper, *args, *([start] if len(args) == 2 else []))
         if e.a.dtype == "float32":
             args.append(Text(f'input_precision="{"tf32" if e.allow_tf32 else "ieee"}"'))
         return call("tl.dot", *args)

@@ -22,8 +22,8 @@ class Product:
 
     `row` is an axis of one operand alone, `col` of the other, `row` the one that comes first in the result; of
     several the last. `others`: products over the same rows, columns and depth (the two of a gated layer).
-    `statistics`: reductions of rows from which operands are computed (a norm's). `before`: maps that no product is
-    behind, but of nothing else; `epilogue`: maps behind the products.
+    `statistics`: reductions of rows from which operands are computed (a norm's). `before`: maps that are not computed
+    from a product; `epilogue`: maps that are.
     """
 
     stage: str
@@ -43,7 +43,6 @@ def product(sch: ScheduleBase, template: str, *, several: bool = True, statistic
     folds = sch.reductions
     found = {s: matrix_product(sch.definition(s).action, _axes(sch.definition(s))) for s in folds}
     products = [s for s, c in found.items() if not isinstance(c, NoProduct) and len(sch.definition(s).reduced) == 1]
-    after = reaches(sch, products[:1])
     rows = [s for s in folds if s not in products]
     first = found[(products or folds)[0]] if folds else NOT_MATRICES
     if len(folds) == 1 and not products:
@@ -59,9 +58,9 @@ def product(sch: ScheduleBase, template: str, *, several: bool = True, statistic
     stage, order = products[0], _axes(sch.definition(products[0]))
     row, col = sorted((first.rows[-1], first.cols[-1]), key=order.index)
     depth = sch.definition(stage).reduced[0]
-    _check_alike(sch, asked, products, (row, col, depth), rows)
+    behind = reaches(sch, products)
+    _check_alike(sch, asked, products, (row, col, depth), rows, behind)
     others = [s for s in sch.stages if s not in folds]
-    behind = after | reaches(sch, products)
     results = {b.name for b in sch.program.outputs}
     unrelated = next((s for s in others if s not in behind and results & set(writes(sch.definition(s).action))), None)
     if unrelated is not None:
@@ -85,14 +84,13 @@ def _axes(d: Definition) -> tuple[str, ...]:
 
 
 def _check_alike(
-    sch: ScheduleBase, asked: str, products: list[str], tile: tuple[str, ...], statistics: list[str]
+    sch: ScheduleBase, asked: str, products: list[str], tile: tuple[str, ...], statistics: list[str], behind: set[str]
 ) -> None:
-    """Raise ScheduleError for a product over other axes than the first, or behind it, and for a statistic that runs
-    over its columns or does not lead to it."""
+    """Raise ScheduleError for a product over other axes than the first, and for a statistic that runs over its columns
+    or does not lead to it; none of them may be `behind` a product."""
     stage, *others = products
     axes = Axes({s: sch.definition(s) for s in sch.stages})
     axes.join_through_inputs()
-    behind = reaches(sch, products)
     for other in others:
         if other in behind or any(axes.of(other, (stage, a)) is None for a in tile):
             wrong = f"`{other}` does not run over the rows, columns and depth of `{stage}`, or is computed from it"

@@ -9,7 +9,6 @@ from neptune.errors import TargetError
 from neptune.ir.absorb import ZERO, Known, absorbed
 from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.contraction import NoProduct, matrix_product, operand_dtype
-from neptune.ir.dtypes import is_float
 from neptune.ir.expr import (
     FALSE,
     Cast,
@@ -359,8 +358,7 @@ class StageTranslator:
         needed = [g for g in guards if self.outside(e, g) != ZERO]
         if not all(set(self.dims_of(g)) <= set(dims) for g in needed):
             return None
-        zero = Const(0.0 if is_float(e.dtype) else 0, e.dtype)
-        return self.masked(self.expr(e, ()), needed, Scalar(zero))
+        return self.masked(self.expr(e, ()), needed, Scalar(REDUCERS["sum"].identity(e.dtype)[0]))
 
 
 def _padded(f: For, extent: Expr) -> For:

@@ -325,7 +325,7 @@ class _Kernel:
         def together(chain: Array, most: Array, count: Array) -> Array:
             """Cycles that `count` programs of a class take on one processor."""
             p = np.where(count > 1, c.norm, c.alone)
-            return (chain**p + (count * most) ** p) ** (1 / p)
+            return _norm(p, chain, count * most)
 
         waves = self.programs / (count * machine.processors)
         mean = (share * together(chains, largest, count)).sum(axis=0)
@@ -345,7 +345,7 @@ class _Kernel:
         cycles = cycles + c.idle * (self.slots - 1) * self.programs / (count * machine.processors)
         compute = cycles / machine.clock / 1e3
         memory = from_memory / (c.memory * machine.memory * 1e3)
-        us = (compute**c.memory_norm + memory**c.memory_norm) ** (1 / c.memory_norm)
+        us = _norm(c.memory_norm, compute, memory)
         total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
         shares = np.stack([*(total * self.programs / machine.processors / machine.clock / 1e3 / us), memory / us])
         bound, part = shares.argmax(axis=0), shares.max(axis=0)
@@ -420,7 +420,7 @@ class _Kernel:
         return np.minimum(different, programs)
 
 
-def _norm(p: float, a: Array, b: Array) -> Array:
+def _norm(p: Array, a: Array, b: Array) -> Array:
     return (a**p + b**p) ** (1 / p)
 
 
