@@ -1,181 +1,241 @@
-"""Is the default as fast as what a search would find? `compile(expr)` beside candidates and torch on a GPU.
+"""Is the default as fast as what a search would find? `compile(expr)` beside many candidates and torch on a GPU.
 
-    python -m bench.choice [--json choice.json] [--candidates 8] [--only decode] [--seconds 400]
+    python -m bench.choice [--json choice.json] [--candidates 200] [--workers 15] [--only decode] [--seconds 500]
+    python -m bench.choice --among choice.json --candidates 6
 
-Each row is one operator at one size, float16 but for softmax: the default (nothing given: one kernel of an operator for
-all its sizes, whose variant the launch picks), the same with the sizes given as `shapes=`, then of every template that
-applies the candidates that the cost model puts first, and others spread over its order, so that what it believes to be
-slow is measured too. Every call is captured as a CUDA graph; medians of `triton.testing.do_bench`, which
-clears the L2 cache before each replay. The best one is the fastest of the default and all candidates. Predicted times
-stand beside measured ones. Rows are written as they come; where the seconds are over, the rest is left out, and said.
+Each row is one of `bench.setups`: the default (nothing given: one kernel of an operator for all its sizes, whose
+variant the launch picks), the same with the sizes given as `shapes=`, the candidates, and torch. Candidates are shared
+by all sizes of an operator: of every template that applies, each combination of tiles, warps and stages is predicted at
+each size; half of the candidates are what is best anywhere, the others are drawn (always the same) from those that
+nowhere come nearer than that, but somewhere within WITHIN of the best. With `--among` they are the fastest of an
+earlier run's row.
+
+They are compiled first, by processes at the same time, then measured one at a time: every call is captured as a CUDA
+graph, and the L2 cache is cleared before each replay. All candidates are screened by a few replays; the FINAL fastest,
+both defaults and torch are measured again in interleaved rounds, of which the medians count. Rows are written as they
+come; where the seconds are over, the rest is left out, and said.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 import triton.testing
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 import neptune
 from bench import record
 from bench.cases import environment
+from bench.setups import Setup, setups
 from bench.speed_operators import graphed
 from neptune.driver.device import machine_for
 from neptune.errors import NeptuneError
-from neptune.ir.program import Program
-from neptune.ops.attention import operator
-from neptune.ops.linear import gated_linear, matmul
-from neptune.ops.norm import rms_norm_linear
-from neptune.ops.softmax import softmax
+from neptune.kernel import Kernel
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import AUTOMATIC, lowered
-from neptune.tune.rank import Ranked, ranked
+from neptune.tune.rank import combinations_of, model_of, predictions, ranked, searches
 from neptune.variants import Variant
 
-Shape = tuple[int, ...]
-PREFILL = (
-    *((depth, causal, 4, 16, 4096) for depth in (128, 64) for causal in (False, True)),
-    *((128, True, *shape) for shape in ((1, 16, 512), (16, 16, 1024), (1, 16, 16384), (1, 4, 2048))),
-)
-DECODE = tuple((b, n) for b, n in ((1, 1024), (1, 8192), (1, 131072), (4, 4096), (16, 1024), (16, 8192), (64, 8192)))
-PRODUCTS = (
-    (4096, 4096, 4096), (16, 6144, 4096), (512, 4096, 4096), (8192, 8192, 8192), (1024, 1024, 1024), (1, 4096, 4096),
-    (64, 14336, 4096), (16384, 1024, 4096), (256, 256, 16384),
-)  # fmt: skip
-CHAINS = ((16, 6144, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
-ROWS = ((4096, 16384), (65536, 1024), (256, 131072), (262144, 128), (8192, 8192), (128, 512))
-FULLY = 2
-"""Templates of which more than one candidate is measured."""
+WITHIN = 3.0
+"""Candidates that are predicted to be slower than that, relative to the best, at every size, are not measured."""
+SCREENED, FINAL, ROUNDS = 7, 6, 3
+"""Replays of a candidate; candidates that are measured again; and how often."""
+CLEARED = 256 << 20
+"""Bytes that are written before each replay, more than any L2 cache has."""
+Call = Callable[[], Any]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """One operator at one size; `peer` is torch, `shapes` are those of the inputs in order."""
+@dataclass
+class Tried:
+    """One template with values for its parameters, for all sizes of an operator."""
 
-    name: str
-    program: Callable[[], Program]
-    sizes: Mapping[str, int]
-    shapes: tuple[Shape, ...]
-    peer: Callable[..., torch.Tensor]
-    dtype: torch.dtype = torch.float16
+    template: str
+    params: Mapping[str, int]
+    predicted: dict[str, float] = field(default_factory=dict)
+    """Microseconds, by the name of the setup."""
 
-
-def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
-    """cuDNN's attention; query heads may be more than key heads."""
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+    @property
+    def name(self) -> str:
+        return shown(self.template, self.params)
 
 
-def normed(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """RMSNorm → linear in eager torch."""
-    return torch.nn.functional.rms_norm(x, x.shape[-1:], g, 1e-6) @ w
+def shown(template: str, params: Mapping[str, int]) -> str:
+    """The template and the values."""
+    return " ".join((template, *(f"{n}={value}" for n, value in params.items())))
 
 
-def gated(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """SwiGLU in eager torch."""
-    return torch.nn.functional.silu(x @ w) * (x @ u)
+def variant(v: Variant) -> str:
+    """The template and the values of a variant."""
+    return shown(v.template, v.params)
 
 
-def setups() -> Iterator[Setup]:
-    """The table of what a user gets by default."""
-    for depth, causal, batch, heads, length in PREFILL:
-        name = "prefill_causal" if causal else "prefill_global"
-        program = partial(operator, name, heads=None, depth=depth)
-        sizes = {"batch": batch, "heads": heads, "s_q": length, "s_kv": length}
-        shape = (batch, heads, length, depth)
-        words = f"{name} d{depth} {batch}×{heads}×{length}"
-        yield Setup(words, program, sizes, (shape,) * 3, partial(cudnn, causal=causal))
-    decode = partial(operator, "decode_gqa", heads=32, kv_heads=8)
-    for batch, length in DECODE:
-        keys = (batch, 8, length, 128)
-        sizes = {"batch": batch, "s_kv": length}
-        yield Setup(f"decode_gqa b{batch} {length}", decode, sizes, ((batch, 32, 1, 128), keys, keys), cudnn)
-    for m, n, k in PRODUCTS:
-        yield Setup(f"matmul {m}×{n}×{k}", matmul, {"m": m, "n": n, "k": k}, ((m, k), (k, n)), torch.matmul)
-    for m, n, k in CHAINS:
-        sizes, shapes = {"m": m, "n": n, "k": k}, ((m, k), (k, n), (k, n))
-        yield Setup(f"rms_norm_linear {m}×{n}×{k}", rms_norm_linear, sizes, ((m, k), (k,), (k, n)), normed)
-        yield Setup(f"gated_linear {m}×{n}×{k}", gated_linear, sizes, shapes, gated)
-    for rows, cols in ROWS:
-        eager = partial(torch.softmax, dim=-1)
-        yield Setup(
-            f"softmax {rows}×{cols}", softmax, {"rows": rows, "cols": cols}, ((rows, cols),), eager, torch.float32
-        )
+# --- candidates ------------------------------------------------------------------------------------
 
 
-def spread(of: Sequence[Ranked], count: int) -> list[Ranked]:
-    """The first half of so many from the front, the others spread over the rest."""
-    front = list(of[: count // 2])
-    rest = of[count // 2 :]
-    return front + [
-        rest[i * len(rest) // max(1, count - len(front))] for i in range(min(len(rest), count - len(front)))
-    ]
-
-
-def candidates(setup: Setup, count: int) -> list[tuple[str, Ranked]]:
-    """(template, values) of those that are measured: `count` of each of the two templates that are predicted to be
-    fastest, and the first of the others."""
+def candidates(of: Sequence[Setup], count: int) -> list[Tried]:
+    """So many of one operator, for these sizes of it."""
     machine = machine_for(parse_target("cuda"))
-    orders: dict[str, tuple[Ranked, ...]] = {}
+    found: list[Tried] = []
     for template in AUTOMATIC:
         with suppress(NeptuneError):
-            tiles = lowered(template, setup.program(), strict=template != AUTOMATIC[-1]).lowered.tiles
-            if order := ranked(tiles, setup.sizes, machine):
-                orders[template] = order
-    fastest = sorted(orders, key=lambda t: orders[t][0].prediction.us)
-    return [(t, r) for k, t in enumerate(fastest) for r in spread(orders[t], count if k < FULLY else 1)]
+            tiles = lowered(template, of[0].program(), strict=template != AUTOMATIC[-1]).lowered.tiles
+            if searches(tiles):
+                met = {tuple(r.params.items()) for s in of for r in ranked(tiles, s.sizes, machine)}
+                every = [dict(params) for params in sorted(met)]
+            else:
+                every = list(combinations_of(tiles))
+            asked = [(params, s.sizes) for params in every for s in of]
+            us = np.asarray(predictions(model_of(tiles), asked, machine).us).reshape(len(every), len(of))
+            names = [s.name for s in of]
+            found += [
+                Tried(template, p, dict(zip(names, row, strict=True)))
+                for p, row in zip(every, us.tolist(), strict=True)
+            ]
+    best = {s.name: min(t.predicted[s.name] for t in found) for s in of}
+
+    def nearest(t: Tried) -> float:
+        return min(us / best[name] for name, us in t.predicted.items())
+
+    order = sorted((t for t in found if nearest(t) <= WITHIN), key=nearest)
+    front, rest = order[: count // 2], order[count // 2 :]
+    return front + random.Random(0).sample(rest, min(len(rest), count - len(front)))
 
 
-def microseconds(call: Callable[[], Any]) -> float | str:
+def among(row: Mapping[str, Any], count: int) -> list[Tried]:
+    """The fastest of an earlier row."""
+    ran = sorted((c for c in row["candidates"] if isinstance(c["us"], float)), key=lambda c: float(c["us"]))
+    found = []
+    for c in ran[:count]:
+        template, *values = c["variant"].split()
+        params = {n: int(v) for n, v in (value.split("=") for value in values)}
+        found.append(Tried(template, params, {row["setup"]: c["predicted"]}))
+    return found
+
+
+def kernel_of(setup: Setup, tried: Tried) -> Kernel:
+    return neptune.compile(setup.program(), tried.template, target="cuda", params=dict(tried.params))
+
+
+def inputs_of(setup: Setup) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(s, device="cuda").to(setup.dtype) for s in setup.shapes]
+
+
+def build(name: str, tried: Sequence[Tried]) -> None:
+    """Compile candidates of a setup down to machine code, and run each once: what is found on disk from then on. Runs
+    in a process of its own."""
+    setup = next(s for s in setups() if s.name == name)
+    inputs = inputs_of(setup)
+    for t in tried:
+        with suppress(Exception):  # the row says what is wrong with it
+            kernel_of(setup, t)(*inputs)
+            torch.cuda.synchronize()
+
+
+def built(work: Sequence[tuple[Setup, Sequence[Tried]]], workers: int) -> None:
+    """All candidates compiled, in so many processes; one that dies takes its own share along, and no more."""
+    shares = [(s.name, list(tried[k::workers])) for s, tried in work for k in range(workers) if tried[k::workers]]
+    # One pool a process, so that what breaks one leaves the others.
+    pools = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(workers)]
+    made = [pools[k % workers].submit(build, *share) for k, share in enumerate(shares)]
+    for one in made:
+        with suppress(Exception):
+            one.result()
+    for pool in pools:
+        pool.shutdown()
+
+
+# --- measurements ----------------------------------------------------------------------------------
+
+
+def screened(call: Call, cleared: torch.Tensor) -> float | str:
+    """Microseconds of a call: the median of a few replays."""
     try:
-        ((_, replay),) = graphed(iter([("", call)]))
-        return float(triton.testing.do_bench(replay, warmup=15, rep=50, return_mode="median")) * 1e3
+        ((said, replay),) = graphed(iter([("", call)]))
+        if said:
+            return said
+        event = partial(torch.cuda.Event, enable_timing=True)
+        events = [(event(), event()) for _ in range(SCREENED)]
+        for begin, end in events:
+            cleared.zero_()
+            begin.record()
+            replay()
+            end.record()
+        torch.cuda.synchronize()
+        return float(median(begin.elapsed_time(end) for begin, end in events)) * 1e3
     except Exception as error:  # one that needs too much shared memory, say
         return f"{type(error).__name__}: {str(error)[:120]}"
 
 
-def measured(setup: Setup, count: int) -> dict[str, Any]:
+def rounds(calls: Mapping[str, Call]) -> dict[str, list[float] | str]:
+    """Microseconds of each call, one figure a round; or what went wrong."""
+    replays: dict[str, Call] = {}
+    times: dict[str, list[float] | str] = {}
+    for name, call in calls.items():
+        ((said, replay),) = graphed(iter([("", call)]))
+        if said:
+            times[name] = said
+        else:
+            replays[name] = replay
+    for _ in range(ROUNDS):
+        for name, replay in replays.items():
+            us = float(triton.testing.do_bench(replay, warmup=8, rep=25, return_mode="median")) * 1e3
+            of = times.setdefault(name, [])
+            assert isinstance(of, list)
+            of.append(us)
+    return times
+
+
+def middle(us: list[float] | str) -> float | str:
+    return us if isinstance(us, str) else median(us)
+
+
+def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]]) -> dict[str, Any]:
     """One row: microseconds of the default, of torch, and of each candidate, with what was predicted."""
-    torch.manual_seed(0)
-    inputs = [torch.randn(s, device="cuda").to(setup.dtype) for s in setup.shapes]
-    program = setup.program()
-    kernel = neptune.compile(program, target="cuda")
-    known = neptune.compile(program, target="cuda", shapes=setup.sizes)
+    inputs = inputs_of(setup)
+    cleared = torch.empty(CLEARED, dtype=torch.int8, device="cuda")
+    default = neptune.compile(setup.program(), target="cuda")
+    known = neptune.compile(setup.program(), target="cuda", shapes=setup.sizes)
+    first = {
+        name: kernel if isinstance(kernel, str) else screened(partial(kernel, *inputs), cleared)
+        for name, (_, kernel) in kernels.items()
+    }
+    ran = sorted((us, name) for name, us in first.items() if isinstance(us, float))
+    calls: dict[str, Call] = {"default": partial(default, *inputs), "sizes given": partial(known, *inputs)}
+    calls |= {peer: partial(call, *inputs) for peer, call in setup.peers.items()}
+    for _, name in ran[:FINAL]:
+        kernel = kernels[name][1]
+        assert not isinstance(kernel, str)
+        calls[name] = partial(kernel, *inputs)
+    samples = rounds(calls)
+    again = {name: middle(us) for name, us in samples.items()}
     row: dict[str, Any] = {"setup": setup.name, "sizes": dict(setup.sizes)}
-    row["default"] = {"us": microseconds(partial(kernel, *inputs)), "variant": shown(kernel.chosen(**setup.sizes))}
-    row["sizes given"] = {"us": microseconds(partial(known, *inputs)), "variant": shown(known.variants[0])}
-    row["torch"] = microseconds(partial(setup.peer, *inputs))
-    tried: list[dict[str, Any]] = []
-    for template, r in candidates(setup, count):
-        name = f"{template} " + " ".join(f"{k}={v}" for k, v in r.params.items())
-        try:
-            one = neptune.compile(program, template, target="cuda", params=dict(r.params))
-            us = microseconds(partial(one, *inputs))
-        except NeptuneError as error:
-            us = f"{type(error).__name__}: {str(error)[:120]}"
-        tried.append({"variant": name, "us": us, "predicted": r.prediction.us})
-    row["candidates"] = tried
-    times = [t["us"] for t in (row["default"], row["sizes given"], *tried) if isinstance(t["us"], float)]
+    row["default"] = {"us": again["default"], "variant": variant(default.chosen(**setup.sizes))}
+    row["sizes given"] = {"us": again["sizes given"], "variant": variant(known.variants[0])}
+    row |= {peer: again[peer] for peer in setup.peers}
+    row["candidates"] = [
+        {"variant": name, "us": again.get(name, us), "predicted": kernels[name][0].predicted[setup.name]}
+        for name, us in first.items()
+    ]
+    times = [us for name, us in again.items() if name not in setup.peers and isinstance(us, float)]
     row["best"] = min(times, default=None)
-    row["torch again"] = microseconds(partial(setup.peer, *inputs))
-    row["default again"] = microseconds(partial(kernel, *inputs))
+    row["samples"] = samples
     return row
-
-
-def shown(v: Variant) -> str:
-    """The template and the values of a variant."""
-    return " ".join((v.template, *(f"{n}={value}" for n, value in v.params.items())))
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -183,31 +243,61 @@ def line(row: Mapping[str, Any]) -> str:
     default, known, best, peer = row["default"]["us"], row["sizes given"]["us"], row["best"], row["torch"]
     if not all(isinstance(x, float) for x in (default, known, best, peer)):
         return f"{row['setup']:<32} {default} | {known} | best {best} | torch {peer}"
+    compiled = row.get("torch.compile", "")
+    also = f", compiled {compiled / default:.2f}" if isinstance(compiled, float) else f" {compiled}"
+    tried = sum(isinstance(c["us"], float) for c in row["candidates"])
     return (
-        f"{row['setup']:<32} default {default:8.1f} µs | sizes given {known:8.1f} | best {best:8.1f} "
-        f"({best / default:.2f}) | torch {peer:8.1f} ({peer / default:.2f}) | {row['default']['variant']}"
+        f"{row['setup']:<32} default {default:8.1f} µs | sizes given {known:8.1f} ({best / known:.2f}) | "
+        f"best of {tried} {best:8.1f} ({best / default:.2f}) | torch {peer:8.1f} ({peer / default:.2f}){also} | "
+        f"{row['default']['variant']}"
     )
+
+
+def kernels_of(setup: Setup, tried: Sequence[Tried]) -> dict[str, tuple[Tried, Kernel | str]]:
+    """The candidates by name, compiled; or why one is not."""
+    made: dict[str, tuple[Tried, Kernel | str]] = {}
+    for t in tried:
+        try:
+            made[t.name] = t, kernel_of(setup, t)
+        except NeptuneError as error:
+            made[t.name] = t, f"{type(error).__name__}: {str(error)[:120]}"
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.choice", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the environment and every figure")
-    parser.add_argument("--candidates", type=int, default=8, metavar="N", help="candidates of each template")
-    parser.add_argument("--only", default="", metavar="TEXT", help="setups whose name has this")
+    parser.add_argument("--candidates", type=int, default=16, metavar="N", help="candidates of each operator")
+    parser.add_argument("--among", type=Path, metavar="FILE", help="the fastest N of each row of an earlier run")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that compile")
+    parser.add_argument("--only", default=[""], nargs="+", metavar="TEXT", help="setups whose name has one of these")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after so long")
     options = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print("torch sees no GPU here")
         return 2
     begin, rows = time.monotonic(), []
-    for setup in (s for s in setups() if options.only in s.name):
-        if time.monotonic() - begin > options.seconds:
-            print(f"{setup.name:<24} left out: no time")
-            continue
-        rows.append(measured(setup, options.candidates))
-        print(line(rows[-1]), flush=True)
-        if options.json:
-            options.json.write_text(record.as_json({"environment": environment(), "us": rows}))
+    asked = [s for s in setups() if any(text in s.name for text in options.only)]
+    work: list[tuple[list[Setup], list[Tried]]] = []
+    if options.among:
+        earlier = {row["setup"]: row for row in json.loads(options.among.read_text())["us"]}
+        work = [([s], among(earlier[s.name], options.candidates)) for s in asked if s.name in earlier]
+    else:
+        asked.sort(key=lambda s: s.operator)
+        groups = (list(of) for _, of in groupby(asked, key=lambda s: s.operator))
+        work = [(of, candidates(of, options.candidates)) for of in groups]
+    built([(of[0], tried) for of, tried in work], options.workers)
+    print(f"{sum(len(t) for _, t in work)} candidates compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    for of, tried in work:
+        kernels = kernels_of(of[0], tried) if time.monotonic() - begin < options.seconds else {}
+        for setup in of:
+            if time.monotonic() - begin > options.seconds:
+                print(f"{setup.name:<24} left out: no time")
+                continue
+            rows.append(measured(setup, kernels))
+            print(line(rows[-1]), flush=True)
+            if options.json:
+                options.json.write_text(record.as_json({"environment": environment(), "us": rows}))
     return 0
 
 

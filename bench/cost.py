@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.choice import setups
+from bench.setups import setups
 from bench.speed_general import best_of_rows, by_tiles
 from neptune.driver.pipeline import as_program
 from neptune.ops.attention import OPERATORS, operator

@@ -20,7 +20,7 @@ from typing import Any
 import neptune
 from bench import record
 from bench.cases import environment
-from bench.choice import shown
+from bench.choice import variant as shown
 from neptune.kernel import Kernel
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul

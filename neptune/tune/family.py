@@ -25,16 +25,19 @@ from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at, searches
 
-MOST = 16
+MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
-ANCHORS = 24
-"""Points at which each template's own best parameters are looked for."""
+OUTER, INNER = 12, 36
+"""Points at which each template's own best parameters are looked for: among all, and among those with no size at an end
+of what it is anywhere."""
 GAIN = 0.0005
 """What one more choice must save, as a share of the time, on average over all points; and each cut, over its own."""
 DEEPEST = 10
 """Comparisons on the way to a choice."""
 HOPELESS = 1.3
 """A template whose first choice is slower by that much wherever it takes some time is not looked at any further."""
+SEVERAL = 4
+"""Sizes that have at most so many values, as a batch has, are taken with all of them."""
 SEARCHED = 3
 """Points at which parameters are searched for where they are too many to be compared."""
 FAR = 3.0
@@ -83,7 +86,7 @@ def choose(
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
     prediction. Only the sizes `deciding` tell choices apart, where they are named."""
-    anchors = _spread(points)
+    anchors = _anchors(points)
     first = {n: _Rows(p, points, machine, given.get(n, {})) for n, p in programs.items()}
     for rows in first.values():
         rows.add(anchors, most=1)
@@ -160,11 +163,26 @@ def _lost(times: Array, kept: list[int], tree: Tree, points: Sequence[Sizes]) ->
     return float(np.exp(np.log(ratio).mean()) - 1), float(ratio.max() - 1)
 
 
-def _spread(points: Sequence[Sizes]) -> list[int]:
-    """The numbers of points that lie far apart, in powers of two: the first, then always the farthest from those."""
+def _anchors(points: Sequence[Sizes]) -> list[int]:
+    """Points for which parameters are looked for, the first one first. Most of the points that lie far apart have the
+    shortest and the longest of everything; what a user calls lies between, so that most are taken from there."""
     at = np.array([[log2(max(1, v)) for v in p.values()] for p in points]).reshape(len(points), -1)
-    chosen = [0]
-    while len(chosen) < min(ANCHORS, len(points)):
+    ends = np.array([_at_an_end(column) for column in at.T]).reshape(-1, len(points))
+    outer = _spread(at, OUTER)
+    inner = [k for k in np.flatnonzero(~ends.any(axis=0)) if k not in outer]
+    return outer + [int(inner[k]) for k in _spread(at[inner], INNER)]
+
+
+def _at_an_end(values: Array) -> Array:
+    """Where a size is the least or the largest that it is anywhere; nowhere for one that is few."""
+    ends = (values == values.min()) | (values == values.max())
+    return ends & (len(np.unique(values)) > SEVERAL)
+
+
+def _spread(at: Array, count: int) -> list[int]:
+    """The numbers of points that lie far apart: the first, then always the farthest from those."""
+    chosen = [0] if len(at) else []
+    while chosen and len(chosen) < min(count, len(at)):
         far = np.abs(at[:, None] - at[chosen][None]).sum(axis=2).min(axis=1)
         chosen.append(int(far.argmax()))
     return chosen

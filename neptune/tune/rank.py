@@ -117,6 +117,11 @@ def _ordered(
     return tuple(sorted(fitting, key=order))
 
 
+def combinations_of(program: TileProgram) -> Iterator[dict[str, int]]:
+    """All combinations of the values that are tried of each parameter."""
+    return _combinations(_space(program))
+
+
 def searches(program: TileProgram) -> bool:
     """True where combinations are too many to be compared one by one, which takes longer."""
     return prod(len(t.candidates) for t in program.tunables if t.covers is None) > MOST
