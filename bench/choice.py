@@ -205,8 +205,9 @@ def middle(us: list[float] | str) -> float | str:
     return us if isinstance(us, str) else median(us)
 
 
-def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]]) -> dict[str, Any]:
-    """One row: microseconds of the default, of torch, and of each candidate, with what was predicted."""
+def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]], but: Sequence[str]) -> dict[str, Any]:
+    """One row: microseconds of the default, of torch (`but` for some peers), and of each candidate, with what was
+    predicted."""
     inputs = inputs_of(setup)
     cleared = torch.empty(CLEARED, dtype=torch.int8, device="cuda")
     default = neptune.compile(setup.program(), target="cuda")
@@ -217,7 +218,8 @@ def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]]) ->
     }
     ran = sorted((us, name) for name, us in first.items() if isinstance(us, float))
     calls: dict[str, Call] = {"default": partial(default, *inputs), "sizes given": partial(known, *inputs)}
-    calls |= {peer: partial(call, *inputs) for peer, call in setup.peers.items()}
+    peers = {peer: partial(call, *inputs) for peer, call in setup.peers.items() if peer not in but}
+    calls |= peers
     for _, name in ran[:FINAL]:
         kernel = kernels[name][1]
         assert not isinstance(kernel, str)
@@ -227,12 +229,12 @@ def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]]) ->
     row: dict[str, Any] = {"setup": setup.name, "sizes": dict(setup.sizes)}
     row["default"] = {"us": again["default"], "variant": variant(default.chosen(**setup.sizes))}
     row["sizes given"] = {"us": again["sizes given"], "variant": variant(known.variants[0])}
-    row |= {peer: again[peer] for peer in setup.peers}
+    row |= {peer: again[peer] for peer in peers}
     row["candidates"] = [
         {"variant": name, "us": again.get(name, us), "predicted": kernels[name][0].predicted[setup.name]}
         for name, us in first.items()
     ]
-    times = [us for name, us in again.items() if name not in setup.peers and isinstance(us, float)]
+    times = [us for name, us in again.items() if name not in peers and isinstance(us, float)]
     row["best"] = min(times, default=None)
     row["samples"] = samples
     return row
@@ -271,6 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--among", type=Path, metavar="FILE", help="the fastest N of each row of an earlier run")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that compile")
     parser.add_argument("--only", default=[""], nargs="+", metavar="TEXT", help="setups whose name has one of these")
+    parser.add_argument("--without", default=[], nargs="+", metavar="PEER", help="peers that are not measured")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no row after so long")
     options = parser.parse_args(argv)
     if not torch.cuda.is_available():
@@ -294,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if time.monotonic() - begin > options.seconds:
                 print(f"{setup.name:<24} left out: no time")
                 continue
-            rows.append(measured(setup, kernels))
+            rows.append(measured(setup, kernels, options.without))
             print(line(rows[-1]), flush=True)
             if options.json:
                 options.json.write_text(record.as_json({"environment": environment(), "us": rows}))

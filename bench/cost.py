@@ -155,7 +155,9 @@ FAMILIES = {
 def _choice() -> Iterator[Point]:
     """The candidates of `bench.choice`, chosen by this model: many close ones, over many sizes."""
     programs = {s.name: s.program for s in setups()}
-    runs = (f"choice{run}" for run in ("-first", "-second", "-families", "-products", "-linear", "-third", ""))
+    runs = (
+        f"choice{run}" for run in ("-first", "-second", "-families", "-products", "-linear", "-third", "", "-search")
+    )
     for r in (r for run in runs for r in _read(run)["us"]):
         name, sizes = r["setup"], r["sizes"]
         family = next(f for begin, f in FAMILIES.items() if name.startswith(begin))

@@ -27,8 +27,9 @@ class Constants:
     hidden_synchronous: float = 0.361
     exchange: float = 738.0
     program: float = 1463.0
-    norm_plain: float = 3.0
+    norm_plain: float = 6.0
     norm: float = 1.665
+    norm_products: float = 2.5
     alone: float = 5.08
     narrow: float = 80.0
     memory_norm: float = 4.87

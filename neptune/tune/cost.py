@@ -322,9 +322,13 @@ class _Kernel:
             busy, chains = busy.plus(b, n), chains + n * self.chain(s, b, cold)
         largest = np.broadcast_to(busy.units.max(axis=0), share.shape)
 
+        # Loops of products alone wait for memory, not for each other: they fill each other's gaps.
+        plain = self.has_products and not any(s.products and s.folds for s in self.work.sections)
+        several = c.norm_products if plain else c.norm
+
         def together(chain: Array, most: Array, count: Array) -> Array:
             """Cycles that `count` programs of a class take on one processor."""
-            p = np.where(count > 1, c.norm, c.alone)
+            p = np.where(count > 1, several, c.alone)
             return _norm(p, chain, count * most)
 
         waves = self.programs / (count * machine.processors)
