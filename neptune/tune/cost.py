@@ -86,15 +86,28 @@ class Model:
 
     def predict_all(self, columns: Columns, machine: Machine, constants: Constants = FITTED) -> Predictions:
         """The times at many points; `columns` has the values of every name, one for each point."""
+        kernels = tuple(self.times(work, columns, machine, constants) for work in self.works)
+        return Predictions(self.launches(constants) + sum(k.us for k in kernels), kernels)
+
+    def launches(self, constants: Constants = FITTED) -> float:
+        """The time of the launches, which the times of the kernels are added to."""
+        return constants.first + constants.further * (len(self.works) - 1)
+
+    def times(self, work: KernelWork, columns: Columns, machine: Machine, constants: Constants = FITTED) -> Times:
+        """The times of one kernel at many points."""
         with np.errstate(all="ignore"):
             known = {n: np.asarray(v, dtype=np.float64) for n, v in columns.items()}
             plain = {n: v for n, v in known.items() if "." not in n}
-            kernels: list[Times] = []
-            for work in self.works:
-                own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
-                kernels.append(_Kernel(self, work, own, machine, constants).times())
-            launches = constants.first + constants.further * (len(kernels) - 1)
-            return Predictions(launches + sum(k.us for k in kernels), tuple(kernels))
+            own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
+            return _Kernel(self, work, own, machine, constants).times()
+
+    def reads(self, work: KernelWork) -> frozenset[str]:
+        """The names that the time of a kernel follows from; of those that are given for it alone, the plain ones."""
+        bounds = (e for s in work.sections for b in s.blocks for e in _bounds(b))
+        moved = {m.buffer for s in work.sections for m in s.moves}
+        shapes = (e for b in self.program.globals.values() if b.name in moved for e in b.shape)
+        sizes = (*(e for _, e in work.kernel.axes), *(g.extent for g in work.kernel.grid), *bounds, *shapes)
+        return frozenset({"num_warps", "num_stages"}).union(*map(variables, sizes))
 
 
 def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
