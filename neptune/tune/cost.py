@@ -16,7 +16,7 @@ element a point, those of programs in a kernel with a row for each class of prog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
 
@@ -132,7 +132,9 @@ class _Busy:
 
     def plus(self, other: _Busy, times: Array) -> _Busy:
         mine, theirs = vars(self), vars(other)
-        return _Busy(**{k: mine[k] + times * theirs[k] for k in mine})
+        # A unit that a section does not use is a plain 0.
+        used = (k for k in mine if not isinstance(theirs[k], int | float) or theirs[k])
+        return replace(self, **{k: mine[k] + times * theirs[k] for k in used})
 
     @property
     def units(self) -> Array:
@@ -375,11 +377,11 @@ class _Kernel:
         """The resources and warps of every choice of parameters, and which of them each point has."""
         tiles = sorted({v for _, e in self.work.kernel.axes for v in variables(e)} & set(self.known))
         names = [*tiles, "num_stages", "num_warps"]
-        rows = np.stack([np.broadcast_to(self.known[n], self.warps.shape) for n in names], axis=1)
-        different, which = np.unique(rows, axis=0, return_inverse=True)
-        choices = [dict(zip(names, map(int, row), strict=True)) for row in different]
+        rows = list(zip(*(np.broadcast_to(self.known[n], self.warps.shape).tolist() for n in names), strict=True))
+        number = {row: k for k, row in enumerate(dict.fromkeys(rows))}
+        choices = [dict(zip(names, map(int, row), strict=True)) for row in number]
         found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
-        return found, which.reshape(-1)
+        return found, np.array([number[row] for row in rows])
 
     def _memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""
