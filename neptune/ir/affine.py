@@ -44,7 +44,7 @@ class Poly:
         return self.scaled(-1)
 
     def scaled(self, factor: int) -> Poly:
-        return _collect((m, c * factor) for m, c in self.terms)
+        return Poly(tuple((m, c * factor) for m, c in self.terms) if factor else ())
 
     @property
     def constant(self) -> int | None:
@@ -64,8 +64,14 @@ def _collect(terms: Iterable[tuple[Monomial, int]]) -> Poly:
         total[m] = total.get(m, 0) + c
     kept = [(m, c) for m, c in total.items() if c]
     if len(kept) > 1:
-        kept.sort(key=lambda t: (len(t[0]), *map(_key, t[0])))
+        kept.sort(key=lambda t: _order(t[0]))
     return Poly(tuple(kept))
+
+
+@lru_cache(maxsize=4096)
+def _order(m: Monomial) -> tuple[int | str, ...]:
+    """An order of monomials."""
+    return (len(m), *map(_key, m))
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +82,7 @@ def _key(atom: Expr) -> str:
 
 def number(value: int) -> Poly:
     """A constant polynomial."""
-    return _collect([((), value)])
+    return Poly((((), value),) if value else ())
 
 
 class _Polys(Integers[Poly]):
@@ -92,11 +98,13 @@ class _Polys(Integers[Poly]):
         return self.of(e.arg) if exact else self.other(e)
 
     def other(self, e: Expr) -> Poly:
-        return _collect([((e,), 1)])
+        return Poly((((e,), 1),))
 
 
-poly = _Polys().of
-"""The polynomial of an integer expression."""
+@lru_cache(maxsize=4096)
+def poly(e: Expr) -> Poly:
+    """The polynomial of an integer expression."""
+    return _Polys().of(e)
 
 
 def to_expr(p: Poly, dtype: str | None = None) -> Expr:
@@ -132,7 +140,7 @@ def split_by(p: Poly, names: frozenset[str]) -> tuple[Poly, Poly]:
     """Two polynomials adding up to `p`: the terms that mention one of `names`, and the others."""
     hit = [(m, c) for m, c in p.terms if any(variables(a) & names for a in m)]
     miss = [(m, c) for m, c in p.terms if not any(variables(a) & names for a in m)]
-    return _collect(hit), _collect(miss)
+    return Poly(tuple(hit)), Poly(tuple(miss))
 
 
 def linear(p: Poly, var: str) -> tuple[Poly, Poly] | None:
@@ -147,7 +155,7 @@ def linear(p: Poly, var: str) -> tuple[Poly, Poly] | None:
             coefficient.append((tuple(a for a in atoms if a != hits[0]), c))
         else:
             return None
-    return _collect(coefficient), _collect(rest)
+    return _collect(coefficient), Poly(tuple(rest))
 
 
 @dataclass(frozen=True)
@@ -322,10 +330,14 @@ def _shown(p: Poly, scope: Scope) -> bool:
         if nonnegative(q, scope):
             return True
         # Substitute one more variable at a time: relaxing outer ones too early can lose a fact.
-        for k in range(1, len(inner_first) + 1):
-            relaxed = extreme(q, inner_first[:k], scope, largest=False)
-            if relaxed is None:
+        relaxed = q
+        for k, name in enumerate(inner_first):
+            further = extreme(relaxed, (name,), scope, largest=False)
+            if further is None:
                 break
+            if k and further is relaxed:
+                continue  # it has just been looked at
+            relaxed = further
             if nonnegative(relaxed, scope) or any(nonnegative(relaxed - f, scope) for f in scope.facts):
                 return True
     return False

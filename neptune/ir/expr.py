@@ -381,7 +381,9 @@ def redirected(e: Expr, names: Mapping[str, str]) -> Expr:
 
 def variables(e: Expr) -> frozenset[str]:
     """The names of all variables in `e`, also those inside load indices."""
-    return frozenset(x.name for x in walk(e) if isinstance(x, Var))
+    if isinstance(e, Var):
+        return frozenset((e.name,))
+    return frozenset([x.name for x in walk(e) if isinstance(x, Var)])
 
 
 def loads(e: Expr) -> list[Load]:

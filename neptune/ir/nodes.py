@@ -7,6 +7,7 @@ A scalar has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 Dims = tuple[str, ...]
@@ -117,5 +118,6 @@ def rewrite(e: Node[E], fn: Callable[[E], E | None]) -> E:
 
 def rewrite_parts(e: Node[E], fn: Callable[[E], E | None]) -> E:
     """The node with its parts rewritten: with it `fn` can rewrite inside of what it replaces."""
-    fresh = tuple(rewrite(c, fn) for c in e.parts)
-    return cast("E", e) if all(a is b for a, b in zip(e.parts, fresh, strict=True)) else rebuild(e, fresh)
+    parts = e.parts
+    fresh = tuple([rewrite(c, fn) for c in parts])
+    return cast("E", e) if all(map(is_, parts, fresh)) else rebuild(e, fresh)

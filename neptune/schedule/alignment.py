@@ -58,11 +58,13 @@ def meetings(d: Definition, other: Definition, results: Collection[str], through
     """(axis of `d`, axis of `other`) that index one dimension of a buffer: of `results`, what `other` writes
     there; through inputs, any buffer but those. What chooses parts of axes in both under one name is one axis, too."""
     if through_inputs:
-        yield from ((a, a) for a in d.names if a in d.choosing & other.choosing)
+        shared = d.choosing & other.choosing
+        yield from ((a, a) for a in d.names if a in shared)
+    touched = _touches(other)
     for buffer, index in _touches(d):
         if (buffer in results) == through_inputs:
             continue
-        indices = [ix for b, ix in _touches(other) if b == buffer]
+        indices = [ix for b, ix in touched if b == buffer]
         if not through_inputs:
             indices = [other.action.index] if buffer in writes(other.action) else []
         for a, b in (pair for ix in indices for pair in zip(index, ix, strict=True)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from neptune.ir.expr import Const, Expr, Load, binary, loads, variables
 from neptune.ir.program import ZERO, For, Made, Stage, Stmt, Store, Update, map_action, starts, wrap
@@ -68,7 +69,7 @@ class Definition:
     action: Store | Update
     when: Expr | None = None
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of its axes."""
         return tuple(a.name for a in self.axes)
@@ -88,7 +89,7 @@ class Definition:
         """The axes that it keeps."""
         return tuple(a for a in self.axes if a.name not in self.reduced)
 
-    @property
+    @cached_property
     def choosing(self) -> frozenset[str]:
         """The axes that say which part of another one is run over."""
         return frozenset[str]().union(*(a.choosing for a in self.axes)) & set(self.names)
@@ -107,8 +108,12 @@ class Definition:
 
     def reads(self) -> list[Load]:
         """Every load of the value expressions, the init and the guard, indices included."""
+        return list(self._loads)
+
+    @cached_property
+    def _loads(self) -> tuple[Load, ...]:
         guard = () if self.when is None else (self.when,)
-        return [x for e in (*self.action.values, *guard, *starts(self.action)) for x in loads(e)]
+        return tuple(x for e in (*self.action.values, *guard, *starts(self.action)) for x in loads(e))
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class ReductionDef(Definition):
 
     action: Update
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[str, ...]:
         spatial = {x for i in self.action.index for x in variables(i)}
         return tuple(n for n in self.names if n not in spatial)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import scope_of
@@ -103,10 +104,13 @@ class State:
 
     def path(self, stage: str) -> tuple[tuple[Stmt, ...], Stage]:
         """The statements around a stage and the stage itself (its first piece)."""
-        for path, s in paths(self.program.body):
-            if s.name == stage:
-                return path, s
-        raise unknown_stage(self.program, stage)
+        if stage not in self._paths:
+            raise unknown_stage(self.program, stage)
+        return self._paths[stage]
+
+    @cached_property
+    def _paths(self) -> dict[str, tuple[tuple[Stmt, ...], Stage]]:
+        return {s.name: (path, s) for path, s in reversed(list(paths(self.program.body)))}
 
     def loops(self, stage: str) -> tuple[For, ...]:
         return for_loops(self.path(stage)[0])

@@ -14,7 +14,7 @@ it drops out.  What other kernels or the caller need is written back behind the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
@@ -44,37 +44,12 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.schedule.state import fresh_name, names_in_use
+from neptune.tile.accesses import Access, Accesses, Index
 
-Index = tuple[Expr, ...]
 # A constant loop up to this length becomes a tile axis; longer ones stay loops.
 MAX_AXIS = 1024
 # The kind of a serial loop that shall not become a tile axis; only within the translation to tiles.
 LOOP = "loop"
-
-
-@dataclass(frozen=True)
-class Access:
-    loops: tuple[For, ...]
-    stage: Stage
-    index: Index
-    writes: bool
-
-
-def accesses(s: Stmt, buffer: str) -> Iterator[Access]:
-    """Every access to a buffer under `s` in program order, reads of a stage before its write."""
-    for path, stage in paths(s):
-        loops = tuple(x for x in path if isinstance(x, For))
-        action = stage.action
-        exprs = [*values(action), *action.index, *([] if stage.when is None else [stage.when])]
-        exprs += [e for f in loops for e in (f.lo, f.hi)]
-        exprs += [x.pred for x in path if isinstance(x, If)]
-        for x in (x for e in exprs for x in loads(e)):
-            if x.buffer == buffer:
-                yield Access(loops, stage, x.index, False)
-        if buffer in writes(action):
-            if stage.folds:
-                yield Access(loops, stage, action.index, False)
-            yield Access(loops, stage, action.index, True)
 
 
 def kernels_of(body: Stmt) -> tuple[Stmt, ...]:
@@ -106,9 +81,10 @@ def localize(program: Program, *, strict: bool = True) -> Program:
     Where that is not possible for a kernel: ScheduleError, or, without `strict`, its buffers stay global.
     """
     nests: list[Stmt] = []
+    uses = Accesses()
     for k, nest in enumerate(kernels_of(program.body)):
         try:
-            nests.append(localize_nest(program, k, nest))
+            nests.append(localize_nest(program, k, nest, uses))
         except ScheduleError:
             if strict:
                 raise
@@ -127,22 +103,24 @@ def with_kernels(program: Program, nests: Sequence[Stmt]) -> Program:
     return replace(program, body=result, temporaries=temporaries)
 
 
-def localize_nest(program: Program, k: int, nest: Stmt) -> Stmt:
+def localize_nest(program: Program, k: int, nest: Stmt, uses: Accesses | None = None) -> Stmt:
     """`nest`, which is the program's kernel `k` or another form of it, with its buffers local to it."""
+    uses = uses or Accesses()
     nests = kernels_of(program.body)
     others = [*nests[:k], *nests[k + 1 :]]
     inputs = {b.name for b in program.inputs}
     outputs = {b.name for b in program.outputs}
     grid, body = grid_of(nest)
     for group in _groups(nest, [b for b in program.globals.values() if b.name not in inputs]):
-        found = [a for b in group for a in accesses(nest, b.name)]
+        found = [a for b in group for a in uses.of(nest, b.name)]
         if not found or not any(a.writes for a in found) or all(a.writes for a in found):
             continue
-        if not all(_self_contained(nest, b.name) for b in group):
+        if not all(_self_contained(uses, nest, b.name) for b in group):
             continue  # another kernel has written it before this one reads it
-        outside = {b.name for b in group if any(_reads_older(o, b.name) for o in others)}
+        outside = {b.name for b in group if any(_reads_older(uses, o, b.name) for o in others)}
         wanted = frozenset(b.name for b in group if b.name in outside or b.name in outputs)
-        body = _allocate(program, grid, body, group, wanted, _tile_names(program, group, wanted, others))
+        names = _tile_names(uses, program, group, wanted, others)
+        body = _allocate(uses, program, grid, body, group, wanted, names)
         unread = {b.name: _read_under(program, others, b.name) for b in group if b.name in outside - outputs}
         body = _stored_under(body, {f"{b}_store": preds for b, preds in unread.items() if preds})
     return wrap(grid, body)
@@ -174,8 +152,9 @@ def _stored_under(s: Stmt, preds: Mapping[str, list[Expr]]) -> Stmt:
 
 def _check_scopes(temporaries: tuple[Buffer, ...], body: Stmt) -> None:
     """Raise a ScheduleError for a buffer that must be a tile (`set_scope`) and is not."""
+    uses = Accesses()
     for b in (b for b in temporaries if b.scope == "tile"):
-        users = [[s.name for s in stages(k) if any(True for _ in accesses(s, b.name))] for k in kernels_of(body)]
+        users = [[s.name for s in stages(k) if uses.of(s, b.name)] for k in kernels_of(body)]
         used = [u for u in users if u]
         raise ScheduleError(
             f"keep `{b.name}` on chip",
@@ -193,29 +172,29 @@ def _allocs(s: Stmt) -> Iterator[Alloc]:
         yield from _allocs(p)
 
 
-def _self_contained(s: Stmt, buffer: str) -> bool:
+def _self_contained(uses: Accesses, s: Stmt, buffer: str) -> bool:
     """True if whatever is read under `s` has been written there: the first access writes, whenever any other
     runs, or each part has a life of the buffer of its own (the pieces of a loop)."""
-    first, *others = accesses(s, buffer)
+    first, *others = uses.of(s, buffer)
     guards = set(conjuncts(first.stage.when))
     if first.writes and all(guards <= set(conjuncts(a.stage.when)) for a in others):
         return True
-    users = [p for p in sub_stmts(s) if next(accesses(p, buffer), None) is not None]
-    return bool(users) and all(_self_contained(p, buffer) for p in users)
+    users = [p for p in sub_stmts(s) if uses.of(p, buffer)]
+    return bool(users) and all(_self_contained(uses, p, buffer) for p in users)
 
 
 def _tile_names(
-    program: Program, group: tuple[Buffer, ...], wanted: frozenset[str], others: Sequence[Stmt]
+    uses: Accesses, program: Program, group: tuple[Buffer, ...], wanted: frozenset[str], others: Sequence[Stmt]
 ) -> dict[str, str]:
     """Map buffers to names of tiles: a name of its own if another kernel or the caller uses the buffer."""
     used = names_in_use(program)
-    taken = wanted | {b.name for b in group if any(True for o in others for _ in accesses(o, b.name))}
+    taken = wanted | {b.name for b in group if any(uses.of(o, b.name) for o in others)}
     return {b.name: fresh_name(used, f"{b.name}_tile") if b.name in taken else b.name for b in group}
 
 
-def _reads_older(s: Stmt, buffer: str) -> bool:
+def _reads_older(uses: Accesses, s: Stmt, buffer: str) -> bool:
     """True if something under `s` reads what was written elsewhere."""
-    return next(accesses(s, buffer), None) is not None and not _self_contained(s, buffer)
+    return bool(uses.of(s, buffer)) and not _self_contained(uses, s, buffer)
 
 
 def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
@@ -228,6 +207,7 @@ def _groups(s: Stmt, buffers: list[Buffer]) -> list[tuple[Buffer, ...]]:
 
 
 def _allocate(
+    uses: Accesses,
     program: Program,
     outer: tuple[For, ...],
     s: Stmt,
@@ -237,21 +217,21 @@ def _allocate(
 ) -> Stmt:
     """Put the allocations around the smallest statement that holds a whole life of the buffers."""
     parts = sub_stmts(s)
-    used = {id(p): [b.name for b in group if next(accesses(p, b.name), None) is not None] for p in parts}
+    used = {id(p): [b.name for b in group if uses.of(p, b.name)] for p in parts}
     users = [p for p in parts if used[id(p)]]
-    separate = all(_self_contained(p, b) for p in users for b in used[id(p)])
+    separate = all(_self_contained(uses, p, b) for p in users for b in used[id(p)])
     descend = not isinstance(s, Stage) and users and (len(users) == 1 or separate)
     if isinstance(s, For) and users and not separate:
         descend = False  # an iteration reads what an earlier one wrote
     if isinstance(s, For) and is_axis(program, s):
         descend = False  # it becomes an axis of the tile
     if isinstance(s, For) and wanted:
-        descend = descend and all(s.var in _used(a.index) for b in group for a in accesses(s, b.name))
+        descend = descend and all(s.var in _used(a.index) for b in group for a in uses.of(s, b.name))
     if descend:
         inner = (*outer, s) if isinstance(s, For) else outer
-        chosen = tuple(_allocate(program, inner, p, group, wanted, renamed) if p in users else p for p in parts)
+        chosen = tuple(_allocate(uses, program, inner, p, group, wanted, renamed) if p in users else p for p in parts)
         return with_stmts(s, chosen)
-    return _shrink(program, outer, s, group, wanted, renamed)
+    return _shrink(uses, program, outer, s, group, wanted, renamed)
 
 
 def _used(index: Index) -> frozenset[str]:
@@ -259,6 +239,7 @@ def _used(index: Index) -> frozenset[str]:
 
 
 def _shrink(
+    uses: Accesses,
     program: Program,
     outer: tuple[For, ...],
     s: Stmt,
@@ -268,11 +249,11 @@ def _shrink(
 ) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
     buffer = group[0]
-    uses = [a for b in group for a in accesses(s, b.name)]
+    found = [a for b in group for a in uses.of(s, b.name)]
     # What does not move inside the allocation is its place in the buffer: the same for every access.
-    names = frozenset(f.var for a in uses for f in a.loops)
-    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in uses]
-    odd = next((a for a, c in zip(uses, common, strict=True) if c != common[0]), None)
+    names = frozenset(f.var for a in found for f in a.loops)
+    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
+    odd = next((a for a, c in zip(found, common, strict=True) if c != common[0]), None)
     if odd is not None:
         raise ScheduleError(
             f"keep `{buffer.name}` on chip",
@@ -280,17 +261,15 @@ def _shrink(
             where=print_stage(odd.stage),
             hint="leave that stage in a kernel of its own",
         )
-    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in uses]
+    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in found]
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
-    shape = tuple(_extent(program, outer, uses, [row[d] for row in inner], d) for d in kept)
+    shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
 
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
     body = _rename_accesses(s, renamed, relative)
-    back = [
-        _write_back(program, list(accesses(s, b.name)), b, renamed[b.name], relative) for b in group if b.name in wanted
-    ]
+    back = [_write_back(program, uses.of(s, b.name), b, renamed[b.name], relative) for b in group if b.name in wanted]
     body = seq(body, *back)
     for b in reversed(group):
         body = Alloc(Buffer(renamed[b.name], shape, b.dtype, "tile"), body)
@@ -344,7 +323,7 @@ def _rename_accesses(s: Stmt, names: Mapping[str, str], relative: object) -> Stm
     return targets(map_exprs(s, fix))
 
 
-def _write_back(program: Program, found: list[Access], buffer: Buffer, name: str, relative: object) -> Stmt:
+def _write_back(program: Program, found: Sequence[Access], buffer: Buffer, name: str, relative: object) -> Stmt:
     """Store the tile to the global buffer, over the loops of its first write, under what guards all writes."""
     assert callable(relative)
     writers = [a for a in found if a.writes]

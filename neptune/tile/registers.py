@@ -41,7 +41,7 @@ def registers(kernel: TileKernel, values: Mapping[str, int]) -> float:
     Temporaries of elementwise code take the place of what they are computed from; those that are folded or multiplied
     are tiles of their own. What only products read goes through shared memory.
     """
-    return _Estimate(kernel, values).most(kernel.body, frozenset())[1]
+    return Estimate(kernel).registers(values)
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,32 @@ class _Tile:
     dtype: str
 
 
-class _Estimate:
-    """The estimate of one kernel with some values of its tunables."""
+class Estimate:
+    """The estimate of one kernel: what its form says, for any values of its tunables."""
 
-    def __init__(self, kernel: TileKernel, values: Mapping[str, int]) -> None:
-        self.extents = {name: known_size(e, values) for name, e in kernel.axes}
-        self.threads = THREADS * values["num_warps"]
+    def __init__(self, kernel: TileKernel) -> None:
+        self.kernel = kernel
         assigned = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign)]
         elsewhere = {n for s in walk_stmts(kernel.body) for e in stmt_exprs(s) for n in read_in_registers(e)}
         loaded = {s.name for s in assigned if isinstance(s.value, LoadTile)}
         self.shared = loaded - elsewhere
         self.locals = {s.name: _Tile(s.value.dims, s.value.dtype) for s in assigned if s.name not in self.shared}
-        self.rows = self._rows(s.value for s in assigned)
-        self.sizes = {name: self.size(t) for name, t in self.locals.items()}
+        self.dims = {e.dims for s in assigned for e in walk(s.value)}
+
+    def registers(self, values: Mapping[str, int]) -> float:
+        """`registers` of the kernel."""
+        return _AtValues(self, values).most(self.kernel.body, frozenset())[1]
+
+
+class _AtValues:
+    """The estimate of one kernel with some values of its tunables."""
+
+    def __init__(self, of: Estimate, values: Mapping[str, int]) -> None:
+        self.extents = {name: known_size(e, values) for name, e in of.kernel.axes}
+        self.threads = THREADS * values["num_warps"]
+        self.shared = of.shared
+        self.rows = self._rows(of.dims)
+        self.sizes = {name: self.size(t) for name, t in of.locals.items()}
 
     def size(self, t: _Tile | TExpr) -> float:
         """The registers of a thread that hold a value."""
@@ -72,10 +85,10 @@ class _Estimate:
         held = min(BESIDE, self.rows.get(axes[0], 1)) if len(axes) == 1 else 1
         return held * prod(self.extents[d] for d in axes) * DTYPES[t.dtype].bits / 32 / self.threads if axes else 0.0
 
-    def _rows(self, values: Iterable[TExpr]) -> dict[str, int]:
+    def _rows(self, tiles: Iterable[tuple[str, ...]]) -> dict[str, int]:
         """For each axis how many elements of a tile share one of its elements: so many copies of a vector there are."""
         rows: dict[str, int] = {}
-        for dims in {e.dims for v in values for e in walk(v)}:
+        for dims in tiles:
             whole = prod(self.extents.get(d, 1) for d in dims)
             rows |= {d: max(rows.get(d, 1), whole // max(1, self.extents.get(d, 1))) for d in dims}
         return rows

@@ -253,7 +253,8 @@ class StageTranslator:
 
     def masked(self, tile: TExpr, guards: list[Expr], other: TExpr) -> TExpr:
         """`tile` where all guards hold, else `other`."""
-        guards = [g for g in guards if not always(g, self.scope())]
+        scope = self.scope()
+        guards = [g for g in guards if not always(g, scope)]
         if not guards:
             return tile
         used = {a for g in guards for a in self.dims_of(g)} | set(tile.dims)
@@ -273,7 +274,8 @@ class StageTranslator:
 
     def mask(self, preds: list[Expr], dims: tuple[str, ...]) -> TExpr | None:
         """The conjunction of predicates as a bool tile that broadcasts to `dims`."""
-        unproved = [p for p in dict.fromkeys(preds) if not always(p, self.scope())]
+        scope = self.scope()
+        unproved = [p for p in dict.fromkeys(preds) if not always(p, scope)]
         if not unproved:
             return None
         # A load in a guard is masked by the guards that load nothing: by itself it cannot be.
@@ -322,10 +324,12 @@ class StageTranslator:
         shape = self.context.program.globals[e.buffer].shape
         bounds = [b for i, n in zip(e.index, shape, strict=True) for b in _in_bounds(i, n)]
         # Enclosing choices and explicit bounds guard a load that the stage's own guards do not make safe.
-        if not all(always(b, self.scope(guards)) for b in bounds):
+        scope = self.scope(guards)
+        if not all(always(b, scope) for b in bounds):
             extra = [p for p in preds if set(self.dims_of(p)) <= set(dims)]
             guards = [*guards, *extra]
-            guards += [b for b in bounds if not always(b, self.scope(guards))]
+            scope = self.scope(guards)
+            guards += [b for b in bounds if not always(b, scope)]
         index = tuple(align_to(self.expr(i, preds), dims) for i in e.index)
         return LoadTile(e.buffer, index, self.mask(guards, dims), 0.0, dims, e.dtype)
 

@@ -16,7 +16,7 @@ element a point, those of programs in a kernel with a row for each class of prog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
 
@@ -86,15 +86,28 @@ class Model:
 
     def predict_all(self, columns: Columns, machine: Machine, constants: Constants = FITTED) -> Predictions:
         """The times at many points; `columns` has the values of every name, one for each point."""
+        kernels = tuple(self.times(work, columns, machine, constants) for work in self.works)
+        return Predictions(self.launches(constants) + sum(k.us for k in kernels), kernels)
+
+    def launches(self, constants: Constants = FITTED) -> float:
+        """The time of the launches, which the times of the kernels are added to."""
+        return constants.first + constants.further * (len(self.works) - 1)
+
+    def times(self, work: KernelWork, columns: Columns, machine: Machine, constants: Constants = FITTED) -> Times:
+        """The times of one kernel at many points."""
         with np.errstate(all="ignore"):
             known = {n: np.asarray(v, dtype=np.float64) for n, v in columns.items()}
             plain = {n: v for n, v in known.items() if "." not in n}
-            kernels: list[Times] = []
-            for work in self.works:
-                own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
-                kernels.append(_Kernel(self, work, own, machine, constants).times())
-            launches = constants.first + constants.further * (len(kernels) - 1)
-            return Predictions(launches + sum(k.us for k in kernels), tuple(kernels))
+            own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
+            return _Kernel(self, work, own, machine, constants).times()
+
+    def reads(self, work: KernelWork) -> frozenset[str]:
+        """The names that the time of a kernel follows from; of those that are given for it alone, the plain ones."""
+        bounds = (e for s in work.sections for b in s.blocks for e in _bounds(b))
+        moved = {m.buffer for s in work.sections for m in s.moves}
+        shapes = (e for b in self.program.globals.values() if b.name in moved for e in b.shape)
+        sizes = (*(e for _, e in work.kernel.axes), *(g.extent for g in work.kernel.grid), *bounds, *shapes)
+        return frozenset({"num_warps", "num_stages"}).union(*map(variables, sizes))
 
 
 def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
@@ -119,7 +132,9 @@ class _Busy:
 
     def plus(self, other: _Busy, times: Array) -> _Busy:
         mine, theirs = vars(self), vars(other)
-        return _Busy(**{k: mine[k] + times * theirs[k] for k in mine})
+        # A unit that a section does not use is a plain 0.
+        used = (k for k in mine if not isinstance(theirs[k], int | float) or theirs[k])
+        return replace(self, **{k: mine[k] + times * theirs[k] for k in used})
 
     @property
     def units(self) -> Array:
@@ -366,11 +381,11 @@ class _Kernel:
         """The resources and warps of every choice of parameters, and which of them each point has."""
         tiles = sorted({v for _, e in self.work.kernel.axes for v in variables(e)} & set(self.known))
         names = [*tiles, "num_stages", "num_warps"]
-        rows = np.stack([np.broadcast_to(self.known[n], self.warps.shape) for n in names], axis=1)
-        different, which = np.unique(rows, axis=0, return_inverse=True)
-        choices = [dict(zip(names, map(int, row), strict=True)) for row in different]
+        rows = list(zip(*(np.broadcast_to(self.known[n], self.warps.shape).tolist() for n in names), strict=True))
+        number = {row: k for k, row in enumerate(dict.fromkeys(rows))}
+        choices = [dict(zip(names, map(int, row), strict=True)) for row in number]
         found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
-        return found, which.reshape(-1)
+        return found, np.array([number[row] for row in rows])
 
     def _memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""

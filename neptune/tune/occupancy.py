@@ -11,7 +11,6 @@ from math import ceil, prod
 
 from neptune.ir.integers import known_size
 from neptune.tile.ir import Loop
-from neptune.tile.registers import registers
 from neptune.tune.machine import Machine
 from neptune.tune.work import Axes, KernelWork
 
@@ -72,7 +71,7 @@ def _registers(work: KernelWork, known: Mapping[str, int], extents: Mapping[str,
     threads = known["num_warps"] * machine.warp
     products = [p for s in work.sections for p in s.products]
     if not products:
-        return 14 + 0.8 * registers(work.kernel, known)
+        return 14 + 0.8 * work.estimate.registers(known)
 
     def held(tiles: tuple[tuple[Axes, int], ...]) -> list[float]:
         return [prod(extents.get(a, 1) for a in axes) * bits / 32 / threads for axes, bits in tiles if len(axes) > 1]
@@ -81,7 +80,7 @@ def _registers(work: KernelWork, known: Mapping[str, int], extents: Mapping[str,
     count = 24 + 1.05 * carried + 1.5 * others
     if any(p.dtype not in machine.matrix for p in products):
         # Threads hold the operands of what no matrix unit takes.
-        count = max(count, registers(work.kernel, known))
+        count = max(count, work.estimate.registers(known))
     asynchronous = machine.asynchronous and all(extents.get(p.rows, 1) >= 64 for p in products)
     return count if asynchronous else max(count, SYNCHRONOUS)
 

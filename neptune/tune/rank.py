@@ -10,22 +10,22 @@ follows from it, and where a launch folds an axis in parts, their number from it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import inf, isfinite, prod
 
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.runtime.modules import covers
-from neptune.runtime.parts import Parts
+from neptune.ir.expr import variables
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
+from neptune.tune.columns import columns_of
 from neptune.tune.cost import Model
 from neptune.tune.machine import Machine
 from neptune.tune.parts import parts_of
-from neptune.tune.prediction import Prediction, Predictions
+from neptune.tune.prediction import KernelTime, Prediction, Predictions
 
 WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""
@@ -175,19 +175,44 @@ def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions of one program for one machine and sizes."""
+    """Predictions of one program for one machine and sizes. The time of a kernel with the values that it reads is kept:
+    most of what a search changes is of other kernels."""
 
     model: Model
     sizes: Mapping[str, int]
     machine: Machine
+    known: dict[tuple[object, ...], KernelTime] = field(default_factory=dict)
 
     def of(self, candidates: Iterable[dict[str, int]]) -> list[Ranked]:
         """Those of the candidates that fit the machine."""
         asked = list(candidates)
-        if not asked:
-            return []
-        found = predictions(self.model, [(params, self.sizes) for params in asked], self.machine)
-        return [Ranked(params, found.at(k)) for k, params in enumerate(asked) if isfinite(found.us[k])]
+        times = zip(*(self._times(k, asked) for k in range(len(self.model.works))), strict=True)
+        launches = self.model.launches()
+        found = (Prediction(launches + sum(t.us for t in kernels), kernels) for kernels in times)
+        return [Ranked(params, p) for params, p in zip(asked, found, strict=True) if isfinite(p.us)]
+
+    def _times(self, k: int, asked: Sequence[dict[str, int]]) -> list[KernelTime]:
+        """The times of kernel k."""
+        reads = self.reads[k]
+        keys = [(k, *((n, v) for n, v in params.items() if n.rpartition(".")[2] in reads)) for params in asked]
+        fresh = {key: params for key, params in zip(keys, asked, strict=True) if key not in self.known}
+        if fresh:
+            columns = columns_of(self.model.program, [(params, self.sizes) for params in fresh.values()], self.machine)
+            found = self.model.times(self.model.works[k], columns, self.machine)
+            self.known.update((key, found.at(n)) for n, key in enumerate(fresh))
+        return [self.known[key] for key in keys]
+
+    @cached_property
+    def reads(self) -> list[frozenset[str]]:
+        """The names of parameters that the time of each kernel follows from."""
+        program = self.model.program
+        sources = {r.number: r.sizes for r in parts_of(program)}
+        sources |= {t.name: variables(t.covers) for t in program.tunables if t.covers is not None}
+        # Parts may follow from tiles that cover a size.
+        read = [self.model.reads(work) for work in self.model.works]
+        for name, names in sources.items():
+            read = [r | names if name in r else r for r in read]
+        return read
 
 
 def predictions(
@@ -195,25 +220,4 @@ def predictions(
 ) -> Predictions:
     """The predictions for parameters at sizes, with what follows from both: tiles that cover a size, and parts. What
     cannot be computed, as where a size is divided by 0, is predicted to take for ever."""
-    program, rules = model.program, parts_of(model.program)
-    # Numbers that are arguments decide no time.
-    numbers = {s.name: 1 for s in program.scalars if is_float(s.dtype)}
-    rows = [_whole(program, rules, params, {**numbers, **sizes}, machine) for params, sizes in points]
-    names = dict.fromkeys(n for row in rows for n in row)
-    # A parameter of one kernel alone is that of all where a point does not give it.
-    columns = {n: [row.get(n, row.get(n.rpartition(".")[2], 1)) for row in rows] for n in names}
-    return model.predict_all(columns, machine)
-
-
-def _whole(
-    program: TileProgram, rules: Sequence[Parts], params: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
-) -> Mapping[str, int]:
-    """Sizes and parameters, with those that follow; where these cannot be computed they are 1."""
-    known = {**sizes, **params}
-    try:
-        known |= covers(program, known)
-        own = [r for r in rules if r.number not in known]
-        return {**known, **{r.number: r.default(known, machine.processors) for r in own}}
-    except ZeroDivisionError:
-        covering = [t.name for t in program.tunables if t.covers is not None]
-        return {**known, **dict.fromkeys([*covering, *(r.number for r in rules)], 1)}
+    return model.predict_all(columns_of(model.program, points, machine), machine)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Op, Select, variables, walk
@@ -34,7 +35,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.passes.util import assigns
 from neptune.tile.ranges import Ranges
-from neptune.tile.registers import read_in_registers
+from neptune.tile.registers import Estimate, read_in_registers
 from neptune.tune.facts import moves_with
 from neptune.tune.instructions import NARROW_CAST, ONE, OPERATORS, Cost
 
@@ -92,6 +93,11 @@ class KernelWork:
     sections: tuple[Section, ...]
     carried: tuple[tuple[Axes, int], ...]
     beside: tuple[tuple[Axes, int], ...]
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The estimate of its registers, where no closed form is at hand."""
+        return Estimate(self.kernel)
 
 
 def work_of(kernel: TileKernel) -> KernelWork:

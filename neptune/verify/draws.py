@@ -106,7 +106,12 @@ class Check:
     def cases(self) -> tuple[Cases, Cases]:
         return Cases(self.original, self.compared), Cases(self.transformed, self.compared)
 
-    def cases_at(self, sizes: Sizes) -> frozenset[Hashable]:
+    @cached_property
+    def _known(self) -> tuple[dict[Hashable, int], dict[Hashable, frozenset[int]]]:
+        """A number for each case of either program, and the cases by sizes."""
+        return {}, {}
+
+    def cases_at(self, sizes: Sizes) -> frozenset[int]:
         """The cases of either program."""
         return self.explored([sizes])[0]
 
@@ -114,11 +119,17 @@ class Check:
         """The statements of tile programs that are run."""
         return sum(c.work(sizes) for c in self.cases)
 
-    def explored(self, many: Sequence[Sizes]) -> list[frozenset[Hashable]]:
-        """The cases at each of many sizes."""
+    def explored(self, many: Sequence[Sizes]) -> list[frozenset[int]]:
+        """The cases at each of many sizes, by numbers: they are counted again with every draw."""
+        numbers, known = self._known
+        keys = [tuple(sorted(x.items())) for x in many]
+        fresh = {key: x for key, x in zip(keys, many, strict=True) if key not in known}
         for c in self.cases:
-            c.explore(many)
-        return [frozenset((k, case) for k, c in enumerate(self.cases) for case in c.at(x)) for x in many]
+            c.explore(list(fresh.values()))
+        for key, x in fresh.items():
+            both = ((k, case) for k, c in enumerate(self.cases) for case in c.at(x))
+            known[key] = frozenset([numbers.setdefault(case, len(numbers)) for case in both])
+        return [known[key] for key in keys]
 
 
 @dataclass(frozen=True)

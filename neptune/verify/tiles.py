@@ -12,7 +12,7 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import Array, EvaluationError, Value
 from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, apply_op, choose
 from neptune.ir.evaluate.loops import fold_axis
-from neptune.ir.evaluate.memory import Memory
+from neptune.ir.evaluate.memory import Memory, spread
 from neptune.ir.expr import Const, Expr, Load, loads, rewrite
 from neptune.tile.ir import (
     Assign,
@@ -47,6 +47,7 @@ class Tiles:
         self.locals: dict[str, tuple[Dims, Value]] = {}
         # Expressions are kept alive by the program, so their ids are stable for one run.
         self._loading: dict[int, bool] = {}
+        self._known_dims: dict[int, Dims] = {}
 
     def run(self, program: TileProgram, env: dict[str, Any]) -> None:
         """All kernels, in launch order."""
@@ -66,7 +67,7 @@ class Tiles:
             self.memory.spend(0)
             match s:
                 case Assign(name, value, _):
-                    self.locals[name] = (value.dims, self._whole(value, env))
+                    self.locals[name] = (self._dims(value), self._whole(value, env))
                 case StoreTile():
                     self._store(s, env)
                 case Loop(var, lo, hi, inner, _):
@@ -91,6 +92,13 @@ class Tiles:
 
         return self.evaluator.run(rewrite(e, known), env)
 
+    def _dims(self, e: TExpr) -> Dims:
+        """The dims of an expression, which those of its parts are joined to only once."""
+        found = self._known_dims.get(id(e))
+        if found is None:
+            found = self._known_dims[id(e)] = e.dims
+        return found
+
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         missing = [d for d in dims if d not in self.extents]
         if missing:
@@ -109,29 +117,30 @@ class Tiles:
     def _aligned(self, e: TExpr, dims: Dims, env: dict[str, Any]) -> Value:
         """The value of an operand, with axes where `dims` has them, of length one where it lacks one."""
         v = self.value(e, env)
-        if not e.dims or isinstance(e, Full):
+        own = self._dims(e)
+        if not own or own == dims or isinstance(e, Full):
             return v
-        if len(e.dims) == len(dims):
-            if any(a != b and a != "1" and b != "1" for a, b in zip(e.dims, dims, strict=True)):
-                raise EvaluationError(f"a tile of dims {e.dims} meets one of dims {dims}")
+        if len(own) == len(dims):
+            if any(a != b and a != "1" and b != "1" for a, b in zip(own, dims, strict=True)):
+                raise EvaluationError(f"a tile of dims {own} meets one of dims {dims}")
             return v
-        named = [d for d in e.dims if d != "1"]
+        named = [d for d in own if d != "1"]
         if [d for d in dims if d in named] != named:
-            raise EvaluationError(f"a tile of dims {e.dims} does not broadcast to {dims}")
+            raise EvaluationError(f"a tile of dims {own} does not broadcast to {dims}")
         shape = tuple(self.extents[d] if d in named else 1 for d in dims)
         return self._structural(lambda x: x.reshape(shape), v, e.dtype)
 
     def _whole(self, e: TExpr, env: dict[str, Any]) -> Value:
         """The value of `e`, broadcast to all of its dims."""
-        shape = self._shape(e.dims)
-        return self._structural(lambda x: _spread(x, shape), self.value(e, env), e.dtype)
+        shape = self._shape(self._dims(e))
+        return self._structural(lambda x: spread(x, shape), self.value(e, env), e.dtype)
 
     def _access(self, e: LoadTile | StoreTile, env: dict[str, Any]) -> tuple[tuple[Any, ...], Array | None]:
         shape = self._shape(e.dims)
         index = [self._aligned(i, e.dims, env) for i in e.index]
-        mask = None if e.mask is None else _spread(np.asarray(self._aligned(e.mask, e.dims, env)), shape)
+        mask = None if e.mask is None else spread(np.asarray(self._aligned(e.mask, e.dims, env)), shape)
         if index:  # one index carries the full shape, so that the access has it
-            index[0] = _spread(np.asarray(index[0]), shape)
+            index[0] = spread(np.asarray(index[0]), shape)
         return tuple(index), mask
 
     def _store(self, s: StoreTile, env: dict[str, Any]) -> None:
@@ -180,9 +189,5 @@ class Tiles:
                 whole = self._whole(arg, env)
                 return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)
             case _:
-                dims = e.dims
+                dims = self._dims(e)
                 return apply(self.domain, e, [self._aligned(x, dims, env) for x in e.parts])
-
-
-def _spread(x: Array, shape: tuple[int, ...]) -> Array:
-    return x if x.shape == shape else np.broadcast_to(x, shape)

@@ -15,7 +15,7 @@ import numpy as np
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
 from neptune.ir.evaluate.expressions import Evaluator, apply_cast, both, choose
-from neptune.ir.evaluate.memory import Mask, Memory
+from neptune.ir.evaluate.memory import Mask, Memory, joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
 from neptune.ir.expr import Expr, Var
 from neptune.ir.program import Alloc, For, If, Seq, Stage, Stmt, Store, Update
@@ -45,7 +45,10 @@ class Lanes:
     mask: Mask = None
 
     def bind(self, var: str, value: int) -> Lanes:
-        return replace(self, env=self.env | {var: value})
+        return Lanes(self.env | {var: value}, self.axes, self.mask)
+
+    def masked(self, mask: Mask) -> Lanes:
+        return Lanes(self.env, self.axes, mask)
 
     def push(self, axis: Axis, start: int) -> Lanes:
         """Enter a loop of `axis.extent` iterations from `start` as a new leftmost axis."""
@@ -122,7 +125,7 @@ class Loops:
             return at
         if not mask.any():
             return None
-        return replace(at, mask=None if mask.ndim == 0 else mask)
+        return at.masked(None if mask.ndim == 0 else mask)
 
     def _loop(self, loop: For, at: Lanes) -> None:
         lo = self.evaluator.run(loop.lo, at.env, at.mask)
@@ -149,7 +152,7 @@ class Loops:
         if np.ndim(hi):
             mask = both(mask, v < hi)
         if mask is None or mask.any():
-            self.run(loop.body, at if mask is at.mask else replace(at, mask=mask))
+            self.run(loop.body, at if mask is at.mask else at.masked(mask))
 
     def _stage(self, stage: Stage, at: Lanes) -> None:
         if at.size > GRID_LIMIT:
@@ -191,7 +194,7 @@ class Loops:
             for k in folds:
                 if active is not None and active.ndim > k:
                     active = np.asarray(active.any(axis=active.ndim - 1 - k, keepdims=True))
-        after = replace(at, mask=active)
+        after = at.masked(active)
         places = [self._place(b, action.index, after) for b in action.buffers]
         state = tuple(self.memory.load(b, p, active) for b, p in zip(action.buffers, places, strict=True))
         fresh = combine(self.evaluator, reducer.name, state, values, dtypes)
@@ -204,12 +207,12 @@ class Loops:
         """Fold the values of inactive lanes as neutral ones, over every fold axis."""
         extents = tuple(a.extent if a.fold else 1 for a in reversed(at.axes))
         shapes = [np.shape(part) for v, d in zip(values, dtypes, strict=True) for part in self._parts(v, d)]
-        shape = np.broadcast_shapes(extents, *shapes, () if at.mask is None else at.mask.shape)
+        shape = joint_shape((extents, *shapes, () if at.mask is None else at.mask.shape))
         full = []
         for k, (v, d) in enumerate(zip(values, dtypes, strict=True)):
             if at.mask is not None:
                 v = choose(self.domain, at.mask, v, neutral(self.evaluator, reducer, k, dtypes), d)
-            full.append(_structural(self.domain, lambda x: np.broadcast_to(x, shape), v, d))
+            full.append(_structural(self.domain, lambda x: spread(x, shape), v, d))
         values = tuple(full)
         for k in folds:
             axis = len(shape) - 1 - k
@@ -229,8 +232,8 @@ def _extreme(bound: Any, mask: Mask, pick: Any) -> int:
     if not np.ndim(bound):
         return int(bound)
     if mask is not None:
-        shape = np.broadcast_shapes(bound.shape, mask.shape)
-        bound = np.broadcast_to(bound, shape)[np.broadcast_to(mask, shape)]
+        shape = joint_shape((bound.shape, mask.shape))
+        bound = spread(bound, shape)[spread(mask, shape)]
     return int(pick(bound)) if bound.size else 0
 
 

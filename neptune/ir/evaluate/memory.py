@@ -6,7 +6,7 @@ which lanes an access is for (None: all): the other lanes may be out of bounds, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,8 +35,23 @@ class Cell:
     lanes: tuple[str, ...] = ()
 
 
+def spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """`x` with this shape. NumPy's own view of it takes longer to make than a copy of what is small."""
+    if x.shape == shape:
+        return x
+    whole = np.empty(shape, x.dtype)
+    whole[...] = x
+    return whole
+
+
+def joint_shape(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to; most often they have one."""
+    different = {s for s in shapes if s}
+    return different.pop() if len(different) == 1 else np.broadcast_shapes(*different)
+
+
 def _shape_of(index: Sequence[Index]) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(np.shape(i) for i in index)) if index else ()
+    return joint_shape(map(np.shape, index))
 
 
 def _any(x: Any) -> bool:
@@ -46,7 +61,8 @@ def _any(x: Any) -> bool:
 def _inside(i: Index, n: int) -> bool:
     """Return True if every index lies on an axis of n elements."""
     if isinstance(i, np.ndarray):
-        return not i.size or bool(i.min() >= 0 and i.max() < n)
+        # What is negative is very large without a sign.
+        return not i.size or bool(np.maximum.reduce(i.astype(np.int64, copy=False).view(np.uint64), axis=None) < n)
     return bool(0 <= i < n)
 
 
@@ -132,19 +148,18 @@ class Memory:
         at = self._bounded(name, index, mask, "write")
         parts = self.domain.parts(value) if is_float(cell.dtype) else (np.asarray(value),)
         targets = self.domain.parts(cell.data) if is_float(cell.dtype) else (cell.data,)
-        shapes = [np.shape(i) for i in at] + [np.shape(parts[0])]
-        shape = np.broadcast_shapes(*shapes, *(() if mask is None else (np.shape(mask),)))
+        shape = joint_shape(map(np.shape, (*at, parts[0], *(() if mask is None else (mask,)))))
         where: tuple[Any, ...] = at
         if mask is not None:
-            lanes = np.broadcast_to(mask, shape)
-            where = tuple(np.broadcast_to(i, shape)[lanes] for i in at)
-            parts = tuple(np.broadcast_to(p, shape)[lanes] for p in parts)
+            lanes = spread(np.asarray(mask), shape)
+            where = tuple(spread(np.asarray(i), shape)[lanes] for i in at)
+            parts = tuple(spread(np.asarray(p), shape)[lanes] for p in parts)
             if not at:  # rank 0: one element, the last active lane writes it
                 parts = tuple(p[-1] for p in parts)
         elif not at:  # every lane was folded away
             parts = tuple(np.reshape(p, ()) for p in parts)
         elif _shape_of(at) != shape:
-            where = tuple(np.broadcast_to(i, shape) for i in at)
+            where = tuple(spread(np.asarray(i), shape) for i in at)
         for target, part in zip(targets, parts, strict=True):
             # An array of rank 0 would itself become an element of one that holds objects.
             target[where] = part[()] if isinstance(part, np.ndarray) and part.ndim == 0 else part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from neptune.ir.affine import (
 from neptune.ir.expr import Const, Expr, Var, binary, cast, logical_and, maximum, minimum, op
 from neptune.ir.program import ZERO
 from tests.examples.schedule_examples import values_of
+from tests.work import calls
 
 I0, I1, B, N = Var("i0"), Var("i1"), Var("B"), Var("n")
 # i0 over [0, n), i1 over [0, B): what a split loop looks like. n ≥ 0 and B ≥ 1 are sizes.
@@ -170,3 +172,18 @@ def test_readable_forms() -> None:
     assert to_expr(Poly(())) == ZERO
     assert to_expr(number(-3)) == Const(-3, "int32")
     assert to_expr(poly(ZERO - I0)) == ZERO - I0
+
+
+def test_a_proof_over_many_loops_takes_them_one_at_a_time() -> None:
+    """Each variable is substituted once for a fact, not once for every one outside of it."""
+
+    def work(count: int) -> int:
+        names = [f"i{k}" for k in range(count)]
+        scope = Scope({n: (Const(0, "int32"), Const(7, "int32")) for n in names}, {"n": 1}, (poly(Var("n")),))
+        whole = reduce(lambda a, b: binary("add", a, b), [Var(n) for n in names])
+        assert always(op("le", whole, Const(7 * count, "int32")), scope)
+        assert not always(op("le", whole, Const(7 * count - 1, "int32")), scope)
+        return calls(lambda: always(op("lt", whole, Const(7 * count, "int32")), scope))
+
+    work(16)
+    assert work(16) < 12 * work(4)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neptune.frontend import builder as nt
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Var, binary, minimum, variables
+from neptune.ir.expr import Var, binary, minimum, redirected, variables
 from neptune.ir.parser import parse_expr, parse_program
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ops.attention import operator
 from neptune.schedule.definition import Axis, MapDef, ReductionDef, define, whole_axis
 from neptune.schedule.state import initial
+from neptune.templates.flash_attention import flash_attention
+from tests.work import calls
 
 n, z = Var("n"), Var("z")
 
@@ -80,3 +85,24 @@ def test_split_k_gives_axes_bounds() -> None:
     along = local.axis(local.reduced[0])
     assert not along.whole and variables(along.lo) == {loop.var, "c"} and along.extent == Var("c")
     assert all(a.whole for a in sch.definition("s").axes)
+
+
+def test_what_follows_from_a_definition_is_found_once() -> None:
+    """Roles and alignment ask every pair of stages what it reads, again and again; of another definition it is new."""
+    before, stages = initial(operator("prefill_causal", heads=None, depth=64)), ("p", "l")
+    d = before.reduction("l")
+    assert d.reads() and d.names == tuple(a.name for a in d.axes) and d.reduced and not d.choosing
+    assert calls(lambda: (d.reads(), d.names, d.choosing, d.reduced)) <= 2
+    d.reads().clear()
+    assert d.reads()
+    other = d.rewritten(lambda e: redirected(e, {x.buffer: "z" for x in d.reads()}))
+    assert {x.buffer for x in other.reads()} == {"z"}
+    assert replace(d, axes=d.axes[::-1]).names == d.names[::-1]
+    assert all(before.path(s)[1].name == s for s in stages)
+    assert calls(lambda: [before.path(s) for s in stages]) <= 2 + len(stages)
+
+
+def test_scheduling_attention_walks_little() -> None:
+    program = operator("prefill_causal", heads=None, depth=64)
+    flash_attention(Schedule(program))
+    assert calls(lambda: flash_attention(Schedule(program))) < 330_000

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from neptune.ir.expr import Const, Var
 from neptune.ir.program import Buffer, Scalar, Tunable
 from neptune.tile.ir import Assign, LoadTile, TileKernel, TileProgram, TStmt
-from neptune.tile.registers import BESIDE, THREADS, registers
+from neptune.tile.registers import BESIDE, THREADS, Estimate, registers
 from tests.examples.kernels import N, fold, full, loop, map_, put, row, tile
+from tests.work import calls
 
 LONG = 1024
 
@@ -61,3 +62,16 @@ def test_more_threads_hold_less_each() -> None:
     one, four = (registers(made, {**sizes, "num_warps": w}) for w in (1, 4))
     assert (one, four) == (64, 16)
     assert registers(made, {"ROWS": 128, "COLS": 32, "num_warps": 1}) == 2 * one
+
+
+def test_the_form_of_a_kernel_is_read_once() -> None:
+    """A search asks for many values of one kernel's tunables."""
+    body = (load("x"), load("w"), Assign("s", fold("max", map_("add", tile("x"), tile("w")))), put(row("s")))
+    kernel = program(*body, candidates={"ROWS": (64,), "COLS": (32,)}).kernels[0]
+    made = Estimate(kernel)
+    for rows in (16, 64):
+        values = {"ROWS": rows, "COLS": 32, "num_warps": 4}
+        assert made.registers(values) == registers(kernel, values)
+        assert calls(lambda values=values: made.registers(values)) < 0.7 * calls(
+            lambda values=values: registers(kernel, values)
+        )

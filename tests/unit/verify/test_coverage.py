@@ -11,6 +11,7 @@ from neptune.ir.evaluate.domains import TooLarge
 from neptune.ir.parser import parse_program
 from neptune.verify.coverage import Cases
 from neptune.verify.draws import Check, Effort, Pool
+from tests.work import calls
 
 HEAD = "program p\n  in x: f32[n]\n  out y: f32[n]\n  scalar n: i32 lo 1\n  tunable T in {16, 32}\nbody:\n"
 TILED = f"""{HEAD}  for i0 in [0, (n + (T - 1)) // T):
@@ -74,3 +75,17 @@ def test_sizes_beyond_the_budget_are_too_large() -> None:
     program = parse_program(TILED)
     with pytest.raises(TooLarge):
         Pool(Check(program, program, Effort(4, budget=0), 0, None, None)).take(np.random.default_rng(0), 0)
+
+
+def test_cases_are_found_once_for_all_draws() -> None:
+    """Each draw asks for the cases of all sizes at hand: after the first time nothing is walked or counted anew."""
+    program = parse_program(TILED)
+    check = Check(program, program, Effort(), 0, None, None)
+    sizes = [{"n": n, "T": 16} for n in range(1, 40)]
+    found = check.explored(sizes)
+    assert calls(lambda: check.explored(sizes)) < 2 * len(sizes)
+    assert check.explored(sizes) == found and len(set(found)) > 3
+    # As numbers they are told apart as the cases themselves are.
+    cases = [[c.at(x) for c in check.cases] for x in sizes]
+    assert [[a == b for b in found] for a in found] == [[a == b for b in cases] for a in cases]
+    assert all(len(numbers) == sum(map(len, of)) for numbers, of in zip(found, cases, strict=True))

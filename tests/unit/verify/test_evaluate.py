@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from neptune.ir.evaluate import loops
 from neptune.ir.evaluate.domains import EvaluationError, OutsideFragment
 from neptune.ir.evaluate.floats import Rounded
+from neptune.ir.evaluate.memory import joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
 from neptune.ir.expr import rewrite
 from neptune.ir.parser import parse_program
@@ -273,3 +275,33 @@ def test_missing_values_are_named() -> None:
         run(TILED, {"x": np.ones(2)}, n=2)
     with pytest.raises(EvaluationError, match="input x has shape"):
         run(SCAN, {"x": np.ones(3)}, n=2)
+
+
+def test_one_shape_for_indices_and_values() -> None:
+    """What an access broadcasts to: copies that do not share what is written, of every dtype and rank."""
+    x = np.arange(3)
+    assert spread(x, (3,)) is x
+    for part in (x, np.array([1.5]), np.array(True), np.array([[Fraction(1, 3)]], object)):
+        whole = spread(part, (2, 3))
+        assert whole.dtype == part.dtype and (whole == np.broadcast_to(part, (2, 3))).all()
+        whole[0, 0] = whole[1, 2]
+        assert part.shape != (2, 3)
+    assert x.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="broadcast"):
+        spread(x, (2, 4))
+    shapes: list[list[tuple[int, ...]]] = [[], [()], [(), (3,)], [(2, 1), (3,), ()], [(0,), (1,)]]
+    assert [joint_shape(s) for s in shapes] == [np.broadcast_shapes(*s) for s in shapes]
+    with pytest.raises(ValueError, match="broadcast"):
+        joint_shape([(2,), (3,)])
+
+
+def test_dims_of_tiles_are_joined_once() -> None:
+    """Each program of a grid evaluates the same expressions: what follows from their form is known from the first."""
+    tiles = softmax()
+
+    def work(rows: int) -> int:
+        sizes = {"rows": rows, "cols": 3, "BLOCK_R": 1, "BLOCK_C": 4}
+        return calls(lambda: evaluate(tiles, {"x": np.ones((rows, 3))}, sizes))
+
+    work(1)
+    assert work(9) - work(8) < 1000
