@@ -6,12 +6,14 @@ over one axis; each part is what flash_attention makes of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import prod
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
+from neptune.ir.integers import constant_length
 from neptune.schedule.roles import (
     Chain,
     before_the_chain,
@@ -28,6 +30,8 @@ from neptune.schedule.state import Loop
 from neptune.schedule.template import template
 
 NAME = "flash_decoding"
+PARTS, ELEMENTS = 128, 4096
+"""The most parts that are combined at a time, and the most elements of their results in a tile."""
 
 
 @template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 128, 32, 16], choices={"packed": [None, True, False]})
@@ -71,21 +75,22 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
 
 def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     """Combine the parts, a row a program: in one kernel what repairs or shared results join, with the maps behind."""
+    # Parts one after the other would wait for memory each time: most are one tile.
     folds = [s for s in sch.stages if part.var in sch.definition(s).reduced]
     width = min(len(_kept(sch, s)) for s in folds)
+    columns = max(prod(constant_length(a.extent) for a in sch.definition(s).spatial[width:]) for s in folds)
     rows: list[Loop] = []
-    hosts: list[str] = []
+    over: list[Loop] = []
     for stage in folds:
-        if any(_joins(sch.rolling_update, stage, sch.loop(host, part.var)) for host in reversed(hosts)):
+        if any(_joins(sch.rolling_update, stage, loop) for loop in reversed(over)):
             continue
-        hosts.append(stage)
         # What is moved to the mean of the whole waits for that: parts are gone through twice.
-        if rows and _joins(sch.fuse_at, stage, rows[-1]):
-            continue
-        # Of what it keeps, the axes that every reduction has are rows; others are the columns of a tile.
-        kept = [f for f in sch.loops(stage) if f.var != part.var]
-        rows.append(kept[width - 1])
-        spread(sch, stage, rows[-1])
+        if not rows or not _joins(sch.fuse_at, stage, rows[-1]):
+            # Of what it keeps, the axes that every reduction has are rows; others are the columns of a tile.
+            kept = [f for f in sch.loops(stage) if f.var != part.var]
+            rows.append(kept[width - 1])
+            spread(sch, stage, rows[-1])
+        over.append(_together(sch, stage, part, columns, over))
     combined = {*folds}
     behind = reaches(sch, combined)
     for stage in [s for s in sch.stages if s not in whole.elementwise and s in behind]:
@@ -94,6 +99,18 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
             shared = sch.loops(stage)[: min(width, len(_kept(sch, stage)))]
             if shared:
                 spread(sch, stage, shared[-1])
+
+
+def _together(sch: Schedule, stage: str, part: Loop, columns: float, before: Sequence[Loop]) -> Loop:
+    """The loop over tiles of parts; over single ones, where a tile of so many columns has no room for two.
+
+    `before` are the loops that these are for the folds before, whose tiles come with a row that is shared.
+    """
+    names = [f.var for f in sch.loops(stage)]
+    if part.var not in names:
+        return sch.loop(stage, next(f.var for f in before if f.var in names))
+    loop, parts = sch.loop(stage, part.var), min(PARTS, int(ELEMENTS / columns))
+    return sch.split(loop, 1 << parts.bit_length() - 1)[0] if parts > 1 else loop
 
 
 def _kept(sch: Schedule, stage: str) -> list[str]:

@@ -25,7 +25,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
     params = resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice)
     return Build(
         loops=work.loops,
-        scheduled=_before_repairs(work.loops, work.schedule),
+        scheduled=_before_repairs(work.definitions, work.schedule),
         fused=work.fused,
         tiles=work.tiles,
         header=work.header,
@@ -33,7 +33,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         template=work.used,
         params=params,
         trace=tuple(str(s) for s in work.schedule.trace),
-        decisions=(*work.rejections, *work.choice, *work.schedule.decisions),
+        decisions=(*work.rejections, *work.forms, *work.choice, *work.schedule.decisions),
         checks=work.checks,
         bounds=asked.bounds,
         shapes=asked.shapes,

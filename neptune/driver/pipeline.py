@@ -18,12 +18,13 @@ from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.outcome import built as _built
-from neptune.driver.precision import short_products
+from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError
 from neptune.fusion.schedule import Schedule, perform
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
@@ -54,13 +55,17 @@ is verified, not the last one alone: 2 to 5 % of a compilation."""
 
 @dataclass
 class Work:
-    """A compilation in progress: the request, and what the passes have made of it so far."""
+    """A compilation in progress: the request, and what the passes have made of it so far.
+
+    `loops` is the expression as imported, `definitions` what is scheduled: the same but for forms of functions.
+    """
 
     loops: Program
     template: AnyTemplate
     settings: config.Config
     wishes: Wishes = field(default_factory=Wishes)
     machine: Machine = DEFAULT
+    definitions: Program = field(init=False)
     schedule: Schedule = field(init=False)
     fused: Program = field(init=False)
     tiles: TileProgram = field(init=False)
@@ -71,6 +76,7 @@ class Work:
     family: Family | None = None
     own: int = 0
     rejections: tuple[Decision, ...] = ()
+    forms: tuple[Decision, ...] = ()
     choice: tuple[Decision, ...] = ()
     checks: dict[str, ExactReport] = field(default_factory=dict)
     shared: list[Shared] = field(default_factory=list)
@@ -119,10 +125,16 @@ def _verify(w: Work) -> None:
         raise ExpressionError(f"compile `{w.loops.name}`", error.wrong) from None
 
 
+def _forms(w: Work) -> Program | None:
+    w.definitions, taken = cheaper(w.loops)
+    w.forms = form_decisions(taken)
+    return w.definitions if taken else None
+
+
 def _schedule(w: Work) -> None:
     if w.template is None:
         if w.candidates is None:
-            w.candidates = candidates(w.loops, w.settings.fuel, w.wishes, w.machine)
+            w.candidates = candidates(w.definitions, w.settings.fuel, w.wishes, w.machine)
         chosen = next(w.candidates, None)
         if chosen is None:
             reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
@@ -132,7 +144,7 @@ def _schedule(w: Work) -> None:
         w.trail += schedule_forms(w.schedule)
     else:
         w.used, template = named(w.template)
-        w.schedule = Schedule(w.loops)
+        w.schedule = Schedule(w.definitions)
         try:
             w.choice = apply(template, w.schedule, w.settings.fuel)
         finally:
@@ -211,6 +223,7 @@ def _generate(w: Work) -> str:
 PIPELINE = (
     Pass("import", "everything below knows Programs only, whatever the front end", _import),
     Pass("verify", "a defect of a front end should not look like one of a template", _verify),
+    Pass("forms", "what error a result can bear is read off the expression, before it is taken apart", _forms),
     Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", _schedule),
     Pass("obligations", "past this point the program must compute what the expression says", _settled),
     Pass("place", "inits become explicit and tiles local: the form that every target executes", _place),
@@ -384,7 +397,7 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
     try:
         decisions = w.schedule.decisions
         report = check_exact(
-            w.loops,
+            w.definitions,
             made,
             draws=w.settings.draws,
             finite=frozenset(name for d in decisions for name in d.finite),

@@ -1,8 +1,11 @@
-"""What explain() says of products whose sums have fewer bits than float32 on some GPU."""
+"""What explain() says of arithmetic that is less exact than float32: of products on some GPU, and of functions."""
 
 from __future__ import annotations
 
+from math import expm1
+
 from neptune.ir.dtypes import FLOAT8
+from neptune.ir.forms import FORMS, Taken
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
@@ -23,4 +26,18 @@ def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
                 "then to float32, and float16 is multiplied"
             )
             made.append(Decision("products", k.name, f"multiplies {' and '.join(dtypes)}", reason))
+    return tuple(made)
+
+
+def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
+    """A Decision for each stage in which functions have cheaper forms.
+
+    score = tanh(s)·50   →   score: tanh to an absolute error of 9.0e-07 (forms)
+    """
+    made = []
+    for t in taken:
+        off = ", ".join(f"`{name}` by {expm1(error.size):.1e}" for name, error in t.results.items())
+        verdict = " and ".join(f"{name} to an absolute error of {FORMS[name].error:.1e}" for name in t.operators)
+        reason = f"moves {off}, relative to the magnitudes of its summands: less than its last place"
+        made.append(Decision("forms", t.stage, verdict, reason))
     return tuple(made)

@@ -34,7 +34,7 @@ OPERATORS: Mapping[str, Cost] = {
     "log": Cost(20, 1),
     "log2": Cost(18, 1),
     "sqrt": Cost(4, 1),
-    "rsqrt": Cost(4, 1),
+    "rsqrt": Cost(1, 1),
     "tanh": Cost(16, 2),
     "sigmoid": Cost(12, 2),
     "erf": Cost(24, 1),

@@ -9,7 +9,7 @@ from neptune.ir.expr import Const, Expr, Op
 from neptune.ir.facts import applied, constant_range, of_dtype, range_of
 from neptune.ir.ops import ANY, LOGARITHMS, OPS, Range
 from neptune.tile.ir import Dot, Full, LoadTile, Local, Reduce, Scalar, TExpr, TileKernel
-from neptune.tile.ranges import Ranges, infinite_inputs
+from neptune.tile.ranges import Elements, Ranges, infinite_inputs
 
 LARGE = 1e30
 """Magnitudes below it are far from overflowing, whatever the factor."""
@@ -25,6 +25,7 @@ class Bounds(Ranges):
 
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__(kernel, _unmasked)
+        self.signed = Elements(dict(kernel.axes))
 
     def below(self, e: TExpr, limit: float = LARGE) -> bool:
         """True if no finite element of `e` reaches the limit in size."""
@@ -44,7 +45,9 @@ class Bounds(Ranges):
     def _operator(self, e: Op[TExpr]) -> Range:
         if e.name in LOGARITHMS:
             return _within(2.0**11)  # of the largest float64, and of the smallest
-        return _within(applied(e.name, [self._argument(e, x) for x in e.args]).most)
+        size = applied(e.name, [self._argument(e, x) for x in e.args]).most
+        # Signs, which sizes leave out, bound some: 1 / √(2^x + 1) is at most 1.
+        return _within(size if size < inf else self.signed.of(e).most)
 
     def _argument(self, e: Op[TExpr], x: TExpr) -> Range:
         constant = constant_range(x.expr) if isinstance(x, Scalar) else ANY

@@ -173,7 +173,46 @@ def test_two_kernels_and_their_temporaries() -> None:
     assert facts.temporaries == ("m_split", "l_split", "acc_split")
     assert facts.traversals == {"q": 1, "k": 1, "v": 1}
     assert "NUM_SPLITS" in facts.kernels[0].grid["z"]
-    assert [x.trips for x in facts.kernels[1].loops] == ["NUM_SPLITS"]
+    assert [x.trips for x in facts.kernels[1].loops] == ["(NUM_SPLITS + 63) // 64"]
+
+
+@pytest.mark.parametrize("depth", [16, 128])
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+def test_any_number_of_parts_is_combined_in_tiles(depth: int, target: str) -> None:
+    """One tile of parts and several, with parts that hold no key, and rows that see none in some parts or in all."""
+    program = attention(depth=depth, causal=True, lse=True)
+    one = neptune.compile(program, "flash_decoding", target=target, params=TILES)
+    tile = min(MOST, 4096 // depth)
+    assert [x.trips for x in one.facts.kernels[1].loops] == [f"(NUM_SPLITS + {tile - 1}) // {tile}"]
+    torch.manual_seed(depth)
+    q, k, v = (torch.randn(1, 1, n, depth).half() for n in (43, 40, 40))
+    k[:, :, 30] *= 30  # a needle
+    want, lse = reference(q, k, v, causal=True)
+    assert (lse == -math.inf).any()
+    for parts in (1, 2, 3, tile - 1, tile, tile + 1, 127, 128) if target == "llvm" else (3, tile + 1):
+        o, found = torch.full_like(q, math.nan), torch.full(q.shape[:3], math.nan)
+        one(q, k, v, out=(o, found), params={"NUM_SPLITS": parts})
+        assert (o.double() - want).abs().max() < 2e-3 and (o[lse == -math.inf] == 0).all()
+        torch.testing.assert_close(found.double(), lse, atol=1e-4, rtol=1e-5)
+
+
+def test_wide_results_leave_room_for_fewer_parts() -> None:
+    sch = neptune.Schedule(_scaled_sum(512))
+    neptune.templates.flash_decoding.flash_decoding(sch)
+    assert "(NUM_SPLITS + 7) // 8" in str(sch.program)
+    sch = neptune.Schedule(_scaled_sum(4096))
+    neptune.templates.flash_decoding.flash_decoding(sch)
+    assert "(NUM_SPLITS + " not in str(sch.program)
+
+
+def _scaled_sum(depth: int) -> neptune.Program:
+    """Σ_j exp(x[i, j] - max x[i, :])·w[j, e]."""
+    m, n = nb.var("m"), nb.var("n")
+    x, w = nb.placeholder((m, n), "float32", "x"), nb.placeholder((n, depth), "float32", "w")
+    j, k = nb.reduce_axis((0, n), "j"), nb.reduce_axis((0, n), "k")
+    top = nb.compute((m,), lambda i: nb.max(x(i, j), axis=[j]), "top")
+    y = nb.compute((m, depth), lambda i, e: nb.sum(nb.exp(x(i, k) - top(i)) * w(k, e), axis=[k]), "y")
+    return nb.build([y], inputs=[x, w], name="scaled_sum")
 
 
 def test_generated_code() -> None:
