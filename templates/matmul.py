@@ -11,6 +11,7 @@ the L2 cache.
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
@@ -20,6 +21,7 @@ from neptune.schedule.template import template
 @template(BLOCK_M=[128, 64, 32, 16, 256], BLOCK_N=[128, 64, 32, 16, 256], BLOCK_K=[64, 32, 16, 128], GROUP_M=[8, 1])
 def matmul(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, group_m: Var) -> None:
     """Tile rows, columns and depth, and fuse what follows under the tiles of rows and columns."""
+    uncover(sch)
     parts = product(sch, "matmul")
     for stage in reversed(parts.before):
         sch.inline(stage)

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
@@ -26,6 +27,7 @@ from neptune.schedule.template import template
 )
 def norm_linear(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, block_s: Var) -> None:
     """Tile the products, compute the statistics anew for each tile of columns, and fuse what follows."""
+    uncover(sch)
     parts = product(sch, "norm_linear", statistics=True)
     for stage in reversed(parts.before):
         sch.inline(stage)
