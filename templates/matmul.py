@@ -2,7 +2,8 @@
 
 Finds the products by their role: sums of products over one axis, with any batch axes and the dimensions of the
 operands in any order; several of the same rows, columns and depth share their tiles and their loop (the two of a gated
-layer). Maps before them are computed where they are read; maps behind them see the finished tiles.
+layer). Factors that do not move in a sum are applied behind it. Maps before a product are computed where they are read;
+maps behind it see the finished tiles.
 
 Programs that run at one time make a block of GROUP_M tiles of rows and some of columns, so that what they read stays in
 the L2 cache.

@@ -3,7 +3,8 @@
 RMSNorm → linear, LayerNorm → gated products, per-row quantisation → product. The normalised matrix is never in memory:
 every program computes the statistics of its rows in a loop of their own, which leaves the rows in the cache, and then
 each tile of an operand from what it reads. Operands may be rounded as the program says, so that they reach the matrix
-unit in its dtype. `norm_linear_rolling` reads the rows once.
+unit in its dtype; a statistic that only scales a row is applied to the product. `norm_linear_rolling` reads the rows
+once.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ from neptune.fusion.rolling_update import assumed, details
 from neptune.fusion.symbols import numbered, pretty
 from neptune.ir.contraction import factors, grouped
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, rewrite, substitute, variables, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables, walk
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer, Made, Store, seq, writes
+from neptune.ir.program import Buffer, Made, Store, seq, stages, writes
 from neptune.schedule.cache_read import own_nest
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define
 from neptune.schedule.inline import inline_loads, inliner
@@ -98,6 +98,9 @@ def _sum(state: State, name: str, request: str) -> ReductionDef:
     same = [(f.var, f.lo, f.hi, f.kind) for f in state.loops(name)]
     if same != [(a.name, a.lo, a.hi, "serial") for a in d.axes] or state.program.owes:
         raise ScheduleError(request, f"`{name}` has been scheduled already", hint="do this before anything else")
+    other = next((x.name for x in stages(own_nest(state, name, request)) if x.name != name), None)
+    if other is not None:
+        raise ScheduleError(request, f"`{name}` is in a nest with `{other}`", hint="do this before you fuse")
     dtype = state.program.globals[d.action.buffers[0]].dtype
     if not is_float(dtype) or DTYPES[dtype].bits < NARROWEST or d.action.values[0].dtype != dtype:
         wrong = f"`{name}` is summed in {dtype}: without the factor that may overflow, or round otherwise"
@@ -328,8 +331,9 @@ def _without_unread(state: State, maps: tuple[str, ...]) -> State:
     """The state without those of the maps that nothing reads any more."""
     left = list(maps)
     while True:
+        bounds = {x.buffer for d in state.definitions.values() for a in d.axes for e in (a.lo, a.hi) for x in loads(e)}
         buffers = {n: state.map(n).action.buffer for n in left}
-        dead = [n for n, b in buffers.items() if not state.is_output(b) and not state.readers(b)]
+        dead = [n for n, b in buffers.items() if not (state.is_output(b) or state.readers(b) or b in bounds)]
         if not dead:
             return state
         state = state.drop_stage(dead[0])

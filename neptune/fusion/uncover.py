@@ -17,16 +17,25 @@ from neptune.schedule.definition import Definition, ReductionDef
 from neptune.schedule.operands import as_written
 
 
-def uncover(sch: Schedule) -> None:
+def uncover(sch: Schedule, *, assuming: bool = True) -> None:
     """Hoist the factors that keep a sum from being a product of matrices, or one of narrower operands.
 
-    To be called before anything is scheduled. What may not be hoisted stays as it is.
+    To be called before anything is scheduled. What may not be hoisted stays as it is; without `assuming`, also what may
+    be only for some inputs.
     """
     for stage in sch.reductions:
         definitions = {s: sch.definition(s) for s in sch.stages}
         if uncovered(definitions, stage) != as_written(definitions, stage):
             with suppress(NeptuneError):
-                sch.hoist_factor(stage)
+                if assuming or _proved(sch, stage):
+                    sch.hoist_factor(stage)
+
+
+def _proved(sch: Schedule, stage: str) -> bool:
+    """True where hoisting takes nothing for granted."""
+    trial = Schedule(sch.program)
+    trial.hoist_factor(stage)
+    return not trial.decisions[-1].assumed
 
 
 def uncovered(definitions: Mapping[str, Definition], stage: str) -> Contraction | NoProduct:

@@ -30,6 +30,13 @@ def hoist_out_of_a_tiled_sum():
     sch.hoist_factor("y")
 
 
+@case(ScheduleError)
+def hoist_out_of_a_fused_sum():
+    sch = Schedule(rms_linear(stored="float16"))
+    sch.fuse_at("out", sch.loops("y")[1])
+    sch.hoist_factor("y")
+
+
 @case(FusionError)
 def hoist_out_of_a_sum_of_float16():
     Schedule(sums(lambda x, r: x * r, dtype="float16")).hoist_factor("y")

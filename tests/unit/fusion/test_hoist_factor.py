@@ -179,6 +179,33 @@ def test_what_is_scheduled_is_left_alone() -> None:
         sch.hoist_factor("y")
 
 
+def test_what_is_fused_is_left_alone() -> None:
+    """`out` would read y before the factor is applied."""
+    sch = Schedule(rms_linear(stored="float16"))
+    sch.fuse_at("out", sch.loops("y")[1])
+    with pytest.raises(ScheduleError, match="`y` is in a nest with `out`"):
+        sch.hoist_factor("y")
+
+
+def test_a_map_that_bounds_loops_stays() -> None:
+    """z is looked through, and says as well where the sums of t begin."""
+    x, start = placeholder((M, K), name="x"), placeholder((K,), "int32", "start")
+    r, q = placeholder((M,), name="r"), reduce_axis((0, K), "q")
+    z = compute((K,), lambda k: start[k] * 2, "z")
+
+    def tail(k: Expr) -> Expr:
+        p = reduce_axis((z[k], N), "p")
+        return sum(v[p], axis=p)
+
+    v = placeholder((N,), name="v")
+    scaled = compute((M, K), lambda i, k: x[i, k] * wide(z[k]) * r[i], "scaled")
+    y = compute((M,), lambda i: sum(scaled[i, q], axis=q), "y")
+    program = build([y, compute((K,), tail, "t")], inputs=[x, start, r, v])
+    sch = Schedule(program)
+    sch.hoist_factor("y")
+    assert "z" in sch.stages and "scaled" not in sch.stages
+
+
 def test_what_would_leave_the_range_at_ordinary_inputs() -> None:
     assert "grows with the power 4 of x" in refused(steep())
     # The scale of rms_norm makes 0 powers of x out of 1: that is assumed, not refused.

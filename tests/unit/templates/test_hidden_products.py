@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import neptune
+from bench.findings import gathered_loss
 from neptune.codegen.llvm import compile_llvm
 from neptune.fusion.schedule import Schedule
 from neptune.fusion.uncover import uncover, uncovered
@@ -19,7 +20,6 @@ from neptune.tile.registers import dots
 from neptune.verify.numerics import allowance, rel_error
 from tests.examples.hidden_products import (
     EPS,
-    gathered_loss,
     rms_linear,
     scaled_product,
     through_a_map,
@@ -51,9 +51,19 @@ def test_plain_rms_norm_and_product_are_one_kernel_on_the_matrix_unit(depth: str
 @pytest.mark.parametrize("template", ["matmul", "matmul_split", "stagewise"])
 @pytest.mark.parametrize("through", [False, True])
 def test_every_template_for_products_takes_the_factor_out(template: str, through: bool) -> None:
-    program = through_a_map(kept=False) if through else scaled_product(lambda x, w, r, c: x * r * w * c, "float16")
+    program = through_a_map(kept=False) if through else scaled_product(lambda x, w, r, c: x * r * w, "float16")
     kernel = neptune.compile(program, template, target="cuda:90")
     assert products(kernel) == {("float16", "float16")} and not kernel.warnings
+
+
+def test_two_scales_are_taken_out_under_an_assumption() -> None:
+    """r c is a number that the expression does not compute: `stagewise`, which assumes nothing, leaves them."""
+    program = scaled_product(lambda x, w, r, c: x * r * w * c, "float16")
+    kernel = neptune.compile(program, "matmul", target="cuda:90")
+    assert products(kernel) == {("float16", "float16")} and not kernel.warnings
+    assert [a["name"] for a in kernel.explain(json=True)["assumptions"]] == ["range(y)"]
+    left = neptune.compile(program, "stagewise", target="cuda:90")
+    assert [w.code for w in left.warnings] == ["lost-product"] and not left.explain(json=True)["assumptions"]
 
 
 def test_a_weight_that_moves_is_multiplied_in_float32() -> None:
@@ -76,6 +86,11 @@ def test_what_uncover_leaves_alone() -> None:
         sch = Schedule(program)
         uncover(sch)
         assert not sch.trace
+    # In float32 the range of the sum is assumed, and the template for every program assumes nothing.
+    for program, expected in ((rms_linear(dtype="float32"), []), (rms_linear(), ["hoist_factor"])):
+        sch = Schedule(program)
+        uncover(sch, assuming=False)
+        assert [x.primitive for x in sch.trace] == expected
     found = {s: Schedule(rms_linear()).definition(s) for s in Schedule(rms_linear()).stages}
     product = uncovered(found, "y")
     assert isinstance(product, Contraction) and (product.a.dtype, product.b.dtype) == ("float16", "float16")
