@@ -20,7 +20,7 @@ from typing import Any
 import neptune
 from bench.chain_programs import quantise_matmul
 from neptune.errors import NeptunePerformanceWarning
-from neptune.frontend.builder import build, compute, placeholder, reduce_axis, rsqrt, sum, var
+from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, rsqrt, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import operator
@@ -58,6 +58,27 @@ def wide_norm_linear() -> Program:
     return build(compute((M, N), lambda i, j: sum(term(i, j), axis=q), "y"), name="wide_norm_linear")
 
 
+def gathered_loss(depth: int, classes: int | None = None) -> Program:
+    """loss[i] = log Σ over v of exp(x[i] · w[v]) - x[i] · w[t[i]]: the score of the class is gathered, not masked out.
+
+    x: [r, depth], w: [v, depth] of float16, t: [r] of int32, loss: [r]; v symbolic, or `classes`.
+    """
+    r, v = var("r"), var("v") if classes is None else classes
+    x, w = placeholder((r, depth), "float16", "x"), placeholder((v, depth), "float16", "w")
+    t, d, e = placeholder((r,), "int32", "t"), reduce_axis((0, depth), "d"), reduce_axis((0, depth), "e")
+
+    def score(i: Expr, j: Expr, k: Expr) -> Expr:
+        return x[i, k].astype("float32") * w[j, k].astype("float32")
+
+    s = compute((r, v), lambda i, j: sum(score(i, j, d), axis=d), "s")
+    a, b = reduce_axis((0, v), "a"), reduce_axis((0, v), "b")
+    top = compute((r,), lambda i: max(s[i, a], axis=a), "top")
+    total = compute((r,), lambda i: sum(exp(s[i, b] - top[i]), axis=b), "total")
+    hit = compute((r,), lambda i: sum(score(i, t[i], e), axis=e), "hit")
+    loss = compute((r,), lambda i: top[i] + log(total[i]) - hit[i], "loss")
+    return build(loss, inputs=[x, w, t], name="gathered_loss")
+
+
 def int8_linear() -> Program:
     """y = Σ x·w of int8, in int32."""
     x, w, p = placeholder((M, K), "int8", "x"), placeholder((K, N), "int8", "w"), reduce_axis((0, K), "p")
@@ -85,6 +106,7 @@ FINDINGS: Mapping[str, tuple[Callable[[], Program], str]] = {
     "B2 a factor that does not move": (scaled_linear, "1 kernel, float32 element by element"),
     "B3 RMSNorm → linear": (rms_norm_linear, "3 kernels"),
     "B3 the same in float32": (wide_norm_linear, "2 kernels, float32 element by element"),
+    "B4 loss of gathered scores": (lambda: gathered_loss(64), "the whole vocabulary as one tile"),
     "B5 int8": (int8_linear, "no matrix unit by any template"),
     "B5 quantised rows → int8": (lambda: quantise_matmul(64), "3 kernels, no matrix unit"),
     "F8 cumulative sum": (cumulative_sum, "n² work, not said"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from neptune.errors import NeptuneError
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import PRIMITIVES, Schedule
+from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 
 PAGE = Path(__file__).with_name("schedule.md")
@@ -55,6 +56,17 @@ def scaled() -> Program:
     k = reduce_axis((0, COLS), "k")
     r = compute((ROWS,), lambda i: sum(x[i, k], axis=k), "r")
     return build(compute((ROWS, N), lambda i, j: r[i] * w[j], "y"), name="scaled")
+
+
+def weighted() -> Program:
+    """y = x w, with a scale for each row."""
+    x, w = placeholder((M, K), "float16", "x"), placeholder((K, N), "float16", "w")
+    s, p = placeholder((M,), "float32", "s"), reduce_axis((0, K), "p")
+
+    def value(i: Expr, j: Expr) -> Expr:
+        return sum(x[i, p].astype("float32") * s[i] * w[p, j].astype("float32"), axis=p)
+
+    return build(compute((M, N), value, "y"), inputs=[x, w, s], name="weighted")
 
 
 def grouped() -> Program:
@@ -161,6 +173,11 @@ EXAMPLES: dict[str, Example] = {
         normalised,
         lambda s: s.rolling_update("l", s.loop("m", "j")),
         lambda s: s.rolling_update("e", s.loop("m", "j")),
+    ),
+    "hoist_factor": Example(
+        weighted,
+        lambda s: s.hoist_factor("y"),
+        lambda s: (s.hoist_factor("y"), s.hoist_factor("y")),
     ),
     "split_k": Example(
         normalised,

@@ -92,7 +92,7 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
             spread(sch, stage, rows[-1])
         over.append(_together(sch, stage, part, columns, over))
     combined = {*folds}
-    behind = reaches(sch, combined)
+    behind = reaches(sch, combined) | {*whole.epilogue}
     for stage in [s for s in sch.stages if s not in whole.elementwise and s in behind]:
         if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
             # One of fewer axes, such as a reduction of everything, has its own; of none, one program computes it.

@@ -2,7 +2,8 @@
 
 Finds the products by their role: sums of products over one axis, with any batch axes and the dimensions of the
 operands in any order; several of the same rows, columns and depth share their tiles and their loop (the two of a gated
-layer). Maps before them are computed where they are read; maps behind them see the finished tiles.
+layer). Factors that do not move in a sum are applied behind it. Maps before a product are computed where they are read;
+maps behind it see the finished tiles.
 
 Programs that run at one time make a block of GROUP_M tiles of rows and some of columns, so that what they read stays in
 the L2 cache.
@@ -11,6 +12,7 @@ the L2 cache.
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
@@ -20,6 +22,7 @@ from neptune.schedule.template import template
 @template(BLOCK_M=[128, 64, 32, 16, 256], BLOCK_N=[128, 64, 32, 16, 256], BLOCK_K=[64, 32, 16, 128], GROUP_M=[8, 1])
 def matmul(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, group_m: Var) -> None:
     """Tile rows, columns and depth, and fuse what follows under the tiles of rows and columns."""
+    uncover(sch)
     parts = product(sch, "matmul")
     for stage in reversed(parts.before):
         sch.inline(stage)

@@ -7,6 +7,7 @@ the parts up, with the maps behind it (bias, activation, residual, cast). Each c
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
@@ -16,6 +17,7 @@ from neptune.schedule.template import template
 @template(BLOCK_M=[16, 32, 64, 128], BLOCK_N=[64, 32, 16, 128], BLOCK_K=[64, 32, 16, 128])
 def matmul_split(sch: Schedule, block_m: Var, block_n: Var, block_k: Var) -> None:
     """Cut the depth in parts, tile each part as `matmul` tiles the whole, and add the parts tile by tile."""
+    uncover(sch)
     parts = product(sch, "matmul_split", several=False)
     for stage in reversed(parts.before):
         sch.inline(stage)

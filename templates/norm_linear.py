@@ -3,7 +3,8 @@
 RMSNorm → linear, LayerNorm → gated products, per-row quantisation → product. The normalised matrix is never in memory:
 every program computes the statistics of its rows in a loop of their own, which leaves the rows in the cache, and then
 each tile of an operand from what it reads. Operands may be rounded as the program says, so that they reach the matrix
-unit in its dtype. `norm_linear_rolling` reads the rows once.
+unit in its dtype; a statistic that only scales a row is applied to the product. `norm_linear_rolling` reads the rows
+once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
@@ -26,6 +28,7 @@ from neptune.schedule.template import template
 )
 def norm_linear(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, block_s: Var) -> None:
     """Tile the products, compute the statistics anew for each tile of columns, and fuse what follows."""
+    uncover(sch)
     parts = product(sch, "norm_linear", statistics=True)
     for stage in reversed(parts.before):
         sch.inline(stage)

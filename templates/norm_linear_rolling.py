@@ -7,6 +7,7 @@ row is read once. Where operands are rounded behind the normalisation nothing mo
 from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncovered
 from neptune.ir.expr import Var
 from neptune.schedule.operands import product
 from neptune.schedule.template import template
@@ -15,7 +16,7 @@ from neptune.schedule.template import template
 @template(BLOCK_M=[128, 64, 32, 16], BLOCK_N=[128, 64, 32, 16], BLOCK_K=[64, 32, 16])
 def norm_linear_rolling(sch: Schedule, block_m: Var, block_n: Var, block_k: Var) -> None:
     """Compute the statistics anew for each tile of columns, beside the products, and fuse what follows."""
-    parts = product(sch, "norm_linear_rolling", statistics=True)
+    parts = product(sch, "norm_linear_rolling", statistics=True, form=uncovered)
     for stage in reversed(parts.before):
         sch.inline(stage)
     j0, _ = sch.split(sch.loop_of(parts.stage, parts.col), block_n)

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
+from neptune.fusion.uncover import uncover
 from neptune.schedule.stagewise import follow, inline_maps, tile_stage
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
@@ -31,6 +32,8 @@ TILES = {
 @template()
 def stagewise(sch: Schedule) -> None:
     """Inline maps, tile and bind what remains, and put maps behind the reductions that they follow."""
+    # It serves every program, for all inputs.
+    uncover(sch, assuming=False)
     inline_maps(sch)
     grid: list[Loop] = []
     cut: list[Loop] = []

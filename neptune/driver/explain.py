@@ -30,6 +30,7 @@ HEADINGS = {
     "split_k": "reductions folded in parts",
     "write_directly": "reductions folded in parts",
     "privatize": "reductions",
+    "hoist_factor": "factors applied behind their sums",
     "partition": "loops cut by their masks",
 }
 OTHER = "further decisions"

@@ -300,7 +300,7 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
 def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
     """Guard a repair: after an empty loop the result is the identity, though φ, say 1/0, may be undefined."""
     phi = None if repair.means else scale_of(repair.finish)
-    if phi is None or query.reducer != "sum" or all(_positive(state.program, n) for n in _lengths(d)):
+    if phi is None or query.reducer != "sum" or never_empty(state, d):
         return repair
     guarded = guard(phi, query.roles)
     if guarded is None:
@@ -320,6 +320,11 @@ def some(state: State, p: Plan, d: Definition) -> Expr:
                 p.request, f"whether it folds anything, {print_expr(e)} > 0, is known inside the loop only"
             )
     return logical_and(*(binary("gt", e, 0) for e in lengths))
+
+
+def never_empty(state: State, d: Definition) -> bool:
+    """True where a reduction is known to fold something into every element."""
+    return all(_positive(state.program, n) for n in _lengths(d))
 
 
 def _lengths(d: Definition) -> list[Expr]:

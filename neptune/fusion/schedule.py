@@ -46,6 +46,22 @@ class Schedule(ScheduleBase):
         return over
 
     @primitive
+    def hoist_factor(self, stage: str) -> str:
+        """Take the factors that do not move out of a sum; returns the map that applies them to what is summed.
+
+        `for i: for j: for k: y[i, j] += x[i, k] * r[i] * w[k, j]` → `for i: for j: for k: y_acc[i, j] += x[i, k] *
+        w[k, j]` and `for i: for j: y[i, j] = y_acc[i, j] * r[i]`. Maps that the sum reads are looked through where that
+        is needed, and dropped where nothing else reads them. Comes before the stage is scheduled. Raises FusionError,
+        with the reason, where there is no such factor, it is rounded with what moves, or the sum may leave its range
+        without it.
+        """
+        from neptune.fusion.hoist_factor import hoist_factor
+
+        state, final = hoist_factor(self._state, stage)
+        self._commit(state, "hoist_factor", stage)
+        return final
+
+    @primitive
     def write_directly(self, loop: Loop) -> None:
         """Let the kernel that folds the parts of `split_k` write the results itself where there is one part.
 

@@ -69,6 +69,11 @@ def symbols_of(e: Expr, roles: Roles) -> Symbols:
                 visit(child)
 
     visit(e)
+    return numbered(found)
+
+
+def numbered(found: Mapping[Expr, str]) -> Symbols:
+    """Names for expressions by their role, r, c or p: with a number where there are several of it."""
     kinds, count = list(found.values()), dict.fromkeys("rcp", 0)
     names = []
     for atom, kind in found.items():

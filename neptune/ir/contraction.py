@@ -9,11 +9,12 @@ nor a column; one that neither is told apart by, h above, belongs to the operand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 from neptune.ir.dtypes import FLOAT8
-from neptune.ir.expr import Cast, Expr, Op, variables
+from neptune.ir.expr import Cast, Expr, Op, binary, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 
@@ -127,6 +128,34 @@ def operand_dtype(a: str, b: str) -> str:
         return a
     wide = {x for x in (a, b) if x not in FLOAT8} or {"float16"}
     return wide.pop() if len(wide) == 1 and wide < set(NARROW) else "float32"
+
+
+def factors(e: Expr) -> Iterator[Expr]:
+    """The factors of a product, in order; anything else is its own only one."""
+    if isinstance(e, Op) and e.name == "mul":
+        for x in e.args:
+            yield from factors(x)
+    else:
+        yield e
+
+
+def grouped(e: Expr, spatial: Iterable[str]) -> Expr | None:
+    """A product as one of two operands, told apart by the axes of `spatial` that they run over; None where there are
+    not two of them. A factor over no axis of its own goes to the first that is not narrow, else to the first.
+
+        (x[i, k] * w[k, j]) * g[k]   →   (x[i, k] * g[k]) * w[k, j]
+    """
+    axes = frozenset(spatial)
+    by: dict[frozenset[str], list[Expr]] = {}
+    for x in factors(e):
+        by.setdefault(variables(x) & axes, []).append(x)
+    shared = by.pop(frozenset(), [])
+    if len(by) != 2 or any(x.dtype != e.dtype for x in factors(e)):
+        return None
+    sides = list(by.values())
+    wide = next((side for side in sides if len(side) > 1 or _plain(side[0]).dtype == e.dtype), sides[0])
+    wide += shared
+    return binary("mul", *(reduce(partial(binary, "mul"), side) for side in sides))
 
 
 def _plain(e: Expr) -> Expr:

@@ -21,6 +21,7 @@ FUSIONS = frozenset(
         "split_k",
         "write_directly",
         "privatize",
+        "hoist_factor",
         "inline",
     }
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from neptune.errors import ScheduleError
-from neptune.ir.contraction import NOT_MATRICES, NoProduct, matrix_product
+from neptune.ir.contraction import NOT_MATRICES, Contraction, NoProduct, matrix_product
 from neptune.ir.expr import Var
 from neptune.ir.program import writes
 from neptune.schedule.alignment import Axes
@@ -36,12 +37,26 @@ class Product:
     epilogue: tuple[str, ...]
 
 
-def product(sch: ScheduleBase, template: str, *, several: bool = True, statistics: bool = False) -> Product:
+def as_written(definitions: Mapping[str, Definition], stage: str) -> Contraction | NoProduct:
+    """The product that a reduction is."""
+    return matrix_product(definitions[stage].action, _axes(definitions[stage]))
+
+
+def product(
+    sch: ScheduleBase,
+    template: str,
+    *,
+    several: bool = True,
+    statistics: bool = False,
+    form: Callable[[Mapping[str, Definition], str], Contraction | NoProduct] = as_written,
+) -> Product:
     """The products of a program, of equal rows, columns and depth, whose operands may only be cast; with `statistics`
-    also the reductions of rows before them. ScheduleError where there is none, or without `several` more than one."""
+    also the reductions of rows before them. `form` says which product a reduction is. ScheduleError where there is
+    none, or without `several` more than one."""
     asked = f"template `{template}` on program `{sch.program.name}`"
     folds = sch.reductions
-    found = {s: matrix_product(sch.definition(s).action, _axes(sch.definition(s))) for s in folds}
+    definitions = {s: sch.definition(s) for s in sch.stages}
+    found = {s: form(definitions, s) for s in folds}
     products = [s for s, c in found.items() if not isinstance(c, NoProduct) and len(sch.definition(s).reduced) == 1]
     rows = [s for s in folds if s not in products]
     first = found[(products or folds)[0]] if folds else NOT_MATRICES
@@ -97,6 +112,7 @@ def _check_alike(
             raise ScheduleError(asked, wrong, hint=ANOTHER)
     for fold in statistics:
         row, col = (axes.of(fold, (stage, a)) for a in tile[:2])
-        if fold in behind or row is None or col is not None or stage not in reaches(sch, [fold]):
-            wrong = f"`{fold}` is no reduction of the rows from which `{stage}` is computed"
+        leads = reaches(sch, [fold]) & {stage, *behind}
+        if fold in behind or row is None or col is not None or not leads:
+            wrong = f"`{fold}` is no reduction of the rows from which `{stage}`, or what follows it, is computed"
             raise ScheduleError(asked, wrong, hint=ANOTHER)

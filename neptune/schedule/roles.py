@@ -19,10 +19,12 @@ class Chain:
     """A chain of reductions over one axis.
 
     `first`: the first stage that runs over the rows and the fused axis; `row_axis`, `fused_axis`: its axes.
-    `apart`: what it is computed from that does not run over the rows, `per_row`: what does not run over the fused axis;
+    `apart`: what it is computed from that does not run over the rows, `per_row`: what does not run over the fused axis
+    and the chain needs;
     `maps_before`: what else is computed per element before the first reduction; `reductions`: those over
     the fused axis, in order (without `first`); `elementwise`: maps behind the reductions that run over
-    the fused axis again and are not only a step towards another reduction; `epilogue`: what follows, per row.
+    the fused axis again and are not only a step towards another reduction; `epilogue`: what follows, per row, or is
+    needed by that alone.
     """
 
     first: str
@@ -66,16 +68,20 @@ def chain(sch: ScheduleBase, template: str, over: StageAxis | None = None) -> Ch
     assert row_axis is not None and fused_axis is not None
     steps = _leads_to(sch, reductions)
     behind = [s for s in sch.stages if s in after and s not in reductions]
+    rows = [s for s in front if axes.of(s, fused) is None and axes.of(s, row) is not None]
+    # What the chain does not need, such as the score of a class, may wait for what needs it.
+    early = {s for s in rows if reaches(sch, [s]).intersection([*before, *reductions])}
+    follows = {s for s in behind if axes.of(s, fused) is None} | ({*rows} - early)
     return Chain(
         first,
         row_axis,
         fused_axis,
         tuple(s for s in front if axes.of(s, row) is None),
-        tuple(s for s in front if axes.of(s, fused) is None and axes.of(s, row) is not None),
+        tuple(s for s in rows if s in early),
         tuple(s for s in before if s != first),
         tuple(r for r in reductions if r != first),
         tuple(s for s in behind if axes.of(s, fused) is not None and s not in steps),
-        tuple(s for s in behind if axes.of(s, fused) is None),
+        tuple(s for s in sch.stages if s in follows),
         tuple(reductions),
         axes,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial, reduce
 
-from neptune.ir.contraction import NARROW, Contraction, NoProduct, matrix_product, product_form
+from neptune.ir.contraction import NARROW, Contraction, NoProduct, factors, grouped, matrix_product, product_form
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Op, Select, binary, variables
+from neptune.ir.expr import Cast, Const, Expr, Select, binary, variables
 from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Stage, Update
 from neptune.tile.ir import Assign, Dot, Local, Rearrange, Scalar, TExpr, TileKernel, walk_stmts
@@ -30,13 +31,18 @@ WIDENED = (*NARROW, "int8", "uint8")
 def lost_products(s: Subject) -> Iterator[Found]:
     """Products of matrices of the expression for which no kernel has a product on the matrix unit."""
     for loops, stage in s.nests:
-        product = _of_matrices(s, loops, stage)
-        if product is not None and not any(_computes(s, k, d, product) for k in s.tiles.kernels for d in dots(k)):
+        product, hidden = _of_matrices(s, loops, stage), list[Expr]()
+        if product is None:
+            product, hidden = _hidden(s, loops, stage)
+        if product is None or any(_computes(s, k, d, product) for k in s.tiles.kernels for d in dots(k)):
+            continue
+        if hidden:
+            by = " * ".join(map(print_expr, hidden))
+            why = f"is hidden by {by}, which does not move in the sum"
+            behind = f"multiply behind the sum: sum(a[i, k] * b[k, j]) * {by}"
+            yield stage.name, {"why": why, "remedy": f'sch.hoist_factor("{stage.name}"), or {behind}'}
+        else:
             yield stage.name, _why_lost(stage, loops, product)
-        elif product is None and (hidden := _hidden(s, loops, stage)):
-            factors = " * ".join(map(print_expr, hidden))
-            why = f"is hidden by {factors}, which does not move in the sum"
-            yield stage.name, {"why": why, "remedy": f"multiply behind the sum: sum(a[i, k] * b[k, j]) * {factors}"}
 
 
 def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contraction | None:
@@ -53,27 +59,21 @@ def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contractio
     return product if long and dtypes <= set(OF_UNIT) else None
 
 
-def _hidden(s: Subject, loops: tuple[For, ...], stage: Stage) -> list[Expr]:
-    """The factors that no reduced axis moves of a sum that is a product of matrices without them; [] for others."""
+def _hidden(s: Subject, loops: tuple[For, ...], stage: Stage) -> tuple[Contraction | None, list[Expr]]:
+    """The product that a sum is without the factors that no reduced axis moves, and these; None and [] for others."""
     if not isinstance(stage.action, Update) or len(stage.action.values) != 1:
-        return []
+        return None, []
     fixed = {v for i in stage.action.index for v in variables(i)}
     reduced = {f.var for f in loops} - fixed
-    factors = list(_factors(stage.action.values[0]))
-    still = [x for x in factors if not variables(x) & reduced]
-    moving = [x for x in factors if variables(x) & reduced]
-    if not still or len(moving) != 2:
-        return []
-    rest = replace(stage, action=replace(stage.action, values=(binary("mul", *moving),)))
-    return still if _of_matrices(s, loops, rest) is not None else []
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Op) and e.name == "mul":
-        for x in e.args:
-            yield from _factors(x)
-    else:
-        yield e
+    every = list(factors(stage.action.values[0]))
+    still = [x for x in every if not variables(x) & reduced]
+    moving = [x for x in every if variables(x) & reduced]
+    if not still or not moving:
+        return None, []
+    value = grouped(reduce(partial(binary, "mul"), moving), fixed)
+    if value is None:
+        return None, []
+    return _of_matrices(s, loops, replace(stage, action=replace(stage.action, values=(value,)))), still
 
 
 def _unmasked(action: Update) -> Update:

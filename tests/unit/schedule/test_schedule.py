@@ -77,6 +77,7 @@ def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
                 lambda: sch.pack(one, two),
                 lambda: sch.split_k(one, draw(st.sampled_from([0, 2, "PARTS", "m"]))),
                 lambda: sch.write_directly(one),
+                lambda: sch.hoist_factor(stage),
                 lambda: sch.compute_at(stage, one),
                 lambda: sch.reverse_compute_at(stage, one),
                 lambda: sch.cache_read(stage, buffer),

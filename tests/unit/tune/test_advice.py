@@ -112,10 +112,23 @@ def test_a_factor_that_does_not_move_hides_a_product():
 
         return build(compute((M, N), lambda i, j: term(i, j), "c"), name="scaled")
 
-    s = placeholder((M,), "float32", "s")
-    (found,) = judged(scaled(s), "stagewise")
-    assert (found.code, found.stage) == ("lost-product", "c")
-    assert "hidden by s[i]" in found.message and "multiply behind the sum" in found.remedy
+    def tiles_alone(sch):
+        i, j, p = sch.loops("c")
+        i0, j0, p0, *_ = sch.tile([i, j, p], [16, 16, 16])
+        sch.bind([i0, j0], ["grid.y", "grid.x"])
+        sch.partition(p0)
+        return j0
+
+    def with_the_remedy(sch):
+        final = sch.hoist_factor("c")
+        sch.fuse_at(final, tiles_alone(sch))
+
+    program = scaled(placeholder((M,), "float32", "s"))
+    (found,) = judged(program, tiles_alone)
+    assert (found.code, found.stage) == ("lost-product", "c") and "hidden by s[i]" in found.message
+    assert 'sch.hoist_factor("c"), or multiply behind the sum' in found.remedy
+    for template in (with_the_remedy, "stagewise", "matmul", "matmul_split"):
+        assert codes(program, template) == []
 
 
 def test_a_matrix_times_a_vector_is_no_lost_product():
