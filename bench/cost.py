@@ -155,10 +155,8 @@ FAMILIES = {
 def _choice() -> Iterator[Point]:
     """The candidates of `bench.choice`, chosen by this model: many close ones, over many sizes."""
     programs = {s.name: s.program for s in setups()}
-    runs = (
-        f"choice{run}" for run in ("-first", "-second", "-families", "-products", "-linear", "-third", "", "-search")
-    )
-    for r in (r for run in runs for r in _read(run)["us"]):
+    runs = ("-first", "-second", "-families", "-products", "-linear", "-third", "", "-search")
+    for run, r in ((name, row) for name in runs for row in _read(f"choice{name}")["us"]):
         name, sizes = r["setup"], r["sizes"]
         family = next(f for begin, f in FAMILIES.items() if name.startswith(begin))
         for c in (r["default"], *r["candidates"]):
@@ -166,7 +164,12 @@ def _choice() -> Iterator[Point]:
             if isinstance(c["us"], float):
                 model = _modelled(str(name.rpartition(" ")[0]), programs[name], template)
                 yield Point(
-                    f"choice {name}", family, model, _following(model, _tile(" ".join(values)), sizes), sizes, c["us"]
+                    f"choice{run} {name}",
+                    family,
+                    model,
+                    _following(model, _tile(" ".join(values)), sizes),
+                    sizes,
+                    c["us"],
                 )
 
 

@@ -23,7 +23,7 @@ from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array
 from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
-from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at, searches
+from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at
 
 MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
@@ -36,12 +36,10 @@ DEEPEST = 10
 """Comparisons on the way to a choice."""
 HOPELESS = 1.3
 """A template whose first choice is slower by that much wherever it takes some time is not looked at any further."""
-SEVERAL = 4
-"""Sizes that have at most so many values, as a batch has, are taken with all of them."""
-SEARCHED = 3
-"""Points at which parameters are searched for where they are too many to be compared."""
 FAR = 3.0
 """Nor are other parameters of it looked for at sizes where it is slower by that much."""
+SEVERAL = 4
+"""Sizes that have at most so many values, as a batch has, are taken with all of them."""
 SHORT = 20.0
 """Microseconds: of what takes so long the logarithm counts half, of what takes longer more."""
 NEVER = 40.0
@@ -97,8 +95,7 @@ def choose(
     close = {n: rows for n, rows in rows_of.items() if _promising(rows.times.min(axis=0), best)}
     for rows in close.values():
         own = rows.times.min(axis=0)
-        near = [k for k in anchors if own[k] <= FAR * best[k]]
-        rows.add(near[:SEARCHED] if searches(rows.program) else near, most=len(anchors))
+        rows.add([k for k in anchors if own[k] <= FAR * best[k]], most=len(anchors))
     candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
     times = np.concatenate([rows.times for rows in close.values()])
     runs = np.isfinite(times).any(axis=0)

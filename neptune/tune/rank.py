@@ -39,6 +39,8 @@ DEPTH = 2
 """Stages with which tiles are compared, before warps and stages are."""
 KEPT = 12
 """Combinations of tiles for which warps and stages are compared."""
+FEW = 4
+"""Combinations of each group of kernels, which are combined with each other."""
 CLOSE = 1.02
 """Predictions that differ by less say nothing: then fewer registers of all threads are better."""
 PIPELINE = 3
@@ -137,14 +139,49 @@ def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
 def _tiles(
     model: Model, points: Sequence[Mapping[str, int]], machine: Machine, space: Mapping[str, Sequence[int]]
 ) -> list[list[dict[str, int]]]:
-    """The best combinations of values at each point: of all, or where these are too many, of those that a search has
-    met."""
+    """The best combinations of values at each point: of all, or where these are too many, of the best of each group of
+    kernels; where those are too many as well, of those that a search has met."""
     if prod(len(values) for values in space.values()) > MOST:
+        groups = _groups(model, space)
+        if all(prod(len(space[n]) for n in names) <= MOST for names, _ in groups):
+            return _of_groups(model, points, machine, space, groups)
         return [_searched(Predictor(model, known, machine), space) for known in points]
     every = list(_combinations(space))
     us = predictions(model, [(params, known) for known in points for params in every], machine).us
     rows = np.asarray(us).reshape(len(points), len(every))
     return [[every[k] for k in row.argsort(kind="stable")[:KEPT] if isfinite(row[k])] for row in rows]
+
+
+def _groups(model: Model, space: Mapping[str, Sequence[int]]) -> list[tuple[list[str], list[int]]]:
+    """The names of values that the same kernels read, and the numbers of these kernels: times of groups add up."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for k, read in enumerate(reads(model)):
+        names = {n for n in space if n.rpartition(".")[2] in read and len(space[n]) > 1}
+        sharing = [g for g in groups if g[0] & names]
+        groups = [g for g in groups if g not in sharing]
+        groups.append((names.union(*(g[0] for g in sharing)), sorted([k, *(i for g in sharing for i in g[1])])))
+    return [([n for n in space if n in names], kernels) for names, kernels in groups]
+
+
+def _of_groups(
+    model: Model,
+    points: Sequence[Mapping[str, int]],
+    machine: Machine,
+    space: Mapping[str, Sequence[int]],
+    groups: Sequence[tuple[list[str], list[int]]],
+) -> list[list[dict[str, int]]]:
+    """The best combinations at each point, of the FEW best ones of each group."""
+    first = {n: values[0] for n, values in space.items()}
+    kept: list[list[tuple[float, dict[str, int]]]] = [[(0.0, first)] for _ in points]
+    for names, kernels in groups:
+        every = list(_combinations({n: space[n] for n in names}))
+        found = predictions(model, [(first | own, known) for known in points for own in every], machine)
+        us = np.asarray(sum(found.kernels[k].us for k in kernels)).reshape(len(points), len(every))
+        for at, row in enumerate(us):
+            best = [k for k in row.argsort(kind="stable")[:FEW] if isfinite(row[k])]
+            whole = [(before + float(row[k]), params | every[k]) for before, params in kept[at] for k in best]
+            kept[at] = sorted(whole, key=lambda w: w[0])[:KEPT]
+    return [[params for _, params in of] for of in kept]
 
 
 def _searched(made: Predictor, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
@@ -183,6 +220,10 @@ class Predictor:
     machine: Machine
     known: dict[tuple[object, ...], KernelTime] = field(default_factory=dict)
 
+    @cached_property
+    def reads(self) -> list[frozenset[str]]:
+        return reads(self.model)
+
     def of(self, candidates: Iterable[dict[str, int]]) -> list[Ranked]:
         """Those of the candidates that fit the machine."""
         asked = list(candidates)
@@ -193,8 +234,8 @@ class Predictor:
 
     def _times(self, k: int, asked: Sequence[dict[str, int]]) -> list[KernelTime]:
         """The times of kernel k."""
-        reads = self.reads[k]
-        keys = [(k, *((n, v) for n, v in params.items() if n.rpartition(".")[2] in reads)) for params in asked]
+        read = self.reads[k]
+        keys = [(k, *((n, v) for n, v in params.items() if n.rpartition(".")[2] in read)) for params in asked]
         fresh = {key: params for key, params in zip(keys, asked, strict=True) if key not in self.known}
         if fresh:
             columns = columns_of(self.model.program, [(params, self.sizes) for params in fresh.values()], self.machine)
@@ -202,17 +243,16 @@ class Predictor:
             self.known.update((key, found.at(n)) for n, key in enumerate(fresh))
         return [self.known[key] for key in keys]
 
-    @cached_property
-    def reads(self) -> list[frozenset[str]]:
-        """The names of parameters that the time of each kernel follows from."""
-        program = self.model.program
-        sources = {r.number: r.sizes for r in parts_of(program)}
-        sources |= {t.name: variables(t.covers) for t in program.tunables if t.covers is not None}
-        # Parts may follow from tiles that cover a size.
-        read = [self.model.reads(work) for work in self.model.works]
-        for name, names in sources.items():
-            read = [r | names if name in r else r for r in read]
-        return read
+
+def reads(model: Model) -> list[frozenset[str]]:
+    """The names of parameters that the time of each kernel follows from."""
+    sources = {r.number: r.sizes for r in parts_of(model.program)}
+    sources |= {t.name: variables(t.covers) for t in model.program.tunables if t.covers is not None}
+    # Parts may follow from tiles that cover a size.
+    read = [model.reads(work) for work in model.works]
+    for name, names in sources.items():
+        read = [r | names if name in r else r for r in read]
+    return read
 
 
 def predictions(
