@@ -21,7 +21,7 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import variables
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.tune.columns import columns_of
+from neptune.tune.columns import Points, columns_of
 from neptune.tune.cost import Model
 from neptune.tune.machine import Machine
 from neptune.tune.parts import parts_of
@@ -75,9 +75,13 @@ def _ranked(
 
 
 def ranked_at(
-    program: TileProgram, many: Sequence[Mapping[str, int]], machine: Machine, given: Mapping[str, int]
+    program: TileProgram,
+    many: Sequence[Mapping[str, int]],
+    machine: Machine,
+    given: Mapping[str, int],
+    most: int | None = None,
 ) -> list[tuple[Ranked, ...]]:
-    """`ranked` at many sizes at once."""
+    """`ranked` at many sizes at once, of each the first `most`."""
     points = [{n: min(size, LONGEST) for n, size in sizes.items()} for sizes in many]
     needed = {s.name for s in program.scalars if s.upto is None and not is_float(s.dtype)}
     if not all(needed <= known.keys() for known in points):
@@ -85,36 +89,38 @@ def ranked_at(
     space, model = _space(program), model_of(program)
     launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
     tiles = _tiles(model, points, machine, space | launches | {n: (v,) for n, v in given.items()})
-    asked: list[tuple[dict[str, int], Mapping[str, int]]] = []
+    asked: list[dict[str, int]] = []
     ends = [0]
     fixed = dict(given)
-    for known, kept in zip(points, tiles, strict=True):
+    for kept in tiles:
         whole = (params | launch | fixed for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
-        asked += [(params, known) for params in {tuple(p.items()): p for p in whole}.values()]
+        asked += {tuple(p.items()): p for p in whole}.values()
         ends.append(len(asked))
     if not asked:
         return [() for _ in points]
-    found = predictions(model, asked, machine)
-    return [_ordered(found, asked, range(a, b)) for a, b in pairwise(ends)]
+    at = [k for k, (a, b) in enumerate(pairwise(ends)) for _ in range(a, b)]
+    found = predictions(model, Points(asked, points, range(len(asked)), at), machine)
+    return [_ordered(found, asked, range(a, b), most) for a, b in pairwise(ends)]
 
 
 def _ordered(
-    found: Predictions, asked: Sequence[tuple[dict[str, int], Mapping[str, int]]], numbers: range
+    found: Predictions, asked: Sequence[dict[str, int]], numbers: range, most: int | None
 ) -> tuple[Ranked, ...]:
-    """Those of the predictions with these numbers that fit the machine, best first."""
-    fitting = [Ranked(asked[k][0], found.at(k)) for k in numbers if isfinite(found.us[k])]
-    best = min((r.prediction.us for r in fitting), default=0.0)
+    """Those of the predictions with these numbers that fit the machine, best first, `most` of them at most."""
+    times = dict(zip(numbers, found.us[numbers.start : numbers.stop].tolist(), strict=True))
+    fitting = [k for k in numbers if isfinite(times[k])]
+    best = min((times[k] for k in fitting), default=0.0)
 
-    def order(r: Ranked) -> tuple[float, ...]:
-        us, kernels = r.prediction.us, r.prediction.kernels
+    def order(k: int) -> tuple[float, ...]:
+        us, params = times[k], asked[k]
         if us > CLOSE * best:
             return True, us
-        registers = max(k.needs.registers for k in kernels) * r.params["num_warps"]
+        registers = max(t.needs[t.which[k]].registers for t in found.kernels) * params["num_warps"]
         # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
-        tiles = prod(v for n, v in r.params.items() if n not in LAUNCH)
-        return False, registers, abs(r.params["num_stages"] - PIPELINE), -tiles, us
+        tiles = prod(v for n, v in params.items() if n not in LAUNCH)
+        return False, registers, abs(params["num_stages"] - PIPELINE), -tiles, us
 
-    return tuple(sorted(fitting, key=order))
+    return tuple(Ranked(asked[k], found.at(k)) for k in sorted(fitting, key=order)[:most])
 
 
 def searches(program: TileProgram) -> bool:
@@ -137,8 +143,8 @@ def _tiles(
     if prod(len(values) for values in space.values()) > MOST:
         return [_searched(Predictor(model, known, machine), space) for known in points]
     every = list(_combinations(space))
-    us = predictions(model, [(params, known) for known in points for params in every], machine).us
-    rows = np.asarray(us).reshape(len(points), len(every))
+    us = predictions(model, Points.product(every, points), machine).us
+    rows = np.asarray(us).reshape(len(every), len(points)).T
     return [[every[k] for k in row.argsort(kind="stable")[:KEPT] if isfinite(row[k])] for row in rows]
 
 
@@ -192,7 +198,7 @@ class Predictor:
         keys = [(k, *((n, v) for n, v in params.items() if n.rpartition(".")[2] in reads)) for params in asked]
         fresh = {key: params for key, params in zip(keys, asked, strict=True) if key not in self.known}
         if fresh:
-            columns = columns_of(self.model.program, [(params, self.sizes) for params in fresh.values()], self.machine)
+            columns = columns_of(self.model.program, Points.at([*fresh.values()], self.sizes), self.machine)
             found = self.model.times(self.model.works[k], columns, self.machine)
             self.known.update((key, found.at(n)) for n, key in enumerate(fresh))
         return [self.known[key] for key in keys]
@@ -210,9 +216,7 @@ class Predictor:
         return read
 
 
-def predictions(
-    model: Model, points: Sequence[tuple[Mapping[str, int], Mapping[str, int]]], machine: Machine
-) -> Predictions:
+def predictions(model: Model, points: Points, machine: Machine) -> Predictions:
     """The predictions for parameters at sizes, with what follows from both: tiles that cover a size, and parts. What
     cannot be computed, as where a size is divided by 0, is predicted to take for ever."""
     return model.predict_all(columns_of(model.program, points, machine), machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import pytest
@@ -17,7 +18,7 @@ from neptune.tile.registers import registers
 from neptune.tune.choose import lowered
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
-from neptune.tune.rank import MOST, Predictor, _combinations, _space, ranked
+from neptune.tune.rank import MOST, Predictor, _combinations, _space, ranked, ranked_at
 from tests.work import calls
 
 H200 = DEVICES["H200"]
@@ -95,3 +96,14 @@ def test_a_kernel_with_many_values_does_not_take_long() -> None:
     (kernel,) = lowered("stagewise", program).lowered.tiles.kernels
     values = {"ROW_M": 4, "ROW_N": 128, "num_warps": 4, "num_stages": 2}
     assert calls(lambda: registers(kernel, values)) < 53_000
+
+
+def test_the_first_of_an_order() -> None:
+    """Where only the best is asked for, the others are not spelled out; it is the same one."""
+    tiles = lowered("matmul", matmul()).lowered.tiles
+    many = [SQUARE, {"m": 4096, "n": 512, "k": 2048}]
+    whole, first = (ranked_at(tiles, many, H200, {}, most) for most in (None, 1))
+    assert [len(order) for order in first] == [1, 1] and min(map(len, whole)) > 20
+    assert [order[:1] for order in whole] == first
+    every, least = (calls(partial(ranked_at, tiles, many, H200, {}, most)) for most in (None, 1))
+    assert every - least > 3 * (len(whole[0]) + len(whole[1]) - 2)
