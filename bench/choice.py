@@ -48,6 +48,7 @@ from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import AUTOMATIC, lowered
+from neptune.tune.columns import Points
 from neptune.tune.rank import combinations_of, model_of, predictions, ranked, searches
 from neptune.variants import Variant
 
@@ -99,7 +100,7 @@ def candidates(of: Sequence[Setup], count: int) -> list[Tried]:
                 every = [dict(params) for params in sorted(met)]
             else:
                 every = list(combinations_of(tiles))
-            asked = [(params, s.sizes) for params in every for s in of]
+            asked = Points.product(every, [s.sizes for s in of])
             us = np.asarray(predictions(model_of(tiles), asked, machine).us).reshape(len(every), len(of))
             names = [s.name for s in of]
             found += [

@@ -8,6 +8,9 @@ the processor's time of the whole, which other work on the machine does not leng
 
 A second table is of `neptune.compile` with its cache: cold, from an empty one; warm, in a process that has compiled
 nothing before (its first call, imports of the compiler's modules not counted but done) and in one that has.
+
+A third is of `neptune.compile(expr)` with nothing else: the processor's time until the first variant's source is there,
+without imports (SymPy's among them), the least of all runs, since other work on a machine can only lengthen it.
 """
 
 from __future__ import annotations
@@ -122,6 +125,31 @@ CACHED_CASES = {
 }
 CACHED_STEPS = ("imports", "cold", "fresh", "warm")
 
+AUTOMATIC = """
+import json, time
+import torch, sympy
+import neptune
+import neptune.driver.pipeline
+from neptune.ops.attention import operator
+from neptune.ops.linear import matmul
+from neptune.ops.softmax import softmax
+program = {program}
+def seconds():
+    start = time.process_time()
+    neptune.compile(program, target="interpret").source
+    return time.process_time() - start
+first = seconds()
+print(json.dumps(dict(first=first, again=min(seconds() for _ in range(9)))))
+"""
+AUTOMATIC_CASES = {
+    "attention, global": 'operator("prefill_global", heads=None, depth=128)',
+    "attention, causal": 'operator("prefill_causal", heads=None, depth=128)',
+    "decode": 'operator("decode_gqa", heads=32, kv_heads=8)',
+    "matmul": "matmul()",
+    "softmax": "softmax()",
+}
+AUTOMATIC_STEPS = ("cold", "fresh", "warm")
+
 
 def run(script: str, cache: str = "0") -> dict[str, float]:
     """Seconds of each step, in a process of its own, with a folder of compiled kernels or none."""
@@ -163,11 +191,24 @@ def measure_cached(name: str, repeats: int) -> dict[str, Any]:
     return {"case": name, "median": {k: statistics.median(r[k] for r in runs) for k in CACHED_STEPS}, "runs": runs}
 
 
-def cached_line(row: dict[str, Any]) -> str:
-    """A row of the second table, in milliseconds."""
+def measure_automatic(name: str, repeats: int) -> dict[str, Any]:
+    """Least seconds of the processor for `neptune.compile(expr)`: cold, and from the cache as in the second table."""
+    script, runs = AUTOMATIC.format(program=AUTOMATIC_CASES[name]), []
+    try:
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                cold, fresh = (run(script, folder) for _ in range(2))
+            runs.append(dict(zip(AUTOMATIC_STEPS, (cold["first"], fresh["first"], fresh["again"]), strict=True)))
+    except RuntimeError as error:
+        return {"case": name, "error": str(error)}
+    return {"case": name, "least": {k: min(r[k] for r in runs) for k in AUTOMATIC_STEPS}, "runs": runs}
+
+
+def short_line(row: dict[str, Any], figure: str) -> str:
+    """A row of the second table (of medians) or of the third (the least), in milliseconds."""
     if "error" in row:
         return line(row)
-    words = [f"{row['median'][k] * 1000:.1f}" for k in CACHED_STEPS]
+    words = [f"{seconds * 1000:.1f}" for seconds in row[figure].values()]
     return f"| {row['case']} | {' | '.join(words)} |"
 
 
@@ -199,11 +240,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     cached = []
     for name in CACHED_CASES:
         cached.append(measure_cached(name, options.repeats))
-        print(cached_line(cached[-1]), flush=True)
+        print(short_line(cached[-1], "median"), flush=True)
+    print("\n| ms of the processor, least | cold | cached, first call | cached, later |\n" + "|---" * 4 + "|")
+    automatic = []
+    for name in AUTOMATIC_CASES:
+        automatic.append(measure_automatic(name, options.repeats))
+        print(short_line(automatic[-1], "least"), flush=True)
     if options.json:
-        options.json.write_text(
-            json.dumps({"environment": environment, "cases": rows, "cached": cached}, indent=1) + "\n"
-        )
+        record = {"environment": environment, "cases": rows, "cached": cached, "automatic": automatic}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -1,6 +1,6 @@
 """Many choices of parameters at many sizes, as columns: an array for every name that a prediction reads.
 
-    columns_of(matmul, [({"BLOCK_M": 64, …}, {"m": 4096, …}), ({"BLOCK_M": 64, …}, {"m": 1, …})], machine)
+    columns_of(matmul, Points.product([{"BLOCK_M": 64, …}], [{"m": 4096, …}, {"m": 1, …}]), machine)
     →  {"m": [4096., 1.], …, "BLOCK_M": [64., 64.], …}
 
 Beside what is given there are the numbers that follow from it: tiles that cover a size, and parts. Points are made of
@@ -9,7 +9,8 @@ few different choices and few different sizes, each of which is read once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import TypeAlias
@@ -28,15 +29,42 @@ Known: TypeAlias = Mapping[str, int]
 Columns: TypeAlias = dict[str, Array]
 
 
-def columns_of(program: TileProgram, points: Sequence[tuple[Known, Known]], machine: Machine) -> Columns:
-    """The columns of points, each parameters at sizes, with what follows from both; where that cannot be computed, as
-    where a size is divided by 0, it is 1."""
+@dataclass(frozen=True)
+class Points:
+    """Choices of parameters at sizes: of each point the number of either."""
+
+    params: Sequence[Known]
+    sizes: Sequence[Known]
+    which_params: Sequence[int] | Array
+    which_sizes: Sequence[int] | Array
+
+    @staticmethod
+    def product(params: Sequence[Known], sizes: Sequence[Known]) -> Points:
+        """Every choice of parameters at all sizes, the first one first."""
+        numbers = np.arange(len(params) * len(sizes))
+        return Points(params, sizes, numbers // max(1, len(sizes)), numbers % max(1, len(sizes)))
+
+    @staticmethod
+    def at(params: Sequence[Known], sizes: Known) -> Points:
+        """Choices of parameters at the same sizes."""
+        return Points.product(params, (sizes,))
+
+    def __len__(self) -> int:
+        return len(self.which_params)
+
+    def __iter__(self) -> Iterator[tuple[Known, Known]]:
+        return ((self.params[p], self.sizes[s]) for p, s in zip(self.which_params, self.which_sizes, strict=True))
+
+
+def columns_of(program: TileProgram, points: Points, machine: Machine) -> Columns:
+    """The columns of points, with what follows from parameters and sizes; where that cannot be computed, as where a
+    size is divided by 0, it is 1."""
     # Numbers that are arguments decide no time.
     numbers = {s.name: 1 for s in program.scalars if is_float(s.dtype)}
     rules = parts_of(program)
-    params, sizes = _Rows([p for p, _ in points]), _Rows([s for _, s in points])
-    if params.alike and sizes.alike:
-        given = {n: np.ones(len(points)) for n in numbers} | sizes.columns() | params.columns()
+    if len(points) and _alike(points.params) and _alike(points.sizes):
+        given = {n: np.ones(len(points)) for n in numbers}
+        given |= _columns(points.sizes, points.which_sizes) | _columns(points.params, points.which_params)
         try:
             with np.errstate(divide="raise", invalid="raise", over="raise"):
                 return given | _following(program, rules, given, machine)
@@ -49,21 +77,14 @@ def columns_of(program: TileProgram, points: Sequence[tuple[Known, Known]], mach
     return {n: np.array(v, dtype=np.float64) for n, v in values.items()}
 
 
-class _Rows:
-    """Mappings, of which many are one object."""
+def _alike(rows: Sequence[Known]) -> bool:
+    """True if all rows have the same names."""
+    return all(row.keys() == rows[0].keys() for row in rows)
 
-    def __init__(self, rows: Sequence[Known]) -> None:
-        number: dict[int, int] = {}
-        self.which = [number.setdefault(id(row), len(number)) for row in rows]
-        self.different = list({id(row): row for row in rows}.values())
 
-    @property
-    def alike(self) -> bool:
-        """True if all of them have the same names."""
-        return all(row.keys() == self.different[0].keys() for row in self.different)
-
-    def columns(self) -> Columns:
-        return {n: np.array([row[n] for row in self.different], np.float64)[self.which] for n in self.different[0]}
+def _columns(rows: Sequence[Known], which: Sequence[int] | Array) -> Columns:
+    """The columns of so many rows, by the number of each."""
+    return {n: np.array([row[n] for row in rows], np.float64)[which] for n in rows[0]}
 
 
 def _following(program: TileProgram, rules: Sequence[Parts], given: Columns, machine: Machine) -> Columns:

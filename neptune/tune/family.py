@@ -19,6 +19,7 @@ import numpy as np
 
 from neptune.runtime.family import Cut, Tree, pick
 from neptune.tile.ir import TileProgram
+from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array
 from neptune.tune.parts import parts_of
@@ -141,13 +142,13 @@ class _Rows:
         if most == 1:
             orders = (ranked(self.program, self.points[k], self.machine, self.given) for k in anchors)
         else:
-            orders = ranked_at(self.program, [self.points[k] for k in anchors], self.machine, self.given)
+            orders = ranked_at(self.program, [self.points[k] for k in anchors], self.machine, self.given, most=1)
         fresh: list[Mapping[str, int]] = []
         for order in islice((o for o in orders if o), most):
             if order[0].params not in (*self.choices, *fresh):
                 fresh.append(order[0].params)
         if fresh:
-            asked = [(params, at) for params in fresh for at in self.points]
+            asked = Points.product(fresh, self.points)
             us = np.asarray(predictions(model_of(self.program), asked, self.machine).us, dtype=np.float64)
             self.rows += list(np.where(np.isfinite(us), us, inf).reshape(len(fresh), -1))
             self.choices += fresh

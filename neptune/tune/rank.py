@@ -9,11 +9,12 @@ follows from it, and where a launch folds an axis in parts, their number from it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import pairwise, product
 from math import inf, isfinite, prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,11 +22,11 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import variables
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.tune.columns import columns_of
+from neptune.tune.columns import Points, columns_of
 from neptune.tune.cost import Model
 from neptune.tune.machine import Machine
 from neptune.tune.parts import parts_of
-from neptune.tune.prediction import KernelTime, Prediction, Predictions
+from neptune.tune.prediction import Prediction, Predictions
 
 WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""
@@ -77,9 +78,13 @@ def _ranked(
 
 
 def ranked_at(
-    program: TileProgram, many: Sequence[Mapping[str, int]], machine: Machine, given: Mapping[str, int]
+    program: TileProgram,
+    many: Sequence[Mapping[str, int]],
+    machine: Machine,
+    given: Mapping[str, int],
+    most: int | None = None,
 ) -> list[tuple[Ranked, ...]]:
-    """`ranked` at many sizes at once."""
+    """`ranked` at many sizes at once, of each the first `most`."""
     points = [{n: min(size, LONGEST) for n, size in sizes.items()} for sizes in many]
     needed = {s.name for s in program.scalars if s.upto is None and not is_float(s.dtype)}
     if not all(needed <= known.keys() for known in points):
@@ -87,36 +92,38 @@ def ranked_at(
     space, model = _space(program), model_of(program)
     launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
     tiles = _tiles(model, points, machine, space | launches | {n: (v,) for n, v in given.items()})
-    asked: list[tuple[dict[str, int], Mapping[str, int]]] = []
+    asked: list[dict[str, int]] = []
     ends = [0]
     fixed = dict(given)
-    for known, kept in zip(points, tiles, strict=True):
+    for kept in tiles:
         whole = (params | launch | fixed for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
-        asked += [(params, known) for params in {tuple(p.items()): p for p in whole}.values()]
+        asked += {tuple(p.items()): p for p in whole}.values()
         ends.append(len(asked))
     if not asked:
         return [() for _ in points]
-    found = predictions(model, asked, machine)
-    return [_ordered(found, asked, range(a, b)) for a, b in pairwise(ends)]
+    at = [k for k, (a, b) in enumerate(pairwise(ends)) for _ in range(a, b)]
+    found = predictions(model, Points(asked, points, range(len(asked)), at), machine)
+    return [_ordered(found, asked, range(a, b), most) for a, b in pairwise(ends)]
 
 
 def _ordered(
-    found: Predictions, asked: Sequence[tuple[dict[str, int], Mapping[str, int]]], numbers: range
+    found: Predictions, asked: Sequence[dict[str, int]], numbers: range, most: int | None
 ) -> tuple[Ranked, ...]:
-    """Those of the predictions with these numbers that fit the machine, best first."""
-    fitting = [Ranked(asked[k][0], found.at(k)) for k in numbers if isfinite(found.us[k])]
-    best = min((r.prediction.us for r in fitting), default=0.0)
+    """Those of the predictions with these numbers that fit the machine, best first, `most` of them at most."""
+    times = dict(zip(numbers, found.us[numbers.start : numbers.stop].tolist(), strict=True))
+    fitting = [k for k in numbers if isfinite(times[k])]
+    best = min((times[k] for k in fitting), default=0.0)
 
-    def order(r: Ranked) -> tuple[float, ...]:
-        us, kernels = r.prediction.us, r.prediction.kernels
+    def order(k: int) -> tuple[float, ...]:
+        us, params = times[k], asked[k]
         if us > CLOSE * best:
             return True, us
-        registers = max(k.needs.registers for k in kernels) * r.params["num_warps"]
+        registers = max(t.needs[t.which[k]].registers for t in found.kernels) * params["num_warps"]
         # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
-        tiles = prod(v for n, v in r.params.items() if n not in LAUNCH)
-        return False, registers, abs(r.params["num_stages"] - PIPELINE), -tiles, us
+        tiles = prod(v for n, v in params.items() if n not in LAUNCH)
+        return False, registers, abs(params["num_stages"] - PIPELINE), -tiles, us
 
-    return tuple(sorted(fitting, key=order))
+    return tuple(Ranked(asked[k], found.at(k)) for k in sorted(fitting, key=order)[:most])
 
 
 def combinations_of(program: TileProgram) -> Iterator[dict[str, int]]:
@@ -145,10 +152,10 @@ def _tiles(
         groups = _groups(model, space)
         if all(prod(len(space[n]) for n in names) <= MOST for names, _ in groups):
             return _of_groups(model, points, machine, space, groups)
-        return [_searched(Predictor(model, known, machine), space) for known in points]
+        return [_searched(partial(_times, model, known, machine), space) for known in points]
     every = list(_combinations(space))
-    us = predictions(model, [(params, known) for known in points for params in every], machine).us
-    rows = np.asarray(us).reshape(len(points), len(every))
+    us = predictions(model, Points.product(every, points), machine).us
+    rows = np.asarray(us).reshape(len(every), len(points)).T
     return [[every[k] for k in row.argsort(kind="stable")[:KEPT] if isfinite(row[k])] for row in rows]
 
 
@@ -175,73 +182,47 @@ def _of_groups(
     kept: list[list[tuple[float, dict[str, int]]]] = [[(0.0, first)] for _ in points]
     for names, kernels in groups:
         every = list(_combinations({n: space[n] for n in names}))
-        found = predictions(model, [(first | own, known) for known in points for own in every], machine)
-        us = np.asarray(sum(found.kernels[k].us for k in kernels)).reshape(len(points), len(every))
-        for at, row in enumerate(us):
+        found = predictions(model, Points.product([first | own for own in every], points), machine)
+        us = np.asarray(sum(found.kernels[k].us for k in kernels)).reshape(len(every), len(points))
+        for at, row in enumerate(us.T):
             best = [k for k in row.argsort(kind="stable")[:FEW] if isfinite(row[k])]
             whole = [(before + float(row[k]), params | every[k]) for before, params in kept[at] for k in best]
             kept[at] = sorted(whole, key=lambda w: w[0])[:KEPT]
     return [[params for _, params in of] for of in kept]
 
 
-def _searched(made: Predictor, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+Asked: TypeAlias = Callable[[list[dict[str, int]]], Sequence[float]]
+"""The times of choices of parameters, in microseconds."""
+
+
+def _times(model: Model, sizes: Mapping[str, int], machine: Machine, choices: list[dict[str, int]]) -> Sequence[float]:
+    return [float(us) for us in predictions(model, Points.at(choices, sizes), machine).us]
+
+
+def _searched(asked: Asked, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     starts = ({n: values[0] for n, values in space.items()}, {n: min(values) for n, values in space.items()})
-    found = (r for start in starts for r in _descent(made, space, start))
-    unique = {tuple(r.params.items()): r for r in found}.values()
-    return [dict(r.params) for r in sorted(unique, key=lambda r: r.prediction.us)[:KEPT]]
+    found = {tuple(params.items()): us for start in starts for us, params in _descent(asked, space, start)}
+    return [dict(params) for params in sorted(found, key=lambda params: found[params])[:KEPT]]
 
 
-def _descent(made: Predictor, space: Mapping[str, Sequence[int]], at: Mapping[str, int]) -> list[Ranked]:
-    """What a search meets that changes one value at a time, as long as that makes the program faster: kernels have
-    tiles of their own, and their times add up."""
-    found: list[Ranked] = []
+def _descent(
+    asked: Asked, space: Mapping[str, Sequence[int]], at: dict[str, int]
+) -> Iterator[tuple[float, dict[str, int]]]:
+    """What a search meets that changes one value at a time, as long as that makes the program faster."""
     best, before = inf, None
     while best != before:
         before = best
         for name, values in space.items():
-            for r in made.of([{**at, name: value} for value in values]):
-                found.append(r)
-                if r.prediction.us < best:
-                    best, at = r.prediction.us, r.params
-    return found
+            choices = [{**at, name: value} for value in values]
+            for us, params in zip(asked(choices), choices, strict=True):
+                if isfinite(us):
+                    yield us, params
+                if us < best:
+                    best, at = us, params
 
 
 def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
     return (dict(zip(space, values, strict=True)) for values in product(*space.values()))
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """Predictions of one program for one machine and sizes. The time of a kernel with the values that it reads is kept:
-    most of what a search changes is of other kernels."""
-
-    model: Model
-    sizes: Mapping[str, int]
-    machine: Machine
-    known: dict[tuple[object, ...], KernelTime] = field(default_factory=dict)
-
-    @cached_property
-    def reads(self) -> list[frozenset[str]]:
-        return reads(self.model)
-
-    def of(self, candidates: Iterable[dict[str, int]]) -> list[Ranked]:
-        """Those of the candidates that fit the machine."""
-        asked = list(candidates)
-        times = zip(*(self._times(k, asked) for k in range(len(self.model.works))), strict=True)
-        launches = self.model.launches()
-        found = (Prediction(launches + sum(t.us for t in kernels), kernels) for kernels in times)
-        return [Ranked(params, p) for params, p in zip(asked, found, strict=True) if isfinite(p.us)]
-
-    def _times(self, k: int, asked: Sequence[dict[str, int]]) -> list[KernelTime]:
-        """The times of kernel k."""
-        read = self.reads[k]
-        keys = [(k, *((n, v) for n, v in params.items() if n.rpartition(".")[2] in read)) for params in asked]
-        fresh = {key: params for key, params in zip(keys, asked, strict=True) if key not in self.known}
-        if fresh:
-            columns = columns_of(self.model.program, [(params, self.sizes) for params in fresh.values()], self.machine)
-            found = self.model.times(self.model.works[k], columns, self.machine)
-            self.known.update((key, found.at(n)) for n, key in enumerate(fresh))
-        return [self.known[key] for key in keys]
 
 
 def reads(model: Model) -> list[frozenset[str]]:
@@ -255,9 +236,7 @@ def reads(model: Model) -> list[frozenset[str]]:
     return read
 
 
-def predictions(
-    model: Model, points: Sequence[tuple[Mapping[str, int], Mapping[str, int]]], machine: Machine
-) -> Predictions:
+def predictions(model: Model, points: Points, machine: Machine) -> Predictions:
     """The predictions for parameters at sizes, with what follows from both: tiles that cover a size, and parts. What
     cannot be computed, as where a size is divided by 0, is predicted to take for ever."""
     return model.predict_all(columns_of(model.program, points, machine), machine)

@@ -17,6 +17,7 @@ from neptune.ir.integers import known_size
 from neptune.ir.program import For, Program, Stage, for_loops, paths
 from neptune.runtime.modules import covers
 from neptune.tile.ir import Assign, LoadTile, Local, Scalar, StoreTile, TExpr, TileProgram, stmt_exprs, walk_stmts
+from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.points import LADDER, sizes_of
 from neptune.tune.prediction import Prediction
@@ -48,7 +49,7 @@ class Subject:
 
     def predicted(self, sizes: Mapping[str, int]) -> Prediction | None:
         """What the cost model says at some sizes; None where it says nothing."""
-        found = predictions(model_of(self.tiles), [(self.params, sizes)], self.machine)
+        found = predictions(model_of(self.tiles), Points.at([self.params], sizes), self.machine)
         return found.at(0) if isfinite(float(found.us[0])) else None
 
     @cached_property

@@ -11,12 +11,12 @@ from neptune.ops.softmax import softmax
 from neptune.runtime.modules import covers
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import lowered
-from neptune.tune.columns import columns_of
+from neptune.tune.columns import Points, columns_of
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
 from neptune.tune.parts import parts_of
 from neptune.tune.points import points
-from neptune.tune.rank import Predictor, _combinations, _space, predictions
+from neptune.tune.rank import _combinations, _space, predictions
 from tests.work import calls
 
 H200 = DEVICES["H200"]
@@ -36,7 +36,8 @@ def test_columns_are_what_each_launch_would_have(template: str) -> None:
     """Parts and tiles that cover a size are those that a launch computes, at every point."""
     tiles = tiles_of(template, PROGRAMS[template])
     some = [*_combinations(_space(tiles))][::7]
-    asked = [(params, at) for params in some for at in points(PROGRAMS[template], {}, {})[::9]]
+    asked = Points.product(some, points(PROGRAMS[template], {}, {})[::9])
+    assert list(asked) == [(params, at) for params in asked.params for at in asked.sizes]
     columns = columns_of(tiles, asked, H200)
     followed = 0
     for k, (params, sizes) in enumerate(asked):
@@ -53,11 +54,11 @@ def test_a_number_that_is_given_does_not_follow() -> None:
     (rule,) = parts_of(tiles)
     params = next(_combinations(_space(tiles)))
     at = {"batch": 1, "s_kv": 65536}
-    asked = [({**params, rule.number: 3}, at), (params, at), ({**params, rule.number: 5}, at)]
-    of = columns_of(tiles, asked, H200)[rule.number]
+    asked = [{**params, rule.number: 3}, params, {**params, rule.number: 5}]
+    of = columns_of(tiles, Points.at(asked, at), H200)[rule.number]
     assert list(of) == [3, rule.default({**at, **params}, H200.processors), 5]
     assert of[1] not in (1, 3, 5)
-    assert list(columns_of(tiles, asked[::2], H200)[rule.number]) == [3, 5]
+    assert list(columns_of(tiles, Points.at(asked[::2], at), H200)[rule.number]) == [3, 5]
 
 
 def test_points_cost_little_each() -> None:
@@ -65,27 +66,8 @@ def test_points_cost_little_each() -> None:
     tiles = tiles_of("matmul_split", PROGRAMS["matmul_split"])
     params = next(_combinations(_space(tiles)))
     at = points(PROGRAMS["matmul_split"], {}, {})
-    one, many = ([(params, x) for x in sizes] for sizes in (at[:1], at))
+    one, many = (Points.product([params], sizes) for sizes in (at[:1], at))
     model = Model(tiles)
     predictions(model, one, H200)
     assert len(many) > 500
     assert calls(lambda: predictions(model, many, H200)) - calls(lambda: predictions(model, one, H200)) < 12 * len(many)
-
-
-def test_a_search_computes_what_has_changed() -> None:
-    """A value of one kernel leaves the times of the others as they are, and a value that was tried is known."""
-    tiles = tiles_of("stagewise", operator("prefill_causal", heads=None, depth=64))
-    sizes = {"batch": 4, "heads": 16, "s_q": 1024, "s_kv": 2048}
-    space = _space(tiles)
-    start = {n: values[0] for n, values in space.items()}
-    tile = next(n for n in space if n not in ("num_warps", "num_stages"))
-    other = {**start, tile: space[tile][1]}
-    made = Predictor(Model(tiles), sizes, H200)
-    first = calls(lambda: made.of([start]))
-    assert len(tiles.kernels) > 3
-    assert calls(lambda: made.of([other])) < first / 2
-    assert calls(lambda: made.of([start, other])) < first / 10
-    fresh = [Predictor(Model(tiles), sizes, H200).of([x])[0] for x in (start, other)]
-    assert made.of([start, other]) == fresh and fresh[0] != fresh[1]
-    alone = predictions(Model(tiles), [(other, sizes)], H200).at(0)
-    assert alone == fresh[1].prediction

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import combinations
 from math import prod
 
 import pytest
@@ -13,11 +15,14 @@ from neptune.ir.program import Program
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.tile.ir import TileProgram
 from neptune.tile.registers import registers
+from neptune.tune import rank
 from neptune.tune.choose import lowered
+from neptune.tune.columns import Points
 from neptune.tune.cost import Model
 from neptune.tune.machine import DEVICES
-from neptune.tune.rank import MOST, Predictor, _combinations, _space, ranked
+from neptune.tune.rank import MOST, _groups, _space, predictions, ranked, ranked_at
 from tests.work import calls
 
 H200 = DEVICES["H200"]
@@ -71,20 +76,39 @@ def test_values_that_are_not_legal(params: object) -> None:
         neptune.compile(matmul(), shapes=SQUARE, params=params, target="interpret")
 
 
+def us(tiles: TileProgram, choices: list[dict[str, int]], sizes: dict[str, int]) -> list[float]:
+    return [float(t) for t in predictions(Model(tiles), Points.at(choices, sizes), H200).us]
+
+
 def test_many_parameters_are_not_all_combined() -> None:
     tiles = lowered("stagewise", chain()).lowered.tiles
     assert prod(len(values) for values in _space(tiles).values()) > 100 * MOST
     sizes = {"m": 1024, "n": 512, "k": 256}
-    made = Predictor(Model(tiles), sizes, H200)
-    first = next(_combinations(_space(tiles)))
-    one = calls(lambda: made.of([first]))
-    assert calls(lambda: ranked(tiles, sizes, H200)) < MOST * one
     best = ranked(tiles, sizes, H200)[0]
-    assert best.prediction.us <= made.of([first])[0].prediction.us
-    # No other value of one tile is much better.
-    for name, values in _space(tiles).items():
-        for other in made.of([{**best.params, name: value} for value in values]):
-            assert other.prediction.us >= 0.98 * best.prediction.us / 1.02
+    # No other value of one tile is much better, nor are any of two.
+    tile = {n: values for n, values in _space(tiles).items() if n not in ("num_warps", "num_stages")}
+    for first, second in combinations(tile, 2):
+        others = [{**best.params, first: a, second: b} for a in tile[first] for b in tile[second]]
+        assert min(us(tiles, others, sizes)) >= 0.98 * best.prediction.us / 1.02
+
+
+def test_groups_of_kernels_are_told_apart() -> None:
+    """What one kernel reads is looked for beside nothing else, and their times add up."""
+    tiles = lowered("stagewise", chain()).lowered.tiles
+    space = {n: values for n, values in _space(tiles).items() if n not in ("num_warps", "num_stages")}
+    groups = _groups(Model(tiles), space)
+    names = [n for of, _ in groups for n in of]
+    assert len(groups) > 1 and len(names) == len(set(names)) and set(names) <= set(space)
+    assert sorted(k for _, kernels in groups for k in kernels) == list(range(len(tiles.kernels)))
+
+
+def test_a_kernel_with_too_many_values_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where even one kernel has more combinations than are compared, one value at a time is changed: no worse."""
+    tiles = lowered("matmul", matmul()).lowered.tiles
+    whole = ranked_at(tiles, [SQUARE], H200, {})[0][0]
+    monkeypatch.setattr(rank, "MOST", 8)
+    found = ranked_at(tiles, [SQUARE], H200, {})[0][0]
+    assert found.prediction.us <= 1.05 * whole.prediction.us
 
 
 def test_a_kernel_with_many_values_does_not_take_long() -> None:
@@ -95,3 +119,14 @@ def test_a_kernel_with_many_values_does_not_take_long() -> None:
     (kernel,) = lowered("stagewise", program).lowered.tiles.kernels
     values = {"ROW_M": 4, "ROW_N": 128, "num_warps": 4, "num_stages": 2}
     assert calls(lambda: registers(kernel, values)) < 53_000
+
+
+def test_the_first_of_an_order() -> None:
+    """Where only the best is asked for, the others are not spelled out; it is the same one."""
+    tiles = lowered("matmul", matmul()).lowered.tiles
+    many = [SQUARE, {"m": 4096, "n": 512, "k": 2048}]
+    whole, first = (ranked_at(tiles, many, H200, {}, most) for most in (None, 1))
+    assert [len(order) for order in first] == [1, 1] and min(map(len, whole)) > 20
+    assert [order[:1] for order in whole] == first
+    every, least = (calls(partial(ranked_at, tiles, many, H200, {}, most)) for most in (None, 1))
+    assert every - least > 3 * (len(whole[0]) + len(whole[1]) - 2)
