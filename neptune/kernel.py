@@ -28,7 +28,8 @@ from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, pars
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
 from neptune.runtime.recording import Launcher
-from neptune.variants import MakeVariant, Variant, family_of, number_of, others_of, variants_of
+from neptune.runtime.warm import warm_up
+from neptune.variants import Accept, MakeVariant, Variant, family_of, number_of, others_of, variants_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -61,11 +62,13 @@ class Kernel:
         executable: Executable,
         build: Callable[[], Build] | None = None,
         variant: MakeVariant | None = None,
+        accept: Accept | None = None,
     ) -> None:
-        """`build` makes what `.build` gives, `variant` another variant of the family."""
+        """`build` makes what `.build` gives, `variant` another variant of the family; `accept` may refuse one."""
         self.executable = executable
         self._make_build = build
-        self._family = None if variant is None else family_of(self, variant)
+        self._accept = accept
+        self._family = None if variant is None else family_of(self, variant, accept)
         # Bound once: the way of every call.
         self._call = executable.checked_call if config.checked_calls() else executable.call
 
@@ -204,9 +207,17 @@ class Kernel:
     @public
     def warm(self, **sizes: int) -> None:
         """Compile the variant for these sizes now, or all of them, which their first launch would do otherwise: its
-        schedule, proofs and checks, and its Triton module."""
+        schedule, proofs and checks, and its Triton module.
+
+        For a GPU that is here the binary, too, as dense tensors at aligned addresses need it: for these sizes, with
+        those of `bounds` and `shapes` where none is given, or else for the sizes that a variant is predicted at. A size
+        that none of them tells, another target, or no GPU, leave it at the module. Raises ShapeError for a name that is
+        no size, TargetError for what Triton does not compile.
+
+            kernel.warm(batch=1, heads=32, s_q=1, s_kv=4096)
+        """
         for v in (self.chosen(**sizes),) if sizes else self.variants:
-            _ = v.kernel
+            warm_up(v.kernel.executable, sizes)
 
     # --- what it does ---
 
@@ -272,7 +283,7 @@ class Kernel:
         make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
         family = self._family
         variant = None if family is None else lambda k: family.kernel(k).for_target(target)
-        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make, variant)
+        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make, variant, self._accept)
 
     @public
     def with_params(self, params: Mapping[str, int] | None = None, /, **values: int) -> Kernel:

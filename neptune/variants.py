@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MakeVariant: TypeAlias = "Callable[[int], Kernel]"
 """The kernel of a variant, by its number."""
+Accept: TypeAlias = "Callable[[Kernel], None]"
+"""It raises NeptuneError for a variant that is not to be used."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Variant:
 class KernelFamily:
     """The variants of one kernel as kernels of their own, each made once."""
 
-    def __init__(self, own: Kernel, described: Mapping[str, Any], make: MakeVariant) -> None:
-        self.own, self.described, self._make = int(described["own"]), described, make
+    def __init__(self, own: Kernel, described: Mapping[str, Any], make: MakeVariant, accept: Accept | None) -> None:
+        self.own, self.described, self._make, self._accept = int(described["own"]), described, make, accept
         alone = Executable(own.executable.artifact.alone(), own.executable.loops)
         self._kernels: dict[int, Kernel] = {self.own: type(own)(alone, own._make_build)}
         self.members: Members[Executable] = Members(described, alone, lambda k: self.kernel(k).executable)
@@ -88,7 +90,10 @@ class KernelFamily:
             choice = self.described["variants"][k]
             others = (v for v in self._kernels.values() if v.executable.artifact.template == choice["template"])
             like = next(others, None)
-            self._kernels[k] = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
+            made = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
+            if self._accept is not None:
+                self._accept(made)
+            self._kernels[k] = made
         return self._kernels[k]
 
 
@@ -98,12 +103,12 @@ def _at_sizes(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
     return type(kernel)(Executable(of.artifact.unjudged(choice.get(AT)), of.loops), kernel._make_build)
 
 
-def family_of(kernel: Kernel, make: MakeVariant) -> KernelFamily | None:
+def family_of(kernel: Kernel, make: MakeVariant, accept: Accept | None) -> KernelFamily | None:
     """The family of a kernel, of which its executable learns; None where it is the only one."""
     described = kernel.executable.artifact.family
     if described is None:
         return None
-    family = KernelFamily(kernel, described, make)
+    family = KernelFamily(kernel, described, make, accept)
     kernel.executable.members = family.members
     return family
 

@@ -42,7 +42,8 @@ def stagewise(sch: Schedule) -> None:
     for stage in folds:
         bound, around = tile_stage(sch, stage, TILES)
         grid += bound
-        cut += around
+        # With no loop around them the pieces of one would be kernels of their own: there the tail is a mask.
+        cut += [f for f in around if f != sch.loops(stage)[0]]
     for stage in sch.stages:
         if stage not in folds and not follow(sch, stage, grid):
             tile_stage(sch, stage, TILES)

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from neptune import config
 from neptune.config import Config
+from neptune.driver import loud
 from neptune.driver.build import Build
 from neptune.driver.fingerprint import fingerprint, why_open
 from neptune.driver.store import Store
@@ -72,7 +73,7 @@ def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Ker
     def kernel(artifact: Artifact, build: Callable[[], Build]) -> Kernel:
         described = artifact.family
         others = None if described is None else lambda k: variant(described["variants"][k])
-        return Kernel(Executable(artifact, request.loops), build, others)
+        return Kernel(Executable(artifact, request.loops), build, others, loud.refuse if request.strict else None)
 
     folder, key = request.settings.cache_dir, _key(request)
     if folder is None or key is None:

@@ -15,8 +15,9 @@ import torch
 from neptune.errors import ShapeError, TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr
+from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
-from neptune.ir.program import Program
+from neptune.ir.program import Buffer, Program
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.capability import check_dtypes
@@ -97,6 +98,14 @@ class Executable:
         more = () if launcher is None else (launcher,)
         return self.launch(call.inputs, call.outputs, scalars, own, *more)
 
+    def on_no_memory(self, scalars: Mapping[str, int | float], launcher: Launcher) -> None:
+        """Show the launches of a call with these scalars, on dense tensors that have no memory, to a launcher."""
+        device = torch.device(self.target.device)
+        numbers = self._numbers.of_call(self._sizes(scalars), device)
+        of = self.loops
+        inputs, outputs = ([_shape_of(b, scalars) for b in buffers] for buffers in (of.inputs, of.outputs))
+        self.launch(inputs, outputs, {**scalars, **numbers}, {}, launcher)
+
     def checked_call(
         self,
         args: tuple[Any, ...],
@@ -172,3 +181,8 @@ class Executable:
     @cached_property
     def _products(self) -> tuple[Expr, ...]:
         return products(self.program)
+
+
+def _shape_of(b: Buffer, sizes: Mapping[str, int | float]) -> torch.Tensor:
+    shape = tuple(evaluate_size(d, sizes) for d in b.shape)
+    return torch.empty(shape, dtype=getattr(torch, b.dtype), device="meta")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
@@ -142,13 +143,13 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
     check_dtypes(fused, present)
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
-    from triton.errors import TritonError
     from triton.runtime.jit import JITFunction
 
     from neptune.runtime.source import load_source
 
     free = free_scalars(fused)
     keywords = dict(modules.params)
+    asking = f"run `{fused.name}` on {present} with {keywords}"
     loaded: dict[Form, Callable[..., None]] = {}
 
     def launch(
@@ -166,16 +167,15 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         if launcher is not None:
             run = launching(loaded[form], JITFunction, with_values(launcher, modules.of_one))
-            run(*tensors, *(scalars[n] for n in free), **own, **keywords)
+            with _said(asking):
+                run(*tensors, *(scalars[n] for n in free), **own, **keywords)
             return None
         numbers = distinct_floats([scalars[n] for n in free])
         run, log = recording(loaded[form], JITFunction, modules.of_one)
         with torch.cuda.device(outputs[0].device):
             enter_thread()
-            try:
+            with _said(asking):
                 run(*tensors, *numbers, **own, **keywords)
-            except TritonError as error:
-                raise _not_compiled(f"run `{fused.name}` on {present} with {keywords}", error) from None
             # The first temporary lies at the start of the caller's memory.
             memory = min((t.data_ptr() for t in own.values()), default=None)
             plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
@@ -187,10 +187,17 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     return launch
 
 
-def _not_compiled(asked: str, error: Exception) -> TargetError:
-    """Return the error for a first launch that Triton refuses: too much shared memory, an operand it does not take."""
-    last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
-    return TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint="other tile sizes, num_warps or num_stages")
+@contextmanager
+def _said(asked: str) -> Iterator[None]:
+    """TargetError for a first launch that Triton refuses: too much shared memory, an operand it does not take."""
+    from triton.errors import TritonError
+
+    try:
+        yield
+    except TritonError as error:
+        last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+        hint = "other tile sizes, num_warps or num_stages"
+        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint) from None
 
 
 def free_scalars(program: Program) -> tuple[str, ...]:

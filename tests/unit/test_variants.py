@@ -15,6 +15,7 @@ from neptune.errors import FusionError, ScheduleError, ShapeError
 from neptune.ops.attention import prefill_global
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.runtime.facts import Remark
 from neptune.tune.family import MOST
 from neptune.variants import Variant
 
@@ -60,6 +61,27 @@ def test_every_variant_computes_the_same_and_is_compiled_once(compiled):
     assert sorted(compiled) == sorted({v.template for v in kernel.variants})
     kernel.warm()
     assert len(compiled) == len({v.template for v in kernel.variants})
+
+
+def test_strict_refuses_a_variant_that_differs_in_values_alone(monkeypatch):
+    """The first is fast; another one of its template is said to be slow, and its sizes take the first."""
+    of_one = neptune.compile(softmax(), target="llvm", strict=True)
+    own, other = of_one._family.own, next(k for k in range(len(of_one.variants)) if k != of_one._family.own)
+    assert of_one.variants[own].template == of_one.variants[other].template
+    said = (Remark("idle-processors", "x", "programs for few processors", "smaller tiles"),)
+    slow = dict(of_one.variants[other].params)
+    judged = neptune.Kernel.warnings.fget
+    monkeypatch.setattr(neptune.Kernel, "warnings", property(lambda k: said if k.params == slow else judged(k)))
+    for strict in (True, False):
+        kernel = neptune.compile(softmax(), target="llvm", strict=strict)
+        of = [kernel, kernel.for_target("interpret")]
+        for k in of:
+            if strict:
+                with pytest.raises(ScheduleError, match="idle-processors"):
+                    _ = k.variants[other].kernel
+                assert k._family.members.member(other) is k._family.members.member(own)
+            else:
+                assert k.variants[other].kernel.params == slow
 
 
 def test_a_launch_takes_the_variant_of_its_sizes(compiled):
