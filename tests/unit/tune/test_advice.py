@@ -114,13 +114,13 @@ def test_a_factor_that_does_not_move_hides_a_product():
 
     def tiles_alone(sch):
         i, j, p = sch.loops("c")
-        i0, j0, p0, *_ = sch.tile([i, j, p], [16, 16, 16])
+        i0, j0, *_ = sch.tile([i, j, p], [16, 16, 16])
         sch.bind([i0, j0], ["grid.y", "grid.x"])
-        sch.partition(p0)
+        return j0
 
     def with_the_remedy(sch):
-        sch.hoist_factor("c")
-        tiles_alone(sch)
+        final = sch.hoist_factor("c")
+        sch.fuse_at(final, tiles_alone(sch))
 
     program = scaled(placeholder((M,), "float32", "s"))
     (found,) = judged(program, tiles_alone)
