@@ -15,12 +15,12 @@ import json
 import logging
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from neptune.driver import private
 from neptune.errors import NeptuneError
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.versions import versions
@@ -62,7 +62,7 @@ class Store:
         present = next((p for p in (self.folder, *self.folder.parents) if os.path.lexists(p)), self.folder)
         if not present.is_dir():
             return f"{present} is no folder"
-        if present == self.folder and not _own(present.stat()):
+        if present == self.folder and not private.own(present.stat()):
             return "others may write there"
         return None if os.access(present, os.W_OK | os.X_OK) else f"{present} cannot be written"
 
@@ -72,7 +72,7 @@ class Store:
             return None
         path = self.path(key)
         try:
-            data = _read(path)
+            data = private.read(path)
         except OSError:
             return None
         artifact = None if data is None else _decode(key, data)
@@ -87,9 +87,7 @@ class Store:
     def put(self, key: str, artifact: Artifact) -> None:
         """Keep an Artifact; an entry that is there is replaced."""
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir(mode=0o700)
+            private.make(self.folder)
             if self._private():
                 self._write(key, _encode(key, artifact))
                 self._shrink()
@@ -99,19 +97,15 @@ class Store:
     def _private(self) -> bool:
         """Return True if the folder is this user's alone: nobody else can have put anything in it."""
         try:
-            status = os.lstat(self.folder)
+            wrong = private.wrong(self.folder)
         except FileNotFoundError:
             return False
         except OSError as error:
             _say_once(f"no cached kernel is used from {self.root}: {error.strerror}")
             return False
-        if not stat.S_ISDIR(status.st_mode):
-            _say_once(f"no kernel is cached in {self.folder}: this is not a folder")
-            return False
-        if not _own(status):
-            _say_once(f"no kernel is cached in {self.folder}: others may write there (chmod 700)")
-            return False
-        return True
+        if wrong is not None:
+            _say_once(f"no kernel is cached in {self.folder}: {wrong}")
+        return wrong is None
 
     def _write(self, key: str, data: bytes) -> None:
         fresh = self.folder / f"{key}.{secrets.token_hex(8)}{UNFINISHED}"
@@ -171,23 +165,6 @@ def _decode(key: str, data: bytes) -> Artifact | None:
         return unpack(Packed(entry["manifest"], entry["files"]))
     except (NeptuneError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-
-
-def _read(path: Path) -> bytes | None:
-    """The bytes of an entry of this user; None where somebody else could have written it."""
-    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode) or not _own(status):
-            return None
-        with open(opened, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(opened)
-
-
-def _own(s: os.stat_result) -> bool:
-    return s.st_uid == os.geteuid() and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _say_once(text: str) -> None:

@@ -1,0 +1,216 @@
+"""A measurement as a value, and as a line of text that anybody may have written.
+
+    {"record":1,"structure":"0d6c…","device":"H200","kind":"time","template":"softmax_row",
+     "sizes":{"cols":1024,"rows":65536},"params":{"BLOCK_M":1,"num_warps":4},"us":[131.12], …}      (on one line)
+
+The first four keys stand first, in this order, so that a reader finds a structure by its bytes. What is read is
+checked and never evaluated: names are words of letters, digits, `_`, `.` and `-`, numbers are finite and of ordinary
+size. A line of another kind, or of a later schema, is kept as it is and not looked into.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from neptune.autotune.structure import DIGITS
+from neptune.autotune.structure import structure_of as structure_of
+from neptune.errors import RecordError
+
+SCHEMA = 1
+KIND = "time"
+MAX_LINE = 1 << 16
+"""Bytes of a line; a longer one is nobody's record."""
+MAX_NAME, MAX_NAMES, MAX_SAMPLES = 80, 64, 1000
+MAX_INT, MAX_US, MAX_MHZ = (1 << 63) - 1, 1e9, 1e6
+NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+DEVICE = re.compile(r"\w[\w.-]*( [\w.-]+)*", re.ASCII)
+VERSION = re.compile(r"\w[\w.+!-]*", re.ASCII)
+STRUCTURE = re.compile(f"[0-9a-f]{{{DIGITS}}}")
+WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+HEAD = re.compile(
+    rb'\{"record":(\d{1,9}),"structure":"([0-9a-f]+)","device":"([\w. -]+)","kind":"([\w-]+)"[,}]', re.ASCII
+)
+Sizes: TypeAlias = Mapping[str, int]
+
+
+def bucket_of(sizes: Sizes) -> dict[str, int]:
+    """Each size rounded up to a power of two: sizes of one bucket are expected to have the same fast candidates.
+
+    >>> bucket_of({"s_kv": 1025, "batch": 8})
+    {'s_kv': 2048, 'batch': 8}
+    """
+    return {name: 1 << max(0, n - 1).bit_length() for name, n in sizes.items()}
+
+
+def now() -> str:
+    """The time as records have it: "2026-11-22T23:07:44Z"."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement of one candidate.
+
+    `structure`: of the program (`structure_of`). `sizes`: exact, at least 1 each. `device`: as `neptune.tune.machine`
+    names it, "H200". `template` and `params`: the candidate; `numbers`: what a launch was given beside
+    (NUM_SPLITS=4). `us`: microseconds, a figure a round. `versions`: as `neptune.versions.versions()`. `clocks`: MHz
+    by name, {} where nobody knows. `when`: UTC. `name`: what the program was called, for people.
+
+    Raises RecordError for what could not be read back.
+    """
+
+    structure: str
+    device: str
+    template: str
+    sizes: Sizes
+    params: Mapping[str, int]
+    us: Sequence[float]
+    versions: Mapping[str, str | None]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    when: str = field(default_factory=now)
+    name: str = ""
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        for name, (holds, wanted) in FIELDS.items():
+            if not holds(getattr(self, name)):
+                raise RecordError(f"a tuning record with {name}={_short(getattr(self, name))}", f"{name} is {wanted}")
+        # One form for what was given and what is read back.
+        object.__setattr__(self, "us", tuple(float(x) for x in self.us))
+        for name in ("sizes", "params", "numbers", "versions", "clocks"):
+            object.__setattr__(self, name, dict(sorted(getattr(self, name).items())))
+
+    @property
+    def bucket(self) -> dict[str, int]:
+        """The bucket of its sizes."""
+        return bucket_of(self.sizes)
+
+    def line(self) -> bytes:
+        """The line of a file, with its end; `parse` gives the record back."""
+        rest = {name: getattr(self, name) for name in REST}
+        text = json.dumps({"kind": self.kind, **rest}, separators=(",", ":"), allow_nan=False)
+        return prefix(self.structure, self.device) + text[1:].encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A line of another kind or schema, which is kept and not looked into. Without its end."""
+
+    text: bytes
+
+    def line(self) -> bytes:
+        """The line, with its end."""
+        return self.text + b"\n"
+
+
+def prefix(structure: str, device: str) -> bytes:
+    """How every line of a structure on a device begins.
+
+    >>> prefix("ab", "H200")
+    b'{"record":1,"structure":"ab","device":"H200",'
+    """
+    return f'{{"record":{SCHEMA},"structure":"{structure}","device":"{device}",'.encode()
+
+
+def parse(line: bytes) -> Record | Unknown | None:
+    """What a line says; None for one that is torn, damaged or no record. Raises nothing, whatever the bytes are."""
+    line = line.rstrip(b"\r\n")
+    head = HEAD.match(line) if len(line) <= MAX_LINE else None
+    if head is None:
+        return None
+    try:
+        said = json.loads(line.decode("ascii"), object_pairs_hook=_once, parse_constant=_refuse)
+        if head[1] != b"%d" % SCHEMA or said["kind"] != KIND:
+            return Unknown(line)
+        if set(said) != {"record", "structure", "device", "kind", *REST}:
+            return None
+        del said["record"]
+        return Record(**said)
+    except (RecordError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+# --- what is taken -------------------------------------------------------------------------------
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two values for one, readers may take either."""
+    said = dict(pairs)
+    if len(said) != len(pairs):
+        raise ValueError
+    return said
+
+
+def _refuse(_text: str) -> None:
+    raise ValueError
+
+
+def _text(form: re.Pattern[str]) -> Callable[[Any], bool]:
+    # Names come again and again in a store.
+    @lru_cache(1024)
+    def fits(x: str) -> bool:
+        return form.fullmatch(x) is not None
+
+    return lambda x: isinstance(x, str) and len(x) <= MAX_NAME and fits(x)
+
+
+def _int(least: int) -> Callable[[Any], bool]:
+    return lambda x: type(x) is int and least <= x <= MAX_INT
+
+
+def _positive(most: float) -> Callable[[Any], bool]:
+    return lambda x: type(x) in (int, float) and 0 < x <= most and math.isfinite(x)
+
+
+def _mapping(value: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    named = _text(NAME)
+    return lambda x: (
+        isinstance(x, (dict, Mapping)) and len(x) <= MAX_NAMES and all(named(k) and value(v) for k, v in x.items())
+    )
+
+
+def _samples(x: Any) -> bool:
+    return isinstance(x, list | tuple) and 0 < len(x) <= MAX_SAMPLES and all(map(_positive(MAX_US), x))
+
+
+def _moment(x: Any) -> bool:
+    if not (isinstance(x, str) and WHEN.fullmatch(x)):
+        return False
+    try:
+        datetime.fromisoformat(x[:-1])
+    except ValueError:
+        return False
+    return True
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…"
+
+
+_named, _version = _text(NAME), _text(VERSION)
+A_NAME = f"a name of at most {MAX_NAME} letters, digits, _, . and -"
+FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "kind": (lambda x: x == KIND, f'"{KIND}"'),
+    "structure": (_text(STRUCTURE), f"what structure_of gives, {DIGITS} hexadecimal digits"),
+    "device": (_text(DEVICE), 'the name of a GPU, such as "H200"'),
+    "template": (_named, A_NAME),
+    "name": (lambda x: x == "" or _named(x), f'"", or {A_NAME}'),
+    "sizes": (_mapping(_int(1)), "a mapping from names to integers of at least 1"),
+    "params": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
+    "numbers": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
+    "us": (_samples, f"1 to {MAX_SAMPLES} microseconds, each above 0 and at most {MAX_US:.0e}"),
+    "versions": (_mapping(lambda x: x is None or _version(x)), "a mapping from packages to versions or None"),
+    "clocks": (_mapping(_positive(MAX_MHZ)), "a mapping from names to MHz above 0"),
+    "when": (_moment, 'a moment in UTC, such as "2026-11-22T23:07:44Z"'),
+}
+REST = tuple(name for name in FIELDS if name not in ("kind", "structure", "device"))
+"""The fields of a line behind its head, in order."""

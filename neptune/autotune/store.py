@@ -1,0 +1,198 @@
+"""Measurements on disk: one file of lines (`neptune.autotune.record`) that is only ever added to.
+
+Writers take a lock and write a line by one call at the end of the file, so that they may meet and die: a line that a
+full disk cut short is taken back, one that a killed writer left is closed by the next. Readers take no lock, and pass
+over what is no record. `prune` alone writes the file anew, under another name that then replaces it.
+
+The records of a GPU that ship with Neptune are read after the user's own, which stand in their place.
+
+Nothing here raises for the state of the disk: what cannot be kept is not kept, which is logged once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from neptune.autotune.record import Record, Unknown, parse, prefix
+from neptune.driver import private
+
+FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"
+SHIPPED = Path(__file__).parent / "shipped"
+PATIENCE = 10.0
+"""Seconds to wait for another writer; one that was stopped while it held the lock is not waited for longer."""
+CHUNK = 1 << 21
+"""Bytes that are read at a time: what is searched is still in the processor's cache."""
+LOG = logging.getLogger("neptune.cache")
+_said: set[str] = set()
+Key: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The records under `root`, the cache folder, which need not exist; None for the shipped ones alone."""
+
+    root: Path | None
+    shipped: Path = SHIPPED
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the user's own lines, present or not."""
+        return None if self.root is None else Path(self.root) / FOLDER / FILE
+
+    def append(self, record: Record | Unknown) -> bool:
+        """Keep a record. False where it could not be, which is logged once; the file is then as it was."""
+        return self.extend([record])
+
+    def extend(self, records: Iterable[Record | Unknown]) -> bool:
+        """Keep all of these records, or none: they are written by one call."""
+        data = b"".join(r.line() for r in records)
+        return self._changed(lambda path: _add(path, data))
+
+    def find(self, structure: str, device: str) -> list[Record]:
+        """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
+        measured."""
+        return self._both(prefix(structure, device))
+
+    def all(self) -> list[Record]:
+        """Every record, as `find` gives them."""
+        return self._both(b"")
+
+    def lines(self) -> Iterator[bytes]:
+        """The user's own lines as they stand, without their ends; torn and foreign ones, too."""
+        return iter(()) if self.path is None else _lines(self.path, b"")
+
+    def _both(self, head: bytes) -> list[Record]:
+        own = [] if self.path is None else _records(_lines(self.path, head))
+        measured = {key_of(r) for r in own}
+        return own + [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+
+    def _changed(self, act: Callable[[Path], None]) -> bool:
+        """Do something to the file while nobody else does; False where the disk does not let it."""
+        if self.path is None:
+            return False
+        folder = self.path.parent
+        try:
+            private.make(folder)
+            if (wrong := private.wrong(folder)) is not None:
+                _say_once(f"no measurement is kept in {folder}: {wrong}")
+                return False
+            with _locked(folder / LOCK):
+                act(self.path)
+        except OSError as error:
+            _say_once(f"no measurement is kept in {folder}: {error.strerror or error}")
+            return False
+        return True
+
+
+def key_of(record: Record) -> Key:
+    """What was measured: records of one key are measurements of the same."""
+    mappings = (record.sizes, record.params, record.numbers)
+    return (record.structure, record.device, record.template, *(tuple(m.items()) for m in mappings))
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _records(lines: Iterable[bytes]) -> list[Record]:
+    return [r for r in map(parse, lines) if isinstance(r, Record)]
+
+
+@cache
+def _shipped(folder: Path, head: bytes) -> list[Record]:
+    """What ships does not change while a process runs."""
+    return [r for path in sorted(folder.glob("*.jsonl")) for r in _records(_lines(path, head, ours=False))]
+
+
+def _lines(path: Path, head: bytes, ours: bool = True) -> Iterator[bytes]:
+    """The lines of a file that begin so, without their ends; nothing where it cannot be read, or (`ours`) where others
+    may have written it."""
+    try:
+        fd = private.opened(path, os.O_RDONLY) if ours else os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _say_once(f"no measurement is read from {path}: {error.strerror}")
+        return
+    if fd is None:
+        _say_once(f"no measurement is read from {path}: others may write there (chmod 600)")
+        return
+    with open(fd, "rb", buffering=0) as file:
+        rest = b""
+        while chunk := file.read(CHUNK):
+            whole, end, chunk = (rest + chunk).rpartition(b"\n")
+            yield from _begin(whole, head) if end else ()
+            rest = chunk
+        yield from _begin(rest, head) if rest else ()
+
+
+def _begin(text: bytes, head: bytes) -> Iterator[bytes]:
+    """The lines of a text that begin with `head`."""
+    if not head:
+        yield from text.split(b"\n")
+        return
+    at = text.find(head)
+    while at >= 0:
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        if at == 0 or text[at - 1] == ord("\n"):
+            yield text[at:end]
+        at = text.find(head, end)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a store. It is a file of its own, since `prune` replaces the other."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process holds its lock") from None
+                time.sleep(0.0005)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _add(path: Path, data: bytes) -> None:
+    """Write lines at the end of a file, all of them or nothing. Raises OSError."""
+    fd = private.opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    if fd is None:
+        raise PermissionError(errno.EPERM, f"others may write to {path.name} (chmod 600)")
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            # What a writer left that was killed.
+            data = b"\n" + data
+        try:
+            if os.write(fd, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _say_once(text: str) -> None:
+    """One warning for each thing that is wrong, however often it is."""
+    if text not in _said:
+        LOG.warning("%s", text)
+    _said.add(text)
