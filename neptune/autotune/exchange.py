@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from neptune import config
 from neptune.autotune.record import Record, Unknown, parse
 from neptune.autotune.store import FILE, FOLDER, Key, Store, key_of, lines_of, replace
 from neptune.boundary import public
 from neptune.errors import RecordError
+
+DIGITS_TO_NAME = 12
+"""Digits of a structure that suffice to name it."""
+MANY = 12
+"""Names in a message."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,30 @@ class Counts:
     known: int = 0
     removed: int = 0
     unreadable: int = 0
+
+
+@public
+def user_store() -> Store:
+    """The store in the user's cache folder. Raises RecordError where NEPTUNE_CACHE_DIR says that there is none."""
+    folder = config.read().cache_dir
+    if folder is None:
+        hint = f"NEPTUNE_CACHE_DIR names one, {config.NO_CACHE} means none"
+        raise RecordError("the records of this user", "there is no folder for them", hint=hint)
+    return Store(folder)
+
+
+@public
+def of_program(records: Sequence[Record], asked: str, program: str) -> list[Record]:
+    """The records of a program, by the first digits of its structure or by its name.
+
+    Raises RecordError where there is none.
+    """
+    found = [r for r in records if program and (r.name == program or r.structure.startswith(program))]
+    if not found:
+        known = sorted({r.name or r.structure[:DIGITS_TO_NAME] for r in records})
+        wrong = f"no record is of a program {program!r}"
+        raise RecordError(asked, wrong, legal=known[:MANY], hint="neptune cache ls")
+    return found
 
 
 @public

@@ -16,11 +16,8 @@ from neptune.autotune import exchange
 from neptune.autotune.record import Record, Unknown, parse
 from neptune.autotune.store import Store
 from neptune.cli.outputs import guarded, say, table
-from neptune.errors import RecordError
 
 F = TypeVar("F", bound=Callable[..., Any])
-SHOWN = 12
-"""Digits of a structure that tables show, and that suffice to name it."""
 A_FILE = click.Path(path_type=Path)
 _structure = click.option(
     "--structure", "structures", multiple=True, metavar="NAME", help="Of these alone; repeatable."
@@ -58,7 +55,7 @@ def ls_command(as_json: bool) -> None:
         counts |= {"unknown": sum(isinstance(r, Unknown) for r in own), "unreadable": own.count(None)}
 
         def shown() -> None:
-            table([{**row, "structure": row["structure"][:SHOWN]} for row in rows])
+            table([{**row, "structure": row["structure"][: exchange.DIGITS_TO_NAME]} for row in rows])
             click.echo(f"{store.path or 'no cache folder'}: {_words(counts)}; others ship with Neptune")
 
         say({"file": str(store.path) if store.path else None, **counts, "programs": rows}, as_json, shown)
@@ -80,7 +77,7 @@ def show_command(program: str, every: bool, as_json: bool) -> None:
     """
 
     def act() -> None:
-        records = _named(Store(config.read().cache_dir).all(), f"neptune cache show {program}", program)
+        records = exchange.of_program(Store(config.read().cache_dir).all(), f"neptune cache show {program}", program)
         groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
         for r in records:
             groups[r.structure, r.device, tuple(r.sizes.items())].append(r)
@@ -110,10 +107,10 @@ def export_command(file: Path, structures: tuple[str, ...], as_json: bool) -> No
     """
 
     def act() -> None:
-        store = _store()
+        store = exchange.user_store()
         asked = f"neptune cache export {file}"
         own = [r for r in map(parse, store.lines()) if isinstance(r, Record)]
-        wanted = sorted({r.structure for name in structures for r in _named(own, asked, name)})
+        wanted = sorted({r.structure for name in structures for r in exchange.of_program(own, asked, name)})
         _done(exchange.export_records(store, file, wanted), f"written to {file}", as_json)
 
     guarded(act, as_json)
@@ -131,7 +128,7 @@ def import_command(files: Sequence[Path], as_json: bool) -> None:
     """
 
     def act() -> None:
-        store = _store()
+        store = exchange.user_store()
         _done(exchange.import_records(store, files), f"added to {store.path}", as_json)
 
     guarded(act, as_json)
@@ -164,31 +161,10 @@ def prune_command(keep: int, as_json: bool) -> None:
     """
 
     def act() -> None:
-        store = _store()
+        store = exchange.user_store()
         _done(exchange.prune_records(store, keep), f"kept in {store.path}", as_json)
 
     guarded(act, as_json)
-
-
-def _store() -> Store:
-    """The user's store, which must be able to keep something."""
-    folder = config.read().cache_dir
-    if folder is None:
-        raise RecordError(
-            "neptune cache",
-            "there is no folder for records",
-            hint="NEPTUNE_CACHE_DIR names one; 0 means none",
-        )
-    return Store(folder)
-
-
-def _named(records: Sequence[Record], asked: str, program: str) -> list[Record]:
-    """The records of a program, by the first digits of its structure or by its name."""
-    found = [r for r in records if program and (r.name == program or r.structure.startswith(program))]
-    if not found:
-        known = sorted({r.name or r.structure[:SHOWN] for r in records})
-        raise RecordError(asked, f"no record is of a program {program!r}", legal=known[:SHOWN], hint="neptune cache ls")
-    return found
 
 
 def _us(r: Record) -> float:
@@ -201,7 +177,7 @@ def _pairs(values: Any) -> str:
 
 def _row(r: Record) -> dict[str, Any]:
     return {
-        "structure": r.structure[:SHOWN],
+        "structure": r.structure[: exchange.DIGITS_TO_NAME],
         "device": r.device,
         "sizes": _pairs(r.sizes),
         "us": f"{_us(r):.2f}",

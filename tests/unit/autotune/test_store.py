@@ -262,6 +262,7 @@ def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None
     ]
     assert kept > 20 and store.all() == [numbered(0, k, more=100) for k in range(kept)]
     data = file_of(store).read_bytes()
+    assert data == b"".join(numbered(0, k, more=100).line() for k in range(kept))
     with pytest.raises(OSError, match="No space left"):
         store.rewrite(lambda lines: lines)
     # Nothing is left of the attempt, and what was there is.
