@@ -5,8 +5,6 @@ Results go to the standard output, errors to the standard error, or as JSON to t
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,15 +14,15 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.syntax import Syntax
 from rich.table import Table
 
 from neptune.cli.inputs import expression, named_numbers, template
-from neptune.errors import InternalError, NeptuneError, NeptunePerformanceWarning
+from neptune.cli.outputs import DONE, REFUSED, fail, guarded, say, show, table
+from neptune.cli.tune import autotune_command
+from neptune.errors import NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
 STAGES = ("loops", "scheduled", "fused", "tile")
-DONE, REFUSED, USAGE, DEFECT = 0, 1, 2, 3
 
 
 class App(click.Group):
@@ -42,7 +40,7 @@ class App(click.Group):
         except click.ClickException as error:
             if not self.as_json:
                 raise
-            _error("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
+            fail("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
             raise SystemExit(error.exit_code) from None
 
 
@@ -127,20 +125,20 @@ def compile_command(
         said |= {"params": kernel.params, "warnings": kernel.explain(json=True)["warnings"]}
         if resources is not None:
             rows = [_fields(r) for r in kernel.resources(resources)]
-            _print(said | {"resources": rows}, as_json, lambda: _table(rows))
+            say(said | {"resources": rows}, as_json, lambda: table(rows))
         elif asm is not None:
             texts = kernel.asm(asm)
-            _print(said | {"asm": texts}, as_json, lambda: _show("\n".join(texts.values()), "text"))
+            say(said | {"asm": texts}, as_json, lambda: show("\n".join(texts.values()), "text"))
         elif save is not None:
             kernel.save(save)
-            _print(said | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
+            say(said | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
         elif stage is not None:
             text = kernel.ir(stage)
-            _print(said | {"ir": text}, as_json, lambda: _show(text, "text"))
+            say(said | {"ir": text}, as_json, lambda: show(text, "text"))
         else:
-            _print(said | {"source": kernel.source}, as_json, lambda: _show(kernel.source, "python"))
+            say(said | {"source": kernel.source}, as_json, lambda: show(kernel.source, "python"))
 
-    _guarded(act, as_json)
+    guarded(act, as_json)
 
 
 @app.command("explain", short_help="Say what was fused, how it was proved, and why.")
@@ -160,11 +158,11 @@ def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
         if html is not None:
             _tell(kernel)
             path = str(kernel.report(html))
-            _print({"name": kernel.name, "report": path}, as_json, lambda: click.echo(f"wrote {path}"))
+            say({"name": kernel.name, "report": path}, as_json, lambda: click.echo(f"wrote {path}"))
         else:
-            _print(kernel.explain(json=True), as_json, lambda: click.echo(kernel.explain(), nl=False))
+            say(kernel.explain(json=True), as_json, lambda: click.echo(kernel.explain(), nl=False))
 
-    _guarded(act, as_json)
+    guarded(act, as_json)
 
 
 @app.command("templates")
@@ -181,9 +179,9 @@ def templates_command(as_json: bool) -> None:
         from neptune.tune.choose import shipped_templates
 
         said = {name: _first_line(t) for name, t in shipped_templates().items()}
-        _print(said, as_json, lambda: _table([{"name": n, "what it does": text} for n, text in said.items()]))
+        say(said, as_json, lambda: table([{"name": n, "what it does": text} for n, text in said.items()]))
 
-    _guarded(act, as_json)
+    guarded(act, as_json)
 
 
 @app.command("check-env", short_help="Say what this machine can compile for and run on.")
@@ -203,17 +201,21 @@ def check_env_command(as_json: bool) -> None:
     good = environment.usable(findings)
 
     def shown() -> None:
-        table = Table(box=None, show_header=False, pad_edge=False)
+        lines = Table(box=None, show_header=False, pad_edge=False)
         for f in findings:
             mark = "[green]ok[/]" if f.good else "[red]missing[/]" if f.required else "[yellow]no[/]"
-            table.add_row(mark, escape(f.subject), escape(f.found))
+            lines.add_row(mark, escape(f.subject), escape(f.found))
             if f.remedy and not f.good:
-                table.add_row("", "", f"[dim]try: {escape(f.remedy)}[/]")
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
+                lines.add_row("", "", f"[dim]try: {escape(f.remedy)}[/]")
+        Console(width=None if sys.stdout.isatty() else 200).print(lines)
         click.echo("this machine can run kernels" if good else "this machine cannot run kernels")
 
-    _print(environment.as_json(findings), as_json, shown)
+    say(environment.as_json(findings), as_json, shown)
     raise SystemExit(DONE if good else REFUSED)
+
+
+app.add_command(autotune_command)
+app.add_command(autotune_command, "tune")
 
 
 # --- inputs --------------------------------------------------------------------------------------
@@ -260,53 +262,3 @@ def _first_line(template: Any) -> str:
     """Return the first paragraph of a template's description, on one line."""
     said = getattr(template, "doc", None) or template.__doc__ or ""
     return " ".join(said.strip().split("\n\n")[0].split())
-
-
-# --- outputs -------------------------------------------------------------------------------------
-
-
-def _print(said: dict[str, Any], as_json: bool, show: Callable[[], None]) -> None:
-    if as_json:
-        click.echo(json.dumps(said, indent=2))
-    else:
-        show()
-
-
-def _show(text: str, language: str) -> None:
-    """Coloured on a terminal; plain text, as it is, anywhere else (and with NO_COLOR)."""
-    console = Console()
-    if console.is_terminal and not console.no_color and language != "text":
-        # Printed as text: as a Syntax, lines would be cut at the width of the terminal.
-        console.print(
-            Syntax("", language, theme="ansi_dark", background_color="default").highlight(text), soft_wrap=True, end=""
-        )
-    else:
-        click.echo(text, nl=not text.endswith("\n"))
-
-
-def _table(rows: list[dict[str, Any]]) -> None:
-    """Rows of equal keys, aligned; the terminal wraps what is too wide."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "))
-    for row in rows:
-        table.add_row(*(escape(", ".join(v) if isinstance(v, list) else str(v)) for v in row.values()))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-
-
-def _error(kind: str, message: str, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"error": kind, "message": message}, indent=2))
-    else:
-        plain = False if os.environ.get("NO_COLOR") else None
-        click.secho(f"{kind}: ", err=True, nl=False, fg="red", bold=True, color=plain)
-        click.echo(message, err=True)
-
-
-def _guarded(act: Callable[[], None], as_json: bool) -> None:
-    """Run a command; what a user can cause is one screen and exit code 1."""
-    try:
-        act()
-    except (NeptuneError, InternalError) as error:
-        _error(type(error).__name__, str(error), as_json)
-        raise SystemExit(REFUSED if isinstance(error, NeptuneError) else DEFECT) from None
