@@ -116,10 +116,6 @@ def test_a_factor_that_does_not_move_hides_a_product():
         i, j, p = sch.loops("c")
         i0, j0, *_ = sch.tile([i, j, p], [16, 16, 16])
         sch.bind([i0, j0], ["grid.y", "grid.x"])
-<<<<<<< HEAD
-        sch.partition(p0)
-=======
->>>>>>> h-hoist
         return j0
 
     def with_the_remedy(sch):
