@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from neptune.autotune.structure import DIGITS
 from neptune.autotune.structure import structure_of as structure_of
+from neptune.boundary import public
 from neptune.errors import RecordError
 
 SCHEMA = 1
@@ -84,7 +85,7 @@ class Record:
             if not holds(getattr(self, name)):
                 raise RecordError(f"a tuning record with {name}={_short(getattr(self, name))}", f"{name} is {wanted}")
         # One form for what was given and what is read back.
-        object.__setattr__(self, "us", tuple(float(x) for x in self.us))
+        object.__setattr__(self, "us", tuple(map(float, self.us)))
         for name in ("sizes", "params", "numbers", "versions", "clocks"):
             object.__setattr__(self, name, dict(sorted(getattr(self, name).items())))
 
@@ -98,6 +99,9 @@ class Record:
         rest = {name: getattr(self, name) for name in REST}
         text = json.dumps({"kind": self.kind, **rest}, separators=(",", ":"), allow_nan=False)
         return prefix(self.structure, self.device) + text[1:].encode() + b"\n"
+
+
+Record.__init__ = public(Record.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,10 @@ def parse(line: bytes) -> Record | Unknown | None:
     if head is None:
         return None
     try:
-        said = json.loads(line.decode("ascii"), object_pairs_hook=_once, parse_constant=_refuse)
+        said = _DECODER.decode(line.decode("ascii"))
         if head[1] != b"%d" % SCHEMA or said["kind"] != KIND:
             return Unknown(line)
-        if set(said) != {"record", "structure", "device", "kind", *REST}:
+        if said.keys() != KEYS:
             return None
         del said["record"]
         return Record(**said)
@@ -151,6 +155,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(_text: str) -> None:
     raise ValueError
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
 
 
 def _text(form: re.Pattern[str]) -> Callable[[Any], bool]:
@@ -214,3 +221,4 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 REST = tuple(name for name in FIELDS if name not in ("kind", "structure", "device"))
 """The fields of a line behind its head, in order."""
+KEYS = {"record", "structure", "device", "kind", *REST}

@@ -6,7 +6,7 @@ over what is no record. `prune` alone writes the file anew, under another name t
 
 The records of a GPU that ship with Neptune are read after the user's own, which stand in their place.
 
-Nothing here raises for the state of the disk: what cannot be kept is not kept, which is logged once.
+Measuring goes on whatever the state of the disk: `append` and `find` raise nothing for it, and log it once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import errno
 import fcntl
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -51,12 +52,27 @@ class Store:
 
     def append(self, record: Record | Unknown) -> bool:
         """Keep a record. False where it could not be, which is logged once; the file is then as it was."""
-        return self.extend([record])
+        try:
+            self.extend([record])
+        except OSError as error:
+            _say_once(f"no measurement is kept in {self.root}: {error.strerror or error}")
+            return False
+        return self.root is not None
 
-    def extend(self, records: Iterable[Record | Unknown]) -> bool:
-        """Keep all of these records, or none: they are written by one call."""
+    def extend(self, records: Iterable[Record | Unknown]) -> None:
+        """Keep all of these records, or none: they are written by one call. Raises OSError."""
         data = b"".join(r.line() for r in records)
-        return self._changed(lambda path: _add(path, data))
+        with self._writing() as path:
+            if path is not None and data:
+                _add(path, data)
+
+    def rewrite(self, choose: Callable[[list[bytes]], Iterable[bytes]]) -> None:
+        """Replace the lines (without their ends) by those that are chosen of them; nobody writes meanwhile, and readers
+        see the one file or the other. Raises OSError, and the file is then as it was."""
+        with self._writing() as path:
+            # Not through `lines`, which takes a file that cannot be read for an empty one.
+            if path is not None and path.exists():
+                replace(path, choose(list(lines_of(_own_file(path, os.O_RDONLY)))))
 
     def find(self, structure: str, device: str) -> list[Record]:
         """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
@@ -76,22 +92,18 @@ class Store:
         measured = {key_of(r) for r in own}
         return own + [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
 
-    def _changed(self, act: Callable[[Path], None]) -> bool:
-        """Do something to the file while nobody else does; False where the disk does not let it."""
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Path | None]:
+        """The file, while nobody else writes it; None where there is no cache folder. Raises OSError."""
         if self.path is None:
-            return False
+            yield None
+            return
         folder = self.path.parent
-        try:
-            private.make(folder)
-            if (wrong := private.wrong(folder)) is not None:
-                _say_once(f"no measurement is kept in {folder}: {wrong}")
-                return False
-            with _locked(folder / LOCK):
-                act(self.path)
-        except OSError as error:
-            _say_once(f"no measurement is kept in {folder}: {error.strerror or error}")
-            return False
-        return True
+        private.make(folder)
+        if (wrong := private.wrong(folder)) is not None:
+            raise PermissionError(errno.EPERM, wrong)
+        with _locked(folder / LOCK):
+            yield self.path
 
 
 def key_of(record: Record) -> Key:
@@ -117,15 +129,23 @@ def _lines(path: Path, head: bytes, ours: bool = True) -> Iterator[bytes]:
     """The lines of a file that begin so, without their ends; nothing where it cannot be read, or (`ours`) where others
     may have written it."""
     try:
-        fd = private.opened(path, os.O_RDONLY) if ours else os.open(path, os.O_RDONLY)
+        yield from lines_of(_own_file(path, os.O_RDONLY) if ours else os.open(path, os.O_RDONLY), head)
     except FileNotFoundError:
         return
     except OSError as error:
         _say_once(f"no measurement is read from {path}: {error.strerror}")
-        return
+
+
+def _own_file(path: Path, flags: int) -> int:
+    """A descriptor of a file of this user's alone. Raises OSError."""
+    fd = private.opened(path, flags)
     if fd is None:
-        _say_once(f"no measurement is read from {path}: others may write there (chmod 600)")
-        return
+        raise PermissionError(errno.EPERM, "others may write there (chmod 600)")
+    return fd
+
+
+def lines_of(fd: int, head: bytes = b"") -> Iterator[bytes]:
+    """The lines of an open file that begin so, without their ends; closes it. Raises OSError."""
     with open(fd, "rb", buffering=0) as file:
         rest = b""
         while chunk := file.read(CHUNK):
@@ -173,9 +193,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _add(path: Path, data: bytes) -> None:
     """Write lines at the end of a file, all of them or nothing. Raises OSError."""
-    fd = private.opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    if fd is None:
-        raise PermissionError(errno.EPERM, f"others may write to {path.name} (chmod 600)")
+    fd = _own_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
@@ -189,6 +207,22 @@ def _add(path: Path, data: bytes) -> None:
             raise
     finally:
         os.close(fd)
+
+
+def replace(path: Path, lines: Iterable[bytes]) -> None:
+    """Write a file of these lines under another name, and put it in the place of what is there. Raises OSError."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(fd)
+        os.replace(fresh, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
 
 
 def _say_once(text: str) -> None:

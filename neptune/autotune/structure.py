@@ -70,7 +70,9 @@ class _Renamer:
     def stage(self, s: Stage, loops: Mapping[str, str]) -> Stage:
         action = retarget(map_action(s.action, lambda e: self.expr(e, loops)), self.buffers)
         when = None if s.when is None else self.expr(s.when, loops)
-        return replace(s, name=self.stages[s.name], action=action, when=when)
+        # What a stage was made of may be a buffer.
+        made = None if s.made is None else replace(s.made, of=self.stages.get(s.made.of, s.made.of))
+        return replace(s, name=self.stages[s.name], action=action, when=when, made=made)
 
     def stmt(self, s: Stmt, loops: Mapping[str, str]) -> Stmt:
         match s:

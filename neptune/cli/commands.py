@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from neptune.cli.cache import cache_group
 from neptune.cli.inputs import expression, named_numbers, template
 from neptune.cli.outputs import DONE, REFUSED, fail, guarded, say, show, table
 from neptune.cli.tune import autotune_command
@@ -216,6 +217,7 @@ def check_env_command(as_json: bool) -> None:
 
 app.add_command(autotune_command)
 app.add_command(autotune_command, "tune")
+app.add_command(cache_group)
 
 
 # --- inputs --------------------------------------------------------------------------------------

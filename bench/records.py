@@ -1,0 +1,143 @@
+"""Records that ship, made of results of `bench.choice`; and how long the store of records takes.
+
+    python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12]
+    python -m bench.records --time [--records 100000]
+
+`--ship` writes `neptune/autotune/shipped/<device>.jsonl`: of each setup the fastest candidates, as measured there, with
+the versions that the results name. `--time` makes a store of so many records in a folder of its own, and prints what
+one append, one find and reading all take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.setups import setups
+from neptune.autotune.record import Record
+from neptune.autotune.store import SHIPPED, Store, replace
+from neptune.autotune.structure import structure_of
+from neptune.ir.program import Program
+from neptune.tune.machine import machine_of
+
+STRUCTURES = 200
+"""Programs that the records of `--time` are of."""
+REPEATS = 9
+
+
+# --- what ships ----------------------------------------------------------------------------------
+
+
+def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record]:
+    """Of each setup the fastest candidates; a setup that `bench.setups` does not have any more is left out."""
+    made = results["environment"]
+    versions = {"python": made["python"], "neptune": None, "torch": made["torch"], "triton": made["triton"]}
+    device = machine_of("90", made["gpu"]).name
+    programs = {s.name: s for s in setups()}
+    for row in results["us"]:
+        if row["setup"] not in programs or programs[row["setup"]].sizes != row["sizes"]:
+            print(f"{row['setup']}: no such setup, left out")
+            continue
+        program = programs[row["setup"]].program()
+        ran = [c for c in row["candidates"] if isinstance(c["us"], float)]
+        for c in sorted(ran, key=lambda c: float(c["us"]))[:keep]:
+            template, *values = c["variant"].split()
+            params = {n: int(v) for n, v in (value.split("=") for value in values)}
+            yield Record(
+                structure=_structure(program),
+                device=device,
+                template=template,
+                name=program.name,
+                sizes=row["sizes"],
+                params=params,
+                us=[c["us"]],
+                versions=versions,
+                when=f"{when}T00:00:00Z",
+            )
+
+
+@cache
+def _structure(program: Program) -> str:
+    return structure_of(program)
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def made_up(count: int) -> Iterator[Record]:
+    """So many records, always the same, of STRUCTURES programs."""
+    draw = random.Random(0)
+    names = [f"{draw.getrandbits(128):032x}" for _ in range(STRUCTURES)]
+    versions = {"neptune": "0.1.0", "python": "3.12.3", "torch": "2.11.0", "triton": "3.6.0"}
+    for k in range(count):
+        sizes = {"batch": draw.randint(1, 64), "heads": 16, "s_q": draw.randint(1, 1 << 15), "s_kv": 4096}
+        params = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": draw.choice((4, 8)), "num_stages": 3}
+        us = [round(draw.uniform(10, 1000), 3) for _ in range(3)]
+        yield Record(
+            structure=names[k % STRUCTURES], device="H200", template="flash_attention", name="attention",
+            sizes=sizes, params=params, us=us, versions=versions, clocks={"memory": 3201, "sm": 1980},
+            when="2026-11-22T00:00:00Z",
+        )  # fmt: skip
+
+
+def timed(count: int) -> None:
+    """Print the times of a store of so many records."""
+    records = list(made_up(count))
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        store.extend(records)
+        assert store.path is not None
+        structure, device = records[0].structure, records[0].device
+        again = records[0]
+        # They would make every collection of garbage a long one.
+        del records
+        found = len(store.find(structure, device))
+        print(f"{count} records, {store.path.stat().st_size / 1e6:.0f} MB")
+        print(f"append {_ms(lambda: store.append(again), 200)}")
+        print(f"find   {_ms(lambda: store.find(structure, device))} ({found} records of one program)")
+        print(f"find   {_ms(lambda: store.find('0' * 32, device))} (of none)")
+        print(f"all    {_ms(store.all, 1)}")
+
+
+def _ms(act: Callable[[], object], repeats: int = REPEATS) -> str:
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        act()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return f"{median(times):8.2f} ms, at most {max(times):.2f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.records", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ship", type=Path, metavar="FILE", help="results of bench.choice to make records of")
+    parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")
+    parser.add_argument("--keep", type=int, default=12, metavar="N", help="candidates of each setup")
+    parser.add_argument("--time", action="store_true", help="print how long the store takes")
+    parser.add_argument("--records", type=int, default=100_000, metavar="N", help="records of the store for --time")
+    options = parser.parse_args(argv)
+    if options.ship:
+        if not options.when:
+            parser.error("--ship needs --when")
+        records = list(shipped(json.loads(options.ship.read_text()), options.when, options.keep))
+        path = SHIPPED / f"{records[0].device.lower().replace(' ', '-')}.jsonl"
+        SHIPPED.mkdir(exist_ok=True)
+        replace(path, (r.line()[:-1] for r in records))
+        path.chmod(0o644)
+        print(f"{len(records)} records in {path}, {path.stat().st_size / 1e3:.0f} kB")
+    if options.time:
+        timed(options.records)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What records say about the candidates at some sizes, and how much of it to believe.
+
+A record of the same versions at the same sizes is believed. Others are a prior, which a first measurement corrects:
+another version may have made the candidate faster or slower, and another size of the bucket may have another best.
+
+Times of different sizes, or of different versions, are not compared. What carries over is how candidates stand to each
+other: the times of a prior are scaled so that candidates that both know agree (or, where there is none, the fastest).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+from neptune.autotune.record import Record, Sizes, bucket_of
+
+MADE_WITH = ("neptune", "torch", "triton")
+"""The versions that count: Python's own changes no kernel."""
+OTHER_VERSIONS, OTHER_SIZES = 0.5, 0.25
+"""What the weight of a record is multiplied by. Exact sizes of any version weigh more than a bucket."""
+Choice: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
+
+
+class Belief(NamedTuple):
+    """A candidate, the microseconds to expect of it at the sizes that were asked for, and how much to believe that:
+    1 for what was measured with these versions at these sizes. `params` hold the numbers of the launch, too."""
+
+    template: str
+    params: dict[str, int]
+    us: float
+    weight: float
+
+
+class _Origin(NamedTuple):
+    """Where records come from that can be compared with each other; the first of a sorted list is the best."""
+
+    doubt: float
+    distance: float
+    sizes: tuple[tuple[str, int], ...]
+    versions: tuple[tuple[str, str], ...]
+
+
+def best(
+    records: Iterable[Record], structure: str, sizes: Sizes, device: str, versions: Mapping[str, str | None]
+) -> list[Belief]:
+    """What is known of each candidate at these sizes: what is believed first, then the fastest first.
+
+    `records` may be of anything: those of another structure, device or bucket say nothing.
+
+    >>> at = dict(structure="0" * 32, device="H200", versions={"neptune": "1"})
+    >>> fast = Record(template="row", sizes={"n": 1000}, params={"BLOCK": 1}, us=[3.0, 2.0, 4.0], **at)
+    >>> slow = Record(template="row", sizes={"n": 600}, params={"BLOCK": 2}, us=[9.0], **at)
+    >>> [(b.params, b.us, b.weight) for b in best([fast, slow], "0" * 32, {"n": 1000}, "H200", {"neptune": "1"})]
+    [({'BLOCK': 1}, 3.0, 1.0), ({'BLOCK': 2}, 3.0, 0.25)]
+    """
+    origins: dict[_Origin, dict[Choice, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in records:
+        if r.structure == structure and r.device == device and r.bucket == bucket_of(sizes):
+            origins[_origin(r, sizes, versions)][_choice(r)].extend(r.us)
+    found: dict[Choice, tuple[float, float]] = {}
+    for origin in sorted(origins):
+        times = {choice: median(us) for choice, us in origins[origin].items()}
+        scale = _scale(times, {choice: us for choice, (us, _) in found.items()})
+        for choice, us in times.items():
+            found.setdefault(choice, (us * scale, 1 / origin.doubt))
+    said = [Belief(template, dict(params), us, weight) for (template, params), (us, weight) in found.items()]
+    return sorted(said, key=lambda b: (-b.weight, b.us))
+
+
+def _scale(times: Mapping[Choice, float], known: Mapping[Choice, float]) -> float:
+    """What to multiply times by so that they agree with those that are known."""
+    if not known:
+        return 1.0
+    shared = times.keys() & known.keys()
+    return median(known[c] / times[c] for c in shared) if shared else min(known.values()) / min(times.values())
+
+
+def _choice(r: Record) -> Choice:
+    return r.template, tuple(chain(r.params.items(), r.numbers.items()))
+
+
+def _origin(r: Record, sizes: Sizes, versions: Mapping[str, str | None]) -> _Origin:
+    made = tuple((name, str(r.versions.get(name))) for name in MADE_WITH)
+    same = made == tuple((name, str(versions.get(name))) for name in MADE_WITH)
+    exact = r.sizes == dict(sizes)
+    weight = (1 if same else OTHER_VERSIONS) * (1 if exact else OTHER_SIZES)
+    distance = sum(abs(math.log2(n / sizes[name])) for name, n in r.sizes.items())
+    return _Origin(1 / weight, distance, tuple(r.sizes.items()), made)

@@ -1,0 +1,179 @@
+"""Records that move between stores: export, import, merge; and a store made smaller.
+
+    store of one machine ──export──▶ FILE ──import──▶ store of another
+    FILE, FILE, folder   ──merge───▶ FILE
+
+A file of records is text of one line each. A record that is there already, to the last digit, is not added again; a
+line of another kind goes along untouched; what is no record stays behind and is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from neptune import config
+from neptune.autotune.record import Record, Unknown, parse
+from neptune.autotune.store import FILE, FOLDER, Key, Store, key_of, lines_of, replace
+from neptune.boundary import public
+from neptune.errors import RecordError
+
+DIGITS_TO_NAME = 12
+"""Digits of a structure that suffice to name it."""
+MANY = 12
+"""Names in a message."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many lines were `kept` (or added), were there already (`known`), were `removed`, and were no record
+    (`unreadable`)."""
+
+    kept: int = 0
+    known: int = 0
+    removed: int = 0
+    unreadable: int = 0
+
+
+@public
+def user_store() -> Store:
+    """The store in the user's cache folder. Raises RecordError where NEPTUNE_CACHE_DIR says that there is none."""
+    folder = config.read().cache_dir
+    if folder is None:
+        hint = f"NEPTUNE_CACHE_DIR names one, {config.NO_CACHE} means none"
+        raise RecordError("the records of this user", "there is no folder for them", hint=hint)
+    return Store(folder)
+
+
+@public
+def of_program(records: Sequence[Record], asked: str, program: str) -> list[Record]:
+    """The records of a program, by the first digits of its structure or by its name.
+
+    Raises RecordError where there is none.
+    """
+    found = [r for r in records if program and (r.name == program or r.structure.startswith(program))]
+    if not found:
+        known = sorted({r.name or r.structure[:DIGITS_TO_NAME] for r in records})
+        wrong = f"no record is of a program {program!r}"
+        raise RecordError(asked, wrong, legal=known[:MANY], hint="neptune cache ls")
+    return found
+
+
+@public
+def export_records(store: Store, to: Path, structures: Sequence[str] = ()) -> Counts:
+    """Write the user's own records to a file, those of some structures alone where any are named.
+
+    Raises RecordError where the file cannot be written.
+    """
+    asked = f"export records to {to}"
+    lines, unreadable = _readable(store.lines())
+    wanted = [r.line()[:-1] for r in lines if not structures or (isinstance(r, Record) and r.structure in structures)]
+    with _refused(asked, to):
+        replace(to, wanted)
+    return Counts(len(wanted), 0, len(lines) - len(wanted), unreadable)
+
+
+@public
+def import_records(store: Store, paths: Sequence[Path]) -> Counts:
+    """Add the records of files, or of other cache folders, to the store: all of them or none.
+
+    Raises RecordError where a file cannot be read or holds no record, and where the store cannot be written.
+    """
+    asked = f"import records from {_named(paths)}"
+    found, unreadable = _gathered(asked, paths)
+    here = {r.line() for r in _readable(store.lines())[0]}
+    fresh = [r for r in found if r.line() not in here]
+    with _refused(asked, store.path):
+        store.extend(fresh)
+    return Counts(len(fresh), len(found) - len(fresh), 0, unreadable)
+
+
+@public
+def merge_records(paths: Sequence[Path], to: Path) -> Counts:
+    """Write the records of several files or cache folders to one file, each once, in the order in which they come.
+
+    Raises RecordError where a file cannot be read or holds no record, and where the result cannot be written.
+    """
+    asked = f"merge records of {_named(paths)} into {to}"
+    found, unreadable = _gathered(asked, paths)
+    with _refused(asked, to):
+        replace(to, (r.line()[:-1] for r in found))
+    return Counts(len(found), 0, 0, unreadable)
+
+
+@public
+def prune_records(store: Store, keep: int) -> Counts:
+    """Of the records of one candidate at the same sizes keep the `keep` fastest and the newest, and remove what is no
+    record. By sizes, and not by bucket: times at different sizes are not compared, the smallest would always win.
+
+    Raises RecordError where `keep` is no number of records, and where the store cannot be written.
+    """
+    asked = f"prune records, {keep=}"
+    if keep < 1:
+        raise RecordError(asked, "this keeps no record", legal=("1", "2", "…"))
+    counts = Counts()
+
+    def choose(lines: list[bytes]) -> Iterator[bytes]:
+        nonlocal counts
+        found, unreadable = _readable(lines)
+        dropped = _dropped([r for r in found if isinstance(r, Record)], keep)
+        counts = Counts(len(found) - len(dropped), 0, len(dropped), unreadable)
+        return (r.line()[:-1] for r in found if id(r) not in dropped)
+
+    with _refused(asked, store.path):
+        store.rewrite(choose)
+    return counts
+
+
+def _dropped(records: Iterable[Record], keep: int) -> set[int]:
+    """The identities of those that are neither among the fastest nor the newest of their key."""
+    groups: dict[Key, list[Record]] = defaultdict(list)
+    for r in records:
+        groups[key_of(r)].append(r)
+    dropped: set[int] = set()
+    for group in groups.values():
+        # Of two of one second, the one that was written later.
+        newest = max(reversed(group), key=lambda r: r.when)
+        slow = sorted(group, key=lambda r: median(r.us))[keep:]
+        dropped |= {id(r) for r in slow if r is not newest}
+    return dropped
+
+
+def _readable(lines: Iterable[bytes]) -> tuple[list[Record | Unknown], int]:
+    """The records of lines, and how many lines are none; an empty line is nothing."""
+    parsed = [parse(line) for line in lines if line.strip()]
+    found = [r for r in parsed if r is not None]
+    return found, len(parsed) - len(found)
+
+
+def _gathered(asked: str, paths: Sequence[Path]) -> tuple[list[Record | Unknown], int]:
+    """The records of files and folders, each once."""
+    every: dict[bytes, Record | Unknown] = {}
+    unreadable = 0
+    for path in paths:
+        file = path / FOLDER / FILE if path.is_dir() else path
+        with _refused(asked, file):
+            found, bad = _readable(lines_of(os.open(file, os.O_RDONLY | os.O_NONBLOCK)))
+        if not found:
+            raise RecordError(asked, f"{file} holds no record", hint="a file that `neptune cache export` wrote")
+        every |= {r.line(): r for r in found}
+        unreadable += bad
+    return list(every.values()), unreadable
+
+
+@contextlib.contextmanager
+def _refused(asked: str, file: Path | None) -> Iterator[None]:
+    """What the disk refuses, as an error of the user's."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(asked, f"{file}: {error.strerror or error}; nothing was changed") from None
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))
