@@ -28,13 +28,13 @@ def seconds_of(budget: object) -> float:
     return seconds
 
 
-def checked_trials(trials: object) -> int | None:
-    """A number of candidates to measure at most, None for no limit. NeptuneError for what is none."""
-    if trials is None:
+def checked_count(name: str, what: str, count: object) -> int | None:
+    """A number of at least 1 that a caller gave as `name`, None for none. NeptuneError for anything else."""
+    if count is None:
         return None
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-        raise NeptuneError(f"tune with trials={trials!r:.40}", "this is no number of candidates", legal=("1", "2", "…"))
-    return trials
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise NeptuneError(f"tune with {name}={count!r:.40}", f"this is no number of {what}", legal=("1", "2", "…"))
+    return count
 
 
 @dataclass(frozen=True)

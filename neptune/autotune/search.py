@@ -92,7 +92,12 @@ class Run:
     most: int | None
     progress: Progress
     failed: dict[str, str] = field(default_factory=dict)
-    fresh: int = 0
+    compared: set[Key] = field(default_factory=set)
+
+    @property
+    def fresh(self) -> int:
+        """How many were measured in this search."""
+        return len(self.compared)
 
     def tuned(self) -> Tuned:
         """Search until nothing better is left, or the time or the number of candidates is used up."""
@@ -101,8 +106,9 @@ class Run:
         stopped = self._rounds()
         if self.fresh:
             self._final()
-        best = self.search.best
+        self._compare_best()
         us = {t.key: self.search.us_of(t) for t in self.search.measured}
+        best = min((t for t in self.search.measured if t.key in self.compared), key=self.search.us_of, default=None)
         return Tuned(
             self.sizes,
             self.default,
@@ -153,19 +159,30 @@ class Run:
         for k in self.executor.built([kernel for _, kernel in kernels]):
             if not self.clock.left:
                 return
-            trial, kernel = kernels[k]
-            outcome = self.executor.measure(kernel)
-            if outcome.failed:
-                self._fails(trial, outcome.failed, outcome.why)
-            else:
-                self._keep(trial, outcome.us, outcome.clocks)
-                self.fresh += 1
-            self.progress.measured(self._state())
+            self._one(*kernels[k])
+
+    def _one(self, trial: Trial, kernel: Kernel) -> None:
+        """Compare a candidate with the reference, and time it."""
+        outcome = self.executor.measure(kernel)
+        if outcome.failed:
+            self._fails(trial, outcome.failed, outcome.why)
+        else:
+            self.compared.add(trial.key)
+            self._keep(trial, outcome.us, outcome.clocks)
+        self.progress.measured(self._state())
+
+    def _compare_best(self) -> None:
+        """Compare what is taken, where a record alone speaks for it: that may be anybody's."""
+        while self.clock.left and (best := self.search.best) is not None and best.key not in self.compared:
+            self._one(best, self.kernel(best))
 
     def _final(self) -> None:
         """The fastest in rounds, one after the other, so that a clock that moves is the same for all; medians of whole
         rounds count."""
-        finalists = self.search.finalists(self.default.key)
+        for trial in self.search.finalists(self.default.key):
+            if trial.key not in self.compared and self.clock.left:
+                self._one(trial, self.kernel(trial))
+        finalists = [t for t in self.search.finalists(self.default.key) if t.key in self.compared]
         times: dict[Key, list[float]] = {t.key: [] for t in finalists}
         clocks: Mapping[str, int] = {}
         for _ in range(ROUNDS if len(finalists) > 1 else 0):
@@ -178,7 +195,7 @@ class Run:
                     self._fails(trial, outcome.failed, outcome.why)
                 else:
                     found[trial.key], clocks = median(outcome.us), outcome.clocks
-            finalists = [t for t in finalists if self.search.known[t.key] is not None]
+            finalists = [t for t in finalists if t.key in self.compared]
             if not all(t.key in found for t in finalists):
                 break
             for trial in finalists:
@@ -204,6 +221,7 @@ class Run:
 
     def _fails(self, trial: Trial, failed: str, why: str) -> None:
         self.search.known[trial.key] = None
+        self.compared.discard(trial.key)
         self.failed[str(trial)] = f"{failed}: {why}"
         if failed in ("wrong", "died", "hung"):
             self.progress.say(f"{trial}: {failed}: {why}")

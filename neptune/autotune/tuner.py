@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune import config
-from neptune.autotune.budget import Clock, checked_trials, seconds_of
+from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.local import Bench, case_of, executor_of
 from neptune.autotune.progress import Progress, shown
@@ -116,8 +116,8 @@ def options_of(
 ) -> Options:
     """The options of a caller. NeptuneError for a budget, a number or an executor that is none."""
     executor_of(executor)
-    found = Options(seconds_of(budget), checked_trials(trials), executor, quiet=quiet)
-    bench = Bench(workers=checked_trials(workers) or max(1, len(os.sched_getaffinity(0)) - 1))
+    found = Options(seconds_of(budget), checked_count("trials", "candidates", trials), executor, quiet=quiet)
+    bench = Bench(workers=checked_count("workers", "processes", workers) or max(1, len(os.sched_getaffinity(0)) - 1))
     return replace(found, records=Store(config.read().cache_dir), bench=bench)
 
 

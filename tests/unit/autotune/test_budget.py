@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.autotune.budget import Clock, checked_trials, seconds_of
+from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.errors import NeptuneError
 
 
@@ -22,7 +22,7 @@ def test_what_is_no_budget(text: object) -> None:
 @pytest.mark.parametrize("trials", [0, -1, True, 1.5, "3"])
 def test_what_is_no_number_of_trials(trials: object) -> None:
     with pytest.raises(NeptuneError, match="no number of candidates"):
-        checked_trials(trials)
+        checked_count("trials", "candidates", trials)
 
 
 def test_a_clock_ends_at_nothing() -> None:

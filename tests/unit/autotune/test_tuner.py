@@ -32,11 +32,16 @@ def task(template: str | None = "softmax_row") -> Task:
     return task_of(softmax(), template, target="llvm")
 
 
+def store(folder: Path) -> Store:
+    """Without the records that ship."""
+    return Store(folder, shipped=folder / "none")
+
+
 def options(
     folder: Path, plan: Mapping[str, Any], seconds: float = 60.0, limit: float = 30.0, workers: int = 0, **more: Any
 ) -> Options:
     planted = {"plan": dict(plan), "log": str(folder / "log"), **more}
-    return Options(seconds, records=Store(folder), bench=Bench(SPEC, planted, limit, workers), quiet=True)
+    return Options(seconds, records=store(folder), bench=Bench(SPEC, planted, limit, workers), quiet=True)
 
 
 def runs(folder: Path) -> list[str]:
@@ -46,7 +51,7 @@ def runs(folder: Path) -> list[str]:
 
 
 def kept(folder: Path) -> list[str]:
-    return [f"{r.template} {dict(r.params)}" for r in Store(folder).all() if r.name == "softmax" and r.versions]
+    return [f"{r.template} {dict(r.params)}" for r in store(folder).all()]
 
 
 def check_right(kernel: neptune.Kernel) -> None:
@@ -62,7 +67,7 @@ def test_the_fastest_is_taken_and_everything_kept(tmp_path: Path) -> None:
     assert found.kernel.params["BLOCK_M"] == 4 and found.kernel.params["num_warps"] == 8
     assert at.stopped == NOTHING_BETTER and at.measured == len(set(runs(tmp_path))) <= at.candidates
     check_right(found.kernel)
-    records = Store(tmp_path).all()
+    records = store(tmp_path).all()
     best = [r for r in records if min(r.us) == 49.0]
     # Once alone, once among the finalists, in three rounds.
     assert [len(r.us) for r in best] == [3, 3] and best[0].sizes == SIZES
@@ -80,10 +85,9 @@ def test_misfortunes_are_survived(tmp_path: Path) -> None:
         "BLOCK_M=1 num_warps=8": "memory",
         "BLOCK_M=2 num_warps=8": "raises",
         "BLOCK_M=4 num_warps=8": "hangs",
-        "BLOCK_M=8 num_warps=8": "hangs",
         "BLOCK_M=2 num_warps=16": 42.0,
     }
-    found = tuned(task(), SIZES, options(tmp_path, plan, limit=10.0, workers=2))
+    found = tuned(task(), SIZES, options(tmp_path, plan, seconds=300.0, limit=15.0, workers=1))
     (at,) = found.shapes
     kinds = {name: why.partition(":")[0] for name, why in at.failed.items()}
     words = {"segfaults": "died", "exits": "died", "unwritten": "wrong", "raises": "failed", "hangs": "hung"}
@@ -96,7 +100,8 @@ def test_misfortunes_are_survived(tmp_path: Path) -> None:
     assert "exit code 3" in at.failed["softmax_row BLOCK_M=8 num_warps=4 num_stages=2"]
     assert at.us == 42.0 and at.default_us is None
     assert found.kernel.params["BLOCK_M"] == 2 and found.kernel.params["num_warps"] == 16
-    assert not any("'num_warps': 4" in x or "'num_warps': 8" in x for x in kept(tmp_path))
+    good = [f"BLOCK_M={r.params['BLOCK_M']} num_warps={r.params['num_warps']}" for r in store(tmp_path).all()]
+    assert "BLOCK_M=2 num_warps=16" in good and not [x for x in good if isinstance(plan.get(x), str)]
 
 
 def test_where_all_fail_the_models_choice_is_returned(tmp_path: Path) -> None:
@@ -122,10 +127,14 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
     (tmp_path / "log").unlink()
     again = tuned(task(), SIZES, options(tmp_path, plan))
     assert again.shapes[0].known == 3 and again.shapes[0].us == 42.0
-    assert before.isdisjoint(runs(tmp_path)) and runs(tmp_path)
+    # The default is timed beside the finalists once more; nothing else is.
+    assert len(before & set(runs(tmp_path))) == 1 < len(set(runs(tmp_path)))
     (tmp_path / "log").unlink()
     third = tuned(task(), SIZES, options(tmp_path, plan))
-    assert third.shapes[0].us == 42.0 and third.shapes[0].best == again.shapes[0].best and not runs(tmp_path)
+    assert third.shapes[0].us == 42.0 and third.shapes[0].best == again.shapes[0].best
+    # A record may be anybody's: what is taken is compared.
+    assert len(runs(tmp_path)) == 1 and "BLOCK_M=2 num_stages=2 num_warps=16" in runs(tmp_path)[0]
+    assert not again.shapes[0].failed
     # Another size is another search.
     assert tuned(task(), {"rows": 4, "cols": 41}, options(tmp_path, plan, seconds=0.001)).shapes[0].known == 0
 
@@ -134,10 +143,11 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_nothing_is_lost_when_the_tuner_is_killed(tmp_path: Path) -> None:
     """kill -9 in the middle: each candidate that was timed is there, the workers end, and the next search goes on."""
     script = tmp_path / "run.py"
+    plan = {"BLOCK_M=2 num_warps=16": 42.0}
     script.write_text(
         f"from pathlib import Path\n"
         f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
-        f"tuned(task(), SIZES, options(Path({str(tmp_path)!r}), {{}}, seconds_each=0.5))\n"
+        f"tuned(task(), SIZES, options(Path({str(tmp_path)!r}), {plan}, seconds_each=0.5))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, str(script)], env=env)
@@ -154,9 +164,10 @@ def test_nothing_is_lost_when_the_tuner_is_killed(tmp_path: Path) -> None:
     time.sleep(2)
     assert runs(tmp_path) in (ran, runs(tmp_path)[: len(ran) + 1])
     (tmp_path / "log").unlink()
-    found = tuned(task(), SIZES, options(tmp_path, {}))
+    found = tuned(task(), SIZES, options(tmp_path, plan))
     assert found.shapes[0].known == len(done)
-    assert set(runs(tmp_path)).isdisjoint(ran[: len(done)])
+    # The default and the fastest are timed beside each other once more.
+    assert len(set(runs(tmp_path)) & set(ran[: len(done)])) <= 2 < len(set(runs(tmp_path)))
 
 
 @pytest.mark.slow
@@ -236,3 +247,14 @@ def test_the_package_is_the_tuner() -> None:
 def test_a_tuning_as_json(tmp_path: Path) -> None:
     said = Tuning.as_json(tuned(task(), SIZES, options(tmp_path, {}, seconds=0.001)))
     assert said["shapes"][0]["stopped"] == TIME and said["shapes"][0]["best"]["us"] is None
+
+
+@pytest.mark.slow
+def test_a_record_of_a_wrong_candidate_is_not_believed(tmp_path: Path) -> None:
+    """It may have been imported: the fastest by the records is compared before it is taken."""
+    tuned(task(), SIZES, options(tmp_path, {"BLOCK_M=2 num_warps=16": 42.0}))
+    found = tuned(task(), SIZES, options(tmp_path, {"BLOCK_M=2 num_warps=16": "wrong"}))
+    (at,) = found.shapes
+    assert at.us == OTHERS and at.known == at.measured + 1
+    assert list(at.failed) == ["softmax_row BLOCK_M=2 num_warps=16 num_stages=2"]
+    check_right(found.kernel)
