@@ -8,8 +8,8 @@ NEPTUNE_STRICT        1: a template that a check rejects is a defect (InternalEr
 NEPTUNE_CHECK         1: each call looks at the indices that its tensors hold, and one that leads out of a tensor is a
                       ShapeError; costs time and a wait for the GPU. Read when a kernel is compiled or loaded; calls
                       that a CUDA graph captures are not looked at
-NEPTUNE_CACHE_DIR     the folder of compiled kernels; by default the user's cache folder (~/.cache/neptune on Linux),
-                      and 0 for none
+NEPTUNE_CACHE_DIR     the folder of compiled kernels and of records of measurements; by default the user's cache folder
+                      (~/.cache/neptune on Linux), and 0 for none
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
                       step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
                       (nothing is then taken from the cache)

@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -119,7 +119,7 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
     return [r for r in map(parse, lines) if isinstance(r, Record)]
 
 
-@cache
+@lru_cache(256)
 def _shipped(folder: Path, head: bytes) -> list[Record]:
     """What ships does not change while a process runs."""
     return [r for path in sorted(folder.glob("*.jsonl")) for r in _records(_lines(path, head, ours=False))]

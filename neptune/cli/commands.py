@@ -18,7 +18,7 @@ from rich.table import Table
 
 from neptune.cli.cache import cache_group
 from neptune.cli.inputs import expression, named_numbers, template
-from neptune.cli.outputs import DONE, REFUSED, fail, guarded, say, show, table
+from neptune.cli.outputs import DONE, REFUSED, guarded, say, say_error, show, table
 from neptune.cli.tune import autotune_command
 from neptune.errors import NeptunePerformanceWarning
 
@@ -41,7 +41,7 @@ class App(click.Group):
         except click.ClickException as error:
             if not self.as_json:
                 raise
-            fail("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
+            say_error("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
             raise SystemExit(error.exit_code) from None
 
 

@@ -50,7 +50,7 @@ def table(rows: list[dict[str, Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(printed)
 
 
-def fail(kind: str, message: str, as_json: bool) -> None:
+def say_error(kind: str, message: str, as_json: bool) -> None:
     """An error: its class in red, and what it says."""
     if as_json:
         click.echo(json.dumps({"error": kind, "message": message}, indent=2))
@@ -65,5 +65,5 @@ def guarded(act: Callable[[], None], as_json: bool) -> None:
     try:
         act()
     except (NeptuneError, InternalError) as error:
-        fail(type(error).__name__, str(error), as_json)
+        say_error(type(error).__name__, str(error), as_json)
         raise SystemExit(REFUSED if isinstance(error, NeptuneError) else DEFECT) from None

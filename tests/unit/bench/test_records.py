@@ -1,0 +1,48 @@
+"""What ships is what `bench.records` makes of the results that are kept, for the programs as they are today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+
+from bench.records import made_up, shipped, timed
+from neptune.autotune.believe import best
+from neptune.autotune.record import parse, structure_of
+from neptune.autotune.store import Store
+from neptune.ops.softmax import softmax
+from neptune.versions import versions
+
+RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-choice-search.json"
+
+
+def test_what_ships_is_made_of_the_results() -> None:
+    kept = Store(None).all()
+    assert kept == list(shipped(json.loads(RESULTS.read_text()), kept[0].when[:10], 12))
+
+
+def test_the_fastest_of_each_setup_ship() -> None:
+    results = json.loads(RESULTS.read_text())
+    row = next(r for r in results["us"] if r["setup"] == "softmax 65536×1024")
+    found = best(Store(None).all(), structure_of(softmax()), row["sizes"], "H200", versions())
+    assert [b.us for b in found] == sorted(c["us"] for c in row["candidates"])[:12]
+    # Nobody knows which Neptune measured them, so that they are a prior.
+    assert {b.weight for b in found} == {0.5}
+    us, variant = min((c["us"], c["variant"]) for c in row["candidates"])
+    assert (found[0].us, found[0].template) == (us, variant.split()[0])
+    assert {f"{n}={v}" for n, v in found[0].params.items()} == set(variant.split()[1:])
+
+
+def test_setups_that_are_gone_are_left_out(capsys) -> None:
+    results = json.loads(RESULTS.read_text())
+    first, second = results["us"][:2]
+    (record,) = shipped({**results, "us": [{**first, "setup": "gone"}, second]}, "2026-11-22", 1)
+    assert dict(record.sizes) == second["sizes"] and "left out" in capsys.readouterr().out
+
+
+def test_the_store_that_is_timed(capsys) -> None:
+    records = list(made_up(400))
+    assert [parse(r.line()) for r in records] == records and records == list(made_up(400))
+    assert len({r.structure for r in records}) == 200 and min(median(r.us) for r in records) > 0
+    timed(400)
+    assert "400 records" in capsys.readouterr().out
