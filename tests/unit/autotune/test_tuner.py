@@ -38,7 +38,7 @@ def store(folder: Path) -> Store:
 
 
 def options(
-    folder: Path, plan: Mapping[str, Any], seconds: float = 60.0, limit: float = 30.0, workers: int = 0, **more: Any
+    folder: Path, plan: Mapping[str, Any], seconds: float = 60.0, limit: float = 40.0, workers: int = 0, **more: Any
 ) -> Options:
     planted = {"plan": dict(plan), "log": str(folder / "log"), **more}
     return Options(seconds, records=store(folder), bench=Bench(SPEC, planted, limit, workers), quiet=True)
@@ -87,7 +87,7 @@ def test_misfortunes_are_survived(tmp_path: Path) -> None:
         "BLOCK_M=4 num_warps=8": "hangs",
         "BLOCK_M=2 num_warps=16": 42.0,
     }
-    found = tuned(task(), SIZES, options(tmp_path, plan, seconds=300.0, limit=15.0, workers=1))
+    found = tuned(task(), SIZES, options(tmp_path, plan, seconds=300.0, workers=1))
     (at,) = found.shapes
     kinds = {name: why.partition(":")[0] for name, why in at.failed.items()}
     words = {"segfaults": "died", "exits": "died", "unwritten": "wrong", "raises": "failed", "hangs": "hung"}
