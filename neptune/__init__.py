@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.versions import __version__ as __version__
 
 if TYPE_CHECKING:
+    from neptune.autotune.tuner import autotune
     from neptune.driver.pipeline import compile
     from neptune.errors import (
         ExpressionError,
@@ -46,6 +47,7 @@ __all__ = [
     "ShapeError",
     "TargetError",
     "Template",
+    "autotune",
     "compile",
     "load",
     "template",
@@ -56,6 +58,7 @@ _HOME = {
     "Program": "neptune.ir.program",
     "Schedule": "neptune.fusion.schedule",
     "Template": "neptune.schedule.template",
+    "autotune": "neptune.autotune",
     "compile": "neptune.driver.pipeline",
     "load": "neptune.kernel",
     "template": "neptune.schedule.template",

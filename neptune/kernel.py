@@ -304,6 +304,32 @@ class Kernel:
         return Kernel(Executable(artifact, of.loops), make)
 
     @public
+    def tune(
+        self,
+        *args: Any,
+        budget: str = "60s",
+        trials: int | None = None,
+        executor: str = "local",
+        workers: int | None = None,
+        quiet: bool = False,
+    ) -> Kernel:
+        """The kernel that is measured to be the fastest on the arguments of a call, for all sizes; this one is not
+        changed. `budget` and the like are as in `neptune.autotune`.
+
+        Candidates are those of all shipped templates. They are values of this kernel's own template alone where that is
+        the caller's, and where something was promised of bits (`deterministic=`, `batch_invariant=`), which then holds
+        of the result, too.
+
+        Raises ShapeError for arguments that are none of this kernel's, and what `neptune.autotune` raises.
+
+            kernel = neptune.compile(prefill_causal()).tune(q, k, v, budget="2m")
+        """
+        from neptune.autotune.tuner import options_of, told, tune_kernel
+
+        asked = options_of(budget, trials, executor, workers, quiet)
+        return told(tune_kernel(self, args, asked), asked)
+
+    @public
     def save(self, path: str | PathLike[str]) -> None:
         """Write a folder of plain Triton source and a manifest, for `neptune.load`.
 

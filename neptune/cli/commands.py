@@ -19,6 +19,7 @@ from rich.table import Table
 from neptune.cli.cache import cache_group
 from neptune.cli.inputs import expression, named_numbers, template
 from neptune.cli.outputs import DONE, REFUSED, guarded, say, say_error, show, table
+from neptune.cli.tune import autotune_command
 from neptune.errors import NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -214,6 +215,8 @@ def check_env_command(as_json: bool) -> None:
     raise SystemExit(DONE if good else REFUSED)
 
 
+app.add_command(autotune_command)
+app.add_command(autotune_command, "tune")
 app.add_command(cache_group)
 
 

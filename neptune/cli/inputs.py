@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,15 @@ from neptune.errors import NeptuneError
 
 
 def expression(reference: str) -> Any:
-    """Return the result of calling the function FILE:FUNCTION."""
+    """Return the result of calling the function FILE:FUNCTION, or a shipped operator by its name."""
+    known = operators()
+    if not Path(reference.partition(":")[0]).is_file() and ":" not in reference and not reference.endswith(".py"):
+        if reference not in known:
+            raise click.BadParameter(
+                f"there is no file and no operator {reference!r}; operators are {', '.join(known)}",
+                param_hint="expression",
+            )
+        return known[reference]()
     made = function(reference, "expression")
     try:
         return made()
@@ -25,6 +34,17 @@ def expression(reference: str) -> Any:
     except Exception as error:
         # The user's own mistake, like one at the top of the file.
         raise click.ClickException(f"{made.__name__}() of {reference} fails: {type(error).__name__}: {error}") from None
+
+
+def operators() -> Mapping[str, Callable[[], Any]]:
+    """The shipped operators that need no argument, by name."""
+    from neptune.ops.attention import OPERATORS, operator
+    from neptune.ops.linear import gated_linear, matmul
+    from neptune.ops.norm import rms_norm_linear
+    from neptune.ops.softmax import softmax
+
+    others = {f.__name__: f for f in (matmul, gated_linear, rms_norm_linear, softmax)}
+    return {**{n: partial(operator, n) for n in OPERATORS}, **others}
 
 
 def template(text: str | None) -> Any:

@@ -70,11 +70,17 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "checks": {name: _check(r) for name, r in build.checks.items()},
         **build.judgement,
         **({} if build.at is None else {AT: dict(build.at)}),
-        **({} if build.family is None or len(build.family.choices) < 2 else {FAMILY: _family(build.family, build.own)}),
+        **_variants(build),
     }
 
 
-def _family(f: Family, own: int) -> dict[str, Any]:
+def _variants(build: Build) -> dict[str, Any]:
+    """The entry of a kernel that is one of several."""
+    family = build.family
+    return {} if family is None or len(family.choices) < 2 else {FAMILY: family_json(family, build.own)}
+
+
+def family_json(f: Family, own: int) -> dict[str, Any]:
     """The variants of a kernel, and how a launch picks one."""
     return {
         "own": own,

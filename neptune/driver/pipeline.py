@@ -276,7 +276,7 @@ def compile(
     """
     settings = config.read()
     logs.configure(settings.logs)
-    chosen = _target(target, settings)
+    chosen = target_for(target, settings)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
@@ -417,6 +417,7 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
 # --- target -----------------------------------------------------------------------
 
 
-def _target(target: str | None, settings: config.Config) -> Target:
+def target_for(target: str | None, settings: config.Config) -> Target:
+    """The target that was asked for, by the caller or by the settings; else the GPU, or this machine's CPU."""
     text = target or settings.target
     return default_target() if text is None else parse_target(text)

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from typing import Any, BinaryIO
 
 Json = dict[str, Any]
 LENGTHS = struct.Struct("<QQ")
+GRACE = 1.0
+"""Seconds between the end of a worker's pipes and its own."""
 
 
 def write_frame(stream: BinaryIO, header: Json, body: bytes = b"") -> None:
@@ -58,21 +61,36 @@ class Worker:
         self._owner = 0
         self._lock = threading.Lock()
 
-    def request(self, header: Json, body: bytes = b"") -> tuple[Json, bytes]:
-        """One round trip. EOFError where the worker died of it; the next request starts a new one."""
+    def request(self, header: Json, body: bytes = b"", limit: float | None = None) -> tuple[Json, bytes]:
+        """One round trip. EOFError where the worker died of it, TimeoutError where it was killed after `limit` seconds;
+        the next request starts a new one."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None and process.stdout is not None
+            late = threading.Event()
+            timer = None if limit is None else _after(limit, late, process)
             try:
                 write_frame(process.stdin, header, body)  # type: ignore[arg-type]
                 return read_frame(process.stdout)  # type: ignore[arg-type]
             except (EOFError, OSError) as e:
-                self._stop()
-                raise EOFError(f"the worker {self.module} died") from e
+                # Its pipes close a little before it is gone.
+                code = self._stop(GRACE)
+                if late.is_set():
+                    raise TimeoutError(f"the worker {self.module} gave no answer in {limit:g} s") from e
+                raise EOFError(f"the worker {self.module} died{_of_what(code)}") from e
             except BaseException:
                 # An interrupted exchange leaves half a frame behind.
                 self._stop()
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    def kill(self) -> None:
+        """End the process now, also from another thread: a request under way is an EOFError."""
+        process = self._process
+        if process is not None and self._owner == os.getpid():
+            process.kill()
 
     def close(self) -> None:
         """End the process; a later request starts another."""
@@ -96,17 +114,50 @@ class Worker:
             atexit.register(self.close)
         return self._process
 
-    def _stop(self) -> None:
+    def _stop(self, grace: float = 0.0) -> int | None:
+        """End the process; the exit code of one that ends by itself within `grace` seconds, None for any other."""
         process, self._process = self._process, None
         atexit.unregister(self.close)
         if process is None:
-            return
+            return None
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(grace)
         process.kill()
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+        return code
+
+
+def _after(limit: float, late: threading.Event, process: subprocess.Popen[bytes]) -> threading.Timer:
+    """A running timer that kills the process, and sets `late`, after so many seconds."""
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(limit, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _of_what(code: int | None) -> str:
+    """What an exit code says, for people.
+
+    >>> _of_what(-11), _of_what(3), _of_what(None)
+    (' of SIGSEGV', ' with exit code 3', '')
+    """
+    if code is None:
+        return ""
+    if code >= 0:
+        return f" with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f" of {signal.Signals(-code).name}"
+    return f" of signal {-code}"
 
 
 def serve(handle: Callable[[Json, bytes], tuple[Json, bytes]]) -> None:

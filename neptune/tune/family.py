@@ -132,6 +132,18 @@ def _logs(times: Array) -> Array:
     return np.asarray(logs * (fastest / (fastest + SHORT)))
 
 
+def of_winners(choices: Sequence[Choice], points: Sequence[Sizes], times: Array) -> Family:
+    """The family of choices (rows of times) that were measured at these points, infinite where one was not: at each
+    point it takes the fastest."""
+    # Each point twice, since a cut leaves no single one alone.
+    logs = np.repeat(np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER), FEWEST, axis=1)
+    twice = [p for p in points for _ in range(FEWEST)]
+    tree, used = _renumbered(_cut(logs, _features(twice), DEEPEST))
+    return Family(
+        tuple(choices[k] for k in used), tree, tuple(points), times[used], {}, _lost(times, used, tree, points)
+    )
+
+
 def _promising(own: Array, best: Array) -> bool:
     """True for a template that is the fastest somewhere, or not much slower than that where it takes some time."""
     return bool(((own <= best) | ((own <= HOPELESS * best) & (best > SHORT))).any())

@@ -46,9 +46,9 @@ def sizes_of(program: Program | TileProgram) -> tuple[str, ...]:
 
 def reference(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> Sizes:
     """Typical sizes: those that are given, and for the others what is usual and fits."""
-    limits, repeated = _limits(program, bounds), _repeated(program)
-    found = {n: _within(FEW if n in repeated else LONG, limits[n]) for n in limits} | dict(typical)
-    free = [n for n in limits if n not in typical and n not in repeated]
+    limits, few = _limits(program, bounds), repeated(program)
+    found = {n: _within(FEW if n in few else LONG, limits[n]) for n in limits} | dict(typical)
+    free = [n for n in limits if n not in typical and n not in few]
     while _bytes(program, found) > TYPICAL_BYTES and any(found[n] > max(1, limits[n][0]) for n in free):
         found |= {n: _within(found[n] // 2, limits[n]) for n in free}
     return found
@@ -56,9 +56,9 @@ def reference(program: Program, typical: Mapping[str, int], bounds: Mapping[str,
 
 def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> tuple[Sizes, ...]:
     """The sizes at which schedules are compared, the reference first."""
-    start, limits, repeated = reference(program, typical, bounds), _limits(program, bounds), _repeated(program)
+    start, limits, few = reference(program, typical, bounds), _limits(program, bounds), repeated(program)
     free = [n for n in limits if n not in typical]
-    found = [start, *_one_by_one(start, free), *_combined(start, free, repeated)]
+    found = [start, *_one_by_one(start, free), *_combined(start, free, few)]
     legal = ({n: _within(v, limits[n]) if n in free else v for n, v in p.items()} for p in found)
     fitting = [p for p in legal if _bytes(program, p) <= MOST_BYTES]
     unique = list({tuple(p.items()): p for p in (start, *fitting)}.values())
@@ -97,7 +97,7 @@ def _within(value: int, limits: Limits) -> int:
     return max(-(-lo // by), min(value, hi) // by) * by
 
 
-def _repeated(program: Program) -> frozenset[str]:
+def repeated(program: Program) -> frozenset[str]:
     """Sizes of leading dimensions alone: neither of the last two of any tensor, and of every result."""
     outer: set[str] = set()
     inner: set[str] = set()

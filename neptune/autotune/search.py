@@ -1,0 +1,234 @@
+"""The search at one shape: rounds of candidates, each measured and kept at once, then the fastest beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from neptune.autotune.budget import Clock
+from neptune.autotune.journal import Journal
+from neptune.autotune.local import Executor
+from neptune.autotune.progress import Progress, State
+from neptune.autotune.rounds import Search
+from neptune.autotune.space import Key, Trial
+from neptune.errors import NeptuneError
+from neptune.kernel import Kernel
+
+ROUNDS = 3
+"""How often the finalists are timed, one after the other."""
+RESERVE = 0.15
+"""The share of the time that is kept for them."""
+NOTHING_BETTER = "the model sees nothing better that is left"
+TIME, ENOUGH = "the time is over", "as many candidates as were asked for"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of a search at one shape.
+
+    `default` is the model's choice, `best` what is taken, with their microseconds (None: not measured). `candidates`
+    fit the machine, `measured` of them ran, `known` of these in an earlier search; `failed` are those that did not,
+    with why. `stopped` says why the search ended.
+    """
+
+    sizes: Mapping[str, int]
+    default: Trial
+    best: Trial
+    us: float | None
+    default_us: float | None
+    candidates: int
+    measured: int
+    known: int
+    failed: Mapping[str, str]
+    stopped: str
+    times: Mapping[Key, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+
+        def trial(t: Trial, us: float | None) -> dict[str, Any]:
+            return {"template": t.template, "params": dict(t.params), "us": us, "predicted": round(t.us, 3)}
+
+        counts = {"candidates": self.candidates, "measured": self.measured, "known": self.known}
+        best, default = trial(self.best, self.us), trial(self.default, self.default_us)
+        return {
+            "sizes": dict(self.sizes), "best": best, "default": default, **counts,
+            "failed": dict(self.failed), "stopped": self.stopped,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        at = shape_text(self.sizes)
+        if self.us is None:
+            return f"{at}: {self.best}, predicted {self.best.us:.1f} µs; {self.stopped}"
+        gain = f" ({self.default_us / self.us:.2f}× the default)" if self.default_us else ""
+        kinds = Counter(why.partition(":")[0] for why in self.failed.values())
+        failed = "".join(f", {n} {kind}" for kind, n in kinds.items())
+        return f"{at}: {self.us:.1f} µs{gain}, {self.best}; {self.measured} measured{failed}; {self.stopped}"
+
+
+def shape_text(sizes: Mapping[str, int]) -> str:
+    """Sizes for people.
+
+    >>> shape_text({"batch": 1, "s_kv": 8192})
+    'batch=1 s_kv=8192'
+    """
+    return " ".join(f"{n}={v}" for n, v in sizes.items())
+
+
+@dataclass
+class Run:
+    """One search with what it needs; `most` is how many candidates may be measured."""
+
+    sizes: Mapping[str, int]
+    search: Search
+    default: Trial
+    kernel: Callable[[Trial], Kernel]
+    executor: Executor
+    journal: Journal
+    clock: Clock
+    most: int | None
+    progress: Progress
+    failed: dict[str, str] = field(default_factory=dict)
+    compared: set[Key] = field(default_factory=set)
+
+    @property
+    def fresh(self) -> int:
+        """How many were measured in this search."""
+        return len(self.compared)
+
+    def tuned(self) -> Tuned:
+        """Search until nothing better is left, or the time or the number of candidates is used up."""
+        earlier = {key: us for key, us in self.journal.known(self.sizes).items() if key in self._keys}
+        self.search.known |= earlier
+        stopped = self._rounds()
+        if self.fresh:
+            self._final()
+        self._compare_best()
+        us = {t.key: self.search.us_of(t) for t in self.search.measured}
+        best = min((t for t in self.search.measured if t.key in self.compared), key=self.search.us_of, default=None)
+        return Tuned(
+            self.sizes,
+            self.default,
+            best or self.default,
+            None if best is None else us[best.key],
+            us.get(self.default.key),
+            len(self.search.trials),
+            len(us),
+            len(earlier),
+            self.failed,
+            stopped,
+            us,
+        )
+
+    @property
+    def _keys(self) -> set[Key]:
+        return {t.key for t in self.search.trials}
+
+    def _rounds(self) -> str:
+        """Measure round after round; why no other followed."""
+        reserve = RESERVE * self.clock.seconds
+        while self.clock.left > reserve:
+            left = None if self.most is None else self.most - self.fresh - len(self.failed)
+            if left is not None and left <= 0:
+                return ENOUGH
+            batch = self._batch()[:left]
+            if not batch:
+                return NOTHING_BETTER
+            self._measure(batch)
+            self.progress.round_over(self._state())
+        return TIME
+
+    def _batch(self) -> list[Trial]:
+        """The next round; the model's choice is in the first one, since what is taken must not be slower."""
+        batch = self.search.next_round()
+        if self.default.key in self.search.known:
+            return batch
+        return [self.default, *(t for t in batch if t.key != self.default.key)]
+
+    def _measure(self, batch: list[Trial]) -> None:
+        kernels: list[tuple[Trial, Kernel]] = []
+        for trial in batch:
+            try:
+                kernels.append((trial, self.kernel(trial)))
+            except NeptuneError as error:
+                # A check rejects it, say.
+                self._fails(trial, "failed", f"{error.asked}: {error.wrong}")
+        for k in self.executor.built([kernel for _, kernel in kernels]):
+            if not self.clock.left:
+                return
+            self._one(*kernels[k])
+
+    def _one(self, trial: Trial, kernel: Kernel) -> None:
+        """Compare a candidate with the reference, and time it."""
+        outcome = self.executor.measure(kernel)
+        if outcome.failed:
+            self._fails(trial, outcome.failed, outcome.why)
+        else:
+            self.compared.add(trial.key)
+            self._keep(trial, outcome.us, outcome.clocks)
+        self.progress.measured(self._state())
+
+    def _compare_best(self) -> None:
+        """Compare what is taken, where a record alone speaks for it: that may be anybody's."""
+        while self.clock.left and (best := self.search.best) is not None and best.key not in self.compared:
+            self._one(best, self.kernel(best))
+
+    def _final(self) -> None:
+        """The fastest in rounds, one after the other, so that a clock that moves is the same for all; medians of whole
+        rounds count."""
+        for trial in self.search.finalists(self.default.key):
+            if trial.key not in self.compared and self.clock.left:
+                self._one(trial, self.kernel(trial))
+        finalists = [t for t in self.search.finalists(self.default.key) if t.key in self.compared]
+        times: dict[Key, list[float]] = {t.key: [] for t in finalists}
+        clocks: Mapping[str, int] = {}
+        for _ in range(ROUNDS if len(finalists) > 1 else 0):
+            found: dict[Key, float] = {}
+            for trial in finalists:
+                if not self.clock.left:
+                    break
+                outcome = self.executor.time(self.kernel(trial))
+                if outcome.failed:
+                    self._fails(trial, outcome.failed, outcome.why)
+                else:
+                    found[trial.key], clocks = median(outcome.us), outcome.clocks
+            finalists = [t for t in finalists if t.key in self.compared]
+            if not all(t.key in found for t in finalists):
+                break
+            for trial in finalists:
+                times[trial.key].append(found[trial.key])
+        for trial in finalists:
+            if times[trial.key]:
+                self._keep(trial, times[trial.key], clocks)
+        self._only_finalists(finalists, times)
+
+    def _only_finalists(self, finalists: list[Trial], times: Mapping[Key, list[float]]) -> None:
+        """What was timed once is not compared with medians of rounds: others count as no faster than the slowest
+        finalist."""
+        if not any(times[t.key] for t in finalists):
+            return
+        slowest = max(self.search.us_of(t) for t in finalists)
+        for trial in self.search.measured:
+            if trial not in finalists:
+                self.search.known[trial.key] = max(self.search.us_of(trial), slowest)
+
+    def _keep(self, trial: Trial, us: Any, clocks: Mapping[str, int]) -> None:
+        self.journal.keep(self.sizes, trial, us, clocks)
+        self.search.known[trial.key] = median(us)
+
+    def _fails(self, trial: Trial, failed: str, why: str) -> None:
+        self.search.known[trial.key] = None
+        self.compared.discard(trial.key)
+        self.failed[str(trial)] = f"{failed}: {why}"
+        if failed in ("wrong", "died", "hung"):
+            self.progress.say(f"{trial}: {failed}: {why}")
+
+    def _state(self) -> State:
+        best = self.search.best
+        us = None if best is None else self.search.us_of(best)
+        candidates = len(self.search.trials)
+        tried = len(self.search.known)
+        return State(shape_text(self.sizes), tried, candidates, us, self.search.bound, self.clock.left)

@@ -1,0 +1,114 @@
+"""What a tuner may try: of every template that applies all combinations of values that fit, in the model's order.
+
+trials(forms, {"batch": 1, "s_kv": 8192}, machine)[0]
+→  Trial("flash_decoding", {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}, us=21.4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite
+from typing import TypeAlias
+
+import numpy as np
+
+from neptune.errors import NeptuneError
+from neptune.ir.forms import cheaper
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.tile.ir import TileProgram
+from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered
+from neptune.tune.columns import Points
+from neptune.tune.machine import Machine
+from neptune.tune.params import space_of
+from neptune.tune.rank import combinations_of, model_of, predictions, ranked, searches
+
+Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
+"""What tells trials apart: the template, and the values by name."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is asked for) whose
+    `with_params` are the candidates."""
+
+    template: str
+    tiles: TileProgram
+    kernel: Callable[[], Kernel]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A template with values for its parameters; `us` is what the model predicts."""
+
+    template: str
+    params: Mapping[str, int]
+    us: float
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.template, self.params)
+
+    def __str__(self) -> str:
+        return " ".join((self.template, *(f"{n}={v}" for n, v in self.params.items())))
+
+
+def key_of(template: str, params: Mapping[str, int]) -> Key:
+    """The key of a template with values."""
+    return template, tuple(sorted(params.items()))
+
+
+def forms_of(loops: Program, template: AnyTemplate, compiled: Callable[[AnyTemplate], Kernel]) -> tuple[Form, ...]:
+    """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
+
+    Raises what `compile` would raise for a named template that does not apply.
+    """
+    definitions = cheaper(loops)[0]
+    if template is not None:
+        made = lowered(template, definitions)
+        return (Form(made.template, made.lowered.tiles, lambda: compiled(template)),)
+    found: list[Form] = []
+    for name in AUTOMATIC:
+        # A template that does not apply is no candidate; the last one always does.
+        with suppress(NeptuneError):
+            tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
+            found.append(Form(name, tiles, lambda name=name: compiled(name)))  # type: ignore[misc]
+    return tuple(found)
+
+
+def trials(
+    forms: Iterable[Form], sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+) -> tuple[Trial, ...]:
+    """Every combination that fits the machine, the fastest by the model first, with the values that are `given`.
+
+    ScheduleError for a value that no template takes; empty where nothing fits.
+    """
+    given = dict(given or {})
+    spaces = [(f, space_of(f.tiles)) for f in forms]
+    able = [(f, s) for f, s in spaces if s.takes(given)]
+    if not able and spaces:
+        spaces[0][1].check(f"tune `{spaces[0][0].tiles.name}`", given)
+    found: list[Trial] = []
+    for form, space in able:
+        plain = space.ranked(given)
+        if searches(form.tiles):
+            every = [dict(r.params) for r in ranked(form.tiles, sizes, machine, plain)]
+        else:
+            whole = ({**values, **plain} for values in combinations_of(form.tiles))
+            every = list({tuple(p.items()): p for p in whole}.values())
+        found += [t for t in predicted(form, [{**p, **given} for p in every], sizes, machine) if isfinite(t.us)]
+    return tuple(sorted(found, key=lambda t: t.us))
+
+
+def predicted(
+    form: Form, every: Sequence[Mapping[str, int]], sizes: Mapping[str, int], machine: Machine
+) -> list[Trial]:
+    """Trials of a form with what the model predicts; numbers of parts, which it does not take, are left to it."""
+    if not every:
+        return []
+    space = space_of(form.tiles)
+    asked = Points.at([space.ranked(p) for p in every], sizes)
+    us = np.asarray(predictions(model_of(form.tiles), asked, machine).us).tolist()
+    return [Trial(form.template, dict(p), t) for p, t in zip(every, us, strict=True)]

@@ -1,0 +1,187 @@
+"""The child that compiles, checks and times candidates: `python -m neptune.autotune.worker`, one request at a time.
+
+    {"do": "trust",   "case": FILE}                                    → {"unfused": [[total, row], …], "wrong": ""}
+    {"do": "compile", "case": FILE, "kernel": PACKED}                  → {}
+    {"do": "measure", "case": FILE, "kernel": PACKED, "unfused": …}    → {"us": […], "clocks": {…}} | {"wrong": "…"}
+    {"do": "time",    "case": FILE, "kernel": PACKED}                  → {"us": […], "clocks": {…}}
+
+A case is a JSON file: the program, sizes, tensors and the timer. `memory` in an answer says that memory was short,
+`error` what else went wrong; then the parent ends this process. It may hang or die at any request, and ends with its
+parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neptune.autotune.reference import Unfused, differs, drawn, grown, poisoned, small, smaller, trusted
+from neptune.autotune.timer import Timer, made
+from neptune.ir.parser import parse_program
+from neptune.kernel import Kernel
+from neptune.runtime.artifact import Packed, unpack
+from neptune.runtime.executable import Executable
+from neptune.runtime.worker import Json, serve
+from neptune.verify.numerics import Errors
+
+SHARE = 2
+"""Of the free memory one part in so many may hold the reference's temporaries."""
+WATCH = 0.5
+"""Seconds between looks at whether the parent is there."""
+
+
+class Case:
+    """One program at some sizes, with the arguments of its calls and what they give."""
+
+    def __init__(self, file: Path) -> None:
+        said = json.loads(file.read_text())
+        self.program, self.sizes = parse_program(said["loops"]), dict(said["sizes"])
+        self.timer: Timer = made(said["timer"], said["options"])
+        self._tensors, self._scalars, self._reference = said["tensors"], said["scalars"], said["reference"]
+        self._kept = file.with_suffix(".pt")
+
+    @cached_property
+    def args(self) -> list[Any]:
+        """The arguments that are timed: the caller's own, or drawn."""
+        if self._tensors is None:
+            return drawn(self.program, self.sizes, self.timer.device)
+        own = torch.load(self._tensors, weights_only=True, map_location=self.timer.device)
+        return [*own, *self._scalars]
+
+    @cached_property
+    def reference(self) -> Kernel:
+        return kernel_of(self._reference)
+
+    @cached_property
+    def compared(self) -> dict[str, int]:
+        """The sizes at which candidates are compared: the case's, or the largest at which the reference fits."""
+        sizes: dict[str, int] = self.sizes
+        while self.reference.workspace(**sizes) > self.timer.room() // SHARE:
+            less = smaller(self.program, sizes)
+            if less is None:
+                return sizes
+            sizes = less
+        return sizes
+
+    @cached_property
+    def data(self) -> list[Any]:
+        """The arguments on which candidates are compared."""
+        return self.args if self.compared == self.sizes else drawn(self.program, self.compared, self.timer.device)
+
+    @cached_property
+    def wanted(self) -> list[torch.Tensor]:
+        """What the reference gives on them; kept in a file, since this process may end at any time."""
+        if self._kept.exists():
+            return list(torch.load(self._kept, weights_only=True, map_location=self.timer.device))
+        out = self._called(self.reference, self.data, self.compared)
+        part = self._kept.with_suffix(f".{os.getpid()}")
+        torch.save(out, part)
+        part.replace(self._kept)
+        return out
+
+    def trust(self) -> Json:
+        """Compare the reference with the expression, and have its results at hand."""
+        unfused, wrong = trusted(
+            self.program, self.sizes, self.timer.device, lambda args, out: self.timer.run(self.reference, args, out)
+        )
+        if not wrong:
+            _ = self.wanted
+        return {"unfused": [list(e) for e in unfused], "wrong": wrong}
+
+    def wrong(self, kernel: Kernel, unfused: Unfused) -> str:
+        """What is wrong with the results of a kernel, "" where they agree with the reference."""
+        allowed = grown(unfused, self.compared, small(self.program, self.sizes))
+        outs = self._called(kernel, self.data, self.compared)
+        for b, out, wanted, e in zip(self.program.outputs, outs, self.wanted, allowed, strict=True):
+            if why := differs(b, out, wanted, e):
+                return why
+        if self.data is not self.args and not any(bool(w.float().isnan().any()) for w in self.wanted):
+            for b, out in zip(self.program.outputs, self._called(kernel, self.args, self.sizes), strict=True):
+                if bool(out.float().isnan().any()):
+                    return f"`{b.name}` has elements that are not written, or NaN"
+        return ""
+
+    def time(self, kernel: Kernel) -> Json:
+        """Microseconds of some calls, with clocks."""
+        us = self.timer.time(kernel, self.args)
+        return {"us": us, "clocks": dict(self.timer.clocks())}
+
+    def _called(self, kernel: Kernel, args: list[Any], sizes: Mapping[str, Any]) -> list[torch.Tensor]:
+        out = poisoned(self.program, sizes, self.timer.device)
+        self.timer.run(kernel, args, out)
+        return out
+
+
+def kernel_of(packed: Json) -> Kernel:
+    """A kernel that the parent has packed."""
+    return Kernel(Executable(unpack(Packed(packed["manifest"], packed["files"]))))
+
+
+class Session:
+    """What this process holds: the case of the last request."""
+
+    def __init__(self) -> None:
+        self._file = ""
+        self._case: Case | None = None
+
+    def case(self, file: str) -> Case:
+        """The case of a file; that of another one is let go first."""
+        if self._case is None or file != self._file:
+            self._case = None
+            self._file, self._case = file, Case(Path(file))
+        return self._case
+
+    def handle(self, header: Json, _body: bytes) -> tuple[Json, bytes]:
+        try:
+            return self._answer(header), b""
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            return {"memory": _line(error)}, b""
+        except Exception as error:
+            return {"error": _line(error)}, b""
+
+    def _answer(self, header: Json) -> Json:
+        case = self.case(header["case"])
+        if header["do"] == "trust":
+            return case.trust()
+        kernel = kernel_of(header["kernel"])
+        if header["do"] == "compile":
+            case.timer.compile(kernel, case.sizes)
+            return {}
+        if header["do"] == "measure":
+            wrong = case.wrong(kernel, [Errors(*e) for e in header["unfused"]])
+            if wrong:
+                return {"wrong": wrong}
+        return case.time(kernel)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
+
+
+def _end_with(parent: int) -> None:
+    """Leave when the parent has gone: a call that hangs never comes back to look."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
+
+
+def main() -> None:
+    """Serve until the parent closes the pipe."""
+    # An interrupt is the parent's: it ends this process when it has kept what there is.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    serve(Session().handle)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The tuner with planted times in real processes: misfortunes survived, nothing lost, the best one taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import neptune
+from neptune.autotune.local import Bench
+from neptune.autotune.search import NOTHING_BETTER, TIME
+from neptune.autotune.store import Store
+from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
+from neptune.ops.softmax import softmax
+from tests.unit.autotune.planted import OTHERS, SPEC
+
+SIZES = {"rows": 4, "cols": 40}
+ROOT = Path(__file__).parents[3]
+
+
+@cache
+def task(template: str | None = "softmax_row") -> Task:
+    return task_of(softmax(), template, target="llvm")
+
+
+def store(folder: Path) -> Store:
+    """Without the records that ship."""
+    return Store(folder, shipped=folder / "none")
+
+
+def options(
+    folder: Path, plan: Mapping[str, Any], seconds: float = 60.0, limit: float = 40.0, workers: int = 0, **more: Any
+) -> Options:
+    planted = {"plan": dict(plan), "log": str(folder / "log"), **more}
+    return Options(seconds, records=store(folder), bench=Bench(SPEC, planted, limit, workers), quiet=True)
+
+
+def runs(folder: Path) -> list[str]:
+    """What has run, but for the reference and its check."""
+    file = folder / "log"
+    return [x for x in file.read_text().splitlines() if "stagewise" not in x] if file.exists() else []
+
+
+def kept(folder: Path) -> list[str]:
+    return [f"{r.template} {dict(r.params)}" for r in store(folder).all()]
+
+
+def check_right(kernel: neptune.Kernel) -> None:
+    x = torch.randn(5, 77)
+    torch.testing.assert_close(kernel(x), torch.softmax(x, -1))
+
+
+def test_the_fastest_is_taken_and_everything_kept(tmp_path: Path) -> None:
+    plan = {"BLOCK_M=2 num_warps=8": 50.0, "BLOCK_M=4 num_warps=8": 49.0}
+    found = tuned(task(), SIZES, options(tmp_path, plan))
+    (at,) = found.shapes
+    assert (at.us, at.default_us, at.failed) == (49.0, OTHERS, {})
+    assert found.kernel.params["BLOCK_M"] == 4 and found.kernel.params["num_warps"] == 8
+    assert at.stopped == NOTHING_BETTER and at.measured == len(set(runs(tmp_path))) <= at.candidates
+    check_right(found.kernel)
+    records = store(tmp_path).all()
+    best = [r for r in records if min(r.us) == 49.0]
+    # Once alone, once among the finalists, in three rounds.
+    assert [len(r.us) for r in best] == [3, 3] and best[0].sizes == SIZES
+    assert best[0].clocks == {"sm": 1980.0, "memory": 3201.0}
+
+
+@pytest.mark.slow
+def test_misfortunes_are_survived(tmp_path: Path) -> None:
+    """Each kind, in processes of their own; what is wrong is never timed, and the best of the rest is taken."""
+    plan = {
+        "BLOCK_M=1 num_warps=4": "segfaults",
+        "BLOCK_M=8 num_warps=4": "exits",
+        "BLOCK_M=2 num_warps=4": "wrong",
+        "BLOCK_M=4 num_warps=4": "unwritten",
+        "BLOCK_M=1 num_warps=8": "memory",
+        "BLOCK_M=2 num_warps=8": "raises",
+        "BLOCK_M=4 num_warps=8": "hangs",
+        "BLOCK_M=2 num_warps=16": 42.0,
+    }
+    found = tuned(task(), SIZES, options(tmp_path, plan, seconds=300.0, workers=1))
+    (at,) = found.shapes
+    kinds = {name: why.partition(":")[0] for name, why in at.failed.items()}
+    words = {"segfaults": "died", "exits": "died", "unwritten": "wrong", "raises": "failed", "hangs": "hung"}
+    for key, planted in plan.items():
+        if isinstance(planted, str):
+            name = f"softmax_row {key} num_stages=2"
+            kind = words.get(planted, planted)
+            assert kinds[name] == kind, (name, at.failed)
+    assert "SIGSEGV" in at.failed["softmax_row BLOCK_M=1 num_warps=4 num_stages=2"]
+    assert "exit code 3" in at.failed["softmax_row BLOCK_M=8 num_warps=4 num_stages=2"]
+    assert at.us == 42.0 and at.default_us is None
+    assert found.kernel.params["BLOCK_M"] == 2 and found.kernel.params["num_warps"] == 16
+    good = [f"BLOCK_M={r.params['BLOCK_M']} num_warps={r.params['num_warps']}" for r in store(tmp_path).all()]
+    assert "BLOCK_M=2 num_warps=16" in good and not [x for x in good if isinstance(plan.get(x), str)]
+
+
+def test_where_all_fail_the_models_choice_is_returned(tmp_path: Path) -> None:
+    found = tuned(task(), SIZES, options(tmp_path, {"softmax_row": "wrong"}))
+    (at,) = found.shapes
+    assert at.us is None and at.best == at.default and set(at.failed.values()) and not kept(tmp_path)
+    check_right(found.kernel)
+
+
+def test_what_hangs_while_it_compiles_ends_with_the_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    found = tuned(task(), SIZES, options(tmp_path, {"softmax_row": "hangs to compile"}, seconds=4.0, workers=1))
+    assert time.monotonic() - began < 30
+    assert found.shapes[0].us is None and found.shapes[0].stopped == TIME
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    plan = {"BLOCK_M=2 num_warps=16": 42.0}
+    first = tuned(task(), SIZES, Options(**{**vars(options(tmp_path, plan)), "trials": 3}))
+    before = set(runs(tmp_path))
+    assert first.shapes[0].measured == 3 == len(before)
+    (tmp_path / "log").unlink()
+    again = tuned(task(), SIZES, options(tmp_path, plan))
+    assert again.shapes[0].known == 3 and again.shapes[0].us == 42.0
+    # The default is timed beside the finalists once more; nothing else is.
+    assert len(before & set(runs(tmp_path))) == 1 < len(set(runs(tmp_path)))
+    (tmp_path / "log").unlink()
+    third = tuned(task(), SIZES, options(tmp_path, plan))
+    assert third.shapes[0].us == 42.0 and third.shapes[0].best == again.shapes[0].best
+    # A record may be anybody's: what is taken is compared.
+    assert len(runs(tmp_path)) == 1 and "BLOCK_M=2 num_stages=2 num_warps=16" in runs(tmp_path)[0]
+    assert not again.shapes[0].failed
+    # Another size is another search.
+    assert tuned(task(), {"rows": 4, "cols": 41}, options(tmp_path, plan, seconds=0.001)).shapes[0].known == 0
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_the_tuner_is_killed(tmp_path: Path) -> None:
+    """kill -9 in the middle: each candidate that was timed is there, the workers end, and the next search goes on."""
+    script = tmp_path / "run.py"
+    plan = {"BLOCK_M=2 num_warps=16": 42.0}
+    script.write_text(
+        f"from pathlib import Path\n"
+        f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
+        f"tuned(task(), SIZES, options(Path({str(tmp_path)!r}), {plan}, seconds_each=0.5))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, str(script)], env=env)
+    deadline = time.monotonic() + 120
+    while len(kept(tmp_path)) < 2 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = kept(tmp_path)
+    assert len(done) >= 2 and len(set(done)) == len(done)
+    ran = runs(tmp_path)
+    # What had begun may not have been kept; everything before it is.
+    assert len(ran) - 1 <= len(done) <= len(ran)
+    time.sleep(2)
+    assert runs(tmp_path) in (ran, runs(tmp_path)[: len(ran) + 1])
+    (tmp_path / "log").unlink()
+    found = tuned(task(), SIZES, options(tmp_path, plan))
+    assert found.shapes[0].known == len(done)
+    # The default and the fastest are timed beside each other once more.
+    assert len(set(runs(tmp_path)) & set(ran[: len(done)])) <= 2 < len(set(runs(tmp_path)))
+
+
+@pytest.mark.slow
+def test_several_shapes_make_a_family(tmp_path: Path) -> None:
+    """Each shape has a winner of its own, and launches take it."""
+    shapes = [{"rows": 2, "cols": 16}, {"rows": 6, "cols": 96}]
+    found = tuned(
+        task(), shapes, options(tmp_path, {"BLOCK_M=2 num_warps=4 at 2×16": 10.0, "BLOCK_M=4 num_warps=8 at 6×96": 9.0})
+    )
+    assert [t.us for t in found.shapes] == [10.0, 9.0]
+    assert [found.kernel.chosen(**s).params["BLOCK_M"] for s in shapes] == [2, 4]
+    check_right(found.kernel)
+    for s in shapes:
+        x = torch.randn(s["rows"], s["cols"])
+        torch.testing.assert_close(found.kernel(x), torch.softmax(x, -1))
+    found.kernel.save(tmp_path / "saved")
+    assert neptune.load(tmp_path / "saved", target="llvm").chosen(**shapes[1]).params["BLOCK_M"] == 4
+
+
+@pytest.mark.slow
+def test_candidates_are_compared_where_the_reference_fits(tmp_path: Path) -> None:
+    """With little memory the reference runs at smaller sizes: there what is wrong shows as well, and at the sizes that
+    are timed what is not written does."""
+    plan = {"BLOCK_M=1": "wrong", "BLOCK_M=2": "unwritten at 64×128", "BLOCK_M=4": 50.0}
+    found = tuned(task(), {"rows": 64, "cols": 128}, options(tmp_path, plan, room=800))
+    (at,) = found.shapes
+    assert at.best.params["BLOCK_M"] in (4, 8) and at.us == 50.0
+    assert {why.partition(":")[0] for why in at.failed.values()} == {"wrong"}
+    assert any("not written" in why for why in at.failed.values())
+    assert any("32×32" in line for line in runs(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_kernel_is_tuned_on_tensors_of_the_callers(tmp_path: Path) -> None:
+    kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
+    x = torch.randn(40, 4).t().contiguous()[:, :33]
+    found = tune_kernel(kernel, (x,), options(tmp_path, {"BLOCK_M=4 num_warps=8": 3.0}))
+    assert found.shapes[0].sizes == {"rows": 4, "cols": 33} and found.shapes[0].us == 3.0
+    check_right(found.kernel)
+
+
+def test_a_promise_of_bits_is_kept() -> None:
+    """Other templates add up in another order: only values of the kernel's own are tried, and the promise stays."""
+    kernel = neptune.compile(softmax(), target="llvm", batch_invariant=True)
+    own = task_of_kernel(kernel, (torch.ones(4, 40),), SIZES)
+    assert [f.template for f in own.forms] == [kernel.chosen(**SIZES).template]
+    made = own.kernel(own.default(SIZES))
+    assert "batch_invariant" in str(made.explain(json=True)["promises"])
+    assert len(task_of_kernel(neptune.compile(softmax(), target="llvm"), (), SIZES).forms) > 1
+
+
+def test_without_a_gpu_the_model_chooses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kernel = neptune.autotune(softmax(), shapes=[SIZES], target="llvm", budget="1s")
+    check_right(kernel)
+    assert NO_GPU in capfd.readouterr().err
+    assert kernel.params == neptune.compile(softmax(), target="llvm", shapes=SIZES).params
+    assert neptune.compile(softmax(), "softmax_row", target="llvm").tune(torch.ones(4, 40), quiet=True).inputs == ("x",)
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_values_that_are_given_stay(tmp_path: Path) -> None:
+    fixed = task_of(softmax(), "softmax_row", target="llvm", params={"num_warps": 8})
+    found = tuned(fixed, SIZES, options(tmp_path, {"BLOCK_M=4": 5.0}))
+    assert found.kernel.params["num_warps"] == 8 and found.shapes[0].us == 5.0
+    assert all("num_warps=8" in x for x in runs(tmp_path))
+
+
+def test_the_package_is_the_tuner() -> None:
+    import neptune.autotune.store  # binds the package's name
+
+    assert callable(neptune.autotune) and neptune.autotune.tuner.autotune.__doc__
+    with pytest.raises(neptune.NeptuneError, match="no number with a unit"):
+        neptune.autotune(softmax(), shapes=[SIZES], budget="60")
+
+
+def test_a_tuning_as_json(tmp_path: Path) -> None:
+    said = Tuning.as_json(tuned(task(), SIZES, options(tmp_path, {}, seconds=0.001)))
+    assert said["shapes"][0]["stopped"] == TIME and said["shapes"][0]["best"]["us"] is None
+
+
+@pytest.mark.slow
+def test_a_record_of_a_wrong_candidate_is_not_believed(tmp_path: Path) -> None:
+    """It may have been imported: the fastest by the records is compared before it is taken."""
+    tuned(task(), SIZES, options(tmp_path, {"BLOCK_M=2 num_warps=16": 42.0}))
+    found = tuned(task(), SIZES, options(tmp_path, {"BLOCK_M=2 num_warps=16": "wrong"}))
+    (at,) = found.shapes
+    assert at.us == OTHERS and at.known == at.measured + 1
+    assert list(at.failed) == ["softmax_row BLOCK_M=2 num_warps=16 num_stages=2"]
+    check_right(found.kernel)

@@ -1,0 +1,74 @@
+"""`neptune autotune`: the model's choice without a GPU, mistakes in one line each, an interrupt that loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import neptune
+from neptune.autotune import tuner
+from neptune.cli.commands import app
+from neptune.cli.inputs import operators
+from neptune.cli.tune import INTERRUPTED
+from neptune.ir.program import Program
+
+SHAPE = ("--shape", "rows=4096", "--shape", "cols=1024")
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(app, args)
+
+
+def test_without_a_gpu_the_models_choice(tmp_path: Path) -> None:
+    done = invoke("tune", "softmax", *SHAPE, "--target", "llvm", "--save", str(tmp_path / "kernel"), "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    (at,) = said["shapes"]
+    assert (said["name"], at["sizes"], at["measured"]) == ("softmax", {"rows": 4096, "cols": 1024}, 0)
+    assert at["best"] == at["default"] and at["best"]["us"] is None and "nothing was measured" in at["stopped"]
+    assert neptune.load(tmp_path / "kernel", target="llvm").params == at["best"]["params"]
+
+
+def test_as_text() -> None:
+    done = invoke("autotune", "softmax", *SHAPE, "--target", "llvm", "-t", "softmax_row", "-p", "num_warps=8")
+    assert done.exit_code == 0, done.output
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("rows=4096 cols=1024: softmax_row ") and "num_warps=8" in line and "no GPU" in line
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("decode_gq", *SHAPE), 2, "there is no file and no operator 'decode_gq'"),
+        (("missing.py:f", *SHAPE), 2, "there is no file 'missing.py'"),
+        (("softmax", "--shape", "rows=4"), 1, "no value was given for cols"),
+        (("softmax", "--shape", "batch=4"), 1, "it has no such size"),
+        (("softmax", *SHAPE, "--budget", "60"), 1, "no number with a unit"),
+        (("softmax", *SHAPE, "--budget", "0s"), 1, "in no time nothing is measured"),
+        (("softmax", *SHAPE, "--trials", "0"), 1, "no number of candidates"),
+        (("softmax", *SHAPE, "--workers", "0"), 1, "no number of processes"),
+        (("softmax", *SHAPE, "--executor", "ray"), 1, "there is no such executor"),
+    ],
+)
+def test_mistakes(args: tuple[str, ...], code: int, said: str) -> None:
+    done = invoke("autotune", *args)
+    assert done.exit_code == code and said in done.output
+
+
+def test_an_interrupt_says_that_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuner, "tuned", interrupted)
+    done = invoke("autotune", "softmax", *SHAPE)
+    assert done.exit_code == INTERRUPTED and "goes on from there" in done.output
+
+
+def test_every_command_takes_operators_by_name() -> None:
+    assert all(isinstance(make(), Program) for make in operators().values())
+    assert {"prefill_causal", "decode_softcap", "matmul", "rms_norm_linear"} <= operators().keys()
+    assert invoke("explain", "softmax", "-t", "softmax_row", "--target", "llvm").exit_code == 0

@@ -1,0 +1,48 @@
+"""A worker that is slow or dies: the limit of a request, and what the exit says."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from neptune.runtime.worker import Worker, serve
+
+MODULE = "tests.unit.runtime.test_worker"
+
+
+def answer(header: dict[str, object], body: bytes) -> tuple[dict[str, object], bytes]:
+    import os
+
+    if "sleep" in header:
+        time.sleep(float(str(header["sleep"])))
+    if "exit" in header:
+        os._exit(int(str(header["exit"])))
+    if "kill" in header:
+        os.kill(os.getpid(), int(str(header["kill"])))
+    return {"pid": os.getpid()}, body
+
+
+def test_limits_deaths_and_kills() -> None:
+    """One process after the other, each from a fresh start."""
+    worker = Worker(MODULE, {})
+    try:
+        first = worker.request({}, b"abc", limit=60)
+        assert first[1] == b"abc" and worker.request({})[0] == first[0]
+        with pytest.raises(TimeoutError, match=r"no answer in 0\.2 s"):
+            worker.request({"sleep": 60}, limit=0.2)
+        assert worker.request({}, limit=60)[0] != first[0]
+        with pytest.raises(EOFError, match="with exit code 3"):
+            worker.request({"exit": 3}, limit=60)
+        with pytest.raises(EOFError, match="of SIGSEGV"):
+            worker.request({"kill": 11})
+        threading.Timer(0.5, worker.kill).start()
+        with pytest.raises(EOFError, match="SIGKILL"):
+            worker.request({"sleep": 60})
+    finally:
+        worker.close()
+
+
+if __name__ == "__main__":
+    serve(answer)
