@@ -32,7 +32,7 @@ from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -58,6 +58,8 @@ SCREENED, FINAL, ROUNDS = 7, 6, 3
 """Replays of a candidate; candidates that are measured again; and how often."""
 CLEARED = 256 << 20
 """Bytes that are written before each replay, more than any L2 cache has."""
+HOPELESS = 10.0
+"""A candidate that is predicted to be slower than that at one size is not measured there."""
 Call = Callable[[], Any]
 
 
@@ -73,6 +75,10 @@ class Tried:
     @property
     def name(self) -> str:
         return shown(self.template, self.params)
+
+
+Built: TypeAlias = "tuple[Tried, Kernel | str]"
+"""A candidate, compiled; or why it is not."""
 
 
 def shown(template: str, params: Mapping[str, int]) -> str:
@@ -164,10 +170,19 @@ def built(work: Sequence[tuple[Setup, Sequence[Tried]]], workers: int) -> None:
 # --- measurements ----------------------------------------------------------------------------------
 
 
-def screened(call: Call, cleared: torch.Tensor) -> float | str:
+def near(setup: str, kernels: Mapping[str, Built]) -> dict[str, Kernel | str]:
+    """Those that are not predicted to be hopeless at this size, as one that covers long rows by a single tile, which
+    takes minutes to compile."""
+    best = min((t.predicted[setup] for t, _ in kernels.values()), default=0.0)
+    return {name: kernel for name, (t, kernel) in kernels.items() if t.predicted[setup] <= HOPELESS * best}
+
+
+def screened(kernel: Kernel | str, inputs: Sequence[torch.Tensor], cleared: torch.Tensor) -> float | str:
     """Microseconds of a call: the median of a few replays."""
+    if isinstance(kernel, str):
+        return kernel
     try:
-        ((said, replay),) = graphed(iter([("", call)]))
+        ((said, replay),) = graphed(iter([("", partial(kernel, *inputs))]))
         if said:
             return said
         event = partial(torch.cuda.Event, enable_timing=True)
@@ -206,17 +221,14 @@ def middle(us: list[float] | str) -> float | str:
     return us if isinstance(us, str) else median(us)
 
 
-def measured(setup: Setup, kernels: Mapping[str, tuple[Tried, Kernel | str]], but: Sequence[str]) -> dict[str, Any]:
+def measured(setup: Setup, kernels: Mapping[str, Built], but: Sequence[str]) -> dict[str, Any]:
     """One row: microseconds of the default, of torch (`but` for some peers), and of each candidate, with what was
     predicted."""
     inputs = inputs_of(setup)
     cleared = torch.empty(CLEARED, dtype=torch.int8, device="cuda")
     default = neptune.compile(setup.program(), target="cuda")
     known = neptune.compile(setup.program(), target="cuda", shapes=setup.sizes)
-    first = {
-        name: kernel if isinstance(kernel, str) else screened(partial(kernel, *inputs), cleared)
-        for name, (_, kernel) in kernels.items()
-    }
+    first = {name: screened(of, inputs, cleared) for name, of in near(setup.name, kernels).items()}
     ran = sorted((us, name) for name, us in first.items() if isinstance(us, float))
     calls: dict[str, Call] = {"default": partial(default, *inputs), "sizes given": partial(known, *inputs)}
     peers = {peer: partial(call, *inputs) for peer, call in setup.peers.items() if peer not in but}
@@ -256,9 +268,9 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
-def kernels_of(setup: Setup, tried: Sequence[Tried]) -> dict[str, tuple[Tried, Kernel | str]]:
+def kernels_of(setup: Setup, tried: Sequence[Tried]) -> dict[str, Built]:
     """The candidates by name, compiled; or why one is not."""
-    made: dict[str, tuple[Tried, Kernel | str]] = {}
+    made: dict[str, Built] = {}
     for t in tried:
         try:
             made[t.name] = t, kernel_of(setup, t)

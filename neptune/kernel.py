@@ -187,7 +187,7 @@ class Kernel:
     @property
     @public
     def variants(self) -> tuple[Variant, ...]:
-        """The schedules that launches pick from by their sizes: at most sixteen; one where all sizes are known, or a
+        """The schedules that launches pick from by their sizes: at most 24; one where all sizes are known, or a
         template was named. `source`, `params`, `explain` and the like speak of one of them: that for the sizes given
         as `shapes=`, else for typical ones.
 

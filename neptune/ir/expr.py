@@ -56,12 +56,23 @@ class _Plain(Operators):
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const(_Plain):
-    """A literal. Float values are Python floats (inf allowed); integers and bools are exact."""
+    """A literal. Float values are Python floats (inf allowed); integers and bools are exact. -0.0 is another one than
+    0.0, by which 1/x differs."""
 
     value: int | float | bool
     dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Const):
+            return NotImplemented
+        a, b = self.value, other.value
+        same = a == b and (a != 0 or math.copysign(1, a) == math.copysign(1, b))
+        return self.dtype == other.dtype and (same or (a != a and b != b))
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.value if self.value == self.value else "nan"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ lose least over all points (`neptune.tune.points`), at most MOST, and a tree of 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice
@@ -31,6 +32,8 @@ MOST = 24
 OUTER, INNER = 12, 36
 """Points at which each template's own best parameters are looked for: among all, and among those with no size at an end
 of what it is anywhere."""
+SAMPLE = 384
+"""Points at which candidates are compared; what is kept of them is told apart at all points."""
 GAIN = 0.0005
 """What one more choice must save, as a share of the time, on average over all points; and each cut, over its own."""
 DEEPEST = 10
@@ -85,8 +88,9 @@ def choose(
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
     prediction. Only the sizes `deciding` tell choices apart, where they are named."""
-    anchors = _anchors(points)
-    first = {n: _Rows(p, points, machine, given.get(n, {})) for n, p in programs.items()}
+    few = _sampled(points)
+    anchors = _anchors(few)
+    first = {n: _Rows(p, few, machine, given.get(n, {})) for n, p in programs.items()}
     for rows in first.values():
         rows.add(anchors, most=1)
     rows_of = {n: rows for n, rows in first.items() if rows.choices}
@@ -97,19 +101,35 @@ def choose(
     for rows in close.values():
         own = rows.times.min(axis=0)
         rows.add([k for k in anchors if own[k] <= FAR * best[k]], most=len(anchors))
-    candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
     times = np.concatenate([rows.times for rows in close.values()])
     runs = np.isfinite(times).any(axis=0)
     if not runs[0]:
         return None
-    times, known = times[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    fastest = times.min(axis=0)
-    logs = np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER) * (fastest / (fastest + SHORT))
-    kept = _kept(logs)
-    tree, used = _renumbered(_cut(logs[kept], _features(known, deciding), DEEPEST))
-    kept = [kept[k] for k in used]
+    candidates = [(rows, c) for rows in close.values() for c in range(len(rows.choices))]
+    kept = _kept(_logs(times[:, runs]))
+    whole = np.stack([rows.predicted([rows.choices[c]], points)[0] for rows, c in (candidates[k] for k in kept)])
+    runs = np.isfinite(whole).any(axis=0)
+    known = tuple(p for p, ok in zip(points, runs, strict=True) if ok)
+    tree, used = _renumbered(_cut(_logs(whole[:, runs]), _features(known, deciding), DEEPEST))
+    of_template = {id(rows): n for n, rows in close.items()}
+    choices = tuple(
+        Choice(of_template[id(rows)], rows.choices[c], rows.numbers) for rows, c in (candidates[kept[k]] for k in used)
+    )
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
-    return Family(tuple(candidates[k] for k in kept), tree, known, times[kept], others, _lost(times, kept, tree, known))
+    lost = _lost(times, [kept[k] for k in used], tree, few)
+    return Family(choices, tree, known, whole[used][:, runs], others, lost)
+
+
+def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
+    """The first point, and some of the others, always the same."""
+    return [points[0], *random.Random(0).sample(points[1:], min(SAMPLE, len(points)) - 1)]
+
+
+def _logs(times: Array) -> Array:
+    """What is made small: logarithms of times, which count less where everything is short."""
+    fastest = times.min(axis=0)
+    logs = np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER)
+    return np.asarray(logs * (fastest / (fastest + SHORT)))
 
 
 def _promising(own: Array, best: Array) -> bool:
@@ -148,16 +168,20 @@ class _Rows:
             if order[0].params not in (*self.choices, *fresh):
                 fresh.append(order[0].params)
         if fresh:
-            asked = Points.product(fresh, self.points)
-            us = np.asarray(predictions(model_of(self.program), asked, self.machine).us, dtype=np.float64)
-            self.rows += list(np.where(np.isfinite(us), us, inf).reshape(len(fresh), -1))
+            self.rows += list(self.predicted(fresh, self.points))
             self.choices += fresh
+
+    def predicted(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
+        """A row of times over points for each of the choices; without end where one does not run."""
+        us = np.asarray(predictions(model_of(self.program), Points.product(choices, points), self.machine).us)
+        return np.where(np.isfinite(us), us, inf).reshape(len(choices), -1)
 
 
 def _lost(times: Array, kept: list[int], tree: Tree, points: Sequence[Sizes]) -> tuple[float, float]:
     """How much longer than the best of all candidates what is taken takes, on average (of logarithms) and at most."""
-    taken = np.array([times[kept[pick(tree, p)], k] for k, p in enumerate(points)])
-    ratio = np.maximum(taken, 1e-3) / np.maximum(times.min(axis=0), 1e-3)
+    runs = [k for k in range(len(points)) if np.isfinite(times[:, k]).any()]
+    taken = np.array([times[kept[pick(tree, points[k])], k] for k in runs])
+    ratio = np.maximum(taken, 1e-3) / np.maximum(times[:, runs].min(axis=0), 1e-3)
     return float(np.exp(np.log(ratio).mean()) - 1), float(ratio.max() - 1)
 
 

@@ -29,13 +29,13 @@ FEW, LONG = 8, 4096
 """A typical number of repetitions, and a typical length."""
 REPEATED = ((1, 1), (1, FEW), (4, FEW), (16, 16))
 """Repetitions that are combined with lengths, of the first size and of others."""
-LENGTHS = (1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 131072)
+LENGTHS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 131072)
 """Lengths that are combined with each other."""
 LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536, 131072)
 """Lengths that each size has once, the others being typical."""
 TYPICAL_BYTES, MOST_BYTES = 1 << 31, 1 << 36
 """Of all inputs and outputs: of the typical choice, and of any point."""
-MOST = 512
+MOST = 1024
 """Points at most: of more combinations, so many by chance, always the same."""
 
 

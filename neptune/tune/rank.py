@@ -36,9 +36,9 @@ MOST = 512
 """Combinations of tiles that are compared one by one; where there are more, one tile at a time is changed."""
 LONGEST = 1 << 32
 """The longest size that is told from longer ones: beyond, predictions are proportional, and floats have an end."""
-DEPTH = 2
-"""Stages with which tiles are compared, before warps and stages are."""
-KEPT = 12
+DEPTH = 3
+"""Stages with which tiles are compared, before warps and stages are: with fewer, latencies mislead."""
+KEPT = 24
 """Combinations of tiles for which warps and stages are compared."""
 FEW = 4
 """Combinations of each group of kernels, which are combined with each other."""

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import neptune
+from neptune.frontend.builder import build, compute, placeholder
 from neptune.ir.expr import (
     FALSE,
     TRUE,
@@ -64,6 +67,21 @@ def test_operators_build_their_nodes() -> None:
 def test_int32_meets_int64_as_int64() -> None:
     k = Var("k", "int64")
     assert i + k == Op("add", (Cast(i, "int64"), k), "int64")
+
+
+def test_zeros_of_either_sign_are_two_constants() -> None:
+    zero, negative, nan = Const(0.0, "float32"), Const(-0.0, "float32"), Const(math.nan, "float32")
+    assert zero != negative and zero == Const(0.0, "float32") and len({zero, negative}) == 2
+    assert nan == Const(-math.nan, "float32") and len({nan, Const(float("nan"), "float32")}) == 1
+    x = placeholder((4,), name="x")
+    texts = [str(build(compute((4,), lambda i, z=z: 1 / (x[i] + z), "y"), name="p")) for z in (0.0, -0.0)]
+    assert texts[0] != texts[1]
+    kernels = [
+        neptune.compile(build(compute((4,), lambda i, z=z: 1 / (x[i] * z), "y"), name="p"), target="llvm")
+        for z in (0.0, -0.0)
+    ]
+    results = [kernel(torch.ones(4)) for kernel in kernels]
+    assert bool((results[0] == math.inf).all()) and bool((results[1] == -math.inf).all())
 
 
 def test_equality_is_structural_and_truth_is_refused() -> None:
