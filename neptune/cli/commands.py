@@ -220,6 +220,30 @@ app.add_command(autotune_command, "tune")
 app.add_command(cache_group)
 
 
+@app.command("calibrate", short_help="Measure the GPU at hand for the cost model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate_command(as_json: bool) -> None:
+    """Measure bandwidths, clock and rates of the GPU at hand, and keep them for the cost model.
+
+    Takes less than a minute, and asks that nothing else runs on the GPU. From then on predictions, and what is chosen
+    by them, follow what was measured; kernels that are cached for other constants are compiled anew.
+
+    \b
+    Example:
+        neptune calibrate
+    """
+
+    def act() -> None:
+        from neptune.cli import calibrated
+
+        said = calibrated.measure()
+        say(said, as_json, lambda: table(calibrated.rows(said)))
+        if not as_json:
+            click.echo(calibrated.summary(said))
+
+    guarded(act, as_json)
+
+
 # --- inputs --------------------------------------------------------------------------------------
 
 

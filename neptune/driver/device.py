@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from neptune import config
 from neptune.runtime.launch import Target, gpu_target
+from neptune.tune.calibrated import kept, with_measured
 from neptune.tune.machine import DEFAULT, Machine, machine_of
 
 
 def machine_for(target: Target) -> Machine:
-    """The row of the table of machines for a target. Targets that run on a CPU choose as the default GPU would, so that
-    what is tested is what runs.
+    """The row of the table of machines for a target; for the GPU at hand with what `neptune calibrate` has measured.
+    Targets that run on a CPU choose as the default GPU would, so that what is tested is what runs.
 
     >>> machine_for(Target("cuda", "80")).name, machine_for(Target("llvm")).name
     ('A100', 'H200')
@@ -19,5 +21,6 @@ def machine_for(target: Target) -> Machine:
         return DEFAULT
     present = gpu_target()
     if present is not None and target.kind == present.kind and target.arch in ("", present.arch):
-        return machine_of(present.arch, torch.cuda.get_device_name())
+        name = torch.cuda.get_device_name()
+        return with_measured(machine_of(present.arch, name), kept(config.read().cache_dir, name, str(present)))
     return machine_of(target.arch) if target.arch else DEFAULT

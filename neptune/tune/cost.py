@@ -366,7 +366,10 @@ class _Kernel:
         memory = from_memory / (c.memory * machine.memory * 1e3)
         us = _norm(c.memory_norm, compute, memory)
         total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
-        shares = np.stack([*(total * self.programs / machine.processors / machine.clock / 1e3 / us), memory / us])
+        scale = self.programs / machine.processors / machine.clock / 1e3
+        alone = (share * chains).sum(axis=0) * scale / count
+        spent = np.stack(np.broadcast_arrays(*(total * scale), memory, alone))
+        shares = spent[:-1] / us
         bound, part = shares.argmax(axis=0), shares.max(axis=0)
         bound = np.where(part >= 0.6, bound, BOUNDS.index("latency"))
         # What does not fit, and what has nothing to do.
@@ -375,7 +378,7 @@ class _Kernel:
         bound, part = np.where(runs, bound, BOUNDS.index("shared memory")), np.where(runs, part, 1.0)
         waves, count = np.where(runs, waves, 0.0), np.where(runs, count, 0)
         name = self.work.kernel.name
-        return Times(name, us, bound, part, self.programs, waves, count, [n for n, _ in needs], which)
+        return Times(name, us, bound, part, self.programs, waves, count, [n for n, _ in needs], which, spent)
 
     def _needs(self) -> tuple[list[tuple[Resources, int]], Array]:
         """The resources and warps of every choice of parameters, and which of them each point has."""

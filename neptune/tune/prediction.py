@@ -12,6 +12,8 @@ UNITS = ("matrix", "special", "issue", "shared", "port")
 """Of a processor."""
 BOUNDS = (*UNITS, "memory", "latency", "shared memory")
 """What may limit a kernel; the last: it does not fit."""
+SPENT = (*UNITS, "memory", "chain")
+"""What a kernel's time is made of."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Predictions:
 @dataclass(frozen=True)
 class Times:
     """Predictions for one kernel at many points, as KernelTime has them: `bound` is a number in BOUNDS, `which` the
-    number of a point's needs."""
+    number of a point's needs. `spent`: microseconds by the rows of SPENT, of which each alone is what the kernel takes
+    at least; `chain` is that of its programs one after the other."""
 
     name: str
     us: Array
@@ -63,6 +66,7 @@ class Times:
     resident: Array
     needs: Sequence[Resources]
     which: Array
+    spent: Array
 
     def at(self, k: int) -> KernelTime:
         bound = BOUNDS[int(self.bound[k])]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 import neptune
+from neptune.autotune import present
+from neptune.autotune.calibrate import calibrate
 from neptune.boundary import public
 from neptune.codegen.compile import WORKER, compile_offline
 from neptune.errors import ExpressionError, ScheduleError, TargetError
@@ -23,6 +25,7 @@ from tests.errors.table import case
 from tests.examples.float8_programs import scaled_matmul
 from tests.examples.kernel_examples import rows_fused, rows_program
 from tests.examples.schedule_examples import matmul
+from tests.unit.autotune.test_calibrate import Planted
 from tests.unit.frontend.test_choices import both_tiled, two_axes
 from tests.unit.fusion.test_split_k import pairs
 
@@ -254,3 +257,20 @@ case(TargetError, "lists_in_a_tile")(_scheduled(pairs(3), _parts_in_a_tile))
 def a_launcher_where_nothing_is_launched():
     kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
     kernel(torch.zeros(3, 5), launcher=torch.library.wrap_triton)
+
+
+@case(TargetError)
+def calibrate_while_others_use_the_gpu():
+    public(calibrate)(Planted(jitter=0.5))
+
+
+@case(TargetError)
+def calibrate_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(present, "gpu_target", lambda: None)
+    public(present.Present)()
+
+
+@case(TargetError)
+def calibrate_another_gpu(monkeypatch):
+    monkeypatch.setattr(present, "gpu_target", lambda: launch.Target("hip", "gfx942"))
+    public(present.Present)()

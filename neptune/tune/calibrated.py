@@ -1,0 +1,100 @@
+"""Constants of a GPU that `neptune calibrate` has measured, kept by its name, and laid over its row of the table.
+
+    with_measured(DEVICES["H200"], {"memory": 4210.0, …}).name  →  "H200, measured 5d0c1a"
+
+They are a JSON file, `machines.json` of the cache folder, {"NVIDIA H200 (sm_90)": {"memory": 4210.0, …}}. What is
+damaged or means nothing is not there, which is logged. The name tells measured constants from others wherever
+predictions are kept by machine, as in the cache of kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from neptune.tune.machine import Machine
+
+FILE = "machines.json"
+RATES = ("clock", "memory", "port", "special")
+COUNTS = ("processors", "l2")
+MATRIX = "matrix"
+Constants: TypeAlias = Mapping[str, Any]
+"""RATES and COUNTS by name, and MATRIX: a mapping of rates by dtype; units are those of Machine."""
+LOG = logging.getLogger("neptune.tune")
+
+
+def kept(folder: Path | None, device: str, arch: str) -> Constants | None:
+    """The constants that were measured on a GPU; None where there are none that mean something."""
+    found = _read(folder).get(_key(device, arch))
+    if found is None or means_something(found):
+        return found
+    LOG.warning("the constants of %s in %s mean nothing, and are not used", device, FILE)
+    return None
+
+
+def keep(folder: Path, device: str, arch: str, constants: Constants) -> Path:
+    """Keep constants beside those of other GPUs; the file. Raises OSError where it cannot be written."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    whole = _read(folder) | {_key(device, arch): constants}
+    opened, fresh = tempfile.mkstemp(dir=folder, prefix=FILE)
+    try:
+        with open(opened, "w") as file:
+            json.dump(whole, file, indent=1)
+        os.replace(fresh, folder / FILE)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
+    return folder / FILE
+
+
+def with_measured(row: Machine, constants: Constants | None) -> Machine:
+    """A row of the table with the constants that were measured, and with a name of its own."""
+    if constants is None:
+        return row
+    known = {n: constants[n] for n in (*RATES, *COUNTS)} | {MATRIX: {**row.matrix, **constants[MATRIX]}}
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return replace(row, **known, name=f"{row.name}, measured {digest[:6]}", source="measured by neptune calibrate")
+
+
+def means_something(found: Any) -> bool:
+    """True for positive finite numbers by the names of Constants, and whole counts.
+
+    >>> means_something({"clock": 1.7})
+    False
+    """
+    if not isinstance(found, dict) or not isinstance(found.get(MATRIX), dict):
+        return False
+    rates = [*(found.get(n) for n in RATES), *found[MATRIX].values()]
+    return all(_positive(x) for x in rates) and all(_positive(found.get(n)) and found[n] % 1 == 0 for n in COUNTS)
+
+
+def _positive(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) and x > 0
+
+
+def _key(device: str, arch: str) -> str:
+    return f"{device} ({arch})"
+
+
+def _read(folder: Path | None) -> dict[str, Any]:
+    """The whole file; nothing where it is not there, or is damaged."""
+    if folder is None:
+        return {}
+    try:
+        found = json.loads((folder / FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        LOG.warning("%s is not used: %s", folder / FILE, error)
+        return {}
+    return found if isinstance(found, dict) else {}
