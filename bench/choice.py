@@ -49,7 +49,7 @@ from neptune.kernel import Kernel
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import AUTOMATIC, lowered
 from neptune.tune.columns import Points
-from neptune.tune.rank import combinations_of, model_of, predictions, ranked, searches
+from neptune.tune.rank import model_of, predictions, worth_trying
 from neptune.variants import Variant
 
 WITHIN = 3.0
@@ -101,11 +101,7 @@ def candidates(of: Sequence[Setup], count: int) -> list[Tried]:
     for template in AUTOMATIC:
         with suppress(NeptuneError):
             tiles = lowered(template, of[0].program(), strict=template != AUTOMATIC[-1]).lowered.tiles
-            if searches(tiles):
-                met = {tuple(r.params.items()) for s in of for r in ranked(tiles, s.sizes, machine)}
-                every = [dict(params) for params in sorted(met)]
-            else:
-                every = list(combinations_of(tiles))
+            every = worth_trying(tiles, [s.sizes for s in of], machine, {})
             asked = Points.product(every, [s.sizes for s in of])
             us = np.asarray(predictions(model_of(tiles), asked, machine).us).reshape(len(every), len(of))
             names = [s.name for s in of]

@@ -23,7 +23,7 @@ from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered
 from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.params import space_of
-from neptune.tune.rank import combinations_of, model_of, predictions, ranked, searches
+from neptune.tune.rank import model_of, predictions, worth_trying
 
 Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 """What tells trials apart: the template, and the values by name."""
@@ -92,12 +92,7 @@ def trials(
         spaces[0][1].check(f"tune `{spaces[0][0].tiles.name}`", given)
     found: list[Trial] = []
     for form, space in able:
-        plain = space.ranked(given)
-        if searches(form.tiles):
-            every = [dict(r.params) for r in ranked(form.tiles, sizes, machine, plain)]
-        else:
-            whole = ({**values, **plain} for values in combinations_of(form.tiles))
-            every = list({tuple(p.items()): p for p in whole}.values())
+        every = worth_trying(form.tiles, [sizes], machine, space.ranked(given))
         found += [t for t in predicted(form, [{**p, **given} for p in every], sizes, machine) if isfinite(t.us)]
     return tuple(sorted(found, key=lambda t: t.us))
 

@@ -105,19 +105,16 @@ def choose(
     runs = np.isfinite(times).any(axis=0)
     if not runs[0]:
         return None
-    candidates = [(rows, c) for rows in close.values() for c in range(len(rows.choices))]
+    candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
     kept = _kept(_logs(times[:, runs]))
-    whole = np.stack([rows.predicted([rows.choices[c]], points)[0] for rows, c in (candidates[k] for k in kept)])
+    whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
     known = tuple(p for p, ok in zip(points, runs, strict=True) if ok)
     tree, used = _renumbered(_cut(_logs(whole[:, runs]), _features(known, deciding), DEEPEST))
-    of_template = {id(rows): n for n, rows in close.items()}
-    choices = tuple(
-        Choice(of_template[id(rows)], rows.choices[c], rows.numbers) for rows, c in (candidates[kept[k]] for k in used)
-    )
+    kept = [kept[k] for k in used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
-    lost = _lost(times, [kept[k] for k in used], tree, few)
-    return Family(choices, tree, known, whole[used][:, runs], others, lost)
+    lost = _lost(times, kept, tree, few)
+    return Family(tuple(candidates[k] for k in kept), tree, known, whole[used][:, runs], others, lost)
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:

@@ -9,7 +9,7 @@ follows from it, and where a launch folds an axis in parts, their number from it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise, product
@@ -126,14 +126,18 @@ def _ordered(
     return tuple(Ranked(asked[k], found.at(k)) for k in sorted(fitting, key=order)[:most])
 
 
-def combinations_of(program: TileProgram) -> Iterator[dict[str, int]]:
-    """All combinations of the values that are tried of each parameter."""
-    return _combinations(_space(program))
-
-
-def searches(program: TileProgram) -> bool:
-    """True where combinations are too many to be compared one by one, which takes longer."""
-    return prod(len(t.candidates) for t in program.tunables if t.covers is None) > MOST
+def worth_trying(
+    program: TileProgram, many: Sequence[Mapping[str, int]], machine: Machine, given: Mapping[str, int]
+) -> list[dict[str, int]]:
+    """All combinations of the values that are tried of each parameter, with the values that are `given`; where these
+    are too many, what ranks at one of the sizes."""
+    if prod(len(t.candidates) for t in program.tunables if t.covers is None) > MOST:
+        every: Iterable[Mapping[str, int]] = (
+            r.params for sizes in many for r in ranked(program, sizes, machine, given)
+        )
+    else:
+        every = ({**values, **given} for values in _combinations(_space(program)))
+    return [dict(p) for p in {tuple(p.items()): p for p in every}.values()]
 
 
 def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
