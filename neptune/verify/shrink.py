@@ -83,7 +83,7 @@ def _rounded(e: Expr | TExpr) -> tuple[Expr, int] | None:
     """(n, c) of ⌈n / c⌉, where c is a constant and n is none."""
     if not (isinstance(e, Op) and e.name == "floordiv" and isinstance(e.args[0], Op) and e.args[0].name == "add"):
         return None
-    n, c = typing.cast("Expr", e.args[0].args[0]), _number(typing.cast("Expr", e.args[1]))
+    n, c = e.args[0].args[0], _number(e.args[1])
     return (n, c) if c is not None and not isinstance(n, Const) and e == ceildiv(n, c) else None
 
 
