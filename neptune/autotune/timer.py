@@ -72,9 +72,12 @@ class GpuTimer:
         torch.cuda.synchronize()
 
     def time(self, kernel: Kernel, args: Sequence[Any]) -> list[float]:
-        call = _captured(lambda: kernel(*args))
-        first = [self._one(call) for _ in range(LEAST)]
-        more = min(MOST, int(ENOUGH / max(median(first), 1e-3))) - LEAST
+        return self.samples(captured(lambda: kernel(*args)))
+
+    def samples(self, call: Call, least: int = LEAST, most: int = MOST) -> list[float]:
+        """Microseconds of calls of what `captured` gives, so many at least, and at most."""
+        first = [self._one(call) for _ in range(least)]
+        more = min(most, int(ENOUGH / max(median(first), 1e-3))) - least
         return first + [self._one(call) for _ in range(more)]
 
     def _one(self, call: Call) -> float:
@@ -100,8 +103,8 @@ class GpuTimer:
         return int(torch.cuda.mem_get_info()[0])
 
 
-def _captured(call: Call) -> Call:
-    """The call as the replay of a graph; one that cannot be captured, as it is."""
+def captured(call: Call) -> Call:
+    """The call as the replay of a graph; one that cannot be captured, itself."""
     for _ in range(WARM):
         call()
     torch.cuda.synchronize()
