@@ -37,7 +37,7 @@ from bench.cases import environment
 from bench.comparison import worker
 from bench.comparison.columns import BUDGET
 from bench.comparison.parts import Part, parts
-from bench.comparison.pool import Job, pooled
+from bench.comparison.pool import HUNG, Job, pooled
 from bench.comparison.results import Key, Results, failures
 
 OWN = "default"
@@ -82,8 +82,9 @@ def measure(options: argparse.Namespace, bench: str, given: Mapping[str, Any]) -
         # Where each process compiles one thing after the other, they are as many as there are cores; torch's modes that
         # measure forms compile many at once, while they hold the gate.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(options.workers if part == "best" else 1)
+        hung = HUNG + (options.search + options.exhaustive if part == worker.TUNER else 0.0)
         seconds = options.seconds - (time.monotonic() - begin)
-        for job, column, row in pooled(list(own), workers, worker.serve, args, max(0.0, seconds)):
+        for job, column, row in pooled(list(own), workers, worker.serve, args, max(0.0, seconds), hung):
             key = Key(job.part, job.subject, column)
             results.add(key, row)
             print(told(key, row, results.rows), flush=True)

@@ -263,13 +263,15 @@ def without_fusion(subject: Subject, args: Tensors, place: Place) -> Forms:
 
 
 def without_passes(names: tuple[str, ...], subject: Subject, args: Tensors, place: Place) -> Forms:
-    """The template and values of the default, lowered without these tile passes."""
+    """The template and values of the default, lowered without these tile passes. Unfit where that changes nothing."""
     from neptune.tile import pipeline
 
     v = compiled(subject, place).chosen(**subject.sizes)
     kept = tuple(p for p in pipeline.PASSES if p.name not in names)
     with mock.patch.object(pipeline, "PASSES", kept), no_cache():
         kernel = compiled(subject, place, v.template, params=v.params)
+    if kernel.source == v.source:
+        raise Unfit("it changes nothing here")
     kernel.warm(**subject.sizes)
     yield shown(v.template, v.params), partial(kernel, *args)
 
