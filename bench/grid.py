@@ -41,6 +41,9 @@ from bench.comparison.pool import HUNG, Job, pooled
 from bench.comparison.results import Key, Results, failures
 
 OWN = "default"
+AT_ONCE = {"best": 3, worker.TUNER: 1}
+"""Processes of a part, where not all that there are: what holds the gate while it prepares would only wait for others, and
+be lost with them at the end of the time; the tuner compiles by processes of its own."""
 
 
 def plan() -> list[Key]:
@@ -77,8 +80,7 @@ def measure(options: argparse.Namespace, bench: str, given: Mapping[str, Any]) -
     results.write()
     args = (bench, given, options.search, options.exhaustive)
     for part, own in groupby(asked, key=lambda j: j.part):
-        # The tuner compiles by processes of its own, and needs the machine for itself.
-        workers = 1 if part == worker.TUNER else options.workers
+        workers = min(options.workers, AT_ONCE.get(part, options.workers))
         # Where each process compiles one thing after the other, they are as many as there are cores; torch's modes that
         # measure forms compile many at once, while they hold the gate.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(options.workers if part == "best" else 1)
