@@ -26,6 +26,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -36,14 +37,14 @@ import torch
 from bench.cases import environment
 from bench.comparison import worker
 from bench.comparison.columns import BUDGET
-from bench.comparison.parts import Part, parts
+from bench.comparison.parts import parts
 from bench.comparison.pool import HUNG, Job, pooled
-from bench.comparison.results import Key, Results, failures
+from bench.comparison.results import Key, Results
 
 OWN = "default"
 AT_ONCE = {"best": 3, worker.TUNER: 1}
-"""Processes of a part, where not all that there are: what holds the gate while it prepares would only wait for others, and
-be lost with them at the end of the time; the tuner compiles by processes of its own."""
+"""Processes of a part, where not all that there are: what holds the gate while it prepares would only wait for others,
+and be lost with them at the end of the time; the tuner compiles by processes of its own."""
 
 
 def plan() -> list[Key]:
@@ -90,10 +91,9 @@ def measure(options: argparse.Namespace, bench: str, given: Mapping[str, Any]) -
             key = Key(job.part, job.subject, column)
             results.add(key, row)
             print(told(key, row, results.rows), flush=True)
-    missing = results.missing()
-    print(f"{time.monotonic() - begin:.0f} s; {len(results.rows)} rows, {len(missing)} not measured:")
-    for (part, subject), keys in groupby(missing, key=lambda k: (k.part, k.subject)):
-        print(f"  {part} | {subject}: {', '.join(k.column for k in keys)}")
+    left = Counter(k.part for k in results.missing())
+    words = ", ".join(f"{n} of {part}" for part, n in left.items()) or "nothing"
+    print(f"{time.monotonic() - begin:.0f} s; {len(results.rows)} rows; not measured: {words}")
     return 0
 
 
@@ -123,8 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="neptune-grid-") as folder:
         return measure(options, worker.GPU, {"lock": str(Path(folder) / "gate")})
 
-
-__all__ = ["Part", "failures", "jobs", "main", "measure", "plan"]
 
 if __name__ == "__main__":
     sys.exit(main())

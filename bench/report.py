@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from bench.chart import rate
 from bench.comparison import tables
+from bench.comparison.tuning import Replayed, replayed
 from bench.speed_operators import work
 from neptune.ops.attention import OPERATORS
 
@@ -96,6 +97,22 @@ def choice() -> Lines:
     return made
 
 
+def replay() -> Lines:
+    """The tuner's search on the candidates of bench.choice, by operator."""
+    heads = ("operator", "setups", "candidates", "measured", "until within 3 %", "regret, mean / worst")
+    found: dict[str, list[Replayed]] = {}
+    for r in results("choice-search")["us"]:
+        found.setdefault(r["setup"].split()[0], []).append(replayed(r))
+    made: list[Sequence[str]] = [heads]
+    for name, of in found.items():
+        near = [r.to_near for r in of if r.to_near is not None]
+        until = f"{median(near):.0f}, at most {max(near)}" if len(near) == len(of) else "not everywhere"
+        regret = f"{100 * mean(r.regret for r in of):.1f} / {100 * max(r.regret for r in of):.1f} %"
+        counts = (f"{median(n):.0f}" for n in ([r.candidates for r in of], [r.measured for r in of]))
+        made.append((f"`{name}`", str(len(of)), *counts, until, regret))
+    return made
+
+
 def rate_of(setup: str, us: float) -> str:
     """TFLOP/s or GB/s of a setup of `bench.setups`, by its name."""
     name, *words, last = setup.split()
@@ -157,6 +174,7 @@ def means() -> str:
 TABLES: Mapping[str, Callable[[], Lines]] = {
     "choice": choice,
     "search": search,
+    "replay": replay,
     "attention": attention,
     "operators": operators,
     **tables.TABLES,

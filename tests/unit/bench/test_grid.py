@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 import torch
 
 from bench import grid
-from bench.comparison import dry, parts, subjects, worker
+from bench.comparison import parts, subjects, worker
 from bench.comparison.columns import COLUMNS, Column, Unfit
 from bench.comparison.gate import Gate
 from bench.comparison.measure import Lost, measured
@@ -228,8 +232,6 @@ def serving(pipe: Any, folder: str) -> None:
             if c == "dies":
                 os._exit(5)
             if c == "sleeps":
-                import time
-
                 time.sleep(60)
             if c == "quiet":
                 pipe.send(("at", ""))
@@ -339,12 +341,66 @@ def test_a_run_goes_on_where_it_was_cut_off(
         assert file.read_text() == whole.read_text()
 
 
-# --- what is compared ----------------------------------------------------------------------------
+@pytest.mark.usefixtures("few")
+def test_what_was_chosen_is_measured_and_no_more(tmp_path: Path) -> None:
+    missing = grid.plan()
+    (job,) = grid.jobs(missing, ["grid"], ["torch"], ["9×5"])
+    assert (job.subject, job.columns) == ("softmax 9×5", ["torch"])
+    assert list(grid.jobs(missing, ["best"], [], [""])) == []
+    two = list(grid.jobs(missing, ["grid"], [], [""]))
+    assert [(j.subject, j.columns) for j in two] == [(n, ["default", "torch"]) for n in ("softmax 9×5", "softmax 70×3")]
 
 
-@pytest.mark.parametrize("name", list(OPERATORS))
-def test_masks_and_scores_are_those_of_the_operators(name: str) -> None:
-    found = dict(dry.mask_errors(name))
-    assert len(found) == (2 if name.startswith("decode") else 6)
-    assert max(found.values()) < dry.LIMIT
-    assert any("FlexAttention" in what for what in found)
+def test_the_plan_has_every_setup_once() -> None:
+    keys = grid.plan()
+    assert len(keys) == len(set(keys)) > 1200
+    of = {p: [k for k in keys if k.part == p] for p in ("first", "grid", "best", "ablation", "tuner")}
+    assert sum(map(len, of.values())) == len(keys)
+    heads = [k.subject for k in of["grid"] if k.column == "default"]
+    assert len([n for n in heads if n.startswith(tuple(OPERATORS))]) == 10 * 9 * 2
+    # The lengths that tell most are first.
+    assert {n.rpartition("×")[2] for n in heads[:80]} == {"1024", "4096", "8192", "16384"}
+    assert len({k.subject for k in of["first"]}) == len({k.subject for k in of["best"]}) == 12
+    assert len(of["tuner"]) == 6 * 3
+
+
+def test_a_lost_context_ends_its_process_and_names_what_it_was_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"a": column("a", ("", right, 1.0)), "b": column("b", ("", loses, 1.0))}
+    monkeypatch.setattr(worker, "COLUMNS", columns)
+    monkeypatch.setattr(worker, "subjects", lambda: {"s": rows_of()})
+    pipe = Pipe(Job("grid", "s", ["a", "b"]))
+
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", ends)
+    with pytest.raises(SystemExit):
+        worker.serve(pipe, f"{__name__}:Stub", {"folder": tmp_path}, 1.0, 1.0)
+    assert pipe.sent[-1][:2] == ("row", "b") and "illegal memory access" in pipe.sent[-1][2]["failed"]
+    assert pipe.sent[-2] == ("at", "b")
+
+
+def test_the_gate_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from bench.comparison.gate import Gate\n"
+        "with Gate(Path(sys.argv[1])) as g:\n"
+        "    with g: print('in', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    gate = Gate(tmp_path / "gate")
+    with gate, gate:
+        other = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "gate")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdin is not None and other.stdout is not None
+        assert select.select([other.stdout], [], [], 8.0)[0] == []
+    assert other.stdout.readline() == b"in\n"
+    beats: list[int] = []
+    gate.beat = lambda: beats.append(1) or other.kill() if len(beats) > 1 else beats.append(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.comparison.gate.BEAT", 0.1)
+        with gate:  # who holds it was killed, and has lost it
+            assert len(beats) >= 2
+    other.wait()

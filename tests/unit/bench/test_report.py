@@ -9,10 +9,14 @@ import pytest
 
 from bench import report
 from bench.comparison import tables
+from bench.comparison.tuning import Replayed, replayed
 
 ROW = {
     "setup": "softmax 3×4", "default": {"us": 10.0}, "sizes given": {"us": 8.0}, "best": 5.0, "torch": 9.8,
-    "torch.compile": "failed", "candidates": [{"us": 5.0, "predicted": 6.0}, {"us": "failed", "predicted": 1.0}],
+    "torch.compile": "failed", "candidates": [
+        {"variant": "softmax_row BLOCK_M=1", "us": 5.0, "predicted": 6.0},
+        {"variant": "softmax_row BLOCK_M=2", "us": "failed", "predicted": 1.0},
+    ],
 }  # fmt: skip
 
 
@@ -95,6 +99,26 @@ def test_the_grid_says_what_is_faster_what_does_not_apply_and_what_nobody_tried(
     missing = tables.unmeasured()
     assert "grid | prefill_causal 1×1024 | FlashAttention-2" in missing and len(missing) == len(set(missing))
     assert "grid | prefill_causal 1×1024 | cuDNN" not in missing
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_search_is_replayed_on_what_was_measured() -> None:
+    assert report.replay()[1:] == [
+        ("`softmax`", "1", "2", "2", "2, at most 2", "0.0 / 0.0 %"),
+        ("`<b>`", "1", "2", "2", "2, at most 2", "0.0 / 0.0 %"),
+    ]  # fmt: skip
+
+
+def test_what_the_model_puts_far_behind_is_missed() -> None:
+    def row(*candidates: tuple[float, float]) -> dict[str, Any]:
+        made = enumerate(candidates)
+        return {"candidates": [{"variant": f"row N={2**n}", "predicted": p, "us": us} for n, (p, us) in made]}
+
+    # The best is predicted to be five times slower than what is measured first, and no neighbour speaks for it.
+    far = row(*((10.0 + n, 10.0 + n) for n in range(8)), (18.5, 20.0), (50.0, 5.0))
+    assert replayed(far) == Replayed(None, 8, 10, 1.0)
+    near = row(*((10.0 + n, 10.0 + n) for n in range(8)), (11.5, 5.0))
+    assert replayed(near) == Replayed(3, 8, 9, 0.0)
 
 
 def test_variants_in_few_words() -> None:
