@@ -17,6 +17,7 @@ from neptune.ops.attention import OPERATORS
 FILE = Path(__file__).parents[1] / "results" / "h200-grid.json"
 LIBRARIES = ("cuDNN", "FlashAttention-2")
 COMPILERS = ("FlexAttention", "torch.compile")
+BESIDE = ("tuned", *LIBRARIES, *COMPILERS)
 NONE, MISSING = "–", "not measured"
 LENGTHS = tuple(sorted((*FIRST, *REST)))
 LOSS = 0.97
@@ -46,10 +47,10 @@ def us(part: str, subject: str, column: str) -> float | None:
 
 def speed(part: str, subject: str, column: str, beside: str = "default") -> str:
     """How fast a column is beside the default; NONE where it has nothing, MISSING where nobody tried."""
-    own, other = us(part, subject, beside), of(part, subject).get(column)
+    own, other = (of(part, subject).get(c) for c in (beside, column))
     if own is None or other is None:
         return MISSING
-    return f"{own / other['us']:.2f}" if "us" in other else NONE
+    return f"{own['us'] / other['us']:.2f}" if "us" in own and "us" in other else NONE
 
 
 def rate(part: str, subject: Subject, column: str = "default") -> str:
@@ -72,27 +73,27 @@ def _pair(texts: Sequence[str]) -> str:
 
 def attention() -> Lines:
     """The ten operators by length, batch 1 / batch 8: the default's rate, and the speeds of others beside it."""
-    made: list[Sequence[str]] = [("operator", "length", "unit", "default", *LIBRARIES, *COMPILERS)]
+    made: list[Sequence[str]] = [("operator", "length", "unit", "default", *BESIDE)]
     for name in OPERATORS:
         for length in LENGTHS:
             names = [f"{name} {b}×{length}" for b in BATCHES]
             own = _pair([rate("grid", subjects()[n]) for n in names])
-            others = (_pair([speed("grid", n, c) for n in names]) for c in (*LIBRARIES, *COMPILERS))
+            others = (_pair([speed("grid", n, c) for n in names]) for c in BESIDE)
             made.append((f"`{name}`", str(length), subjects()[names[0]].unit, own, *others))
     return made
 
 
 def means() -> Lines:
     """By operator, lengths from 1024 on: the default's speed beside each, geometric mean (worst), of so many cells."""
-    others = (*LIBRARIES, *COMPILERS, "the best compiler")
+    others = (*BESIDE, "the best compiler")
     made: list[Sequence[str]] = [("operator", *others)]
     for name in OPERATORS:
         names = [f"{name} {b}×{s}" for b in BATCHES for s in LENGTHS if s >= SHORT]
-        made.append((f"`{name}`", *(_mean(list(beside(names, c))) for c in (*LIBRARIES, *COMPILERS)), _best(names)))
+        made.append((f"`{name}`", *(_mean(list(beside(names, c))) for c in BESIDE), _best(names)))
     for kind in ("prefill", "decode"):
         names = [f"{n} {b}×{s}" for n in OPERATORS if n.startswith(kind) for b in BATCHES for s in LENGTHS]
         names = [n for n in names if int(n.rpartition("×")[2]) >= SHORT]
-        made.append((f"all {kind}", *(_mean(list(beside(names, c))) for c in (*LIBRARIES, *COMPILERS)), _best(names)))
+        made.append((f"all {kind}", *(_mean(list(beside(names, c))) for c in BESIDE), _best(names)))
     return made
 
 
@@ -136,12 +137,12 @@ def host() -> Lines:
 
 def others() -> Lines:
     """Products, rows and chains: the default, and the speeds of torch beside it."""
-    made: list[Sequence[str]] = [("setup", "unit", "default", "µs", "torch", "torch.compile")]
+    made: list[Sequence[str]] = [("setup", "unit", "default", "µs", "tuned", "torch", "torch.compile")]
     for s in subjects().values():
         if s.group != "attention":
             found = us("grid", s.name, "default")
             shown = MISSING if found is None else f"{found:.1f}"
-            cells = (speed("grid", s.name, c) for c in ("torch", "torch.compile"))
+            cells = (speed("grid", s.name, c) for c in ("tuned", "torch", "torch.compile"))
             made.append((f"`{s.name}`", s.unit, rate("grid", s), shown, *cells))
     return made
 

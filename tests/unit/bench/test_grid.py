@@ -341,6 +341,12 @@ def test_a_run_goes_on_where_it_was_cut_off(
         assert file.read_text() == whole.read_text()
 
 
+def test_what_has_no_record_stays_not_measured() -> None:
+    keys = [Key("first", s, c) for s in ("a", "b") for c in ("default", "tuned")]
+    found = list(grid.jobs(keys, ["first"], [], [""], lambda subject: subject == "b"))
+    assert [(j.subject, j.columns) for j in found] == [("a", ["default"]), ("b", ["default", "tuned"])]
+
+
 @pytest.mark.usefixtures("few")
 def test_what_was_chosen_is_measured_and_no_more(tmp_path: Path) -> None:
     missing = grid.plan()
