@@ -65,6 +65,7 @@ def test_a_large_softcap_and_window_matter() -> None:
 # --- one idea less, and the tuner ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pass_that_is_off_makes_another_kernel() -> None:
     class Offline:
         device, target = "cpu", "cuda:90"
