@@ -16,7 +16,8 @@ Every call is captured as a CUDA graph, and the L2 cache is cleared before each;
 call is told as well. All columns of a subject are compared with exact rows first, then timed in interleaved rounds; a
 median of medians counts, and every sample is kept. Processes prepare (compile) at the same time, one for each shape and
 nothing before it, and take turns at the GPU. What was not reached is listed as not measured. A run that is cut off goes
-on by the same command. `--budget 20s` lets the tuner search for the column "tuned", which else takes what records have.
+on by the same command. The column "tuned" is the fastest record of these very sizes, and not measured where there is
+none; with `--budget 20s` the tuner searches first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,12 +38,16 @@ import torch
 
 from bench.cases import environment
 from bench.comparison import worker
-from bench.comparison.columns import BUDGET
-from bench.comparison.parts import Part, parts
-from bench.comparison.pool import Job, pooled
-from bench.comparison.results import Key, Results, failures
+from bench.comparison.columns import BUDGET, recorded
+from bench.comparison.parts import parts
+from bench.comparison.pool import HUNG, Job, pooled
+from bench.comparison.results import Key, Results
+from bench.comparison.subjects import subjects
 
-OWN = "default"
+OWN, TUNED = "default", "tuned"
+AT_ONCE = {"best": 3, worker.TUNER: 1}
+"""Processes of a part, where not all that there are: what holds the gate while it prepares would only wait for others,
+and be lost with them at the end of the time; the tuner compiles by processes of its own."""
 
 
 def plan() -> list[Key]:
@@ -48,12 +55,21 @@ def plan() -> list[Key]:
     return [key for part in parts().values() for key in part.measurements()]
 
 
-def jobs(missing: Sequence[Key], chosen: Sequence[str], columns: Sequence[str], only: Sequence[str]) -> Iterator[Job]:
-    """What is missing of some parts, a job for each subject."""
+def jobs(
+    missing: Sequence[Key],
+    chosen: Sequence[str],
+    columns: Sequence[str],
+    only: Sequence[str],
+    tunable: Callable[[str], bool] = lambda subject: True,
+) -> Iterator[Job]:
+    """What is missing of some parts, a job for each subject; `tuned` only where there is something."""
     asked = [
         k
         for k in missing
-        if k.part in chosen and (not columns or k.column in columns) and any(text in k.subject for text in only)
+        if k.part in chosen
+        and (not columns or k.column in columns)
+        and any(text in k.subject for text in only)
+        and (k.column != TUNED or tunable(k.subject))
     ]
     for (part, subject), keys in groupby(asked, key=lambda k: (k.part, k.subject)):
         yield Job(part, subject, [k.column for k in keys])
@@ -69,28 +85,29 @@ def told(key: Key, row: Mapping[str, Any], rows: Mapping[Key, Mapping[str, Any]]
     return f"{key.subject:<34} {key.column:<28} {row['us']:9.1f} µs{beside}{host}  {row.get('form', '')}"
 
 
-def measure(options: argparse.Namespace, bench: str, given: Mapping[str, Any]) -> int:
+def measure(options: argparse.Namespace, bench: str, given: Mapping[str, Any], target: str = "cuda") -> int:
     """Measure what is missing until the time is over."""
     begin, results = time.monotonic(), Results(options.json, plan(), environment())
-    asked = list(jobs(results.missing(options.again), options.part, options.columns, options.only))
+    tunable = cache(lambda name: bool(options.budget or recorded(subjects()[name], target)))
+    missing = results.missing(options.again)
+    asked = list(jobs(missing, options.part, options.columns, options.only, tunable))
     print(f"{sum(len(j.columns) for j in asked)} measurements of {len(asked)} subjects are missing", flush=True)
     results.write()
     args = (bench, given, options.search, options.exhaustive)
     for part, own in groupby(asked, key=lambda j: j.part):
-        # The tuner compiles by processes of its own, and needs the machine for itself.
-        workers = 1 if part == worker.TUNER else options.workers
+        workers = min(options.workers, AT_ONCE.get(part, options.workers))
         # Where each process compiles one thing after the other, they are as many as there are cores; torch's modes that
         # measure forms compile many at once, while they hold the gate.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(options.workers if part == "best" else 1)
+        hung = HUNG + (options.search + options.exhaustive if part == worker.TUNER else 0.0)
         seconds = options.seconds - (time.monotonic() - begin)
-        for job, column, row in pooled(list(own), workers, worker.serve, args, max(0.0, seconds)):
+        for job, column, row in pooled(list(own), workers, worker.serve, args, max(0.0, seconds), hung):
             key = Key(job.part, job.subject, column)
             results.add(key, row)
             print(told(key, row, results.rows), flush=True)
-    missing = results.missing()
-    print(f"{time.monotonic() - begin:.0f} s; {len(results.rows)} rows, {len(missing)} not measured:")
-    for (part, subject), keys in groupby(missing, key=lambda k: (k.part, k.subject)):
-        print(f"  {part} | {subject}: {', '.join(k.column for k in keys)}")
+    left = Counter(k.part for k in results.missing())
+    words = ", ".join(f"{n} of {part}" for part, n in left.items()) or "nothing"
+    print(f"{time.monotonic() - begin:.0f} s; {len(results.rows)} rows; not measured: {words}")
     return 0
 
 
@@ -120,8 +137,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="neptune-grid-") as folder:
         return measure(options, worker.GPU, {"lock": str(Path(folder) / "gate")})
 
-
-__all__ = ["Part", "failures", "jobs", "main", "measure", "plan"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ then, so that the same functions say what is exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def _mixture(x: Tensor, mu: Tensor, precision: Tensor, weight: Tensor) -> tuple[
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:
-    return wide(q @ k.T) * q.shape[-1] ** -0.5
+    return wide(q @ k.T) / math.sqrt(q.shape[-1])
 
 
 def _sunk(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None) -> Tensor:

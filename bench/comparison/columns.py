@@ -95,7 +95,7 @@ def default(subject: Subject, args: Tensors, place: Place) -> Forms:
 def tuned(subject: Subject, args: Tensors, place: Place) -> Forms:
     """The fastest record of these very sizes; with a budget, what `neptune.autotune` takes in that time, unless these
     versions have a record."""
-    found, budget = recorded(subject, place), os.environ.get(BUDGET, "")
+    found, budget = recorded(subject, place.target), os.environ.get(BUDGET, "")
     if budget and (not found or found[0].weight < 1):
         workers = max(1, len(os.sched_getaffinity(0)) - 1)
         with place.gate:
@@ -117,9 +117,9 @@ def tuned(subject: Subject, args: Tensors, place: Place) -> Forms:
     yield shown(first.template, first.params), partial(kernel, *args)
 
 
-def recorded(subject: Subject, place: Place) -> Sequence[Belief]:
+def recorded(subject: Subject, target: str) -> Sequence[Belief]:
     """Records of these sizes on this machine, the fastest first."""
-    structure, machine = structure_of(subject.program()), machine_for(parse_target(place.target)).name
+    structure, machine = structure_of(subject.program()), machine_for(parse_target(target)).name
     sizes = dict(subject.sizes)
     records = Store(config.read().cache_dir).find(structure, machine)
     return best([r for r in records if dict(r.sizes) == sizes], structure, sizes, machine, versions())
@@ -263,13 +263,15 @@ def without_fusion(subject: Subject, args: Tensors, place: Place) -> Forms:
 
 
 def without_passes(names: tuple[str, ...], subject: Subject, args: Tensors, place: Place) -> Forms:
-    """The template and values of the default, lowered without these tile passes."""
+    """The template and values of the default, lowered without these tile passes. Unfit where that changes nothing."""
     from neptune.tile import pipeline
 
     v = compiled(subject, place).chosen(**subject.sizes)
     kept = tuple(p for p in pipeline.PASSES if p.name not in names)
     with mock.patch.object(pipeline, "PASSES", kept), no_cache():
         kernel = compiled(subject, place, v.template, params=v.params)
+    if kernel.source == v.source:
+        raise Unfit("it changes nothing here")
     kernel.warm(**subject.sizes)
     yield shown(v.template, v.params), partial(kernel, *args)
 

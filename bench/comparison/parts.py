@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.comparison.columns import COLUMNS
 from bench.comparison.results import Key
-from bench.comparison.subjects import Subject, subjects
+from bench.comparison.subjects import subjects
 
 TWELVE = (
     "prefill_global 1×4096",
@@ -63,13 +63,13 @@ def fits(column: str, group: str) -> bool:
 
 def parts() -> Mapping[str, Part]:
     """All parts by name, in their order."""
-    every = subjects()
+    every = list(subjects())
     without = [n for n in COLUMNS if n.startswith("no ")]
     torchs = ("cuDNN", "FlashAttention-2", "FlexAttention", "torch", "torch.compile")
     autotuned = ("torch.compile, max-autotune", "FlexAttention, max-autotune")
     made = (
         Part("first", "a dozen setups, default and tuned", TWELVE, ("default", "tuned")),
-        Part("grid", "the default beside torch's libraries and compilers", _names(every), ("default", *torchs)),
+        Part("grid", "the default beside torch's libraries and compilers", every, ("default", "tuned", *torchs)),
         Part(
             "best",
             "the dozen beside what takes long to compile",
@@ -80,8 +80,3 @@ def parts() -> Mapping[str, Part]:
         Part("tuner", "regret, and the time until within 3 %", TUNED, ("tuner",)),
     )
     return {p.name: p for p in made}
-
-
-def _names(every: Mapping[str, Subject]) -> list[str]:
-    """Subjects of the grid in their order."""
-    return list(every)

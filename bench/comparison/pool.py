@@ -41,7 +41,12 @@ class _Worker:
 
 
 def pooled(
-    jobs: Sequence[Job], workers: int, target: Callable[..., None], args: tuple[Any, ...], seconds: float
+    jobs: Sequence[Job],
+    workers: int,
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    seconds: float,
+    hung: float = HUNG,
 ) -> Iterator[tuple[Job, str, Mapping[str, Any]]]:
     """The rows of all jobs, each as it comes: job, column, row. Ends when the time is over, whatever is under way.
 
@@ -113,8 +118,8 @@ def pooled(
                     yield w.job, said[1], said[2]
                 elif said[0] == "done":
                     w.job = None
-            for w in [w for w in busy if w in team and w.job and time.monotonic() - w.heard > HUNG]:
-                yield from gone(w, f"it hung: nothing was heard of it for {HUNG:.0f} s")
+            for w in [w for w in busy if w in team and w.job and time.monotonic() - w.heard > hung]:
+                yield from gone(w, f"it hung: nothing was heard of it for {hung:.0f} s")
     finally:
         for w in team:
             w.process.kill()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,8 +75,3 @@ class Results:
         return as_json(
             {"environments": self._environments, "rows": [self.rows[k] for k in keys], "not measured": missing}
         )
-
-
-def failures(rows: Iterable[Row]) -> list[str]:
-    """A line for each that has no time, with its reason."""
-    return [f"{r['subject']} | {r['column']}: {r['failed']}" for r in rows if "failed" in r]

@@ -20,7 +20,7 @@ from bench.comparison.subjects import Subject
 from neptune.autotune import rounds
 from neptune.autotune.local import Bench as Timed
 from neptune.autotune.record import Record
-from neptune.autotune.space import Key, key_of
+from neptune.autotune.space import Key, Trial, key_of
 from neptune.autotune.tuner import Options, task_of, tuned
 
 NEAR = 1.03
@@ -80,3 +80,38 @@ def compared(subject: Subject, bench: Bench, budget: float, exhaustive: float, t
 def _us(record: Record, us: Mapping[Key, float]) -> float:
     """What a record's candidate takes."""
     return us.get(key_of(record.template, {**record.params, **record.numbers}), inf)
+
+
+# --- the same on figures that are kept --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A search on candidates that an earlier run has measured, all of them: after how many the best was within 3 %, how
+    many there were in the end, and by how much what was found is slower than the best."""
+
+    to_near: int | None
+    measured: int
+    candidates: int
+    regret: float
+
+
+def replayed(row: Mapping[str, Any]) -> Replayed:
+    """The tuner's search on a row of `bench.choice`: what it asks for takes what was measured then, and is predicted as
+    it was then."""
+    us: dict[Key, float] = {}
+    trials: list[Trial] = []
+    for c in row["candidates"]:
+        template, *values = c["variant"].split()
+        trial = Trial(template, {n: int(v) for n, v in (x.split("=") for x in values)}, c["predicted"])
+        if isinstance(c["us"], float):
+            us[trial.key] = c["us"]
+        trials.append(trial)
+    search, best, order = rounds.Search(sorted(trials, key=lambda t: t.us)), min(us.values()), list[Key]()
+    while batch := search.next_round():
+        for t in batch:
+            search.known[t.key] = us.get(t.key)
+            order.append(t.key)
+    near = (n for n, key in enumerate(order, 1) if us.get(key, inf) <= NEAR * best)
+    found = min(us.get(key, inf) for key in order)
+    return Replayed(next(near, None), len(order), len(trials), found / best - 1)

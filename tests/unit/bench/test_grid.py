@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 import torch
 
 from bench import grid
-from bench.comparison import dry, parts, subjects, worker
+from bench.comparison import parts, subjects, worker
 from bench.comparison.columns import COLUMNS, Column, Unfit
 from bench.comparison.gate import Gate
 from bench.comparison.measure import Lost, measured
@@ -163,59 +167,6 @@ def test_our_kernel_is_the_default(tmp_path: Path) -> None:
     assert found["default"]["form"].startswith("softmax")
 
 
-# --- the file ------------------------------------------------------------------------------------
-
-PLAN = [Key("grid", s, c) for s in ("x", "y") for c in ("default", "torch", "slow")]
-
-
-def test_a_cut_at_any_point_gives_the_same_file(tmp_path: Path) -> None:
-    def go(file: Path, count: int) -> None:
-        results = Results(file, PLAN, {"gpu": "stub"})
-        results.write()
-        # As processes finish, which is not the plan's order.
-        for key in sorted(results.missing(), key=lambda k: k.column)[:count]:
-            results.add(key, {"us": float(len(str(key)))} if key.column != "slow" else {"failed": "too slow"})
-
-    whole = tmp_path / "whole.json"
-    go(whole, len(PLAN))
-    for cut in range(len(PLAN) + 1):
-        file = tmp_path / f"{cut}.json"
-        go(file, cut)
-        assert len(json.loads(file.read_text())["not measured"]) == len(PLAN) - cut
-        go(file, len(PLAN))
-        assert file.read_text() == whole.read_text()
-    assert list(tmp_path.glob("*.part")) == []
-
-
-def test_what_was_not_reached_is_listed(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    results = Results(file, PLAN, {"gpu": "stub"})
-    results.add(PLAN[4], {"us": 1.0})
-    kept = json.loads(file.read_text())
-    assert kept["not measured"] == [str(k) for k in PLAN if k != PLAN[4]]
-    assert kept["rows"] == [{"part": "grid", "subject": "y", "column": "torch", "us": 1.0, "environment": 0}]
-
-
-def test_another_machine_is_another_environment(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    Results(file, PLAN, {"gpu": "a"}).add(PLAN[0], {"us": 1.0})
-    Results(file, PLAN, {"gpu": "b"}).add(PLAN[1], {"us": 2.0})
-    Results(file, PLAN, {"gpu": "a"}).add(PLAN[2], {"failed": "no"})
-    kept = json.loads(file.read_text())
-    assert kept["environments"] == [{"gpu": "a"}, {"gpu": "b"}]
-    assert [r["environment"] for r in kept["rows"]] == [0, 1, 0]
-    results = Results(file, PLAN, {"gpu": "a"})
-    assert results.missing() == PLAN[3:] and results.missing(again=True) == PLAN[2:]
-
-
-def test_a_damaged_file_is_not_written_over(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    file.write_text('{"environments": [')
-    with pytest.raises(ValueError, match="Expecting"):
-        Results(file, PLAN, {})
-    assert file.read_text() == '{"environments": ['
-
-
 # --- processes -----------------------------------------------------------------------------------
 
 
@@ -228,8 +179,6 @@ def serving(pipe: Any, folder: str) -> None:
             if c == "dies":
                 os._exit(5)
             if c == "sleeps":
-                import time
-
                 time.sleep(60)
             if c == "quiet":
                 pipe.send(("at", ""))
@@ -239,8 +188,8 @@ def serving(pipe: Any, folder: str) -> None:
         pipe.send(("done",))
 
 
-def drive(jobs: list[Job], workers: int = 2, seconds: float = 60.0) -> dict[tuple[str, str], Any]:
-    return {(j.subject, c): row for j, c, row in pooled(jobs, workers, serving, ("",), seconds)}
+def drive(jobs: list[Job], seconds: float = 60.0, hung: float = 60.0) -> dict[tuple[str, str], Any]:
+    return {(j.subject, c): row for j, c, row in pooled(jobs, 2, serving, ("",), seconds, hung)}
 
 
 def test_what_dies_takes_its_own_column_along_and_no_other() -> None:
@@ -253,14 +202,15 @@ def test_what_dies_takes_its_own_column_along_and_no_other() -> None:
     }
 
 
+@pytest.mark.slow
 def test_where_nobody_knows_what_died_each_is_tried_alone() -> None:
     found = drive([Job("grid", "x", ["a", "quiet"])])
     assert found == {("x", "a"): {"us": 1.0, "of": "x"}, ("x", "quiet"): {"failed": "its process died (6)"}}
 
 
-def test_a_hang_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.comparison.pool.HUNG", 15.0)
-    found = drive([Job("grid", "x", ["sleeps", "a"])])
+@pytest.mark.slow
+def test_a_hang_is_ended() -> None:
+    found = drive([Job("grid", "x", ["sleeps", "a"])], hung=12.0)
     assert found["x", "sleeps"]["failed"].startswith("it hung") and found["x", "a"]["us"] == 1.0
 
 
@@ -295,7 +245,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "parts", lambda: {"grid": part})
     monkeypatch.setattr(grid, "environment", lambda: {"gpu": "stub"})
 
-    def inline(jobs: Sequence[Job], _: int, serve: Any, args: Any, seconds: float) -> Iterator[Any]:
+    def inline(jobs: Sequence[Job], _: int, serve: Any, args: Any, *_more: float) -> Iterator[Any]:
         for job in jobs:
             pipe = Pipe(job)
             serve(pipe, *args)
@@ -340,12 +290,72 @@ def test_a_run_goes_on_where_it_was_cut_off(
         assert file.read_text() == whole.read_text()
 
 
-# --- what is compared ----------------------------------------------------------------------------
+def test_what_has_no_record_stays_not_measured() -> None:
+    keys = [Key("first", s, c) for s in ("a", "b") for c in ("default", "tuned")]
+    found = list(grid.jobs(keys, ["first"], [], [""], lambda subject: subject == "b"))
+    assert [(j.subject, j.columns) for j in found] == [("a", ["default"]), ("b", ["default", "tuned"])]
 
 
-@pytest.mark.parametrize("name", list(OPERATORS))
-def test_masks_and_scores_are_those_of_the_operators(name: str) -> None:
-    found = dict(dry.mask_errors(name))
-    assert len(found) == (2 if name.startswith("decode") else 6)
-    assert max(found.values()) < dry.LIMIT
-    assert any("FlexAttention" in what for what in found)
+@pytest.mark.usefixtures("few")
+def test_what_was_chosen_is_measured_and_no_more(tmp_path: Path) -> None:
+    missing = grid.plan()
+    (job,) = grid.jobs(missing, ["grid"], ["torch"], ["9×5"])
+    assert (job.subject, job.columns) == ("softmax 9×5", ["torch"])
+    assert list(grid.jobs(missing, ["best"], [], [""])) == []
+    two = list(grid.jobs(missing, ["grid"], [], [""]))
+    assert [(j.subject, j.columns) for j in two] == [(n, ["default", "torch"]) for n in ("softmax 9×5", "softmax 70×3")]
+
+
+def test_the_plan_has_every_setup_once() -> None:
+    keys = grid.plan()
+    assert len(keys) == len(set(keys)) > 1200
+    of = {p: [k for k in keys if k.part == p] for p in ("first", "grid", "best", "ablation", "tuner")}
+    assert sum(map(len, of.values())) == len(keys)
+    heads = [k.subject for k in of["grid"] if k.column == "default"]
+    assert len([n for n in heads if n.startswith(tuple(OPERATORS))]) == 10 * 9 * 2
+    # The lengths that tell most are first.
+    assert {n.rpartition("×")[2] for n in heads[:80]} == {"1024", "4096", "8192", "16384"}
+    assert len({k.subject for k in of["first"]}) == len({k.subject for k in of["best"]}) == 12
+    assert len(of["tuner"]) == 6 * 3
+
+
+def test_a_lost_context_ends_its_process_and_names_what_it_was_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"a": column("a", ("", right, 1.0)), "b": column("b", ("", loses, 1.0))}
+    monkeypatch.setattr(worker, "COLUMNS", columns)
+    monkeypatch.setattr(worker, "subjects", lambda: {"s": rows_of()})
+    pipe = Pipe(Job("grid", "s", ["a", "b"]))
+
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", ends)
+    with pytest.raises(SystemExit):
+        worker.serve(pipe, f"{__name__}:Stub", {"folder": tmp_path}, 1.0, 1.0)
+    assert pipe.sent[-1][:2] == ("row", "b") and "illegal memory access" in pipe.sent[-1][2]["failed"]
+    assert pipe.sent[-2] == ("at", "b")
+
+
+def test_the_gate_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from bench.comparison.gate import Gate\n"
+        "with Gate(Path(sys.argv[1])) as g:\n"
+        "    with g: print('in', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    gate = Gate(tmp_path / "gate")
+    with gate, gate:
+        other = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "gate")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdin is not None and other.stdout is not None
+        assert select.select([other.stdout], [], [], 8.0)[0] == []
+    assert other.stdout.readline() == b"in\n"
+    beats: list[int] = []
+    gate.beat = lambda: beats.append(1) or other.kill() if len(beats) > 1 else beats.append(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.comparison.gate.BEAT", 0.1)
+        with gate:  # who holds it was killed, and has lost it
+            assert len(beats) >= 2
+    other.wait()
