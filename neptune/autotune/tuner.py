@@ -53,7 +53,7 @@ Sizes = Mapping[str, int]
 class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
     sizes. `given` are values that the caller fixed, `own` arguments of a call, `names` what records call the
-    templates."""
+    templates, `numbers` the numbers of parts that may be other ones than launches choose."""
 
     loops: Program
     target: Target
@@ -64,6 +64,7 @@ class Task:
     given: Mapping[str, int]
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
+    numbers: frozenset[str] = frozenset()
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
@@ -192,7 +193,14 @@ def task_of(
         machine_for(where),
         given,
         _recorded(forms, template),
+        # With bounds all launches have the number of the largest sizes.
+        numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
     )
+
+
+def numbers_of(forms: Sequence[Form]) -> frozenset[str]:
+    """The numbers of parts that launches of any form choose."""
+    return frozenset(n for f in forms for n in space_of(f.tiles).parts)
 
 
 def _recorded(forms: Sequence[Form], template: AnyTemplate) -> Mapping[str, str]:
@@ -214,6 +222,8 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         if any(f.template == own.template for f in task.forms):
             return replace(task, chosen=lambda _: (own.template, own.params), own=args)
     artifact = own.kernel.executable.artifact
+    # In another number of parts there are other bits.
+    free = not bounds and not artifact.explanation.get("promises")
     tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
     form = Form(own.template, tiles, lambda: own.kernel)
     shipped = own.template in shipped_templates()
@@ -226,6 +236,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         reference=reference.forms[0].kernel,
         names=names,
         own=args,
+        numbers=numbers_of((form,)) - artifact.params.keys() if free else frozenset(),
     )
 
 
@@ -256,11 +267,12 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
         for k, sizes in enumerate(points):
             clock = Clock(whole.left / (len(points) - k))
             found.append(_tuned_at(task, sizes, clock, asked, progress))
-    return Tuning(together(task.kernel, found), tuple(found))
+    return Tuning(together(task.kernel, found, task.numbers), tuple(found))
 
 
 def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
-    every, default = trials(task.forms, sizes, task.machine, task.given), task.default(sizes)
+    every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
+    default = task.default(sizes)
     if not every:
         raise ScheduleError(
             f"tune `{task.loops.name}` at {shape_text(sizes)}",
@@ -275,8 +287,8 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     why = task.unmeasurable() if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    parts = frozenset(n for f in task.forms for n in space_of(f.tiles).parts)
-    journal = Journal(asked.records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
+    records, parts = asked.records, numbers_of(task.forms)
+    journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
         folder = Path(made)
         case = case_of(task.loops, task.reference(), sizes, task.own, folder)
