@@ -27,7 +27,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune.tune.machine import Machine
+from neptune.tune.machine import MEASURED, Machine
 
 FILE = "machines.json"
 RATES = ("clock", "memory", "port", "special")
@@ -82,7 +82,7 @@ def with_measured(row: Machine, constants: Constants | None, known: bool) -> Mac
     if MATRIX in own:
         own[MATRIX] = {**row.matrix, **own[MATRIX]}
     digest = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
-    return replace(row, **own, name=f"{row.name}, measured {digest[:6]}", source="measured by neptune calibrate")
+    return replace(row, **own, name=f"{row.name}{MEASURED}{digest[:6]}", source="measured by neptune calibrate")
 
 
 def far(measured: float, table: float | None) -> bool:

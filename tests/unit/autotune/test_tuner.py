@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import pytest
 import torch
 
 import neptune
-from neptune.autotune.local import Bench
+from neptune.autotune.executors import EXECUTORS
+from neptune.autotune.local import Local
+from neptune.autotune.place import Bench, Lost, Outcome
 from neptune.autotune.search import NOTHING_BETTER, TIME
 from neptune.autotune.store import Store
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
+from neptune.kernel import Kernel
 from neptune.ops.softmax import softmax
 from tests.unit.autotune.planted import OTHERS, SPEC
 
@@ -109,6 +113,20 @@ def test_where_all_fail_the_models_choice_is_returned(tmp_path: Path) -> None:
     (at,) = found.shapes
     assert at.us is None and at.best == at.default and set(at.failed.values()) and not kept(tmp_path)
     check_right(found.kernel)
+
+
+class Losing(Local):
+    """An executor that has lost its last GPU after two candidates."""
+
+    def measured(self, kernels: Sequence[Kernel]) -> Iterator[tuple[int, Outcome]]:
+        yield from islice(super().measured(kernels), 2)
+        raise Lost("no GPU is left")
+
+
+def test_where_no_gpu_is_left_the_best_that_is_known_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXECUTORS, "local", Losing)  # type: ignore[misc]
+    (at,) = tuned(task(), SIZES, options(tmp_path, {})).shapes
+    assert (at.stopped, at.measured, at.us) == ("no GPU is left", 2, OTHERS) and len(kept(tmp_path)) == 2
 
 
 def test_what_hangs_while_it_compiles_ends_with_the_time(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_several_shapes(tmp_path: Path) -> None:
         (("softmax", "--at", "rows=4;cols=4"), 2, "'rows=4;cols=4' is not NAME=N"),
         (("softmax", "--at", "rows=4,,cols=4"), 2, "'' is not NAME=N"),
         (("softmax", "--at", "rows=4,cols=4", "--at", "rows=4"), 1, "no value was given for cols"),
-        (("softmax", *SHAPE, "--executor", "ray"), 1, "there is no such executor"),
+        (("softmax", *SHAPE, "--executor", "slurm"), 1, "there is no such executor"),
     ],
 )
 def test_mistakes(args: tuple[str, ...], code: int, said: str) -> None:
