@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,13 @@ class Local:
         self._bench, self._left = bench, left
         self._measuring = Place(file)
         self._compiling = [Place(file) for _ in range(bench.workers)]
-        self._unfused: Any = None
         self._closed = False
+        # Processes start, and the reference is compared, while the caller makes the first candidates.
+        pool = ThreadPoolExecutor(1 + bench.workers)
+        self._trusted = pool.submit(self._measuring.trust, bench.limit)
+        self._early: list[Future[Any]] = [self._trusted]
+        self._early += [pool.submit(place.device, bench.limit) for place in self._compiling]
+        pool.shutdown(wait=False)
 
     @staticmethod
     def check() -> None:
@@ -39,19 +45,24 @@ class Local:
 
     def measured(self, kernels: Sequence[Kernel]) -> Iterator[tuple[int, Outcome]]:
         for k in self._built(kernels):
-            if self._unfused is None:
-                # While others are compiled.
-                self._unfused = believed(self._measuring.trust(self._bench.limit))
+            unfused = believed(self._trusted.result())
             if not self._left():
                 return
-            yield k, self._measuring.outcome("measure", packed_json(kernels[k]), self._limit(), unfused=self._unfused)
+            yield k, self._measuring.outcome("measure", packed_json(kernels[k]), self._limit(), unfused=unfused)
 
     def time(self, kernel: Kernel) -> Outcome:
         return self._measuring.outcome("time", packed_json(kernel), self._limit())
 
     def close(self) -> None:
         self._closed = True
-        for place in (self._measuring, *self._compiling):
+        places = (self._measuring, *self._compiling)
+        for place in places:
+            place.kill()
+        while wait(self._early, timeout=0.05).not_done:
+            # A process was about to start.
+            for place in places:
+                place.kill()
+        for place in places:
             place.close()
 
     def _built(self, kernels: Sequence[Kernel]) -> Iterator[int]:

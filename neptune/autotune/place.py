@@ -155,8 +155,12 @@ class Place:
             return Outcome(failed="wrong", why=answer["wrong"])
         return Outcome(tuple(answer["us"]), answer["clocks"])
 
+    def kill(self) -> None:
+        """End the process if there is one, also while a request of another thread is under way."""
+        self._worker.kill()
+
     def close(self) -> None:
-        """End the process, also while a request of another thread is under way."""
+        """End the process, and free what it held."""
         self._worker.kill()
         self._worker.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from math import isfinite
 from typing import TypeAlias
 
@@ -37,7 +38,7 @@ Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 
 @dataclass(frozen=True)
 class Form:
-    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is asked for) whose
+    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
     `with_params` are the candidates."""
 
     template: str
@@ -74,13 +75,13 @@ def forms_of(loops: Program, template: AnyTemplate, compiled: Callable[[AnyTempl
     definitions = cheaper(loops)[0]
     if template is not None:
         made = lowered(template, definitions)
-        return (Form(made.template, made.lowered.tiles, lambda: compiled(template)),)
+        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template))),)
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         with suppress(NeptuneError):
             tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
-            found.append(Form(name, tiles, lambda name=name: compiled(name)))  # type: ignore[misc]
+            found.append(Form(name, tiles, cache(partial(compiled, name))))
     return tuple(found)
 
 

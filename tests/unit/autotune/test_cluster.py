@@ -67,7 +67,7 @@ class Placed(Planted):
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=5, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=5, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
