@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import torch
 
 from neptune.kernel import Kernel
+from neptune.runtime.launch import gpu_target
 from neptune.runtime.warm import warm_up
+from neptune.tune.machine import machine_of
 
 GPU = "neptune.autotune.timer:GpuTimer"
 CLEARED = 256 << 20
@@ -47,6 +49,9 @@ class Timer(Protocol):
 
     def room(self) -> int:
         """Bytes of memory that are free on the device."""
+
+    def name(self) -> str:
+        """The device by its name in the table of machines; "" where it is none."""
 
 
 def made(spec: str, options: Mapping[str, Any]) -> Timer:
@@ -101,6 +106,10 @@ class GpuTimer:
 
     def room(self) -> int:
         return int(torch.cuda.mem_get_info()[0])
+
+    def name(self) -> str:
+        present = gpu_target()
+        return "" if present is None else machine_of(present.arch, torch.cuda.get_device_name()).device
 
 
 def captured(call: Call) -> Call:

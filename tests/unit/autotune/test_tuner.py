@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 import torch
 
 import neptune
-from neptune.autotune.local import Bench
+from neptune.autotune.executors import EXECUTORS
+from neptune.autotune.local import Local
+from neptune.autotune.place import Bench, Lost, Outcome, case_of
 from neptune.autotune.search import NOTHING_BETTER, TIME
+from neptune.autotune.space import forms_of
 from neptune.autotune.store import Store
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
+from neptune.kernel import Kernel
 from neptune.ops.softmax import softmax
 from tests.unit.autotune.planted import OTHERS, SPEC
 
@@ -109,6 +114,47 @@ def test_where_all_fail_the_models_choice_is_returned(tmp_path: Path) -> None:
     (at,) = found.shapes
     assert at.us is None and at.best == at.default and set(at.failed.values()) and not kept(tmp_path)
     check_right(found.kernel)
+
+
+def test_no_process_is_left_where_a_search_ends_before_it_begins(tmp_path: Path) -> None:
+    """They start early; the reference's check, which takes longer, is not waited for."""
+    case = case_of(task().loops, task().reference(), SIZES, "H200", None)
+    slow = Bench(SPEC, {"plan": {}, "log": str(tmp_path / "log"), "seconds_each": 30.0}, workers=1)
+    for pause in (0.0, 0.02, 3.0):
+        executor = Local(tmp_path, case, slow, lambda: 0.0)
+        time.sleep(pause)
+        began = time.monotonic()
+        executor.close()
+        assert time.monotonic() - began < 10
+        assert all(place._worker._process is None for place in (executor._measuring, *executor._compiling))
+
+
+def test_a_template_is_compiled_once(tmp_path: Path) -> None:
+    """However many of its candidates are timed, and how often."""
+    asked: list[object] = []
+
+    def compiled(template: Any) -> Kernel:
+        asked.append(template)
+        return neptune.compile(softmax(), template, target="llvm")
+
+    (form,) = forms_of(task().loops, "softmax_row", compiled)
+    assert form.kernel() is form.kernel() and asked == ["softmax_row"]
+    every = forms_of(task().loops, None, compiled)
+    assert every[0].kernel() is every[0].kernel() and asked == ["softmax_row", every[0].template]
+
+
+class Losing(Local):
+    """An executor that has lost its last GPU after two candidates."""
+
+    def measured(self, kernels: Sequence[Kernel]) -> Iterator[tuple[int, Outcome]]:
+        yield from islice(super().measured(kernels), 2)
+        raise Lost("no GPU is left")
+
+
+def test_where_no_gpu_is_left_the_best_that_is_known_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXECUTORS, "local", Losing)  # type: ignore[misc]
+    (at,) = tuned(task(), SIZES, options(tmp_path, {})).shapes
+    assert (at.stopped, at.measured, at.us) == ("no GPU is left", 2, OTHERS) and len(kept(tmp_path)) == 2
 
 
 def test_what_hangs_while_it_compiles_ends_with_the_time(tmp_path: Path) -> None:
