@@ -18,7 +18,7 @@ from unittest import mock
 from bench.comparison.measure import Bench
 from bench.comparison.subjects import Subject
 from neptune.autotune import rounds
-from neptune.autotune.local import Bench as Timed
+from neptune.autotune.place import Bench as Timed
 from neptune.autotune.record import Record
 from neptune.autotune.space import Key, Trial, key_of
 from neptune.autotune.tuner import Options, task_of, tuned
