@@ -14,7 +14,7 @@ from bench.chain_programs import ROW_CHAINS
 from bench.comparison import attention, chains, dry, subjects, tuning
 from bench.comparison.columns import COLUMNS, Unfit
 from bench.comparison.gate import Gate
-from neptune.autotune.local import Bench as Timed
+from neptune.autotune.place import Bench as Timed
 from neptune.autotune.reference import errors
 from neptune.autotune.space import trials
 from neptune.autotune.tuner import task_of
