@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -10,10 +9,9 @@ from typing import Protocol
 
 from neptune.autotune.record import Record
 from neptune.autotune.space import Key, Trial, key_of
+from neptune.autotune.store import say_once
 from neptune.errors import RecordError
 from neptune.versions import versions
-
-LOG = logging.getLogger("neptune.autotune")
 
 
 class Records(Protocol):
@@ -69,6 +67,6 @@ class Journal:
                 name=self.name,
             )
         except RecordError as error:
-            LOG.info("not kept: %s", error)
+            say_once(f"a measurement is not kept: {error.asked}: {error.wrong}")
             return
         self.records.append(record)

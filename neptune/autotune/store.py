@@ -55,7 +55,7 @@ class Store:
         try:
             self.extend([record])
         except OSError as error:
-            _say_once(f"no measurement is kept in {self.root}: {error.strerror or error}")
+            say_once(f"no measurement is kept in {self.root}: {error.strerror or error}")
             return False
         return self.root is not None
 
@@ -133,7 +133,7 @@ def _lines(path: Path, head: bytes, ours: bool = True) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     except OSError as error:
-        _say_once(f"no measurement is read from {path}: {error.strerror}")
+        say_once(f"no measurement is read from {path}: {error.strerror}")
 
 
 def _own_file(path: Path, flags: int) -> int:
@@ -225,7 +225,7 @@ def replace(path: Path, lines: Iterable[bytes]) -> None:
         raise
 
 
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
     """One warning for each thing that is wrong, however often it is."""
     if text not in _said:
         LOG.warning("%s", text)

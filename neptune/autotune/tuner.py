@@ -276,7 +276,7 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
     parts = frozenset(n for f in task.forms for n in space_of(f.tiles).parts)
-    journal = Journal(asked.records, structure_of(task.loops), task.machine.name, task.loops.name, task.names, parts)
+    journal = Journal(asked.records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
         folder = Path(made)
         case = case_of(task.loops, task.reference(), sizes, task.own, folder)

@@ -21,7 +21,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune.tune.machine import Machine
+from neptune.tune.machine import MEASURED, Machine
 
 FILE = "machines.json"
 RATES = ("clock", "memory", "port", "special")
@@ -63,7 +63,7 @@ def with_measured(row: Machine, constants: Constants | None) -> Machine:
         return row
     known = {n: constants[n] for n in (*RATES, *COUNTS)} | {MATRIX: {**row.matrix, **constants[MATRIX]}}
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    return replace(row, **known, name=f"{row.name}, measured {digest[:6]}", source="measured by neptune calibrate")
+    return replace(row, **known, name=f"{row.name}{MEASURED}{digest[:6]}", source="measured by neptune calibrate")
 
 
 def means_something(found: Any) -> bool:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 
 from neptune.ir.dtypes import FLOAT8
 
+MEASURED = ", measured "
+"""What stands in a name between a row of the table and a digest of constants that were measured."""
+
 
 @dataclass(frozen=True, eq=False)
 class Machine:
@@ -47,6 +50,16 @@ class Machine:
     asynchronous: bool = False
     warp: int = 32
     source: str = ""
+
+    @property
+    def device(self) -> str:
+        """The GPU by its name in the table, whatever `neptune calibrate` measured of it: a time is one of the GPU, a
+        prediction one of its constants.
+
+        >>> replace(DEFAULT, name="H200, measured 5d0c1a").device
+        'H200'
+        """
+        return self.name.partition(MEASURED)[0]
 
 
 MB = 1 << 20

@@ -77,6 +77,7 @@ def test_a_machine_has_what_was_measured_and_another_name() -> None:
     assert (first.memory, first.port, first.processors) == pytest.approx((4100, 50, 120))
     assert first.matrix["int8"] == pytest.approx(7700) and first.matrix["tf32"] == row.matrix["tf32"]
     assert first.shared == row.shared and len({row.name, first.name, second.name}) == 3
+    assert {first.device, second.device, row.device} == {row.name}
     assert with_measured(row, None) is row
 
 

@@ -140,6 +140,32 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_another_process_finds_what_was_measured_of_a_calibrated_gpu(tmp_path: Path) -> None:
+    """Strings hash anew in each process; and what the GPU's constants were found to be changes no time."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"from dataclasses import replace\n"
+        f"from pathlib import Path\n"
+        f"from neptune.tune.calibrated import with_measured\n"
+        f"from tests.unit.autotune.test_calibrate import Planted, calibrate\n"
+        f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
+        f"own = replace(task(), machine=with_measured(task().machine, calibrate(Planted()).constants))\n"
+        f"assert own.machine.name != own.machine.device\n"
+        f"found = tuned(own, SIZES, replace(options(Path({str(tmp_path)!r}), {{}}), trials=2)).shapes[0]\n"
+        f"print(found.known, found.measured)\n"
+    )
+    said = []
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        made = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=200)
+        assert made.returncode == 0, made.stderr
+        said.append(made.stdout.split())
+    (none, first), (known, _) = said
+    assert none == "0" < known == first
+    assert {r.device for r in store(tmp_path).all()} == {task().machine.device}
+
+
+@pytest.mark.slow
 def test_nothing_is_lost_when_the_tuner_is_killed(tmp_path: Path) -> None:
     """kill -9 in the middle: each candidate that was timed is there, the workers end, and the next search goes on."""
     script = tmp_path / "run.py"
