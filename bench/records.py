@@ -3,7 +3,7 @@
     python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12]
     python -m bench.records --time [--records 100000]
 
-`--ship` writes `neptune/autotune/shipped/<device>.jsonl`: of each setup the fastest candidates, as measured there, with
+`--ship` writes `neptune/records/shipped/<device>.jsonl`: of each setup the fastest candidates, as measured there, with
 the versions that the results name. `--time` makes a store of so many records in a folder of its own, and prints what
 one append, one find and reading all take.
 """
@@ -23,10 +23,10 @@ from statistics import median
 from typing import Any
 
 from bench.setups import setups
-from neptune.autotune.record import Record
-from neptune.autotune.store import SHIPPED, Store, replace
-from neptune.autotune.structure import structure_of
 from neptune.ir.program import Program
+from neptune.records.record import Record
+from neptune.records.store import SHIPPED, Store, replace
+from neptune.records.structure import structure_of
 from neptune.tune.machine import machine_of
 
 STRUCTURES = 200

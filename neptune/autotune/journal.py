@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from neptune.autotune.record import Record
 from neptune.autotune.space import Key, Trial, key_of
-from neptune.autotune.store import say_once
 from neptune.errors import RecordError
+from neptune.records.record import Record
+from neptune.records.store import say_once
 from neptune.versions import versions
 
 
 class Records(Protocol):
-    """What a journal needs of `neptune.autotune.store.Store`."""
+    """What a journal needs of `neptune.records.store.Store`."""
 
     def append(self, record: Record) -> bool:
         """Keep a record; False where that failed."""

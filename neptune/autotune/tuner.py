@@ -3,7 +3,7 @@
     kernel = neptune.autotune(decode, shapes=[{"batch": 1, "s_kv": 8192}, {"batch": 64, "s_kv": 1024}], budget="2m")
     kernel = neptune.compile(decode).tune(q, k, v, budget="60s")
 
-Every measurement is a record (`neptune.autotune.record`), kept before the next one begins: a search that is cut off
+Every measurement is a record (`neptune.records.record`), kept before the next one begins: a search that is cut off
 goes on where it was. Without a GPU the model chooses, and nothing is measured.
 """
 
@@ -22,12 +22,10 @@ from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.local import Bench, case_of, executor_of
 from neptune.autotune.progress import Progress, shown
-from neptune.autotune.record import structure_of
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.rounds import Search
 from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
-from neptune.autotune.store import Store
 from neptune.autotune.winners import together
 from neptune.boundary import public
 from neptune.driver.device import machine_for
@@ -38,6 +36,8 @@ from neptune.errors import NeptunePerformanceWarning, ScheduleError, ShapeError
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.records.record import structure_of
+from neptune.records.store import Store
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
 from neptune.tune.choose import AnyTemplate, shipped_templates

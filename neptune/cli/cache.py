@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from neptune import config
-from neptune.autotune import exchange
-from neptune.autotune.record import Record, Unknown, parse
-from neptune.autotune.store import Store
 from neptune.cli.outputs import guarded, say, table
+from neptune.records import exchange
+from neptune.records.record import Record, Unknown, parse
+from neptune.records.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 A_FILE = click.Path(path_type=Path)

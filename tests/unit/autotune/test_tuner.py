@@ -18,9 +18,9 @@ import torch
 import neptune
 from neptune.autotune.local import Bench
 from neptune.autotune.search import NOTHING_BETTER, TIME
-from neptune.autotune.store import Store
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
 from neptune.ops.softmax import softmax
+from neptune.records.store import Store
 from tests.unit.autotune.planted import OTHERS, SPEC
 
 SIZES = {"rows": 4, "cols": 40}
@@ -263,7 +263,7 @@ def test_values_that_are_given_stay(tmp_path: Path) -> None:
 
 
 def test_the_package_is_the_tuner() -> None:
-    import neptune.autotune.store  # binds the package's name
+    import neptune.autotune.space  # binds the package's name
 
     assert callable(neptune.autotune) and neptune.autotune.tuner.autotune.__doc__
     with pytest.raises(neptune.NeptuneError, match="no number with a unit"):

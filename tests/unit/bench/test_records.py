@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 
 from bench.records import made_up, shipped, timed
-from neptune.autotune.believe import best
-from neptune.autotune.record import parse, structure_of
-from neptune.autotune.store import Store
 from neptune.ops.softmax import softmax
+from neptune.records.believe import best
+from neptune.records.record import parse, structure_of
+from neptune.records.store import Store
 from neptune.versions import versions
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-choice-search.json"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from neptune.autotune.record import Record, parse
-from neptune.autotune.store import Store
 from neptune.cli.commands import app
+from neptune.records.record import Record, parse
+from neptune.records.store import Store
 
 A, B = "a1" * 16, "b2" * 16
 COMMANDS = ("ls", "show", "export", "import", "merge", "prune")

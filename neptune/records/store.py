@@ -1,4 +1,4 @@
-"""Measurements on disk: one file of lines (`neptune.autotune.record`) that is only ever added to.
+"""Measurements on disk: one file of lines (`neptune.records.record`) that is only ever added to.
 
 Writers take a lock and write a line by one call at the end of the file, so that they may meet and die: a line that a
 full disk cut short is taken back, one that a killed writer left is closed by the next. Readers take no lock, and pass
@@ -24,8 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune.autotune.record import Record, Unknown, parse, prefix
-from neptune.driver import private
+from neptune import private
+from neptune.records.record import Record, Unknown, parse, prefix
 
 FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"
 SHIPPED = Path(__file__).parent / "shipped"

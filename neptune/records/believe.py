@@ -16,7 +16,7 @@ from itertools import chain
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-from neptune.autotune.record import Record, Sizes, bucket_of
+from neptune.records.record import Record, Sizes, bucket_of
 
 MADE_WITH = ("neptune", "torch", "triton")
 """The versions that count: Python's own changes no kernel."""

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from neptune.autotune.record import FIELDS, MAX_LINE, MAX_SAMPLES, Record, Unknown, bucket_of, now, parse, prefix
 from neptune.errors import RecordError
+from neptune.records.record import FIELDS, MAX_LINE, MAX_SAMPLES, Record, Unknown, bucket_of, now, parse, prefix
 from neptune.tune.machine import DEVICES
 from neptune.versions import versions
 
@@ -159,8 +159,8 @@ def test_records_need_neither_torch_nor_tvm() -> None:
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "triton", "tvm", "tvm_ffi", "click", "rich")))
-from neptune.autotune import believe, exchange, record, store
-from neptune.autotune.record import structure_of
+from neptune.records import believe, exchange, record, store
+from neptune.records.record import structure_of
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 from neptune import config
-from neptune.autotune.record import Record, Unknown, parse
-from neptune.autotune.store import FILE, FOLDER, Key, Store, key_of, lines_of, replace
 from neptune.boundary import public
 from neptune.errors import RecordError
+from neptune.records.record import Record, Unknown, parse
+from neptune.records.store import FILE, FOLDER, Key, Store, key_of, lines_of, replace
 
 DIGITS_TO_NAME = 12
 """Digits of a structure that suffice to name it."""

@@ -19,10 +19,10 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from neptune.autotune.structure import DIGITS
-from neptune.autotune.structure import structure_of as structure_of
 from neptune.boundary import public
 from neptune.errors import RecordError
+from neptune.records.structure import DIGITS
+from neptune.records.structure import structure_of as structure_of
 
 SCHEMA = 1
 KIND = "time"
