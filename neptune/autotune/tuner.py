@@ -176,7 +176,7 @@ def task_of(
         with warnings.catch_warnings():
             # The kernel that comes of it says what makes it slow.
             warnings.simplefilter("ignore", NeptunePerformanceWarning)
-            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at)
+            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, records=False)
 
     def chosen(sizes: Sizes) -> tuple[str, Mapping[str, int]]:
         found = compiled(template, given, sizes).chosen(**sizes)
