@@ -14,7 +14,7 @@ from statistics import median
 from neptune.config import Config
 from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
-from neptune.records.record import Record, structure_of
+from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store
 from neptune.tune.machine import Machine
 from neptune.tune.measured import BELIEVED, Candidate, Sample, candidate
@@ -28,16 +28,18 @@ def samples_of(loops: Program, machine: Machine, settings: Config) -> tuple[Samp
     """What the user's records, and those that ship, say of a program on a machine; nothing where settings say so."""
     if not settings.records:
         return ()
-    store = Store(settings.cache_dir)
-    return samples(store.find(structure_of(loops), machine.device))
+    store, of = Store(settings.cache_dir), (structure_of(loops), machine.device)
+    return samples(store.find(*of), store.failures(*of))
 
 
-def samples(records: Iterable[Record]) -> tuple[Sample, ...]:
-    """Records of one program and device by sizes and versions; numbers that a launch was given are its own affair."""
+def samples(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Sample, ...]:
+    """Records of one program and device by sizes and versions, but for candidates that failed with these versions,
+    at whatever sizes; numbers that a launch was given are its own affair."""
     here = made_with(versions())
+    failed = {candidate(f.template, f.params) for f in failures if made_with(f.versions) == here}
     groups: dict[tuple[float, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]], list[Record]]
     groups = defaultdict(list)
-    for r in (r for r in records if not r.numbers):
+    for r in (r for r in records if not r.numbers and candidate(r.template, r.params) not in failed):
         made = made_with(r.versions)
         groups[BELIEVED if made == here else OTHER_VERSIONS, tuple(r.sizes.items()), made].append(r)
     order = sorted(groups.items(), key=lambda g: (g[0][0], max(r.when for r in g[1]), g[0]), reverse=True)

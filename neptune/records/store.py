@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from neptune import private
-from neptune.records.record import Record, Unknown, parse, prefix
+from neptune.records.record import Failure, Record, Unknown, parse, prefix
 
 FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -36,6 +36,7 @@ CHUNK = 1 << 21
 LOG = logging.getLogger("neptune.cache")
 _said: set[str] = set()
 Key: TypeAlias = tuple[Any, ...]
+Line: TypeAlias = Record | Failure | Unknown
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Store:
         """The file of the user's own lines, present or not."""
         return None if self.root is None else Path(self.root) / FOLDER / FILE
 
-    def append(self, record: Record | Unknown) -> bool:
+    def append(self, record: Line) -> bool:
         """Keep a record. False where it could not be, which is logged once; the file is then as it was."""
         try:
             self.extend([record])
@@ -59,7 +60,7 @@ class Store:
             return False
         return self.root is not None
 
-    def extend(self, records: Iterable[Record | Unknown]) -> None:
+    def extend(self, records: Iterable[Line]) -> None:
         """Keep all of these records, or none: they are written by one call. Raises OSError."""
         data = b"".join(r.line() for r in records)
         with self._writing() as path:
@@ -78,6 +79,11 @@ class Store:
         """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
         measured."""
         return self._both(prefix(structure, device))
+
+    def failures(self, structure: str = "", device: str = "") -> list[Failure]:
+        """The user's candidates of a structure on a device that failed, oldest first; of all where none is named."""
+        lines = () if self.path is None else _lines(self.path, prefix(structure, device) if structure else b"")
+        return [f for f in map(parse, lines) if isinstance(f, Failure)]
 
     def all(self) -> list[Record]:
         """Every record, as `find` gives them."""
@@ -106,7 +112,7 @@ class Store:
             yield self.path
 
 
-def key_of(record: Record) -> Key:
+def key_of(record: Record | Failure) -> Key:
     """What was measured: records of one key are measurements of the same."""
     mappings = (record.sizes, record.params, record.numbers)
     return (record.structure, record.device, record.template, *(tuple(m.items()) for m in mappings))

@@ -16,11 +16,14 @@ import pytest
 import torch
 
 import neptune
+from neptune.autotune import journal
 from neptune.autotune.local import Bench
 from neptune.autotune.search import NOTHING_BETTER, TIME
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
 from neptune.ops.softmax import softmax
+from neptune.records.record import Record, structure_of
 from neptune.records.store import Store
+from neptune.versions import versions
 from tests.unit.autotune.planted import OTHERS, SPEC
 
 SIZES = {"rows": 4, "cols": 40}
@@ -163,6 +166,37 @@ def test_another_process_finds_what_was_measured_of_a_calibrated_gpu(tmp_path: P
     (none, first), (known, _) = said
     assert none == "0" < known == first
     assert {r.device for r in store(tmp_path).all()} == {task().machine.device}
+
+
+@pytest.mark.slow
+def test_what_failed_is_not_tried_again_by_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"BLOCK_M=2 num_warps=16": "wrong", "BLOCK_M=2 num_warps=8": "raises", "BLOCK_M=4": 50.0}
+    first = tuned(task(), SIZES, options(tmp_path, plan))
+    assert sorted(f.how for f in store(tmp_path).failures()) == ["failed", "wrong"] and len(first.shapes[0].failed) == 2
+    (tmp_path / "log").unlink()
+    mended = {"BLOCK_M=2": 3.0, "BLOCK_M=4": 50.0}
+    again = tuned(task(), SIZES, options(tmp_path, mended)).shapes[0]
+    assert again.us == 50.0 and not again.failed and again.known == first.shapes[0].measured
+    assert not [x for x in runs(tmp_path) if "BLOCK_M=2 " in x and ("=16" in x or "num_warps=8" in x)]
+    # Other versions may have mended it.
+    now = versions()
+    monkeypatch.setattr(journal, "versions", lambda: {**now, "triton": "99"})
+    assert tuned(task(), SIZES, options(tmp_path, mended)).shapes[0].us == 3.0
+
+
+def test_what_other_versions_put_first_is_measured_first_and_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = {"BLOCK_M": 8, "num_warps": 16, "num_stages": 2}
+    others = [{**last, "BLOCK_M": b} for b in (1, 2, 4)]
+    assert str(task().default(SIZES).params) not in map(str, (last, *others))
+    for us, params in ((1.0, last), *((9.0, p) for p in others)):
+        made = {"structure": structure_of(softmax()), "device": "H200", "template": "softmax_row", "sizes": SIZES}
+        store(tmp_path).append(Record(**made, params=params, us=[us], versions={**versions(), "triton": "0"}))
+    few = Options(**{**vars(options(tmp_path, {"BLOCK_M=1 num_warps=4": 7.0})), "trials": 3})
+    (at,) = tuned(task(), SIZES, few).shapes
+    assert at.known == 0 and at.us is not None and at.us >= 7.0
+    assert any("BLOCK_M=8 num_stages=2 num_warps=16" in x for x in runs(tmp_path))
 
 
 @pytest.mark.slow
