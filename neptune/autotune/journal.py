@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Key, Trial, key_of
 from neptune.errors import RecordError
 from neptune.records.believe import best
@@ -57,6 +58,14 @@ class Journal:
         found = (r for r in self.records.find(self.structure, self.device) if same(r))
         failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
         return {self._key(r): median(r.us) for r in found} | {self._key(f): None for f in failed}
+
+    def lessons(self) -> list[Lesson]:
+        """What the same versions have measured, at whatever sizes; where a launch was given its numbers, nothing."""
+        if self.records is None:
+            return []
+        here, found = versions(), self.records.find(self.structure, self.device)
+        own = (r for r in found if r.versions == here and r.template in self._back and not r.numbers)
+        return [Lesson(self._back[r.template], r.params, r.sizes, median(r.us)) for r in own]
 
     def prior(self, sizes: Mapping[str, int]) -> list[Key]:
         """The trials that records of other versions, or of other sizes of the bucket, put first."""

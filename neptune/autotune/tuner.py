@@ -20,6 +20,7 @@ from typing import Any
 from neptune import config
 from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.autotune.journal import Journal, Records
+from neptune.autotune.learn import ordered
 from neptune.autotune.local import Bench, case_of, executor_of
 from neptune.autotune.progress import Progress, shown
 from neptune.autotune.reference import TEMPLATE
@@ -277,6 +278,9 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
     parts = frozenset(n for f in task.forms for n in space_of(f.tiles).parts)
     journal = Journal(asked.records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
+    every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
+    if how:
+        progress.say(f"{shape_text(sizes)}: candidates are in order {how}")
     with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
         folder = Path(made)
         case = case_of(task.loops, task.reference(), sizes, task.own, folder)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import torch
 
 import neptune
 from neptune.autotune import journal
+from neptune.autotune import tuner as module
+from neptune.autotune.learn import Lesson
 from neptune.autotune.local import Bench
 from neptune.autotune.search import NOTHING_BETTER, TIME
+from neptune.autotune.space import trials
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
 from neptune.ops.softmax import softmax
 from neptune.records.record import Record, structure_of
@@ -182,6 +186,26 @@ def test_what_failed_is_not_tried_again_by_the_same_versions(tmp_path: Path, mon
     now = versions()
     monkeypatch.setattr(journal, "versions", lambda: {**now, "triton": "99"})
     assert tuned(task(), SIZES, options(tmp_path, mended)).shapes[0].us == 3.0
+
+
+@pytest.mark.slow
+def test_the_order_follows_from_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Options(**{**vars(options(tmp_path, {})), "trials": 2})
+    tuned(task(), SIZES, few)
+    seen: list[Lesson] = []
+
+    def backwards(forms: Any, trials: Any, lessons: Any, sizes: Any, machine: Any) -> Any:
+        seen.extend(lessons)
+        made = [replace(t, us=1e3 / t.us) for t in trials]
+        return tuple(sorted(made, key=lambda t: t.us)), "backwards"
+
+    monkeypatch.setattr(module, "ordered", backwards)
+    (tmp_path / "log").unlink()
+    other = {"rows": 4, "cols": 100}
+    tuned(task(), other, few)
+    assert {x.template for x in seen} == {"softmax_row"} and all(x.sizes == SIZES and x.us == OTHERS for x in seen)
+    last = trials(task().forms, other, task().machine)[-1]
+    assert any(all(f"{n}={v}" in line.split() for n, v in last.params.items()) for line in runs(tmp_path))
 
 
 def test_what_other_versions_put_first_is_measured_first_and_not_believed(
