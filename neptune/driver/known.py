@@ -28,8 +28,7 @@ def samples_of(loops: Program, machine: Machine, settings: Config) -> tuple[Samp
     """What the user's records, and those that ship, say of a program on a machine; nothing where settings say so."""
     if not settings.records:
         return ()
-    store, of = Store(settings.cache_dir), (structure_of(loops), machine.device)
-    return samples(store.find(*of), store.failures(*of))
+    return samples(*Store(settings.cache_dir).told(structure_of(loops), machine.device))
 
 
 def samples(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Sample, ...]:

@@ -78,25 +78,30 @@ class Store:
     def find(self, structure: str, device: str) -> list[Record]:
         """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
         measured."""
-        return self._both(prefix(structure, device))
+        return self._read(prefix(structure, device))[0]
 
     def failures(self, structure: str = "", device: str = "") -> list[Failure]:
         """The user's candidates of a structure on a device that failed, oldest first; of all where none is named."""
-        lines = () if self.path is None else _lines(self.path, prefix(structure, device) if structure else b"")
-        return [f for f in map(parse, lines) if isinstance(f, Failure)]
+        return self._read(prefix(structure, device) if structure else b"")[1]
+
+    def told(self, structure: str, device: str) -> tuple[list[Record], list[Failure]]:
+        """What `find` and `failures` give, read at once."""
+        return self._read(prefix(structure, device))
 
     def all(self) -> list[Record]:
         """Every record, as `find` gives them."""
-        return self._both(b"")
+        return self._read(b"")[0]
 
     def lines(self) -> Iterator[bytes]:
         """The user's own lines as they stand, without their ends; torn and foreign ones, too."""
         return iter(()) if self.path is None else _lines(self.path, b"")
 
-    def _both(self, head: bytes) -> list[Record]:
-        own = [] if self.path is None else _records(_lines(self.path, head))
+    def _read(self, head: bytes) -> tuple[list[Record], list[Failure]]:
+        said = [] if self.path is None else [parse(line) for line in _lines(self.path, head)]
+        own = [r for r in said if isinstance(r, Record)]
         measured = {key_of(r) for r in own}
-        return own + [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+        shipped = [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+        return own + shipped, [f for f in said if isinstance(f, Failure)]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Path | None]:
