@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CHECKED := $(wildcard neptune bench examples appendix_examples)
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all test-ray lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/causal_attention.py
@@ -17,6 +17,11 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q --durations=50 --durations-min=1
+
+# The tuner on a local Ray; without Ray, which is 270 MB, its tests are skipped.
+test-ray: $(STAMP)
+	$(PIP) 'ray>=2.9'
+	$(BIN)/python -m pytest -q tests/unit/autotune/test_cluster.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ from bench import record
 from bench.cases import environment
 from bench.setups import Setup, setups
 from bench.speed_operators import graphed
+from neptune.autotune.timer import GpuTimer, captured
 from neptune.driver.device import machine_for
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
@@ -56,8 +57,6 @@ WITHIN = 3.0
 """Candidates that are predicted to be slower than that, relative to the best, at every size, are not measured."""
 SCREENED, FINAL, ROUNDS = 7, 6, 3
 """Replays of a candidate; candidates that are measured again; and how often."""
-CLEARED = 256 << 20
-"""Bytes that are written before each replay, more than any L2 cache has."""
 HOPELESS = 10.0
 """A candidate that is predicted to be slower than that at one size is not measured there."""
 Call = Callable[[], Any]
@@ -173,23 +172,12 @@ def near(setup: str, kernels: Mapping[str, Built]) -> dict[str, Kernel | str]:
     return {name: kernel for name, (t, kernel) in kernels.items() if t.predicted[setup] <= HOPELESS * best}
 
 
-def screened(kernel: Kernel | str, inputs: Sequence[torch.Tensor], cleared: torch.Tensor) -> float | str:
+def screened(kernel: Kernel | str, inputs: Sequence[torch.Tensor], timer: GpuTimer) -> float | str:
     """Microseconds of a call: the median of a few replays."""
     if isinstance(kernel, str):
         return kernel
     try:
-        ((said, replay),) = graphed(iter([("", partial(kernel, *inputs))]))
-        if said:
-            return said
-        event = partial(torch.cuda.Event, enable_timing=True)
-        events = [(event(), event()) for _ in range(SCREENED)]
-        for begin, end in events:
-            cleared.zero_()
-            begin.record()
-            replay()
-            end.record()
-        torch.cuda.synchronize()
-        return float(median(begin.elapsed_time(end) for begin, end in events)) * 1e3
+        return median(timer.samples(captured(partial(kernel, *inputs)), SCREENED, SCREENED))
     except Exception as error:  # one that needs too much shared memory, say
         return f"{type(error).__name__}: {str(error)[:120]}"
 
@@ -221,10 +209,10 @@ def measured(setup: Setup, kernels: Mapping[str, Built], but: Sequence[str]) -> 
     """One row: microseconds of the default, of torch (`but` for some peers), and of each candidate, with what was
     predicted."""
     inputs = inputs_of(setup)
-    cleared = torch.empty(CLEARED, dtype=torch.int8, device="cuda")
+    timer = GpuTimer()
     default = neptune.compile(setup.program(), target="cuda")
     known = neptune.compile(setup.program(), target="cuda", shapes=setup.sizes)
-    first = {name: screened(of, inputs, cleared) for name, of in near(setup.name, kernels).items()}
+    first = {name: screened(of, inputs, timer) for name, of in near(setup.name, kernels).items()}
     ran = sorted((us, name) for name, us in first.items() if isinstance(us, float))
     calls: dict[str, Call] = {"default": partial(default, *inputs), "sizes given": partial(known, *inputs)}
     peers = {peer: partial(call, *inputs) for peer, call in setup.peers.items() if peer not in but}

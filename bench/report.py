@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from bench.chart import rate
+from bench.comparison import tables
+from bench.comparison.tuning import Replayed, replayed
 from bench.speed_operators import work
 from neptune.ops.attention import OPERATORS
 
@@ -82,6 +84,68 @@ def search() -> Lines:
     return made
 
 
+def choice() -> Lines:
+    """What a plain compile chooses, of bench.choice: times of others over the default's, so that below 1 is faster."""
+    heads = ("operator", "default", "µs", "best / default", "best / sizes given", "torch / default", "the variant")
+    made: list[Sequence[str]] = [heads]
+    for r in results("choice")["us"]:
+        own, known = r["default"]["us"], r["sizes given"]["us"]
+        shares = (f"{x:.2f}" for x in (r["best"] / own, r["best"] / known, r["torch"] / own))
+        made.append(
+            (f"`{r['setup']}`", rate_of(r["setup"], own), f"{own:.1f}", *shares, short(r["default"]["variant"]))
+        )
+    return made
+
+
+def replay() -> Lines:
+    """The tuner's search on the candidates of bench.choice, by operator."""
+    heads = ("operator", "setups", "candidates", "measured", "until within 3 %", "regret, mean / worst")
+    found: dict[str, list[Replayed]] = {}
+    for r in results("choice-search")["us"]:
+        found.setdefault(r["setup"].split()[0], []).append(replayed(r))
+    made: list[Sequence[str]] = [heads]
+    for name, of in found.items():
+        near = [r.to_near for r in of if r.to_near is not None]
+        until = f"{median(near):.0f}, at most {max(near)}" if len(near) == len(of) else "not everywhere"
+        regret = f"{100 * mean(r.regret for r in of):.1f} / {100 * max(r.regret for r in of):.1f} %"
+        counts = (f"{median(n):.0f}" for n in ([r.candidates for r in of], [r.measured for r in of]))
+        made.append((f"`{name}`", str(len(of)), *counts, until, regret))
+    return made
+
+
+def rate_of(setup: str, us: float) -> str:
+    """TFLOP/s or GB/s of a setup of `bench.setups`, by its name."""
+    name, *words, last = setup.split()
+    numbers = [int(n) for n in last.split("×")]
+    if name == "decode_gqa":
+        batch = int(words[0].removeprefix("b"))
+        return f"{2 * batch * 8 * numbers[0] * 128 * 2 / us / 1e3:.0f} GB/s"
+    if name == "softmax":
+        return f"{8 * numbers[0] * numbers[1] / us / 1e3:.0f} GB/s"
+    if name.startswith("prefill"):
+        batch, heads, length = numbers
+        depth = int(words[0].removeprefix("d"))
+        flops = 4 * batch * heads * length * length * depth / (2 if name == "prefill_causal" else 1)
+    else:
+        m, n, k = numbers
+        flops = (4 if name == "gated_linear" else 2) * m * n * k
+    return f"{flops / us / 1e6:.0f} TFLOP/s"
+
+
+def short(variant: str) -> str:
+    """A variant in few words.
+
+    >>> short("flash_attention BLOCK_M=128 BLOCK_N=64 num_warps=4 num_stages=2")
+    'flash_attention 128×64 w4 s2'
+    """
+    template, *given = variant.split()
+    values = dict(word.split("=") for word in given)
+    tile = "×".join(v for n, v in values.items() if n.startswith("BLOCK"))
+    more = (f"{mark}{values[n]}" for mark, n in (("w", "num_warps"), ("s", "num_stages")) if n in values)
+    group = [f"group {values['GROUP_M']}"] if int(values.get("GROUP_M", 1)) > 1 else []
+    return " ".join((template, tile, *more, *group))
+
+
 def losses() -> Iterator[str]:
     """Every setup of the search at which the default is slower than something else, worst first."""
     found = []
@@ -107,7 +171,14 @@ def means() -> str:
     )
 
 
-TABLES: Mapping[str, Callable[[], Lines]] = {"search": search, "attention": attention, "operators": operators}
+TABLES: Mapping[str, Callable[[], Lines]] = {
+    "choice": choice,
+    "search": search,
+    "replay": replay,
+    "attention": attention,
+    "operators": operators,
+    **tables.TABLES,
+}
 
 
 def markdown(lines: Lines) -> str:
@@ -150,6 +221,18 @@ def pictures() -> Iterator[tuple[str, bytes]]:
     axes.tick_params(axis="y", labelsize=6)
     axes.legend(fontsize=7, frameon=False)
     yield "The best found and torch beside the default", _png(figure)
+    if not tables.rows():
+        return
+    figure, axes = pyplot.subplots(2, 5, figsize=(13, 5), layout="constrained", sharex=True)
+    for axis, name in zip(axes.flat, OPERATORS, strict=True):
+        for column in (*tables.LIBRARIES, *tables.COMPILERS):
+            found = [(s, x) for s in tables.LENGTHS for x in tables.beside([f"{name} 1×{s}"], column)]
+            axis.plot([s for s, _ in found], [1 / x for _, x in found], marker=".", label=column)
+        axis.axhline(1, color="black", linewidth=0.5)
+        axis.set(xscale="log", title=name)
+        axis.set_ylim(bottom=0)
+    axes.flat[0].legend(fontsize=6, frameon=False)
+    yield "The ten operators by length, batch 1: speeds beside the default's", _png(figure)
 
 
 def _png(figure: Any) -> bytes:
@@ -167,7 +250,7 @@ def page() -> str:
     parts = ["<!doctype html><meta charset=utf-8><title>Neptune, measured</title>", f"<style>{STYLE}</style>"]
     parts += ["<h1>Neptune, measured</h1>", _text("p", ", ".join(f"{k} {v}" for k, v in environment.items() if v))]
     parts += [_text("p", means()), "<h2>Every loss of the default</h2><ul>"]
-    parts += [*(_text("li", loss) for loss in losses()), "</ul>"]
+    parts += [*(_text("li", loss) for loss in (*losses(), *tables.losses())), "</ul>"]
     for title, png in pictures():
         parts += [_text("h2", title), f"<img src='data:image/png;base64,{base64.b64encode(png).decode()}'>"]
     for make in TABLES.values():
@@ -176,6 +259,11 @@ def page() -> str:
         parts += [f"<tr>{''.join(_text('th', c) for c in first)}</tr>"]
         parts += [f"<tr>{''.join(_text('td', c.strip('`')) for c in row)}</tr>" for row in rest]
         parts += ["</table>"]
+    for title, lines in (
+        ("What could not be measured, and why", tables.failed()),
+        ("Not measured", tables.unmeasured()),
+    ):
+        parts += [_text("h2", f"{title}: {len(lines)}"), "<ul>", *(_text("li", x) for x in lines), "</ul>"]
     return "\n".join(parts)
 
 

@@ -50,7 +50,8 @@ class Instruction:
 class LoopStats:
     """What one loop of a kernel holds, from its header to its last backward branch.
 
-    Blocks that ptxas moved out of line (spinning on a barrier that is not ready yet) are not counted, and `ex2` is per
+    `hgmma` are matrix instructions of a warp group, `hmma` of a warp, on any dtype. Blocks that ptxas moved out of line
+    (spinning on a barrier that is not ready yet) are not counted, and `ex2` is per
     thread: with 128 keys in a tile and one warp group per 64 queries, 64 of a tile and 2 of the rescaling.
     """
 
@@ -273,8 +274,8 @@ def _measure(name: str, body: Sequence[Instruction]) -> LoopStats:
         start=body[0].address,
         end=body[-1].address,
         instructions=len(body),
-        hgmma=count("HGMMA"),
-        hmma=count("HMMA"),
+        hgmma=count("HGMMA", "IGMMA", "QGMMA"),
+        hmma=count("HMMA", "IMMA"),
         ex2=count("MUFU.EX2"),
         overlapped=_overlapped(body),
         ldgsts=count("LDGSTS"),

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from neptune.errors import TargetError
 from neptune.tune.calibrated import Constants
@@ -22,6 +24,8 @@ STEADY = 1.1
 """By how much the upper quartile of a probe's samples may exceed the lower one."""
 LOAD = "float16"
 """The products during which the clock is read: the load of the kernels that matter."""
+SPENT = ("processor", "begin", "end", "begin ns", "end ns")
+"""What each program of a probe writes: where it ran, cycles of that processor, and nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Reading:
-    """Samples of a probe's time in microseconds; of what its programs counted, median cycles, and GHz. 0 where a probe
-    counts nothing."""
+    """Samples of a probe's time in microseconds; of what its programs counted, the cycles of a processor with an equal
+    share of them, and GHz. 0 where a probe counts nothing."""
 
     us: tuple[float, ...]
     cycles: float = 0.0
@@ -88,6 +92,26 @@ def calibrate(gpu: Gpu) -> Calibration:
         "matrix": {dtype: a_cycle(f"matrix {dtype}") for dtype in products},
     }
     return Calibration(constants, median(readings["launch"][1].us))
+
+
+def of_processors(spent: Any, processors: int) -> tuple[float, float]:
+    """Cycles that a processor needs for an equal share of the programs, and GHz: medians over processors, from rows of
+    SPENT.
+
+    A processor is busy from the first begin to the last end. What one program takes says nothing: the oldest warps go
+    first, so that of eight programs that share a unit the first has finished after an eighth of the time.
+
+    >>> of_processors(np.array([[0, 0, 100, 0, 50], [0, 0, 200, 0, 100]]), processors=1)
+    (200.0, 2.0)
+    """
+    paces, clocks = [], []
+    for k in np.unique(spent[:, 0]):
+        own = spent[spent[:, 0] == k]
+        _, begin, end, begin_ns, end_ns = own.T
+        cycles = int(end.max()) - int(begin.min())
+        paces.append(cycles / len(own))
+        clocks.append(cycles / (int(end_ns.max()) - int(begin_ns.min())))
+    return float(np.median(paces)) * len(spent) / processors, float(np.median(clocks))
 
 
 def _check_steady(gpu: str, name: str, us: tuple[float, ...]) -> None:

@@ -9,7 +9,7 @@ import triton
 import triton.testing
 
 from neptune.autotune import probes
-from neptune.autotune.calibrate import Probe, Reading
+from neptune.autotune.calibrate import SPENT, Probe, Reading, of_processors
 from neptune.errors import TargetError
 from neptune.ir.dtypes import FLOAT8
 from neptune.runtime.launch import gpu_target
@@ -19,6 +19,7 @@ LEAST = 80
 MEMORY = 1 << 30
 """Bytes that are read: many times what an L2 cache holds."""
 BLOCK = 4096
+EXPONENTIALS = 1024
 TILE, DEPTH = 128, 32
 RESIDENT = 2
 """Programs of products on each processor: all that run at one time, so that none waits for another."""
@@ -50,7 +51,7 @@ class Present:
         self.capability = int(target.arch)
         self.processors, self.l2 = properties.multi_processor_count, properties.L2_cache_size
         self.out = torch.empty(self.processors * RESIDENT * TILE * TILE, device="cuda")
-        self.spent = torch.zeros(64 * self.processors, 2, dtype=torch.int64, device="cuda")
+        self.spent = torch.zeros(64 * self.processors, len(SPENT), dtype=torch.int64, device="cuda")
 
     def probes(self) -> Iterator[Probe]:
         """All that this GPU has something to measure for."""
@@ -67,11 +68,9 @@ class Present:
         self.spent.zero_()
         replay = _captured(probe.launch)
         ms = triton.testing.do_bench(replay, warmup=50, rep=200, return_mode="all")
-        counted = self.spent[self.spent[:, 1] > 0].double()
+        counted = self.spent[self.spent[:, -1] > 0].cpu().numpy()
         us = tuple(1e3 * t for t in ms)
-        if not len(counted):
-            return Reading(us)
-        return Reading(us, float(counted[:, 0].median()), float((counted[:, 0] / counted[:, 1]).median()))
+        return Reading(us, *of_processors(counted, self.processors)) if len(counted) else Reading(us)
 
     def _memory(self) -> Probe:
         steps = 16
@@ -91,11 +90,11 @@ class Present:
         )
 
     def _special(self) -> Probe:
-        steps, block, programs = 4096, 1024, 8 * self.processors
+        steps, programs = 4096, 8 * self.processors
         return Probe(
             "special",
-            1.0 * programs * steps * block,
-            lambda: probes.exponentials[(programs,)](self.out, self.spent, steps, block, num_warps=4),
+            1.0 * programs * steps * EXPONENTIALS,
+            lambda: probes.exponentials[(programs,)](self.out, self.spent, steps, EXPONENTIALS, num_warps=4),
         )
 
     def _product(self, name: str, operand: torch.dtype, total: torch.dtype) -> Probe:

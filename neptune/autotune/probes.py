@@ -1,7 +1,7 @@
 """Kernels that keep one part of a GPU busy each, in plain Triton; `neptune.autotune.calibrate` times them.
 
-Each but `nothing` and `read` also writes, for every program, the cycles of its processor and the nanoseconds that its
-loop took: rates per cycle follow whatever the clock does, and the clock itself.
+Each but `nothing` and `read` also writes, for every program, on which processor it ran, and that processor's cycles and
+the nanoseconds before and after its loop: rates per cycle follow whatever the clock does, and the clock itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,20 @@ def timer():
 
 
 @triton.jit
+def processor():
+    """The number of this processor."""
+    return tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
 def took(spent, cycles, ns):
-    """Write down what passed since these were read."""
-    at = spent + 2 * tl.program_id(0)
-    tl.store(at, clock() - cycles)
-    tl.store(at + 1, timer() - ns)
+    """Write a row of `neptune.autotune.calibrate.SPENT`: what was read before a loop, and is now."""
+    at = spent + 5 * tl.program_id(0)
+    tl.store(at, processor().to(tl.int64))
+    tl.store(at + 1, cycles)
+    tl.store(at + 2, clock())
+    tl.store(at + 3, ns)
+    tl.store(at + 4, timer())
 
 
 @triton.jit

@@ -132,8 +132,11 @@ def _first(order: Sequence[Trial]) -> list[Trial]:
 
 
 def neighbours(a: Trial, b: Trial) -> bool:
-    """True if two trials of one template differ in one value, by one step of powers of two or one stage."""
-    if a.template != b.template or a.params.keys() != b.params.keys():
+    """True if two trials of one template differ in one value, by one step of powers of two or one stage, or in a number
+    of parts that one of them leaves to the launch."""
+    names = a.params.keys() | b.params.keys()
+    differ = [(a.params.get(n), b.params.get(n)) for n in names if a.params.get(n) != b.params.get(n)]
+    if a.template != b.template or len(differ) != 1:
         return False
-    differ = [(a.params[n], b.params[n]) for n in a.params if a.params[n] != b.params[n]]
-    return len(differ) == 1 and (max(differ[0]) == 2 * min(differ[0]) or abs(differ[0][0] - differ[0][1]) == 1)
+    (one, other) = differ[0]
+    return one is None or other is None or max(one, other) == 2 * min(one, other) or abs(one - other) == 1

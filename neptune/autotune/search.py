@@ -10,7 +10,7 @@ from typing import Any
 
 from neptune.autotune.budget import Clock
 from neptune.autotune.journal import Journal
-from neptune.autotune.local import Executor
+from neptune.autotune.place import Executor, Lost, Outcome
 from neptune.autotune.progress import Progress, State
 from neptune.autotune.rounds import Search
 from neptune.autotune.space import Key, Trial
@@ -104,10 +104,13 @@ class Run:
         earlier = {key: us for key, us in self.journal.known(self.sizes).items() if key in self._keys}
         self.search.known |= earlier
         self.search.prior = [key for key in self.journal.prior(self.sizes) if key in self._keys]
-        stopped = self._rounds()
-        if self.fresh:
-            self._final()
-        self._compare_best()
+        try:
+            stopped = self._rounds()
+            if self.fresh:
+                self._final()
+            self._compare_best()
+        except Lost as lost:
+            stopped = str(lost)
         us = {t.key: self.search.us_of(t) for t in self.search.measured}
         best = min((t for t in self.search.measured if t.key in self.compared), key=self.search.us_of, default=None)
         return Tuned(
@@ -157,14 +160,11 @@ class Run:
             except NeptuneError as error:
                 # A check rejects it, say.
                 self._fails(trial, "failed", f"{error.asked}: {error.wrong}")
-        for k in self.executor.built([kernel for _, kernel in kernels]):
-            if not self.clock.left:
-                return
-            self._one(*kernels[k])
+        for k, outcome in self.executor.measured([kernel for _, kernel in kernels]):
+            self._came(kernels[k][0], outcome)
 
-    def _one(self, trial: Trial, kernel: Kernel) -> None:
-        """Compare a candidate with the reference, and time it."""
-        outcome = self.executor.measure(kernel)
+    def _came(self, trial: Trial, outcome: Outcome) -> None:
+        """Keep what came of a candidate that was compared with the reference, and timed."""
         if outcome.failed:
             self._fails(trial, outcome.failed, outcome.why)
             # What was stopped because the time was over may be as good as any.
@@ -178,14 +178,14 @@ class Run:
     def _compare_best(self) -> None:
         """Compare what is taken, where a record alone speaks for it: that may be anybody's."""
         while self.clock.left and (best := self.search.best) is not None and best.key not in self.compared:
-            self._one(best, self.kernel(best))
+            self._measure([best])
 
     def _final(self) -> None:
         """The fastest in rounds, one after the other, so that a clock that moves is the same for all; medians of whole
         rounds count."""
         for trial in self.search.finalists(self.default.key):
             if trial.key not in self.compared and self.clock.left:
-                self._one(trial, self.kernel(trial))
+                self._measure([trial])
         finalists = [t for t in self.search.finalists(self.default.key) if t.key in self.compared]
         times: dict[Key, list[float]] = {t.key: [] for t in finalists}
         clocks: Mapping[str, int] = {}

@@ -6,9 +6,10 @@ trials(forms, {"batch": 1, "s_kv": 8192}, machine)[0]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from math import isfinite
 from typing import TypeAlias
 
@@ -16,22 +17,28 @@ import numpy as np
 
 from neptune.errors import NeptuneError
 from neptune.ir.forms import cheaper
+from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.runtime.modules import covers
+from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered
 from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.params import space_of
+from neptune.tune.parts import parts_of
 from neptune.tune.rank import model_of, predictions, worth_trying
 
+TIMES = (0.25, 0.5, 2.0, 4.0)
+"""Other numbers of parts that are tried, over what a launch would choose."""
 Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 """What tells trials apart: the template, and the values by name."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is asked for) whose
+    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
     `with_params` are the candidates."""
 
     template: str
@@ -68,20 +75,25 @@ def forms_of(loops: Program, template: AnyTemplate, compiled: Callable[[AnyTempl
     definitions = cheaper(loops)[0]
     if template is not None:
         made = lowered(template, definitions)
-        return (Form(made.template, made.lowered.tiles, lambda: compiled(template)),)
+        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template))),)
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         with suppress(NeptuneError):
             tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
-            found.append(Form(name, tiles, lambda name=name: compiled(name)))  # type: ignore[misc]
+            found.append(Form(name, tiles, cache(partial(compiled, name))))
     return tuple(found)
 
 
 def trials(
-    forms: Iterable[Form], sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+    forms: Iterable[Form],
+    sizes: Mapping[str, int],
+    machine: Machine,
+    given: Mapping[str, int] | None = None,
+    numbers: bool = True,
 ) -> tuple[Trial, ...]:
-    """Every combination that fits the machine, the fastest by the model first, with the values that are `given`.
+    """Every combination that fits the machine, the fastest by the model first, with the values that are `given`; with
+    `numbers` also with other numbers of parts than launches choose, which is what a combination without one has.
 
     ScheduleError for a value that no template takes; empty where nothing fits.
     """
@@ -93,17 +105,35 @@ def trials(
     found: list[Trial] = []
     for form, space in able:
         every = worth_trying(form.tiles, [sizes], machine, space.ranked(given))
-        found += [t for t in predicted(form, [{**p, **given} for p in every], sizes, machine) if isfinite(t.us)]
+        own = [t for t in predicted(form, [{**p, **given} for p in every], sizes, machine) if isfinite(t.us)]
+        found += own
+        if numbers:
+            more = [p for t in own for p in _other_numbers(form.tiles, t.params, sizes, machine)]
+            found += [t for t in predicted(form, more, sizes, machine) if isfinite(t.us)]
     return tuple(sorted(found, key=lambda t: t.us))
 
 
 def predicted(
     form: Form, every: Sequence[Mapping[str, int]], sizes: Mapping[str, int], machine: Machine
 ) -> list[Trial]:
-    """Trials of a form with what the model predicts; numbers of parts, which it does not take, are left to it."""
+    """Trials of a form with what the model predicts; all have values for the same parameters."""
     if not every:
         return []
     space = space_of(form.tiles)
-    asked = Points.at([space.ranked(p) for p in every], sizes)
+    asked = Points.at([space.ranked(p) | {n: p[n] for n in space.parts if n in p} for p in every], sizes)
     us = np.asarray(predictions(model_of(form.tiles), asked, machine).us).tolist()
     return [Trial(form.template, dict(p), t) for p, t in zip(every, us, strict=True)]
+
+
+def _other_numbers(
+    tiles: TileProgram, params: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
+) -> Iterator[dict[str, int]]:
+    """The values with each other number of parts that is worth trying, of which none is empty."""
+    for rule in parts_of(tiles):
+        if rule.number in params:
+            continue
+        known = {**sizes, **params, **covers(tiles, {**sizes, **params})}
+        usual, steps = rule.default(known, machine.processors), evaluate_size(rule.steps, known)
+        asked = (min(max(1, round(by * usual)), steps, LARGEST) for by in TIMES)
+        counts = {-(-steps // -(-steps // n)) for n in asked if n}
+        yield from ({**params, rule.number: n} for n in sorted(counts - {usual}))

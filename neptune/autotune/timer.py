@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import torch
 
 from neptune.kernel import Kernel
+from neptune.runtime.launch import gpu_target
 from neptune.runtime.warm import warm_up
+from neptune.tune.machine import machine_of
 
 GPU = "neptune.autotune.timer:GpuTimer"
 CLEARED = 256 << 20
@@ -48,6 +50,9 @@ class Timer(Protocol):
     def room(self) -> int:
         """Bytes of memory that are free on the device."""
 
+    def name(self) -> str:
+        """The device by its name in the table of machines; "" where it is none."""
+
 
 def made(spec: str, options: Mapping[str, Any]) -> Timer:
     """The timer `module:Class`, with its options."""
@@ -72,9 +77,12 @@ class GpuTimer:
         torch.cuda.synchronize()
 
     def time(self, kernel: Kernel, args: Sequence[Any]) -> list[float]:
-        call = _captured(lambda: kernel(*args))
-        first = [self._one(call) for _ in range(LEAST)]
-        more = min(MOST, int(ENOUGH / max(median(first), 1e-3))) - LEAST
+        return self.samples(captured(lambda: kernel(*args)))
+
+    def samples(self, call: Call, least: int = LEAST, most: int = MOST) -> list[float]:
+        """Microseconds of calls of what `captured` gives, so many at least, and at most."""
+        first = [self._one(call) for _ in range(least)]
+        more = min(most, int(ENOUGH / max(median(first), 1e-3))) - least
         return first + [self._one(call) for _ in range(more)]
 
     def _one(self, call: Call) -> float:
@@ -99,9 +107,13 @@ class GpuTimer:
     def room(self) -> int:
         return int(torch.cuda.mem_get_info()[0])
 
+    def name(self) -> str:
+        present = gpu_target()
+        return "" if present is None else machine_of(present.arch, torch.cuda.get_device_name()).device
 
-def _captured(call: Call) -> Call:
-    """The call as the replay of a graph; one that cannot be captured, as it is."""
+
+def captured(call: Call) -> Call:
+    """The call as the replay of a graph; one that cannot be captured, itself."""
     for _ in range(WARM):
         call()
     torch.cuda.synchronize()

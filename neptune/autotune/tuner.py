@@ -9,7 +9,6 @@ goes on where it was. Without a GPU the model chooses, and nothing is measured.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,10 @@ from typing import Any
 
 from neptune import config
 from neptune.autotune.budget import Clock, checked_count, seconds_of
+from neptune.autotune.executors import EXECUTORS, executor_of
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.learn import ordered
-from neptune.autotune.local import Bench, case_of, executor_of
+from neptune.autotune.place import Bench, case_of
 from neptune.autotune.progress import Progress, shown
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.rounds import Search
@@ -54,7 +54,7 @@ Sizes = Mapping[str, int]
 class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
     sizes. `given` are values that the caller fixed, `own` arguments of a call, `names` what records call the
-    templates."""
+    templates, `numbers` the numbers of parts that may be other ones than launches choose."""
 
     loops: Program
     target: Target
@@ -65,6 +65,7 @@ class Task:
     given: Mapping[str, int]
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
+    numbers: frozenset[str] = frozenset()
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
@@ -78,8 +79,10 @@ class Task:
         (made,) = predicted(form, [params], sizes, self.machine)
         return made
 
-    def unmeasurable(self) -> str:
-        """Why nothing can be measured; "" where it can."""
+    def unmeasurable(self, here: bool = True) -> str:
+        """Why nothing can be measured, `here` or on other machines; "" where it can."""
+        if not here:
+            return "" if self.target.on_gpu else f"target {self.target} runs on no GPU: nothing was measured"
         present = gpu_target()
         if present is None or not self.target.on_gpu:
             return NO_GPU if present is None else f"target {self.target} runs on no GPU: nothing was measured"
@@ -116,9 +119,9 @@ def options_of(
     budget: str, trials: int | None, executor: str, workers: int | None = None, quiet: bool = False
 ) -> Options:
     """The options of a caller. NeptuneError for a budget, a number or an executor that is none."""
-    executor_of(executor)
+    where = executor_of(executor)
     found = Options(seconds_of(budget), checked_count("trials", "candidates", trials), executor, quiet=quiet)
-    bench = Bench(workers=checked_count("workers", "processes", workers) or max(1, len(os.sched_getaffinity(0)) - 1))
+    bench = Bench(workers=checked_count("workers", "processes", workers) or where.workers())
     return replace(found, records=Store(config.read().cache_dir), bench=bench)
 
 
@@ -143,8 +146,9 @@ def autotune(
 
     `shapes`: sizes by name or variable, all of them, or several such mappings; then launches with other sizes take the
     variant of what is alike. `budget`: "60s", "5m" or "1h", compiling included. `trials`: candidates at most.
-    `executor`: "local". `workers`: processes that compile, by default one less than there are processors. `quiet`:
-    nothing is said on the standard error. The others are as in `neptune.compile`; values in `params` are not changed.
+    `executor`: "local", or "ray" for the GPUs of a Ray cluster. `workers`: processes that compile, by default one less
+    than there are processors. `quiet`: nothing is said on the standard error. The others are as in `neptune.compile`;
+    values in `params` are not changed.
 
     Inputs are drawn: normal floats, small integers, and 0 for integers that are indices. Where values decide how
     much is computed, `kernel.tune` takes tensors. Every candidate is compared with the unfused program before it is
@@ -193,7 +197,14 @@ def task_of(
         machine_for(where),
         given,
         _recorded(forms, template),
+        # With bounds all launches have the number of the largest sizes.
+        numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
     )
+
+
+def numbers_of(forms: Sequence[Form]) -> frozenset[str]:
+    """The numbers of parts that launches of any form choose."""
+    return frozenset(n for f in forms for n in space_of(f.tiles).parts)
 
 
 def _recorded(forms: Sequence[Form], template: AnyTemplate) -> Mapping[str, str]:
@@ -215,6 +226,8 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         if any(f.template == own.template for f in task.forms):
             return replace(task, chosen=lambda _: (own.template, own.params), own=args)
     artifact = own.kernel.executable.artifact
+    # In another number of parts there are other bits.
+    free = not bounds and not artifact.explanation.get("promises")
     tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
     form = Form(own.template, tiles, lambda: own.kernel)
     shipped = own.template in shipped_templates()
@@ -227,6 +240,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         reference=reference.forms[0].kernel,
         names=names,
         own=args,
+        numbers=numbers_of((form,)) - artifact.params.keys() if free else frozenset(),
     )
 
 
@@ -257,11 +271,12 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
         for k, sizes in enumerate(points):
             clock = Clock(whole.left / (len(points) - k))
             found.append(_tuned_at(task, sizes, clock, asked, progress))
-    return Tuning(together(task.kernel, found), tuple(found))
+    return Tuning(together(task.kernel, found, task.numbers), tuple(found))
 
 
 def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
-    every, default = trials(task.forms, sizes, task.machine, task.given), task.default(sizes)
+    every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
+    default = task.default(sizes)
     if not every:
         raise ScheduleError(
             f"tune `{task.loops.name}` at {shape_text(sizes)}",
@@ -273,18 +288,18 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
         every = (*every, default)
     # A Bench of the caller's own brings its timer along.
     bench = asked.bench or Bench()
-    why = task.unmeasurable() if bench.timer == Bench().timer else ""
+    why = task.unmeasurable(EXECUTORS[asked.executor].here) if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    parts = frozenset(n for f in task.forms for n in space_of(f.tiles).parts)
-    journal = Journal(asked.records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
+    records, parts = asked.records, numbers_of(task.forms)
+    journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:
         progress.say(f"{shape_text(sizes)}: candidates are in order {how}")
     with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
         folder = Path(made)
-        case = case_of(task.loops, task.reference(), sizes, task.own, folder)
-        executor = executor_of(asked.executor)(folder, case, bench, lambda: clock.left)
+        case = case_of(task.loops, task.reference(), sizes, task.machine.device, task.own)
+        executor = EXECUTORS[asked.executor](folder, case, bench, lambda: clock.left)
         try:
             run = Run(sizes, Search(every), default, task.kernel, executor, journal, clock, asked.trials, progress)
             return run.tuned()

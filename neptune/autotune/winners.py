@@ -2,11 +2,14 @@
 
 shapes  batch=1 s_kv=8192: flash_decoding …      →  flash_decoding … where batch <= 8, else flash_attention …
         batch=64 s_kv=1024: flash_attention …
+
+A number of parts that was measured to be faster than what a launch would choose is taken at the shape where that was
+measured, and nowhere else: it follows from how many programs there are (`neptune.runtime.parts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,17 +21,19 @@ from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT
 from neptune.runtime.executable import Executable
 from neptune.runtime.family import FAMILY
+from neptune.runtime.parts import Measured
 from neptune.tune.family import Choice, of_winners
 
 
-def together(kernel: Callable[[Trial], Kernel], found: Sequence[Tuned]) -> Kernel:
-    """The kernel of the winners; of a single one, that for all sizes."""
-    winners = list({t.best.key: t.best for t in found}.values())
-    made = [kernel(w) for w in winners]
+def together(
+    kernel: Callable[[Trial], Kernel], found: Sequence[Tuned], numbers: frozenset[str] = frozenset()
+) -> Kernel:
+    """The kernel of the winners; of a single one, that for all sizes. `numbers` are those of parts that were tuned."""
+    winners = list({w.key: w for w in (_without(t.best, numbers) for t in found)}.values())
+    made = [_with_numbers(kernel(w), found, numbers) for w in winners]
     if len(winners) == 1:
         return _alone(made[0], found[0])
-    # Where a shape was not measured, its own winner by the model is all that is known.
-    times = [[t.times.get(w.key, np.inf if w.key != t.best.key else w.us) for t in found] for w in winners]
+    times = [[_time(w, t, numbers) for t in found] for w in winners]
     choices = [Choice(w.template, w.params, k.executable.artifact.chosen) for w, k in zip(winners, made, strict=True)]
     family = of_winners(choices, [dict(t.sizes) for t in found], np.array(times))
     order = [choices.index(c) for c in family.choices]
@@ -39,6 +44,36 @@ def together(kernel: Callable[[Trial], Kernel], found: Sequence[Tuned]) -> Kerne
     artifact = own.executable.artifact.alone()
     artifact = replace(artifact, explanation={**artifact.explanation, FAMILY: family_json(family, 0)})
     return Kernel(Executable(artifact, own.executable.loops), own._make_build, lambda k: kernels[k])
+
+
+def _without(trial: Trial, numbers: frozenset[str]) -> Trial:
+    """A trial whose launches choose these numbers."""
+    return Trial(trial.template, {n: v for n, v in trial.params.items() if n not in numbers}, 0.0)
+
+
+def _time(winner: Trial, at: Tuned, numbers: frozenset[str]) -> float:
+    """What a winner took at a shape; where nothing was measured, what the model says of its own one."""
+    if _without(at.best, numbers) == winner:
+        return at.times.get(at.best.key, at.best.us)
+    return at.times.get(winner.key, np.inf)
+
+
+def _with_numbers(kernel: Kernel, found: Sequence[Tuned], numbers: frozenset[str]) -> Kernel:
+    """The kernel, whose launches take the numbers of parts that were the fastest at these shapes, with the tiles of
+    each: variants of one template are made of one another, and share these rows."""
+    of = kernel.executable
+    own = [t for t in found if t.best.template == of.artifact.template]
+    parts = []
+    for rule in of.artifact.parts:
+        tuned = [t for t in own if rule.number in numbers & t.best.params.keys()]
+        rows = (Measured(_at(t, of.modules.params.keys()), t.best.params[rule.number]) for t in tuned)
+        parts.append(replace(rule, measured=(*rows, *rule.measured)))
+    return Kernel(Executable(replace(of.artifact, parts=tuple(parts)), of.loops), kernel._make_build)
+
+
+def _at(found: Tuned, names: Collection[str]) -> tuple[tuple[str, int], ...]:
+    """The sizes of a shape, and the values that its winner has of these names."""
+    return tuple({**found.sizes, **{n: v for n, v in found.best.params.items() if n in names}}.items())
 
 
 def _alone(kernel: Kernel, at: Tuned) -> Kernel:

@@ -1,5 +1,6 @@
 """The child that compiles, checks and times candidates: `python -m neptune.autotune.worker`, one request at a time.
 
+    {"do": "device",  "case": FILE}                                    → {"device": "H200"}
     {"do": "trust",   "case": FILE}                                    → {"unfused": [[total, row], …], "wrong": ""}
     {"do": "compile", "case": FILE, "kernel": PACKED}                  → {}
     {"do": "measure", "case": FILE, "kernel": PACKED, "unfused": …}    → {"us": […], "clocks": {…}} | {"wrong": "…"}
@@ -150,6 +151,8 @@ class Session:
 
     def _answer(self, header: Json) -> Json:
         case = self.case(header["case"])
+        if header["do"] == "device":
+            return {"device": case.timer.name()}
         if header["do"] == "trust":
             return case.trust()
         kernel = kernel_of(header["kernel"])

@@ -6,8 +6,8 @@ from typing import Any
 
 from neptune import config
 from neptune.autotune.calibrate import Gpu, calibrate
-from neptune.tune.calibrated import MATRIX, RATES, keep
-from neptune.tune.machine import machine_of
+from neptune.tune.calibrated import MATRIX, OF_UNKNOWN, RATES, far, keep, taken
+from neptune.tune.machine import machine_of, named
 
 UNITS = {"clock": "GHz", "memory": "GB/s", "port": "bytes a cycle", "special": "a cycle"}
 
@@ -29,25 +29,37 @@ def measure(gpu: Gpu | None = None) -> dict[str, Any]:
 
 
 def _said(gpu: Gpu, constants: Any, launch: float) -> dict[str, Any]:
-    row = machine_of(gpu.arch.rpartition(":")[2], gpu.name)
+    arch = gpu.arch.rpartition(":")[2]
+    row = machine_of(arch, gpu.name)
     table = {n: getattr(row, n) for n in RATES} | {MATRIX: {d: row.matrix.get(d) for d in constants[MATRIX]}}
     return {
         "gpu": gpu.name, "arch": gpu.arch, "row": row.name, "measured": constants, "table": table, "launch": launch,
+        "taken": list(taken(named(arch, gpu.name) is not None)),
     }  # fmt: skip
 
 
 def rows(said: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each constant: measured, and what the table has of the row that the GPU had so far."""
+    """One row for each constant: as measured, as in the row that the GPU had so far, and which of them is taken."""
+    return [
+        {
+            "constant": n, "unit": unit, "measured": f"{x:.4g}", said["row"]: "–" if t is None else f"{t:.4g}",
+            "taken": "measured" if n.split()[0] in said["taken"] else "table",
+        }
+        for n, unit, x, t in _both(said)
+    ]  # fmt: skip
+
+
+def _both(said: dict[str, Any]) -> list[tuple[str, str, float, float | None]]:
+    """Each constant with its unit, as measured and as in the table."""
     measured, table = said["measured"], said["table"]
     found = [(n, UNITS[n], measured[n], table[n]) for n in RATES]
-    found += [(f"matrix {d}", "FLOP a cycle", rate, table[MATRIX][d]) for d, rate in measured[MATRIX].items()]
-    return [
-        {"constant": n, "unit": unit, "measured": f"{x:.4g}", said["row"]: "–" if t is None else f"{t:.4g}"}
-        for n, unit, x, t in found
-    ]
+    return found + [(f"{MATRIX} {d}", "FLOP a cycle", rate, table[MATRIX][d]) for d, rate in measured[MATRIX].items()]
 
 
 def summary(said: dict[str, Any]) -> str:
     """The lines below the table."""
+    compared = [(n, x, t) for n, _, x, t in _both(said) if n.split()[0] in OF_UNKNOWN]
+    off = ", ".join(f"{n} ({x / t:.2f}×)" for n, x, t in compared if t and far(x, t))
+    warning = f"\nfar from the table: {off}: something else uses the GPU, or it is another one" if off else ""
     kept = f"kept in {said['kept']}" if said["kept"] else f"not kept: {said['trouble']}"
-    return f"{said['gpu']} ({said['arch']}): an empty launch takes {said['launch']:.1f} µs; {kept}"
+    return f"{said['gpu']} ({said['arch']}): an empty launch takes {said['launch']:.1f} µs; {kept}{warning}"

@@ -58,6 +58,26 @@ def named_numbers(texts: tuple[str, ...], option: str) -> dict[str, int]:
     return dict(named_number(text, option) for text in texts)
 
 
+def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, int]]:
+    """The shapes of `--shape NAME=N` and `--at NAME=N,NAME=N`: one, or each of --at with the sizes of --shape.
+
+    >>> shapes_of(("heads=32",), ("length=1024", "length=4096"))
+    [{'heads': 32, 'length': 1024}, {'heads': 32, 'length': 4096}]
+    """
+    each = [(*shared, *text.split(",")) for text in at] or [shared]
+    found = []
+    for texts in each:
+        sizes = named_numbers(tuple(t.strip() for t in texts), "--at" if at else "--shape")
+        if len(sizes) < len(texts):
+            twice = next(n for n in sizes if sum(t.partition("=")[0].strip() == n for t in texts) > 1)
+            raise click.BadParameter(
+                f"{twice!r} has two values in one shape; several shapes are --at {twice}=1,… --at {twice}=8,…",
+                param_hint="--at" if at else "--shape",
+            )
+        found.append(sizes)
+    return found
+
+
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")

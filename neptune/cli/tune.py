@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from neptune.cli.inputs import expression, named_numbers, template
+from neptune.cli.inputs import expression, named_numbers, shapes_of, template
 from neptune.cli.outputs import guarded, say
 
 INTERRUPTED = 130
@@ -20,6 +20,7 @@ INTERRUPTED = 130
 @click.option("--target", metavar="TARGET", help="cuda or hip; by default the GPU here.")
 @click.option("--param", "-p", "params", multiple=True, metavar="NAME=N", help="A value that stays; repeatable.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A size; each one is needed.")
+@click.option("--at", "at", multiple=True, metavar="NAME=N,…", help="One of several shapes; repeatable.")
 @click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable.")
 @click.option("--budget", default="60s", show_default=True, metavar="TIME", help="How long: 60s, 5m or 1h.")
 @click.option("--trials", type=int, metavar="N", help="Candidates to measure at most.")
@@ -33,6 +34,7 @@ def autotune_command(
     target: str | None,
     params: tuple[str, ...],
     shapes: tuple[str, ...],
+    at: tuple[str, ...],
     bounds: tuple[str, ...],
     budget: str,
     trials: int | None,
@@ -46,9 +48,13 @@ def autotune_command(
     Each measurement is kept at once: after an interrupt the same command goes on. Without a GPU the
     model chooses. OPERATOR is the name of a shipped operator, such as decode_gqa or softmax.
 
+    With several shapes (--at) the kernel's launches take the winner of the shape that is alike; each
+    has an equal share of the time, and sizes that are given by --shape are those of all.
+
     \b
     Examples:
         neptune autotune decode_gqa --shape batch=1 --shape s_kv=8192
+        neptune autotune decode_gqa --at batch=1,s_kv=8192 --at batch=64,s_kv=1024 --budget 2m
         neptune autotune examples/causal_attention.py:attention --shape length=4096 --budget 2m
     """
 
@@ -63,7 +69,7 @@ def autotune_command(
             params=named_numbers(params, "--param"),
             bounds=named_numbers(bounds, "--bound"),
         )
-        found = tuned(task, named_numbers(shapes, "--shape"), asked)
+        found = tuned(task, shapes_of(shapes, at), asked)
         if save is not None:
             found.kernel.save(save)
         said: dict[str, Any] = found.as_json() | ({} if save is None else {"saved": save})

@@ -7,7 +7,7 @@ import torch
 from neptune import config
 from neptune.runtime.launch import Target, gpu_target
 from neptune.tune.calibrated import kept, with_measured
-from neptune.tune.machine import DEFAULT, Machine, machine_of
+from neptune.tune.machine import DEFAULT, Machine, machine_of, named
 
 
 def machine_for(target: Target) -> Machine:
@@ -22,5 +22,6 @@ def machine_for(target: Target) -> Machine:
     present = gpu_target()
     if present is not None and target.kind == present.kind and target.arch in ("", present.arch):
         name = torch.cuda.get_device_name()
-        return with_measured(machine_of(present.arch, name), kept(config.read().cache_dir, name, str(present)))
+        measured = kept(config.read().cache_dir, name, str(present))
+        return with_measured(machine_of(present.arch, name), measured, named(present.arch, name) is not None)
     return machine_of(target.arch) if target.arch else DEFAULT

@@ -2,8 +2,9 @@
 
 Such a number is a scalar of the program with an upper limit (`Scalar.upto`), no argument of a call and no constant of a
 kernel: one binary serves them all. How it follows from sizes is data of the Artifact, which `neptune.tune.parts` makes:
-as few parts as keep the processors about as busy as any number of parts would. A caller may give it, by `params=` of
-`neptune.compile`, `with_params` or of a call.
+as few parts as keep the processors about as busy as any number of parts would. At sizes at which another number was
+measured to be faster (`neptune.autotune`) it is that one. A caller may give it, by `params=` of `neptune.compile`,
+`with_params` or of a call.
 """
 
 from __future__ import annotations
@@ -33,13 +34,21 @@ FIRST_MOST, FIRST_BUSY = 128, 0.85
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A number of parts that was measured to be the fastest where sizes and tiles have these values."""
+
+    at: tuple[tuple[str, int], ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class Parts:
     """In how many parts a launch folds an axis.
 
     `number` is the scalar that holds it, `steps` the tiles along the axis, `grids` the launch dimensions of each kernel
     that is spread over the parts. By default there are at most `most` parts, of which the processors must be `busy`, as
     a share of what the best number of parts makes of them. `processors` is how many there are taken to be, where not
-    those of the device at hand decide.
+    those of the device at hand decide. `measured` are numbers for some values of sizes and tiles, which go first.
     """
 
     number: str
@@ -48,9 +57,13 @@ class Parts:
     most: int
     busy: float
     processors: int | None = None
+    measured: tuple[Measured, ...] = ()
 
     def default(self, sizes: Mapping[str, int | float], processors: int) -> int:
         """The number for a launch with these sizes and tiles, on a device with so many processors."""
+        for row in self.measured:
+            if all(sizes.get(n) == v for n, v in row.at):
+                return row.count
         one = {**sizes, self.number: 1}
         programs = max((prod(evaluate_size(e, one) for e in grid) for grid in self.grids), default=1)
         there_are = self.processors or processors
@@ -67,7 +80,9 @@ def parts_json(p: Parts) -> dict[str, Any]:
     """A rule as JSON, with its expressions as text."""
     grids = [[print_expr(e) for e in grid] for grid in p.grids]
     fixed = {} if p.processors is None else {"processors": p.processors}
-    return {"number": p.number, "steps": print_expr(p.steps), "grids": grids, "most": p.most, "busy": p.busy, **fixed}
+    rows = {"measured": [{"at": dict(m.at), "count": m.count} for m in p.measured]} if p.measured else {}
+    rule = {"number": p.number, "steps": print_expr(p.steps), "grids": grids, "most": p.most, "busy": p.busy}
+    return {**rule, **fixed, **rows}
 
 
 def read_parts(rows: list[Mapping[str, Any]], declared: Program) -> tuple[Parts, ...]:
@@ -81,6 +96,7 @@ def read_parts(rows: list[Mapping[str, Any]], declared: Program) -> tuple[Parts,
             int(r["most"]),
             float(r["busy"]),
             r.get("processors"),
+            tuple(Measured(tuple(m["at"].items()), int(m["count"])) for m in r.get("measured", ())),
         )
         for r in rows
     )

@@ -17,9 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
-from neptune.ir.contraction import Contraction, matrix_product
 from neptune.ir.expr import Const, Expr, Var, loads, substitute, variables
-from neptune.ir.integers import constant_length
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -32,19 +30,17 @@ from neptune.ir.program import (
     for_loops,
     map_action,
     paths,
-    reduction_loops,
     seq,
     stages,
-    sub_stmts,
     updates,
     walk,
-    with_stmts,
     wrap,
     writes,
     written,
 )
 from neptune.tile.arrange import arrange, started
 from neptune.tile.context import SHORTEST_DOT, Context
+from neptune.tile.depths import is_product, perfect, with_depths
 from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
     Branch,
@@ -75,7 +71,7 @@ def prepared(program: Program) -> Program:
     """The program in the form that is translated nest by nest: inits explicit, each with its reduction."""
     if program.owes:
         raise InternalError(f"program `{program.name}` still owes {program.owes[0]} and was to be lowered")
-    return _joined(program.with_body(_one_depth(program, started(program).body)))
+    return _joined(with_depths(started(program)))
 
 
 def tile_program(program: Program, kernels: Sequence[TileKernel]) -> TileProgram:
@@ -127,7 +123,7 @@ class _Translator:
     def kernel(self, nest: Stmt, taken: Sequence[str]) -> TileKernel:
         grid, body = grid_of(nest)
         self.context.outer = list(grid)
-        if any(_is_product(s, for_loops(path)) for path, s in paths(body)):
+        if any(is_product(s, for_loops(path)) for path, s in paths(body)):
             self.context.shortest = SHORTEST_DOT
         stmts = tuple(self.stmt(body))
         if not self.memory:
@@ -177,7 +173,7 @@ class _Translator:
 
     def loop(self, s: For) -> list[TStmt]:
         """A loop that becomes tile axes together with its nest, or stays a loop."""
-        nest = _perfect(s)
+        nest = perfect(s)
         if nest is not None and all(is_axis(self.program, f) for f in nest[0]):
             return self.tensorize(*nest)
         if nest is not None and (turned := self.turned(*nest)) is not None:
@@ -244,27 +240,6 @@ class _Translator:
         return fresh, replace(stage, action=map_action(stage.action, lambda e: substitute(e, env)), when=when)
 
 
-def _is_product(stage: Stage, loops: Sequence[For]) -> bool:
-    """True for what goes to the matrix unit, over `loops` and those around that its target runs over."""
-    axes = frozenset(f.var for f in loops).union(*map(variables, stage.action.index))
-    return isinstance(matrix_product(stage.action, axes), Contraction)
-
-
-def _one_depth(program: Program, s: Stmt) -> Stmt:
-    """Products with one reduced tile axis, the last one of the longest: the matrix unit takes no more.
-
-    for u in [0, 3): for i1: for j1: for k1: …     →     u is a loop around the tiles (i1, j1, k1)
-    """
-    nest = _perfect(s) if isinstance(s, For) else None
-    if nest is None:
-        return with_stmts(s, tuple(_one_depth(program, p) for p in sub_stmts(s)))
-    loops, stage = nest
-    depths = [f for f in reduction_loops(stage, loops) if is_axis(program, f)] if _is_product(stage, loops) else []
-    longest = max(reversed(depths), key=lambda f: constant_length(f.hi), default=None)
-    kinds = {f.var: LOOP for f in depths if f is not longest}
-    return wrap([replace(f, kind=kinds.get(f.var, f.kind)) for f in loops], stage)
-
-
 def _joined(program: Program) -> Program:
     """The program with the start of a reduction in the kernel of the reduction.
 
@@ -288,13 +263,3 @@ def _joined(program: Program) -> Program:
             nests += [*starts, nest]
             starts = []
     return program.with_body(seq(*nests, *starts))
-
-
-def _perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:
-    """The loops and the one stage of a perfect nest."""
-    loops: list[For] = []
-    body: Stmt = s
-    while isinstance(body, For):
-        loops.append(body)
-        body = body.body
-    return (tuple(loops), body) if isinstance(body, Stage) else None

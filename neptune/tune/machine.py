@@ -113,9 +113,20 @@ def machine_of(arch: str, name: str = "") -> Machine:
     >>> machine_of("90", "NVIDIA H100 80GB HBM3").name, machine_of("80").name, machine_of("gfx942").name
     ('H100 SXM', 'A100', 'MI300X')
     """
-    own = f"sm_{arch}" if arch.isdigit() else arch
+    return named(arch, name) or BY_ARCH.get(_own(arch), DEFAULT)
+
+
+def named(arch: str, name: str) -> Machine | None:
+    """The row of a GPU by its name; None where the table does not have it.
+
+    >>> named("90", "NVIDIA GH200") is None
+    True
+    """
     words = set(re.split(r"[\s-]+", name))
-    known = [m for m in _ROWS if m.arch == own and m.name.split()[0] in words]
-    return next(
-        (m for m in known if ("PCIe" in m.name) == ("PCIe" in words)), known[0] if known else BY_ARCH.get(own, DEFAULT)
-    )
+    known = [m for m in _ROWS if m.arch == _own(arch) and m.name.split()[0] in words]
+    return next((m for m in known if ("PCIe" in m.name) == ("PCIe" in words)), known[0] if known else None)
+
+
+def _own(arch: str) -> str:
+    """An architecture as the table has it."""
+    return f"sm_{arch}" if arch.isdigit() else arch

@@ -22,7 +22,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block
+from neptune.tile.passes.util import Block, scalar_names
 from neptune.tune.facts import sweeps, trips
 from neptune.tune.slow_products import Found
 from neptune.tune.subject import Subject, around
@@ -55,9 +55,18 @@ def repeated_passes(s: Subject) -> Iterator[Found]:
     if _is_small(s):
         return
     for name, count in sweeps(s.tiles).items():
-        if count > PASSES * _shares(s, name) and _is_large(s, name):
+        if count > PASSES * _shares(s, name) and _is_large(s, name) and not _by_columns(s, name):
             often = "again in every iteration of a loop" if count == inf else f"in {count:g} passes"
             yield name, {"often": often}
+
+
+def _by_columns(s: Subject, name: str) -> bool:
+    """True where each loop that reads an input goes along its rows, one column an iteration: a program's own rows,
+    which it finds in the nearest cache when it goes along them again."""
+    loops = [x for k in s.tiles.kernels for x in walk_stmts(k.body) if isinstance(x, Loop) and isinstance(x.hi, Const)]
+    reads = [(f, x) for f in loops for t in f.body for e in stmt_exprs(t) for x in walk(e) if isinstance(x, LoadTile)]
+    mine = [bool(x.dims) and f.var in scalar_names(x) for f, x in reads if x.buffer == name]
+    return bool(mine) and all(mine)
 
 
 def _is_large(s: Subject, name: str) -> bool:

@@ -6,6 +6,7 @@ A constant is replaced where *every* integer constant of its value, in all progr
   maximum, or the numerator of a division (also one that rounds up). A head depth of 128 becomes 2, 3 or 4.
 - a *group*: a divisor or a factor, `q[h0 * 4 + h1]`, `k[h // 4]`. Where such an index runs over an extent, that stays
   the same multiple: 32 heads of 8 groups become 4 of 2.
+- a *tile* of a loop that rounds up, `(n + 127) // 128`: a group whose 127 is no constant of its own, but goes along.
 - an *edge*: a term or a side of a comparison that is no extent, a window of 4096 keys. Edges that are close keep
   their distances (4095 beside 4096 becomes 2 beside 3), so that tiles lie on both sides of them.
 - a *count*: an extent cast to a float, and a float that is an extent or one less, or the inverse of either. A mean
@@ -57,25 +58,41 @@ Part = tuple[str, int]
 
 @dataclass
 class Parts:
-    """The constants of programs by the parts they play, and (extent, group) pairs of one index."""
+    """The constants of programs by the parts they play, (extent, group) pairs of one index, and tiles of loops that
+    round up."""
 
     played: dict[str, set[int]] = field(
         default_factory=lambda: {part: set() for part in ("whole", "side", "edge", "group", "count", "fixed")}
     )
     grouped: set[tuple[int, int]] = field(default_factory=set)
+    tiles: set[int] = field(default_factory=set)
 
     def see(self, parts: Iterator[Part]) -> None:
         for part, value in parts:
             self.played[part].add(value)
+
+    def extent(self, c: int) -> bool:
+        return c in self.played["whole"] or c in self.played["group"]
 
 
 def _number(e: Expr) -> int | None:
     return int(e.value) if isinstance(e, Const) and is_int(e.dtype) else None
 
 
+def _rounded(e: Expr | TExpr) -> tuple[Expr, int] | None:
+    """(n, c) of ⌈n / c⌉, where c is a constant and n is none."""
+    if not (isinstance(e, Op) and e.name == "floordiv" and isinstance(e.args[0], Op) and e.args[0].name == "add"):
+        return None
+    n, c = e.args[0].args[0], _number(e.args[1])
+    return (n, c) if c is not None and not isinstance(n, Const) and e == ceildiv(n, c) else None
+
+
 def _parts(e: Expr | TExpr, here: str) -> Iterator[Part]:
     """The parts of the constants in an expression; `here` is that of a constant in its place."""
-    if isinstance(e, Scalar):
+    if (tiled := _rounded(e)) is not None:
+        yield from _parts(tiled[0], "edge")
+        yield "group", tiled[1]
+    elif isinstance(e, Scalar):
         yield from _parts(e.expr, here)
     elif isinstance(e, Const) and is_int(e.dtype):
         yield here, abs(int(e.value))
@@ -186,6 +203,8 @@ def _see_dimension(d: Expr, index: list[Expr], parts: Parts) -> None:
 def _see_groups(e: Expr, ranges: Mapping[str, set[int]], buffers: Mapping[str, Buffer], parts: Parts) -> None:
     """Record that a size which indices divide by a group's length is a multiple of it."""
     for x in walk(e):
+        if (tiled := _rounded(x)) is not None:
+            parts.tiles.add(tiled[1])
         if isinstance(x, Load) and x.buffer in buffers:
             _see_index(buffers[x.buffer], x.index, parts)
         if isinstance(x, Op) and x.name in ("floordiv", "mod") and (g := _number(x.args[1])) is not None:
@@ -196,6 +215,8 @@ def _sizes(parts: Parts) -> dict[int, int]:
     """The small values of the constants that may have them."""
     p = parts.played
     groups = {(n, g) for n, g in parts.grouped if g > 1 and n % g == 0 and n >= g}
+    # A constant extent that such tiles do not divide has as many tiles as it had.
+    groups |= {(c, c) for c in parts.tiles if not any(n % c for n, g in parts.grouped if g == c and n > c)}
     free = p["whole"] - p["fixed"] - p["edge"]
     related = {x for n, g in groups for x in (n, g, n // g)}
     extents = {n for n in free if n > LARGE or (n in related and n > 2)}
@@ -245,11 +266,11 @@ def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int
 
 
 def edges_of(*programs: AnyProgram) -> tuple[int, ...]:
-    """The edges that `shrink` would make small: sizes near them decide about the programs as they are."""
+    """The edges and tiles that `shrink` would make small: sizes near them decide about the programs as they are."""
     parts = Parts()
     for program in programs:
         _see(program, parts)
-    return tuple(c for c in _sizes(parts) if c not in parts.played["whole"] | parts.played["group"])
+    return tuple(c for c in _sizes(parts) if c in parts.tiles or not parts.extent(c))
 
 
 def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:
@@ -259,7 +280,7 @@ def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:
         _see(program, parts)
     sizes = _sizes(parts)
     if not edges:
-        sizes = {c: n for c, n in sizes.items() if c in parts.played["whole"] | parts.played["group"]}
+        sizes = {c: n for c, n in sizes.items() if parts.extent(c)}
     if not sizes:
         return programs
 
@@ -270,6 +291,8 @@ def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:
             if isinstance(x, Const) and is_float(x.dtype):
                 count = next((m for n, m in counts if abs(abs(x.value) - n) <= SAME * n), None)
                 return None if count is None else Const(math.copysign(count, x.value), x.dtype)
+            if (tiled := _rounded(x)) is not None:
+                return ceildiv(fix(tiled[0]), sizes.get(tiled[1], tiled[1]))
             value = _number(x)
             if value is None or abs(value) not in sizes:
                 return None

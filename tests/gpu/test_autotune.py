@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neptune
-from neptune.autotune.local import Bench
+from neptune.autotune.place import Bench
 from neptune.autotune.tuner import Options, task_of, tune_kernel, tuned
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul

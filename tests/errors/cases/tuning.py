@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
+
 import torch
 
 import neptune
 from neptune.autotune import tuner
-from neptune.autotune.local import Bench
+from neptune.autotune.place import Bench
 from neptune.autotune.tuner import Options
 from neptune.errors import NeptuneError, ScheduleError, ShapeError
 from neptune.ops.linear import matmul
@@ -34,7 +37,7 @@ def no_trials():
 
 @case(NeptuneError)
 def an_executor_that_there_is_not():
-    neptune.autotune(softmax(), shapes=SIZES, executor="ray")
+    neptune.autotune(softmax(), shapes=SIZES, executor="slurm")
 
 
 @case(ShapeError)
@@ -70,3 +73,60 @@ def a_reference_that_is_wrong_here(monkeypatch):
     planted = Options(60.0, bench=Bench(SPEC, plan, workers=0), quiet=True)
     monkeypatch.setattr(tuner, "options_of", lambda *_: planted)
     neptune.autotune(softmax(), "softmax_row", shapes=SIZES, target="llvm")
+
+
+class FakeRay(ModuleType):
+    """Ray as a cluster with these resources has it, or one that cannot be reached; no actor ever starts."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError)
+
+    def __init__(self, resources=None):
+        super().__init__("ray")
+        self.resources = resources
+
+    def is_initialized(self):
+        return self.resources is not None
+
+    def init(self, **_):
+        raise ConnectionError("Could not find any running Ray instance.\nStart one.")
+
+    def cluster_resources(self):
+        return self.resources
+
+    available_resources = cluster_resources
+
+    def remote(self, _):
+        handle = SimpleNamespace(device=SimpleNamespace(remote=lambda _: "asked"))
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: handle))
+
+    def get(self, *_, **__):
+        raise ConnectionError("not there yet")
+
+    def put(self, _):
+        return None
+
+    wait = kill = lambda *_, **__: ([], [])
+
+
+@case(NeptuneError)
+def ray_where_it_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    neptune.autotune(softmax(), shapes=SIZES, executor="ray")
+
+
+@case(NeptuneError)
+def ray_without_a_cluster(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    neptune.autotune(softmax(), shapes=SIZES, executor="ray")
+
+
+@case(NeptuneError)
+def ray_without_a_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay({"CPU": 8.0}))
+    neptune.autotune(softmax(), shapes=SIZES, executor="ray")
+
+
+@case(NeptuneError)
+def ray_whose_gpus_are_busy_or_of_another_kind(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay({"CPU": 8.0, "GPU": 2.0}))
+    neptune.autotune(softmax(), "softmax_row", shapes=SIZES, executor="ray", target="cuda:90", budget="60s")

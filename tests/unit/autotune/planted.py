@@ -38,8 +38,10 @@ def shape_of(x: torch.Tensor) -> str:
 class Planted:
     device = "cpu"
 
-    def __init__(self, plan: Mapping[str, Any], log: str, seconds_each: float = 0.0, room: int = 1 << 40) -> None:
-        self.plan, self.log, self.seconds, self._room = plan, Path(log), seconds_each, room
+    def __init__(
+        self, plan: Mapping[str, Any], log: str, seconds_each: float = 0.0, room: int = 1 << 40, named: str = "H200"
+    ) -> None:
+        self.plan, self.log, self.seconds, self._room, self.named = plan, Path(log), seconds_each, room, named
 
     def planned(self, kernel: Kernel, args: Sequence[Any] = ()) -> Any:
         words = {"at", *text_of(kernel).split(), *(shape_of(x) for x in args[:1])}
@@ -80,3 +82,6 @@ class Planted:
 
     def room(self) -> int:
         return self._room
+
+    def name(self) -> str:
+        return self.named

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from bench.sass import LoopStats, Request, compile_kernel
-from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate
+from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate, of_processors
+from neptune.autotune.journal import Journal
+from neptune.autotune.present import BLOCK, DEPTH, EXPONENTIALS, MATRIX, TILE
+from neptune.autotune.space import Trial
 from neptune.cli import calibrated as cli
 from neptune.driver import device
 from neptune.errors import TargetError
+from neptune.records.store import Store
+from neptune.records.structure import DIGITS
 from neptune.runtime.launch import Target
 from neptune.tune.calibrated import FILE, keep, kept, means_something, with_measured
 from neptune.tune.machine import DEVICES, Machine
 
 NAME, ARCH = "NVIDIA H200", "cuda:90"
-MATRIX = {"float16": 3900.0, "int8": 7700.0}
+RATES = {"float16": 3900.0, "int8": 7700.0}
 AMOUNTS = {"memory": 2.0**30, "port": 3e9, "special": 5e8, "matrix float16": 7e11, "matrix int8": 9e11}
 
 
@@ -43,7 +51,7 @@ class Planted:
 
     def read(self, probe: Probe) -> Reading:
         self.read_names.append(probe.name)
-        rates = {"port": self.port, "special": self.special} | {f"matrix {d}": r for d, r in MATRIX.items()}
+        rates = {"port": self.port, "special": self.special} | {f"matrix {d}": r for d, r in RATES.items()}
         if probe.name == "launch":
             return Reading((2.5, 2.5, 2.6, 2.5))
         if probe.name == "memory":
@@ -59,7 +67,7 @@ def test_planted_times_give_the_planted_constants() -> None:
     gpu: Gpu = Planted()
     found = calibrate(gpu)
     matrix = found.constants["matrix"]
-    assert found.launch == 2.5 and matrix == pytest.approx(MATRIX)
+    assert found.launch == 2.5 and matrix == pytest.approx(RATES)
     asked = {"clock": 1.6, "memory": 4100, "port": 50, "special": 15, "processors": 120, "l2": 40 << 20}
     assert {n: found.constants[n] for n in asked} == pytest.approx(asked)
     assert means_something(dict(found.constants))
@@ -73,18 +81,40 @@ def test_times_that_are_far_apart_are_refused() -> None:
 
 def test_a_machine_has_what_was_measured_and_another_name() -> None:
     row = DEVICES["H200"]
-    first, second = (with_measured(row, calibrate(Planted(memory=m)).constants) for m in (4100.0, 3000.0))
-    assert (first.memory, first.port, first.processors) == pytest.approx((4100, 50, 120))
+    first, second = (with_measured(row, calibrate(Planted(memory=m)).constants, False) for m in (4100.0, 3000.0))
+    assert (first.memory, first.special, first.processors) == pytest.approx((4100, 15, 120))
     assert first.matrix["int8"] == pytest.approx(7700) and first.matrix["tf32"] == row.matrix["tf32"]
     assert first.shared == row.shared and len({row.name, first.name, second.name}) == 3
-    assert {first.device, second.device, row.device} == {row.name}
-    assert with_measured(row, None) is row
+    assert with_measured(row, None, False) is row
+    assert first.device == second.device == row.device == row.name
 
 
-def machine_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
+def test_of_a_gpu_in_the_table_its_own_clock_and_memory_rate_are_taken(monkeypatch: Any, tmp_path: Path) -> None:
+    """What all of a kind have alike stays: the model was fitted with it. Of another GPU it is measured."""
+    off = calibrate(Planted(special=29.6, port=20.0)).constants
+    known, other = (with_measured(DEVICES["H200"], off, k) for k in (True, False))
+    assert (known.clock, known.memory, known.processors) == pytest.approx((1.6, 4100, 120))
+    assert (known.special, known.matrix) == (16, DEVICES["H200"].matrix)
+    assert other.special == pytest.approx(29.6) and other.port == known.port == 64
+    for name, special in ((NAME, 16.0), ("NVIDIA GH200 480GB", 29.6)):
+        keep(tmp_path, name, ARCH, off)
+        assert machine_here(monkeypatch, tmp_path, name).special == pytest.approx(special)
+
+
+def test_measurements_of_a_calibrated_gpu_are_kept(monkeypatch: Any, tmp_path: Path) -> None:
+    """Under the name of its row, so that those of the shipped records are found, and of before."""
+    keep(tmp_path, NAME, ARCH, calibrate(Planted()).constants)
+    machine, structure = machine_here(monkeypatch, tmp_path), "ab" * (DIGITS // 2)
+    assert machine.name != "H200"
+    journal = Journal(store := Store(tmp_path), structure, machine.device, "f", {"t": "t"})
+    journal.keep({"m": 8}, Trial("t", {"BLOCK_M": 16}, 3.0), [4.0], {})
+    assert journal.known({"m": 8}) == {("t", (("BLOCK_M", 16),)): 4.0} and store.find(structure, "H200")
+
+
+def machine_here(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str = NAME) -> Machine:
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(folder))
     monkeypatch.setattr(device, "gpu_target", lambda: Target("cuda", "90"))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: NAME)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     return device.machine_for(Target("cuda"))
 
 
@@ -133,15 +163,45 @@ def test_where_nothing_can_be_kept_it_is_said(monkeypatch: pytest.MonkeyPatch, t
 def test_the_table_shows_both() -> None:
     said = cli.measure(Planted())
     rows = {r["constant"]: r for r in cli.rows(json.loads(json.dumps(said)))}
-    assert rows["memory"] == {"constant": "memory", "unit": "GB/s", "measured": "4100", "H200": "4350"}
+    assert rows["memory"] == {"constant": "memory", "unit": "GB/s", "measured": "4100", "H200": "4350",
+                              "taken": "measured"}  # fmt: skip
     assert rows["matrix int8"]["measured"] == "7700" and rows["matrix int8"]["H200"] == "8192"
+    assert rows["matrix int8"]["taken"] == rows["port"]["taken"] == "table"
+    assert "far" not in cli.summary(said)
+
+
+def test_what_is_far_from_the_table_is_said() -> None:
+    assert "far from the table: special (1.85×)" in cli.summary(cli.measure(Planted(special=29.6)))
+    assert "far from the table: memory (0.46×)" in cli.summary(cli.measure(Planted(memory=2000.0)))
+    assert "far" not in cli.summary(cli.measure(Planted(port=20.0)))
+
+
+def spent(processors: int, programs: int, cycles: int, begin: int = 1 << 40) -> Any:
+    """Rows of programs that share a unit, which takes the oldest first, at 2 cycles a nanosecond."""
+    rows = [
+        [p, begin + 7 * p, begin + 7 * p + cycles * (k + 1) // programs, 500, 500 + cycles * (k + 1) // programs // 2]
+        for p in range(processors)
+        for k in range(programs)
+    ]
+    return np.array(rows)
+
+
+def test_a_processor_is_busy_until_its_last_program_ends() -> None:
+    """Half of the programs have ended after half of the time: a median of theirs is half of what a share takes."""
+    assert of_processors(spent(132, 8, 80_000), 132) == pytest.approx((80_000, 2.0))
+    assert of_processors(spent(132, 2, 80_000), 132) == pytest.approx((80_000, 2.0))
+    # Spread unevenly: one with twice the programs takes twice as long.
+    third = spent(1, 4, 2000)
+    third[:, 0] = 2
+    uneven = np.concatenate([spent(2, 2, 1000), third])
+    assert of_processors(uneven, 4) == pytest.approx((1000, 2.0))
 
 
 def loops(kernel: str, warps: int, capability: int = 90, **types: str) -> tuple[LoopStats, ...]:
     """The loops of a probe as the GPU would run it."""
-    constants = {"multiply": {"ROWS": 128, "COLS": 128, "DEPTH": 32}, "exponentials": {"BLOCK": 1024}}
+    constants = {"multiply": {"ROWS": TILE, "COLS": TILE, "DEPTH": DEPTH}, "exponentials": {"BLOCK": EXPONENTIALS}}
     aligned = tuple(n for n in types if n not in ("steps",))
-    own = constants.get(kernel, {"BLOCK": 4096})
+    own = constants.get(kernel, {"BLOCK": BLOCK})
     report = compile_kernel(
         Request(f"neptune.autotune.probes:{kernel}", types, own, aligned, warps, capability=capability)
     )
@@ -150,15 +210,43 @@ def loops(kernel: str, warps: int, capability: int = 90, **types: str) -> tuple[
     return report.loops
 
 
-def test_probes_keep_busy_what_they_are_for() -> None:
-    """In their machine code: matrix instructions, exponentials, wide loads, and little beside them."""
-    buffers = {"out": "*fp32", "spent": "*i64", "steps": "i32"}
-    for loop in loops("multiply", 4, x="*fp16", y="*fp16", **buffers):
-        assert loop.hgmma >= 4 and not loop.ldg and not loop.ex2
-    assert all(loop.hmma >= 64 for loop in loops("multiply", 4, 80, x="*fp16", y="*fp16", **buffers))
-    for loop in loops("exponentials", 4, **buffers):
-        assert loop.ex2 >= 8 and loop.instructions < 3 * loop.ex2
-    for loop in loops("read_again", 8, x="*fp32", length="i32", **buffers):
+BUFFERS = {"out": "*fp32", "spent": "*i64", "steps": "i32"}
+TYPES = {"float16": ("*fp16", "*fp32", 2), "tf32": ("*fp32", "*fp32", 4), "int8": ("*i8", "*i32", 1),
+         "float8_e4m3fn": ("*fp8e4nv", "*fp32", 1)}  # fmt: skip
+"""Pointers to operands and to the sum in Triton's names, and the bytes of an operand."""
+
+
+def once(found: tuple[LoopStats, ...], count: Callable[[LoopStats], int]) -> int:
+    """What the machine code does for one step: loops do several at a time, but for the one that is left over."""
+    counts = [count(loop) for loop in found]
+    assert all(n and n % min(counts) == 0 for n in counts)
+    return min(counts)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"),
+    [(90, "float16"), (90, "tf32"), (90, "int8"), (90, "float8_e4m3fn"), (80, "float16"), (80, "tf32"), (80, "int8")],
+)
+def test_products_do_what_they_are_counted_for(capability: int, dtype: str) -> None:
+    """The FLOP of one step, by the shapes of matrix instructions: 32 bytes of depth, of 64 × 128 sums for a warp group,
+    of 16 × 8 for each of four warps."""
+    assert dtype in MATRIX and MATRIX[dtype][2] <= capability
+    operand, total, size = TYPES[dtype]
+    found = loops("multiply", 4, capability, x=operand, y=operand, **(BUFFERS | {"out": total}))
+    assert not any(loop.ldg or loop.ex2 for loop in found)
+    group, warp = (2 * rows * (32 // size) for rows in (64 * 128, 4 * 16 * 8))
+    assert once(found, lambda loop: loop.hgmma * group + loop.hmma * warp) == 2 * TILE * TILE * DEPTH
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_exponentials_are_as_many_as_are_counted(capability: int) -> None:
+    found = loops("exponentials", 4, capability, **BUFFERS)
+    assert once(found, lambda loop: 4 * 32 * loop.ex2) == EXPONENTIALS
+    assert all(loop.instructions < 3 * loop.ex2 for loop in found)
+
+
+def test_reads_are_wide_and_all_there() -> None:
+    for loop in loops("read_again", 8, x="*fp32", length="i32", **BUFFERS):
         # 16 floats a thread, four to a load.
         assert loop.ldg == 4
     assert all(loop.ldg % 4 == 0 for loop in loops("read", 8, x="*fp32", out="*fp32", steps="i32"))

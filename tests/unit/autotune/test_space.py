@@ -7,11 +7,13 @@ from functools import cache
 import pytest
 
 import neptune
-from neptune.autotune.space import Form, forms_of, key_of, predicted, trials
+from neptune.autotune.rounds import neighbours
+from neptune.autotune.space import Form, Trial, forms_of, key_of, predicted, trials
 from neptune.errors import ScheduleError
 from neptune.ops.attention import operator
 from neptune.ops.softmax import softmax
 from neptune.tune.machine import BY_ARCH
+from neptune.tune.parts import parts_of
 from neptune.tune.rank import ranked
 
 H = BY_ARCH["sm_90"]
@@ -25,7 +27,7 @@ def decode() -> tuple[Form, ...]:
 
 
 def test_trials_are_in_the_models_order_and_each_there_once() -> None:
-    found = trials(decode(), DECODE, H)
+    found = trials(decode(), DECODE, H, numbers=False)
     assert {"flash_attention", "flash_decoding", "stagewise"} <= {t.template for t in found}
     assert [t.us for t in found] == sorted(t.us for t in found) and len({t.key for t in found}) == len(found) > 100
     for form in decode():
@@ -53,6 +55,30 @@ def test_given_values_stay_and_only_what_takes_them_is_tried() -> None:
     assert all(t.params["NUM_SPLITS"] == 8 and t.params["num_warps"] == 8 for t in found)
     with pytest.raises(ScheduleError, match="no such parameter"):
         trials(decode(), DECODE, H, {"BLOCK_Q": 8})
+
+
+def test_numbers_of_parts_are_tried_where_launches_choose_them() -> None:
+    """Around what the model's rule gives, none of them with an empty part; what a launch chooses has no number."""
+    found = [t for t in trials(decode(), DECODE, H) if t.template == "flash_decoding"]
+    plain = [t for t in found if "NUM_SPLITS" not in t.params]
+    assert [t.key for t in plain] == [t.key for t in trials(decode(), DECODE, H, numbers=False) if t in plain]
+    assert not any("NUM_SPLITS" in t.params for t in trials(decode(), DECODE, H, numbers=False))
+    (form,) = (f for f in decode() if f.template == "flash_decoding")
+    (rule,) = parts_of(form.tiles)
+    for t in plain:
+        usual = rule.default({**DECODE, **t.params}, H.processors)
+        others = (o for o in found if o.params.keys() - t.params.keys() and t.params.items() <= o.params.items())
+        tried = {o.params["NUM_SPLITS"]: o for o in others}
+        steps = DECODE["s_kv"] // t.params["BLOCK_N"]
+        assert usual not in tried and min(tried) < usual and (max(tried) > usual or usual == steps)
+        assert all(1 <= n <= steps and (n - 1) * -(-steps // n) < steps for n in tried)
+        # The model says what each takes, not what the usual one does.
+        assert len({o.us for o in tried.values()} | {t.us}) == len(tried) + 1
+        (usual_one,) = predicted(form, [{**t.params, "NUM_SPLITS": usual}], DECODE, H)
+        assert usual_one.us == pytest.approx(t.us)
+        assert all(neighbours(t, o) and neighbours(o, t) for o in tried.values())
+    wider = {**plain[0].params, "num_warps": plain[0].params["num_warps"] * 2, "NUM_SPLITS": 8}
+    assert not neighbours(plain[0], Trial("flash_decoding", wider, 1.0))
 
 
 def test_a_named_template_alone_or_what_is_wrong_with_it() -> None:

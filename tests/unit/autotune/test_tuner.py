@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ import torch
 import neptune
 from neptune.autotune import journal
 from neptune.autotune import tuner as module
+from neptune.autotune.executors import EXECUTORS
 from neptune.autotune.learn import Lesson
-from neptune.autotune.local import Bench
+from neptune.autotune.local import Local
+from neptune.autotune.place import Bench, Lost, Outcome, case_of
 from neptune.autotune.search import NOTHING_BETTER, TIME
-from neptune.autotune.space import trials
+from neptune.autotune.space import forms_of, trials
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
+from neptune.kernel import Kernel
 from neptune.ops.softmax import softmax
 from neptune.records.record import Record, structure_of
 from neptune.records.store import Store
@@ -118,6 +122,47 @@ def test_where_all_fail_the_models_choice_is_returned(tmp_path: Path) -> None:
     check_right(found.kernel)
 
 
+def test_no_process_is_left_where_a_search_ends_before_it_begins(tmp_path: Path) -> None:
+    """They start early; the reference's check, which takes longer, is not waited for."""
+    case = case_of(task().loops, task().reference(), SIZES, "H200", None)
+    slow = Bench(SPEC, {"plan": {}, "log": str(tmp_path / "log"), "seconds_each": 30.0}, workers=1)
+    for pause in (0.0, 0.02, 3.0):
+        executor = Local(tmp_path, case, slow, lambda: 0.0)
+        time.sleep(pause)
+        began = time.monotonic()
+        executor.close()
+        assert time.monotonic() - began < 10
+        assert all(place._worker._process is None for place in (executor._measuring, *executor._compiling))
+
+
+def test_a_template_is_compiled_once(tmp_path: Path) -> None:
+    """However many of its candidates are timed, and how often."""
+    asked: list[object] = []
+
+    def compiled(template: Any) -> Kernel:
+        asked.append(template)
+        return neptune.compile(softmax(), template, target="llvm")
+
+    (form,) = forms_of(task().loops, "softmax_row", compiled)
+    assert form.kernel() is form.kernel() and asked == ["softmax_row"]
+    every = forms_of(task().loops, None, compiled)
+    assert every[0].kernel() is every[0].kernel() and asked == ["softmax_row", every[0].template]
+
+
+class Losing(Local):
+    """An executor that has lost its last GPU after two candidates."""
+
+    def measured(self, kernels: Sequence[Kernel]) -> Iterator[tuple[int, Outcome]]:
+        yield from islice(super().measured(kernels), 2)
+        raise Lost("no GPU is left")
+
+
+def test_where_no_gpu_is_left_the_best_that_is_known_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXECUTORS, "local", Losing)  # type: ignore[misc]
+    (at,) = tuned(task(), SIZES, options(tmp_path, {})).shapes
+    assert (at.stopped, at.measured, at.us) == ("no GPU is left", 2, OTHERS) and len(kept(tmp_path)) == 2
+
+
 def test_what_hangs_while_it_compiles_ends_with_the_time(tmp_path: Path) -> None:
     began = time.monotonic()
     found = tuned(task(), SIZES, options(tmp_path, {"softmax_row": "hangs to compile"}, seconds=4.0, workers=1))
@@ -156,7 +201,7 @@ def test_another_process_finds_what_was_measured_of_a_calibrated_gpu(tmp_path: P
         f"from neptune.tune.calibrated import with_measured\n"
         f"from tests.unit.autotune.test_calibrate import Planted, calibrate\n"
         f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
-        f"own = replace(task(), machine=with_measured(task().machine, calibrate(Planted()).constants))\n"
+        f"own = replace(task(), machine=with_measured(task().machine, calibrate(Planted()).constants, True))\n"
         f"assert own.machine.name != own.machine.device\n"
         f"found = tuned(own, SIZES, replace(options(Path({str(tmp_path)!r}), {{}}), trials=2)).shapes[0]\n"
         f"print(found.known, found.measured)\n"

@@ -46,11 +46,6 @@ def test_what_is_equal_in_every_model_is_rejected_by_its_rounding_errors() -> No
     assert "rounding errors" in {in_numbers("variance", m.made)[0] for m in mutants if m.where == "squares_1"}
 
 
-@pytest.mark.xfail(
-    reason="with four draws, more than a compilation makes, the ordered rationals reject the tiles of decode_split as"
-    " they are, since parts are combined a tile at a time; targets agree with float64 (test_flash_decoding)",
-    strict=True,
-)
 @pytest.mark.slow
 def test_mistakes_of_a_split_are_rejected_by_the_exact_checks() -> None:
     for change in mutants_of(CASES["decode_split"], "tiles"):

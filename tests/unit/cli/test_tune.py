@@ -40,6 +40,19 @@ def test_as_text() -> None:
     assert line.startswith("rows=4096 cols=1024: softmax_row ") and "num_warps=8" in line and "no GPU" in line
 
 
+def test_several_shapes(tmp_path: Path) -> None:
+    at = ("--shape", "rows=4096", "--at", "cols=1024", "--at", "cols=65536")
+    done = invoke("tune", "softmax", *at, "--target", "llvm", "--save", str(tmp_path / "kernel"), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["shapes"]
+    assert [t["sizes"] for t in found] == [{"rows": 4096, "cols": c} for c in (1024, 65536)]
+    kernel = neptune.load(tmp_path / "kernel", target="llvm")
+    assert [kernel.chosen(**t["sizes"]).params for t in found] == [t["best"]["params"] for t in found]
+    assert found[0]["best"]["params"] != found[1]["best"]["params"]
+    done = invoke("tune", "softmax", *at, "--target", "llvm")
+    assert [x.partition(": ")[0] for x in done.stdout.splitlines()] == ["rows=4096 cols=1024", "rows=4096 cols=65536"]
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -51,7 +64,16 @@ def test_as_text() -> None:
         (("softmax", *SHAPE, "--budget", "0s"), 1, "in no time nothing is measured"),
         (("softmax", *SHAPE, "--trials", "0"), 1, "no number of candidates"),
         (("softmax", *SHAPE, "--workers", "0"), 1, "no number of processes"),
-        (("softmax", *SHAPE, "--executor", "ray"), 1, "there is no such executor"),
+        (
+            ("softmax", *SHAPE, "--shape", "cols=4"),
+            2,
+            "'cols' has two values in one shape; several",
+        ),
+        (("softmax", *SHAPE, "--at", "cols=4"), 2, "'cols' has two values in one shape"),
+        (("softmax", "--at", "rows=4;cols=4"), 2, "'rows=4;cols=4' is not NAME=N"),
+        (("softmax", "--at", "rows=4,,cols=4"), 2, "'' is not NAME=N"),
+        (("softmax", "--at", "rows=4,cols=4", "--at", "rows=4"), 1, "no value was given for cols"),
+        (("softmax", *SHAPE, "--executor", "slurm"), 1, "there is no such executor"),
     ],
 )
 def test_mistakes(args: tuple[str, ...], code: int, said: str) -> None:

@@ -29,6 +29,32 @@ body:
 """
 
 
+TILED = """program p
+  in x: f32[n]
+  out y: f32[n]
+  scalar n: i32 lo 1
+body:
+  for i0 in [0, (n + 127) // 128):
+    for i1 in [0, 128):
+      y: y[i0 * 128 + i1] = x[i0 * 128 + i1] when i0 * 128 + i1 < n
+"""
+
+
+def test_tiles_of_a_loop_that_rounds_up_become_small_in_one_piece() -> None:
+    program = parse_program(TILED)
+    (small,) = shrink(program)
+    assert "(n + 1) // 2" in str(small) and "128" not in str(small) and "127" not in str(small)
+    assert edges_of(program) == (128,)
+    once = parse_program(TILED.replace("(n + 127) // 128", "1"))
+    assert check_exact(program, program).accepted and check_exact(program, once).verdict == "rejected"
+
+
+def test_tiles_that_do_not_divide_a_constant_extent_stay() -> None:
+    rows = TILED.replace("f32[n]", "f32[300, n]").replace("x[i0", "x[0, i0").replace("y[i0", "y[0, i0")
+    more = "  for r0 in [0, 3):\n    for r1 in [0, 128):\n      z: y[r0 * 128 + r1, 0] = 0.0 when r0 * 128 + r1 < 300\n"
+    assert "128" in str(shrink(parse_program(rows + more))[0])
+
+
 def test_heads_stay_a_multiple_of_their_groups() -> None:
     original, packed = shrink(parse_program(GROUPED), parse_program(PACKED))
     assert "[4, n]" in str(original) and "h // 2" in str(original)
