@@ -1,6 +1,7 @@
 """Does a learned correction of the cost model choose better? Judged at sizes and operators that were left out.
 
     python -m bench.correct [--partitions 3] [--bounds 1.03 1.06 1.1 1.15] [--json correct.json]
+    python -m bench.correct --search
 
 Points, setups and figures are those of `bench.cost`; a family is an operator, and the same sizes of it stay together,
 whichever run they were measured in. Shown are, beside the model alone:
@@ -11,6 +12,10 @@ whichever run they were measured in. Shown are, beside the model alone:
   also where `learned` would rather leave them alone.
 
 Figures are means over several partitions and draws. No GPU is needed, but scikit-learn is.
+
+`--search` replays the tuner's rounds on the results of `bench.choice`, at each size of an operator with what was
+measured at its other sizes: by a search of the model's there, which is what a user has, or all that `bench.choice`
+measured. Shown: how many candidates are measured until one is within 3 % and 1 % of the best, and until it ends.
 """
 
 from __future__ import annotations
@@ -28,6 +33,8 @@ import numpy as np
 from bench import record
 from bench.cost import MACHINE, Figures, Point, by_family, points
 from neptune.autotune.correct import ABSENT, BOUND, LEAST, Correction, Samples, available, learned
+from neptune.autotune.rounds import Search
+from neptune.autotune.space import Trial
 from neptune.tune.constants import FITTED
 from neptune.tune.features import features
 from neptune.tune.numbers import Array
@@ -130,6 +137,69 @@ def operator_left_out(m: Measured) -> Array:
     return made
 
 
+# --- the tuner's rounds ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How a search went: how fast the best is that it found (1: the best there is), and how many were measured until
+    one was within 3 %, until within 1 %, and in all; `order` are the numbers of the points that were, in that order."""
+
+    found: float
+    to_three: int
+    to_one: int
+    total: int
+    order: tuple[int, ...]
+
+
+def replayed(m: Measured, here: Array, predicted: Array) -> Replay:
+    """The tuner's rounds over the points of one size, with these predictions."""
+    points = [m.points[k] for k in here]
+    trials = [Trial(str(id(p.model)), p.params, float(us)) for p, us in zip(points, predicted, strict=True)]
+    numbers = {t.key: int(k) for t, k in zip(trials, here, strict=True)}
+    search = Search(sorted(trials, key=lambda t: t.us))
+    best, order = float(m.us[here].min()), list[int]()
+    while batch := search.next_round():
+        for t in batch:
+            order.append(numbers[t.key])
+            search.known[t.key] = float(m.us[numbers[t.key]])
+    fastest = np.minimum.accumulate(m.us[order])
+
+    def until(within: float) -> int:
+        near = np.flatnonzero(fastest <= within * best)
+        return int(near[0]) + 1 if len(near) else len(here)
+
+    return Replay(best / float(fastest[-1]), until(1.03), until(1.01), len(order), tuple(order))
+
+
+def searches(m: Measured) -> dict[str, list[Replay]]:
+    """The rounds at each size by the model alone, and corrected by what was measured at the others of its operator; of
+    sizes whose others have so many measurements that something is learned."""
+    found: dict[str, list[Replay]] = defaultdict(list)
+    for name, own in m.operators().items():
+        each = {n: own[m.sizes[own] == n] for n in np.unique(m.sizes[own])}
+        alone = {n: replayed(m, here, m.predicted[here]) for n, here in each.items()}
+        for n, here in each.items():
+            others = own[m.sizes[own] != n]
+            left = np.array([k for other, r in alone.items() if other != n for k in r.order], int)
+            for what, of in (("what searches leave", left), ("all of bench.choice", others)):
+                taught = learned({name: m.samples(of)}) if len(of) else Correction()
+                if taught.families:
+                    found[f"{what}: the model"].append(alone[n])
+                    corrected = m.predicted[here] * taught.factor(name, m.rows(here))
+                    found[f"{what}: corrected"].append(replayed(m, here, corrected))
+    return found
+
+
+def search_line(of: Sequence[Replay]) -> str:
+    """The figures of many searches."""
+    three, one, total, found = ([getattr(r, n) for r in of] for n in ("to_three", "to_one", "total", "found"))
+    return (
+        f"{len(of):3d} sizes | within 3 % after {np.mean(three):.1f}, at most {max(three)} | within 1 % after "
+        f"{np.mean(one):.1f}, median {np.median(one):.0f} | of {np.mean(total):.0f} | found {np.mean(found):.4f}"
+    )
+
+
 # --- figures -------------------------------------------------------------------------------------
 
 
@@ -164,11 +234,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--partitions", type=int, default=3, metavar="N", help="partitions and draws")
     parser.add_argument("--first", type=int, default=100, metavar="N", help="the number of the first partition")
     parser.add_argument("--bounds", type=float, nargs="+", default=[BOUND], metavar="FACTOR", help="bounds to compare")
+    parser.add_argument("--search", action="store_true", help="replay the tuner's rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     options = parser.parse_args(argv)
     if not available():
         print("this needs scikit-learn: pip install 'neptune-compiler[tune]'")
         return 2
+    if options.search:
+        for what, of in searches(measured([p for p in points() if p.setup.startswith("choice-search ")])).items():
+            print(f"{what:32} {search_line(of)}")
+        return 0
     m, said = measured(points()), {}
     for title, figures in tables(m, range(options.first, options.first + options.partitions), options.bounds):
         print(title)

@@ -1,11 +1,16 @@
-"""Records that ship, made of results of `bench.choice`; and how long the store of records takes.
+"""Records that ship, made of results of `bench.choice`; what a choice by them is worth; how long the store takes.
 
     python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12]
+    python -m bench.records --judge bench/results/h200-choice-search.json [--json judged.json]
     python -m bench.records --time [--records 100000]
 
-`--ship` writes `neptune/autotune/shipped/<device>.jsonl`: of each setup the fastest candidates, as measured there, with
-the versions that the results name. `--time` makes a store of so many records in a folder of its own, and prints what
-one append, one find and reading all take.
+`--ship` writes `neptune/records/shipped/<device>.jsonl`: of each setup the fastest candidates, and those that the model
+had put first (what it overrates must be known as well), as measured there, with the versions that the results name.
+
+`--judge` compares what `compile(expr)` takes at each setup with the best measured there, on paper: chosen by the model
+alone, with the records that ship, and with those of other sizes alone (each setup's own left out). What the search did
+not measure has no time, and is counted. `--time` makes a store of so many records in a folder of its own, and
+prints what one append, one find and reading all take.
 """
 
 from __future__ import annotations
@@ -16,18 +21,26 @@ import random
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
+from bench import record
 from bench.setups import setups
-from neptune.autotune.record import Record
-from neptune.autotune.store import SHIPPED, Store, replace
-from neptune.autotune.structure import structure_of
+from neptune.driver.known import samples
+from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
+from neptune.records.record import Record
+from neptune.records.store import SHIPPED, Store, replace
+from neptune.records.structure import structure_of
+from neptune.runtime.family import pick
+from neptune.tune.choose import Wishes, candidates
 from neptune.tune.machine import machine_of
+from neptune.tune.measured import Candidate, Sample, candidate
 
 STRUCTURES = 200
 """Programs that the records of `--time` are of."""
@@ -38,7 +51,8 @@ REPEATS = 9
 
 
 def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record]:
-    """Of each setup the fastest candidates; a setup that `bench.setups` does not have any more is left out."""
+    """Of each setup so many of the fastest candidates, and as many of those that the model had put first; a setup that
+    `bench.setups` does not have any more is left out."""
     made = results["environment"]
     versions = {"python": made["python"], "neptune": None, "torch": made["torch"], "triton": made["triton"]}
     device = machine_of("90", made["gpu"]).name
@@ -49,9 +63,9 @@ def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record
             continue
         program = programs[row["setup"]].program()
         ran = [c for c in row["candidates"] if isinstance(c["us"], float)]
-        for c in sorted(ran, key=lambda c: float(c["us"]))[:keep]:
-            template, *values = c["variant"].split()
-            params = {n: int(v) for n, v in (value.split("=") for value in values)}
+        fast, first = (sorted(ran, key=lambda c: float(c[by]))[:keep] for by in ("us", "predicted"))
+        for c in (*fast, *(c for c in first if c not in fast)):
+            template, params = read(c["variant"])
             yield Record(
                 structure=_structure(program),
                 device=device,
@@ -65,9 +79,87 @@ def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record
             )
 
 
+def read(variant: str) -> tuple[str, dict[str, int]]:
+    """The template and the values of "matmul BLOCK_M=64 num_warps=4"."""
+    template, *values = variant.split()
+    return template, {n: int(v) for n, v in (value.split("=") for value in values)}
+
+
 @cache
 def _structure(program: Program) -> str:
     return structure_of(program)
+
+
+# --- what they are worth ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was chosen at a setup and how fast it is, 1 for the best measured; None where it was not measured."""
+
+    setup: str
+    variant: str
+    speed: float | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the results: a program at some sizes, with the microseconds of each candidate that ran."""
+
+    setup: str
+    program: Program
+    sizes: dict[str, int]
+    times: Mapping[Candidate, float]
+
+    def taken(self, samples: Sequence[Sample]) -> Taken:
+        """What a kernel for all sizes takes here."""
+        family = next(candidates(cheaper(self.program)[0], None, Wishes(samples=tuple(samples)))).family
+        assert family is not None
+        choice = family.choices[pick(family.tree, self.sizes)]
+        us = self.times.get(candidate(choice.template, choice.params))
+        text = " ".join((choice.template, *(f"{n}={v}" for n, v in choice.params.items())))
+        return Taken(self.setup, text, None if us is None else min(self.times.values()) / us)
+
+
+def cases(results: Mapping[str, Any]) -> list[Case]:
+    """The rows of `bench.choice`'s results whose setups there still are."""
+    programs = {s.name: s for s in setups()}
+    found = []
+    for row in results["us"]:
+        rows = [*row["candidates"], row["default"], row["sizes given"]]
+        ran = [(c["variant"], float(c["us"])) for c in rows if isinstance(c["us"], float)]
+        # What was measured twice is as fast as its later rounds say, which come last.
+        times = {candidate(*read(variant)): us for variant, us in ran}
+        if row["setup"] in programs and programs[row["setup"]].sizes == row["sizes"]:
+            found.append(Case(row["setup"], programs[row["setup"]].program(), row["sizes"], times))
+    return found
+
+
+WAYS: Mapping[str, Callable[[Sample, Case], bool]] = {
+    "the model alone": lambda s, case: False,
+    "records that ship": lambda s, case: True,
+    "those of other sizes": lambda s, case: dict(s.sizes) != case.sizes,
+}
+"""Which records of its program a choice may read."""
+
+
+def judged(results: Mapping[str, Any], keep: int) -> dict[str, list[Taken]]:
+    """What is taken at each setup, by each of the ways."""
+    known: dict[str, list[Record]] = defaultdict(list)
+    for r in shipped(results, "2026-01-01", keep):
+        known[r.structure].append(r)
+    every = {structure: samples(records) for structure, records in known.items()}
+    rows = [(case, every.get(_structure(case.program), ())) for case in cases(results)]
+    return {way: [c.taken([s for s in of if may(s, c)]) for c, of in rows] for way, may in WAYS.items()}
+
+
+def summary(of: Sequence[Taken]) -> str:
+    """The geometric mean and the worst of the speeds."""
+    speeds = [t.speed for t in of if t.speed is not None]
+    worst = min((t for t in of if t.speed is not None), key=lambda t: t.speed or 0.0)
+    mean, missing = geometric_mean(speeds), len(of) - len(speeds)
+    lost = f"; {missing} not measured" if missing else ""
+    return f"{mean:.4f} of the best measured, worst {worst.speed:.3f} ({worst.setup}), {len(speeds)} setups{lost}"
 
 
 # --- times ---------------------------------------------------------------------------------------
@@ -122,6 +214,8 @@ def _ms(act: Callable[[], object], repeats: int = REPEATS) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.records", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ship", type=Path, metavar="FILE", help="results of bench.choice to make records of")
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="results of bench.choice to judge a choice by")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --judge found")
     parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")
     parser.add_argument("--keep", type=int, default=12, metavar="N", help="candidates of each setup")
     parser.add_argument("--time", action="store_true", help="print how long the store takes")
@@ -136,6 +230,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         replace(path, (r.line()[:-1] for r in records))
         path.chmod(0o644)
         print(f"{len(records)} records in {path}, {path.stat().st_size / 1e3:.0f} kB")
+    if options.judge:
+        found = judged(json.loads(options.judge.read_text()), options.keep)
+        for way, of in found.items():
+            print(f"{way:22} {summary(of)}", flush=True)
+        if options.json:
+            said = {way: [asdict(t) for t in of] for way, of in found.items()}
+            options.json.write_text(record.as_json({"judged": said}))
     if options.time:
         timed(options.records)
     return 0

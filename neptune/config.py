@@ -10,6 +10,7 @@ NEPTUNE_CHECK         1: each call looks at the indices that its tensors hold, a
                       that a CUDA graph captures are not looked at
 NEPTUNE_CACHE_DIR     the folder of compiled kernels and of records of measurements; by default the user's cache folder
                       (~/.cache/neptune on Linux), and 0 for none
+NEPTUNE_RECORDS       0: what was measured decides nothing, the cost model alone chooses (docs/tuning.md)
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
                       step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
                       (nothing is then taken from the cache)
@@ -35,6 +36,7 @@ VARIABLES = (
     "NEPTUNE_STRICT",
     "NEPTUNE_CHECK",
     "NEPTUNE_CACHE_DIR",
+    "NEPTUNE_RECORDS",
     "NEPTUNE_DUMP",
     "NEPTUNE_LOGS",
     "NEPTUNE_FUSION_FUEL",
@@ -56,6 +58,7 @@ class Config:
     logs: str = ""
     fuel: int | None = None
     strict: bool = False
+    records: bool = True
 
     @property
     def cache_dir(self) -> Path | None:
@@ -76,7 +79,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False)
+    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False, records=True)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
@@ -88,6 +91,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         logs=env.get("NEPTUNE_LOGS") or "",
         fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
         strict=_on(env.get("NEPTUNE_STRICT")),
+        records=env.get("NEPTUNE_RECORDS") != "0",
     )
 
 

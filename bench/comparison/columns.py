@@ -24,12 +24,12 @@ from bench.comparison import attention
 from bench.comparison.gate import Gate, inductor
 from bench.comparison.subjects import Subject
 from neptune import config
-from neptune.autotune.believe import Belief, best
-from neptune.autotune.record import structure_of
-from neptune.autotune.store import Store
 from neptune.driver.device import machine_for
 from neptune.errors import NeptunePerformanceWarning
 from neptune.kernel import Kernel
+from neptune.records.believe import Belief, best
+from neptune.records.record import structure_of
+from neptune.records.store import Store
 from neptune.runtime.launch import parse_target
 from neptune.versions import versions
 

@@ -19,9 +19,9 @@ from bench.comparison.measure import Bench
 from bench.comparison.subjects import Subject
 from neptune.autotune import rounds
 from neptune.autotune.place import Bench as Timed
-from neptune.autotune.record import Record
 from neptune.autotune.space import Key, Trial, key_of
 from neptune.autotune.tuner import Options, task_of, tuned
+from neptune.records.record import Failure, Record
 
 NEAR = 1.03
 """Within that of the best, a candidate is good enough."""
@@ -35,10 +35,15 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
 
-    def append(self, record: Record) -> bool:
-        self.records.append(record)
-        self.at.append(time.monotonic() - self.begin)
+    def append(self, record: Record | Failure) -> bool:
+        if isinstance(record, Record):
+            self.records.append(record)
+            self.at.append(time.monotonic() - self.begin)
         return True
+
+    def failures(self, structure: str, device: str) -> list[Failure]:
+        """None: the exhaustive search tries again what failed in the first."""
+        return []
 
     def find(self, structure: str, device: str) -> list[Record]:
         return [r for r in self.records if (r.structure, r.device) == (structure, device)]

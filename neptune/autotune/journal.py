@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from neptune.autotune.record import Record
+from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Key, Trial, key_of
 from neptune.errors import RecordError
+from neptune.records.believe import best
+from neptune.records.record import Failure, Record
+from neptune.records.store import say_once
 from neptune.versions import versions
-
-LOG = logging.getLogger("neptune.autotune")
 
 
 class Records(Protocol):
-    """What a journal needs of `neptune.autotune.store.Store`."""
+    """What a journal needs of `neptune.records.store.Store`."""
 
-    def append(self, record: Record) -> bool:
+    def append(self, record: Record | Failure) -> bool:
         """Keep a record; False where that failed."""
 
     def find(self, structure: str, device: str) -> list[Record]:
         """The records of a program on a device, in the order in which they were kept."""
+
+    def failures(self, structure: str, device: str) -> list[Failure]:
+        """The candidates of a program that failed on a device."""
 
 
 @dataclass(frozen=True)
@@ -42,33 +45,63 @@ class Journal:
     parts: frozenset[str] = frozenset()
     """The names of parameters that are numbers of parts."""
 
-    def known(self, sizes: Mapping[str, int]) -> dict[Key, float]:
-        """Microseconds by trial, that the same versions have measured at these sizes; the last one counts."""
+    def known(self, sizes: Mapping[str, int]) -> dict[Key, float | None]:
+        """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for
+        what failed."""
         if self.records is None:
             return {}
-        here, back = versions(), {own: n for n, own in self.names.items()}
-        found = (r for r in self.records.find(self.structure, self.device) if r.versions == here and r.sizes == sizes)
-        return {key_of(back[r.template], {**r.params, **r.numbers}): median(r.us) for r in found if r.template in back}
+        here = versions()
+
+        def same(r: Record | Failure) -> bool:
+            return r.versions == here and r.sizes == sizes and r.template in self._back
+
+        found = (r for r in self.records.find(self.structure, self.device) if same(r))
+        failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
+        return {self._key(r): median(r.us) for r in found} | {self._key(f): None for f in failed}
+
+    def lessons(self) -> list[Lesson]:
+        """What the same versions have measured, at whatever sizes; where a launch was given its numbers, nothing."""
+        if self.records is None:
+            return []
+        here, found = versions(), self.records.find(self.structure, self.device)
+        own = (r for r in found if r.versions == here and r.template in self._back and not r.numbers)
+        return [Lesson(self._back[r.template], r.params, r.sizes, median(r.us)) for r in own]
+
+    def prior(self, sizes: Mapping[str, int]) -> list[Key]:
+        """The trials that records of other versions, or of other sizes of the bucket, put first."""
+        if self.records is None:
+            return []
+        found = self.records.find(self.structure, self.device)
+        told = best(found, self.structure, sizes, self.device, versions())
+        return [key_of(self._back[b.template], b.params) for b in told if b.weight < 1 and b.template in self._back]
 
     def keep(self, sizes: Mapping[str, int], trial: Trial, us: Sequence[float], clocks: Mapping[str, int]) -> None:
         """Append a measurement."""
+        mhz = {n: float(x) for n, x in clocks.items() if x > 0}
+        self._append(lambda **of: Record(us=list(us), clocks=mhz, **of), sizes, trial)
+
+    def fail(self, sizes: Mapping[str, int], trial: Trial, how: str) -> None:
+        """Append how a candidate failed."""
+        self._append(lambda **of: Failure(how=how, **of), sizes, trial)
+
+    def _append(self, made: Callable[..., Record | Failure], sizes: Mapping[str, int], trial: Trial) -> None:
         own = self.names.get(trial.template)
         if self.records is None or own is None:
             return
+        params = {n: v for n, v in trial.params.items() if n not in self.parts}
+        numbers = {n: v for n, v in trial.params.items() if n in self.parts}
+        of = {"structure": self.structure, "device": self.device, "template": own, "name": self.name}
         try:
-            record = Record(
-                structure=self.structure,
-                device=self.device,
-                template=own,
-                sizes=sizes,
-                params={n: v for n, v in trial.params.items() if n not in self.parts},
-                numbers={n: v for n, v in trial.params.items() if n in self.parts},
-                us=list(us),
-                versions=versions(),
-                clocks={n: float(mhz) for n, mhz in clocks.items() if mhz > 0},
-                name=self.name,
-            )
+            record = made(**of, sizes=sizes, params=params, numbers=numbers, versions=versions())
         except RecordError as error:
-            LOG.info("not kept: %s", error)
+            say_once(f"a measurement is not kept: {error.asked}: {error.wrong}")
             return
         self.records.append(record)
+
+    @property
+    def _back(self) -> dict[str, str]:
+        """Templates by what records call them."""
+        return {own: name for name, own in self.names.items()}
+
+    def _key(self, r: Record | Failure) -> Key:
+        return key_of(self._back[r.template], {**r.params, **r.numbers})

@@ -5,7 +5,7 @@ template are corrected by how far they were off where it was measured, those of 
 beside it. What is then predicted to be slower than the best
 by more than the model errs (MARGIN) is never measured; where that is all that is left, the search is over.
 
-    round 1: the model's first, and the first of each other template that comes close
+    round 1: what records put first, the model's first, and the first of each other template that comes close
     round 2: neighbours of the fastest three | the next of the order
     …
 """
@@ -22,6 +22,8 @@ from neptune.autotune.space import Key, Trial
 
 ROUND = 8
 """Candidates of a round."""
+PRIOR = 4
+"""Of these, what records of other versions or sizes put first."""
 MARGIN = 1.25
 """By how much the model may put the best too far back: on 363 measured kernels that no constant was fitted to, its
 first choice was 24 % slower than the best at worst (docs/performance.md)."""
@@ -34,10 +36,11 @@ FINAL, CLOSE = 6, 1.06
 @dataclass
 class Search:
     """The trials of one shape in the model's order, and what came of those that were tried: microseconds, None where it
-    failed."""
+    failed. `prior` are those that records put first which are not believed: the first few are measured first."""
 
     trials: Sequence[Trial]
     known: dict[Key, float | None] = field(default_factory=dict)
+    prior: Sequence[Key] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -78,6 +81,15 @@ class Search:
 
     def next_round(self) -> list[Trial]:
         """What to measure now; nothing where the model's bound says that nothing better is left."""
+        told = [t for t in self._told() if t.key not in self.known]
+        return (told + [t for t in self._by_the_model() if t not in told])[:ROUND]
+
+    def _told(self) -> list[Trial]:
+        """What records put first."""
+        trials = {t.key: t for t in self.trials}
+        return [trials[key] for key in self.prior if key in trials][:PRIOR]
+
+    def _by_the_model(self) -> list[Trial]:
         hopeful = self.hopeful()
         if self.best is None:
             return _first(hopeful)

@@ -103,6 +103,7 @@ class Run:
         """Search until nothing better is left, or the time or the number of candidates is used up."""
         earlier = {key: us for key, us in self.journal.known(self.sizes).items() if key in self._keys}
         self.search.known |= earlier
+        self.search.prior = [key for key in self.journal.prior(self.sizes) if key in self._keys]
         try:
             stopped = self._rounds()
             if self.fresh:
@@ -120,7 +121,7 @@ class Run:
             us.get(self.default.key),
             len(self.search.trials),
             len(us),
-            len(earlier),
+            sum(us is not None for us in earlier.values()),
             self.failed,
             stopped,
             us,
@@ -166,6 +167,9 @@ class Run:
         """Keep what came of a candidate that was compared with the reference, and timed."""
         if outcome.failed:
             self._fails(trial, outcome.failed, outcome.why)
+            # What was stopped because the time was over may be as good as any.
+            if self.clock.left or outcome.failed != "hung":
+                self.journal.fail(self.sizes, trial, outcome.failed)
         else:
             self.compared.add(trial.key)
             self._keep(trial, outcome.us, outcome.clocks)

@@ -3,7 +3,7 @@
     kernel = neptune.autotune(decode, shapes=[{"batch": 1, "s_kv": 8192}, {"batch": 64, "s_kv": 1024}], budget="2m")
     kernel = neptune.compile(decode).tune(q, k, v, budget="60s")
 
-Every measurement is a record (`neptune.autotune.record`), kept before the next one begins: a search that is cut off
+Every measurement is a record (`neptune.records.record`), kept before the next one begins: a search that is cut off
 goes on where it was. Without a GPU the model chooses, and nothing is measured.
 """
 
@@ -20,14 +20,13 @@ from neptune import config
 from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.autotune.executors import EXECUTORS, executor_of
 from neptune.autotune.journal import Journal, Records
+from neptune.autotune.learn import ordered
 from neptune.autotune.place import Bench, case_of
 from neptune.autotune.progress import Progress, shown
-from neptune.autotune.record import structure_of
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.rounds import Search
 from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
-from neptune.autotune.store import Store
 from neptune.autotune.winners import together
 from neptune.boundary import public
 from neptune.driver.device import machine_for
@@ -38,6 +37,8 @@ from neptune.errors import NeptunePerformanceWarning, ScheduleError, ShapeError
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.records.record import structure_of
+from neptune.records.store import Store
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
 from neptune.tune.choose import AnyTemplate, shipped_templates
@@ -180,7 +181,7 @@ def task_of(
         with warnings.catch_warnings():
             # The kernel that comes of it says what makes it slow.
             warnings.simplefilter("ignore", NeptunePerformanceWarning)
-            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at)
+            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, records=False)
 
     def chosen(sizes: Sizes) -> tuple[str, Mapping[str, int]]:
         found = compiled(template, given, sizes).chosen(**sizes)
@@ -292,6 +293,9 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
     records, parts = asked.records, numbers_of(task.forms)
     journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
+    every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
+    if how:
+        progress.say(f"{shape_text(sizes)}: candidates are in order {how}")
     with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
         folder = Path(made)
         case = case_of(task.loops, task.reference(), sizes, task.machine.device, task.own)

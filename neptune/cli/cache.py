@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from neptune import config
-from neptune.autotune import exchange
-from neptune.autotune.record import Record, Unknown, parse
-from neptune.autotune.store import Store
 from neptune.cli.outputs import guarded, say, table
+from neptune.records import exchange
+from neptune.records.record import Failure, Record, Unknown, parse
+from neptune.records.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 A_FILE = click.Path(path_type=Path)
@@ -52,6 +52,7 @@ def ls_command(as_json: bool) -> None:
             groups[r.structure, r.device].append(r)
         rows = [_summary(group) for group in groups.values()]
         counts = {"records": sum(isinstance(r, Record) for r in own)}
+        counts |= {"failed": sum(isinstance(r, Failure) for r in own)}
         counts |= {"unknown": sum(isinstance(r, Unknown) for r in own), "unreadable": own.count(None)}
 
         def shown() -> None:
@@ -77,17 +78,24 @@ def show_command(program: str, every: bool, as_json: bool) -> None:
     """
 
     def act() -> None:
-        records = exchange.of_program(Store(config.read().cache_dir).all(), f"neptune cache show {program}", program)
+        store = Store(config.read().cache_dir)
+        lines: list[Record | Failure] = [*store.all(), *store.failures()]
+        found = exchange.of_program(lines, f"neptune cache show {program}", program)
+        records = [r for r in found if isinstance(r, Record)]
+        failed = [r for r in found if isinstance(r, Failure)]
         groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
         for r in records:
             groups[r.structure, r.device, tuple(r.sizes.items())].append(r)
         kept = [r for _, g in sorted(groups.items()) for r in sorted(g, key=_us)[: None if every else 3]]
-        said = {"records": [asdict(r) for r in kept], "of": len(records)}
+        said = {"records": [asdict(r) for r in kept], "of": len(records), "failed": [asdict(f) for f in failed]}
 
         def shown() -> None:
             table([_row(r) for r in kept])
             if len(kept) < len(records):
                 click.echo(f"{len(kept)} of {len(records)} records; --all shows every one")
+            if failed:
+                click.echo("failed, and not tried again by the same versions:")
+                table([_row(f) for f in failed])
 
         say(said, as_json, shown)
 
@@ -150,8 +158,9 @@ def merge_command(to: Path, files: Sequence[Path], as_json: bool) -> None:
 
 @cache_group.command("prune")
 @click.option("--keep", default=3, show_default=True, metavar="N", help="The fastest N of each, beside the newest.")
+@click.option("--failed", is_flag=True, help="Forget what failed, so that it is tried again.")
 @_json
-def prune_command(keep: int, as_json: bool) -> None:
+def prune_command(keep: int, failed: bool, as_json: bool) -> None:
     """Remove all but the fastest and the newest of your own records of each candidate at the same sizes, and what is no
     record.
 
@@ -162,7 +171,7 @@ def prune_command(keep: int, as_json: bool) -> None:
 
     def act() -> None:
         store = exchange.user_store()
-        _done(exchange.prune_records(store, keep), f"kept in {store.path}", as_json)
+        _done(exchange.prune_records(store, keep, failed), f"kept in {store.path}", as_json)
 
     guarded(act, as_json)
 
@@ -175,12 +184,12 @@ def _pairs(values: Any) -> str:
     return " ".join(f"{k}={v}" for k, v in values.items())
 
 
-def _row(r: Record) -> dict[str, Any]:
+def _row(r: Record | Failure) -> dict[str, Any]:
     return {
         "structure": r.structure[: exchange.DIGITS_TO_NAME],
         "device": r.device,
         "sizes": _pairs(r.sizes),
-        "us": f"{_us(r):.2f}",
+        "us": f"{_us(r):.2f}" if isinstance(r, Record) else r.how,
         "candidate": f"{r.template} {_pairs({**r.params, **r.numbers})}",
         "made with": f"neptune {r.versions.get('neptune')}, triton {r.versions.get('triton')}",
         "when": r.when,

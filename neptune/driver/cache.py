@@ -1,9 +1,10 @@
 """Compiled kernels that are not compiled again: when a request is the same, and where its kernel is kept.
 
 The key of a request is a digest of everything that a compilation depends on: the program with all its declarations,
-the template (a shipped one by name, a function by its fingerprint), params, sizes, target and settings, the
-versions of what compiles, and a stamp of Neptune's own sources. What cannot be told is not cached. What it cannot see
-is Neptune changed in the running process (a patched function of its own): NEPTUNE_CACHE_DIR=0 is for that.
+the template (a shipped one by name, a function by its fingerprint), params, sizes, target and settings, measurements
+that the choice reads, the versions of what compiles, and a stamp of Neptune's own sources. What cannot be told is not
+cached. What it cannot see is Neptune changed in the running process (a patched function of its own):
+NEPTUNE_CACHE_DIR=0 is for that.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.build import Build
 from neptune.driver.fingerprint import fingerprint, why_open
+from neptune.driver.known import digest
 from neptune.driver.store import Store
 from neptune.errors import RecordError
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
+from neptune.tune.measured import Sample
 from neptune.versions import IMPORTED, versions
 
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
-NOT_IN_KEY = ("target", "dump", "cache", "logs")
-"""Settings that do not change a kernel (the target of the request does, and is there)."""
+NOT_IN_KEY = ("target", "dump", "cache", "logs", "records")
+"""Settings that do not change a kernel (the target of the request does, and is there, as are the records it reads)."""
 CLOCK_STEP = 20_000_000
 """Nanoseconds by which the clock of a file system may lag behind."""
 LOG = logging.getLogger("neptune.cache")
@@ -46,6 +49,7 @@ Variant: TypeAlias = Callable[[Mapping[str, Any]], Kernel]
 class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
+    `samples` are what was measured of the program, which an automatic choice reads.
     """
 
     loops: Program
@@ -61,6 +65,7 @@ class Request:
     deterministic: bool = False
     batch_invariant: bool = False
     assume: tuple[str, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -140,7 +145,7 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    asked = [request.deterministic, request.batch_invariant, *request.assume]
+    asked = [request.deterministic, request.batch_invariant, *request.assume, digest(request.samples)]
     numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
 from neptune.tune.defaults import least_tiles
+from neptune.tune.measured import candidate
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -34,6 +36,10 @@ HEADINGS = {
     "partition": "loops cut by their masks",
 }
 OTHER = "further decisions"
+RECORDS = "records"
+"""The entry of an explanation that says which measurements the choice read."""
+SHOWN = 3
+"""Measurements of a variant that are shown."""
 
 
 def explanation(build: Build, facts: Facts) -> dict[str, Any]:
@@ -71,7 +77,20 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         **build.judgement,
         **({} if build.at is None else {AT: dict(build.at)}),
         **_variants(build),
+        **_records(build),
     }
+
+
+def _records(build: Build) -> dict[str, Any]:
+    """The entry of a kernel that was chosen by measurements, too."""
+    samples = () if build.family is None else build.family.samples
+    if not samples:
+        return {}
+    counts = Counter[float]()
+    for s in samples:
+        counts[s.weight] += len(s.us)
+    of = [{"weight": weight, "count": n} for weight, n in sorted(counts.items(), reverse=True)]
+    return {RECORDS: {"sizes": len({tuple(s.sizes.items()) for s in samples}), "of": of}}
 
 
 def _variants(build: Build) -> dict[str, Any]:
@@ -94,6 +113,7 @@ def family_json(f: Family, own: int) -> dict[str, Any]:
                 "params": dict(c.params),
                 "numbers": list(c.numbers),
                 "when": conditions(f.tree, k),
+                "measured": _measured(f, k),
             }
             for k, c in enumerate(f.choices)
         ],
@@ -104,6 +124,14 @@ def _first_taken(f: Family, k: int) -> dict[str, Any]:
     """The first of the points that take a variant, and the time predicted there."""
     at = next(p for p, sizes in enumerate(f.points) if pick(f.tree, sizes) == k)
     return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
+
+
+def _measured(f: Family, k: int) -> list[dict[str, Any]]:
+    """What records say of a variant at sizes that take it; of one choice of sizes, what is believed most."""
+    name = candidate(f.choices[k].template, f.choices[k].params)
+    found = (s for s in f.samples if name in s.us and pick(f.tree, s.sizes) == k)
+    best = {tuple(s.sizes.items()): s for s in sorted(found, key=lambda s: s.weight)}
+    return [{AT: dict(s.sizes), "us": round(s.us[name], 2), "weight": s.weight} for s in best.values()]
 
 
 def _declared(b: Buffer) -> str:
@@ -155,6 +183,7 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in _row("shapes", _pairs(e["shapes"])))
     yield from (f"  {promise}" for promise in e.get("promises", ()))
     yield from _family_lines(e.get(FAMILY))
+    yield from _record_lines(e.get(RECORDS))
     yield from _prediction_lines(e.get(PREDICTION))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
@@ -195,7 +224,17 @@ def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
     for name, v in zip(names, f["variants"], strict=True):
         yield f"  {name}: {_pairs(v['params'])}"
         yield f"    where {v['when']}" + (f"; {v['us']:.1f} µs{_at(v[AT])}" if "us" in v else "")
+        for m in v.get("measured", ())[:SHOWN]:
+            yield f"    measured: {m['us']:.1f} µs{_at(m[AT])}, weight {m['weight']:g}"
     yield f"  by predicted times at {lost['points']} choices of sizes: {lost['mean']:.1%} above the best on average"
+
+
+def _record_lines(r: dict[str, Any] | None) -> Iterator[str]:
+    if r is None:
+        return
+    each = ", ".join(f"{o['count']} of {'these' if o['weight'] == 1 else 'other'} versions" for o in r["of"])
+    weights = ", ".join(f"{o['weight']:g}" for o in r["of"])
+    yield from ("", f"chosen with records at {_count(r['sizes'], 'choice')} of sizes: {each} (weight {weights})")
 
 
 def _row(word: str, text: str) -> Iterator[str]:

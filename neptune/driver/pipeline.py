@@ -17,6 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
+from neptune.driver.known import samples_of
 from neptune.driver.outcome import built as _built
 from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
@@ -250,6 +251,7 @@ def compile(
     deterministic: bool = False,
     batch_invariant: bool = False,
     assume: Sequence[str] = (),
+    records: bool = True,
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -268,6 +270,8 @@ def compile(
     that runs the same binary. `batch_invariant`: the variant, its tiles and the number of parts depend on sizes of
     reduced axes alone, so that the bits of a row do not depend on how many rows or batches are computed beside it
     (docs/numerics.md). `assume`: names of assumptions that explain() lists and the caller grants, as it then says.
+    `records`: False lets the cost model choose alone; else what was measured of the program on the target's GPU counts,
+    by this user or by what ships (docs/tuning.md), unless a template is named or something is promised of bits.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -287,6 +291,8 @@ def compile(
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
     asked = replace(asked, strict=bool(strict), assume=granted)
     asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
+    if template is None and records and not (deterministic or batch_invariant):
+        asked = replace(asked, samples=samples_of(loops, machine, settings))
     kernel = _compiled(asked)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
@@ -299,7 +305,7 @@ def _compiled(asked: cache.Request) -> Kernel:
 
     def make() -> Build:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
-        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding)
+        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
         try:
             _run_all(work)
@@ -313,7 +319,8 @@ def _compiled(asked: cache.Request) -> Kernel:
     def variant(choice: Mapping[str, Any]) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
-        return _compiled(replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT)))
+        one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT), samples=())
+        return _compiled(one)
 
     kernel = cache.cached(asked, make, variant)
     if settings.dump is not None:

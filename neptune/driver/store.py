@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from neptune.driver import private
+from neptune import private
 from neptune.errors import NeptuneError
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.versions import versions

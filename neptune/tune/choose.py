@@ -6,7 +6,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -26,8 +26,9 @@ from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, choose
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.measured import Sample
 from neptune.tune.params import space_of
-from neptune.tune.points import points
+from neptune.tune.points import Sizes, points
 
 AUTOMATIC = (
     "flash_attention",
@@ -121,12 +122,13 @@ class Candidate:
 @dataclass(frozen=True)
 class Wishes:
     """What a caller says of sizes and parameters: typical and largest sizes, values of parameters. `deciding` are the
-    sizes that choices may follow from, None for all."""
+    sizes that choices may follow from, None for all. `samples` are what was measured of the program."""
 
     typical: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
     deciding: frozenset[str] | None = None
+    samples: tuple[Sample, ...] = ()
 
 
 def automatic(
@@ -153,9 +155,13 @@ def candidates(
     passed = list(refused)
     made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
     at = points(program, wishes.typical, wishes.bounds)
+    samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
+    marked = _measured_at(samples, wishes, at)
     while made:
         given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
-        family = choose({n: c.lowered.tiles for n, c in made.items()}, at, machine, given, wishes.deciding)
+        family = choose(
+            {n: c.lowered.tiles for n, c in made.items()}, at, machine, given, wishes.deciding, samples, marked
+        )
         if family is None:
             break
         own = pick(family.tree, at[0])
@@ -163,6 +169,19 @@ def candidates(
         yield replace(_chosen(made.pop(name), _why(family, at[0], machine), passed), family=family, own=own)
     for one in sorted(made.values(), key=_structure):
         yield _chosen(one, "the fewest temporaries and kernels", passed)
+
+
+def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Sizes]) -> list[Sizes]:
+    """The sizes of samples that the wishes allow, those of the least weight first; none where all sizes are given, or
+    where some may not decide."""
+    if len(points) == 1 or wishes.deciding is not None:
+        return []
+    found: dict[tuple[tuple[str, int], ...], Sizes] = {}
+    for s in sorted(samples, key=lambda s: s.weight):
+        at = {n: s.sizes[n] for n in points[0]}
+        if at.items() >= dict(wishes.typical).items() and all(v <= wishes.bounds.get(n, v) for n, v in at.items()):
+            found[tuple(at.items())] = at
+    return list(found.values())
 
 
 @lru_cache(maxsize=8)
@@ -219,6 +238,8 @@ def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
     others = sorted((us, n) for n, us in family.others.items() if n != best and isfinite(us))
     at = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
     text = f"predicted {family.us():.1f} µs on {machine.name}{at}"
+    if family.samples:
+        text += f", corrected by {sum(len(s.us) for s in family.samples)} records"
     return text + (f"; others: {', '.join(f'{n} {us:.0f} µs' for us, n in others)}" if others else "")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from math import inf, log2, prod
 
@@ -21,11 +21,14 @@ import numpy as np
 from neptune.runtime.family import Cut, Tree, pick
 from neptune.tile.ir import TileProgram
 from neptune.tune.columns import Points
+from neptune.tune.graft import grafted
 from neptune.tune.machine import Machine
+from neptune.tune.measured import Candidate, Measured, Sample
 from neptune.tune.numbers import Array
+from neptune.tune.params import space_of
 from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
-from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at
+from neptune.tune.rank import LAUNCH, Ranked, model_of, predictions, ranked, ranked_at
 
 MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
@@ -50,6 +53,8 @@ NEVER = 40.0
 """The logarithm of the time of what cannot run."""
 FEWEST = 2
 """Points of each side of a cut."""
+MISSED = 1.005
+"""What is slower by that at a measured point than the fastest choice there is not taken."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class Choice:
 class Family:
     """Choices and the tree that tells them apart. `times` has the prediction of each choice (rows) at each point;
     `others` are the best of each template at the first point, in microseconds; `lost` is what is lost against the best
-    candidate of each point, as a share of its time, on average and at most."""
+    candidate of each point, as a share of its time, on average and at most. `samples` are the measurements that
+    predictions were corrected by."""
 
     choices: tuple[Choice, ...]
     tree: Tree
@@ -73,6 +79,7 @@ class Family:
     times: Array
     others: Mapping[str, float]
     lost: tuple[float, float]
+    samples: tuple[Sample, ...] = ()
 
     def us(self, k: int = 0) -> float:
         """The predicted time of what is taken at point k."""
@@ -85,14 +92,22 @@ def choose(
     machine: Machine,
     given: Mapping[str, Mapping[str, int]],
     deciding: frozenset[str] | None = None,
+    samples: Sequence[Sample] = (),
+    marked: Sequence[Sizes] = (),
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
-    prediction. Only the sizes `deciding` tell choices apart, where they are named."""
+    prediction. Only the sizes `deciding` tell choices apart, where they are named. Predictions are corrected by
+    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points."""
+    samples = _possible(programs, given, samples)
+    marked = [p for p in marked if any(s.sizes == p for s in samples)]
     few = _sampled(points)
     anchors = _anchors(few)
-    first = {n: _Rows(p, few, machine, given.get(n, {})) for n, p in programs.items()}
-    for rows in first.values():
+    first = {n: _Rows(p, [*few, *marked], machine, given.get(n, {})) for n, p in programs.items()}
+    known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
+    for name, rows in first.items():
+        rows.name, rows.known = name, known
         rows.add(anchors, most=1)
+        rows.join([{n: c[n] for n in (*space_of(rows.program).tiles, *LAUNCH)} for c in known.candidates(name)])
     rows_of = {n: rows for n, rows in first.items() if rows.choices}
     if not rows_of:
         return None
@@ -102,24 +117,67 @@ def choose(
         own = rows.times.min(axis=0)
         rows.add([k for k in anchors if own[k] <= FAR * best[k]], most=len(anchors))
     times = np.concatenate([rows.times for rows in close.values()])
+    times, there = times[:, : len(few)], times[:, len(few) :]
+    ran = np.isfinite(there).any(axis=0)
+    there, marked = there[:, ran], [p for p, ok in zip(marked, ran, strict=True) if ok]
     runs = np.isfinite(times).any(axis=0)
     if not runs[0]:
         return None
     candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
     kept = _kept(_logs(times[:, runs]))
+    kept += _won(there, kept)
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
-    known = tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    tree, used = _renumbered(_cut(_logs(whole[:, runs]), _features(known, deciding), DEEPEST))
+    whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
+    tree = _cut(_logs(whole), _features(at, deciding), DEEPEST)
+    whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
+    tree, used = _renumbered(_grafted(tree, whole, at, first_marked))
     kept = [kept[k] for k in used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     lost = _lost(times, kept, tree, few)
-    return Family(tuple(candidates[k] for k in kept), tree, known, whole[used][:, runs], others, lost)
+    return Family(tuple(candidates[k] for k in kept), tree, at, whole[used], others, lost, known.samples)
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
     """The first point, and some of the others, always the same."""
     return [points[0], *random.Random(0).sample(points[1:], min(SAMPLE, len(points)) - 1)]
+
+
+def _possible(
+    programs: Mapping[str, TileProgram], given: Mapping[str, Mapping[str, int]], samples: Sequence[Sample]
+) -> list[Sample]:
+    """The samples, of candidates that there are with the values that are given."""
+    spaces = {n: space_of(p) for n, p in programs.items()}
+
+    def is_one(c: Candidate) -> bool:
+        name, params = c[0], dict(c[1])
+        if name not in spaces or params.keys() != {*spaces[name].tiles, *LAUNCH} or not spaces[name].takes(params):
+            return False
+        return params.items() >= given.get(name, {}).items()
+
+    usable = (replace(s, us={c: us for c, us in s.us.items() if is_one(c)}) for s in samples)
+    return [s for s in usable if s.us]
+
+
+def _won(times: Array, kept: Sequence[int]) -> list[int]:
+    """What was the fastest at a measured point, and is missed there."""
+    if not times.shape[1]:
+        return []
+    best = times.argmin(axis=0)
+    missed = times[kept].min(axis=0) > MISSED * times.min(axis=0)
+    return list(dict.fromkeys(int(k) for k in best[missed]))[:MOST]
+
+
+def _grafted(tree: Tree, times: Array, points: Sequence[Sizes], first: int) -> Tree:
+    """The tree that takes the fastest choice at each measured point, those from number `first` on, and at what is alike
+    and does not lose by it."""
+    for k in range(first, len(points)):
+        take = int(times[:, k].argmin())
+        if times[pick(tree, points[k]), k] > MISSED * times[take, k]:
+            own = np.array([times[pick(tree, p), j] for j, p in enumerate(points)])
+            loses = np.flatnonzero(times[take] > MISSED * own)
+            tree = grafted(tree, points[k], take, [points[j] for j in loses])
+    return tree
 
 
 def _logs(times: Array) -> Array:
@@ -148,12 +206,15 @@ def _promising(own: Array, best: Array) -> bool:
 
 @dataclass
 class _Rows:
-    """Choices of parameters of one template, and a row of predicted times over all points for each."""
+    """Choices of parameters of one template, and a row of predicted times over all points for each; what is `known` of
+    the template corrects them."""
 
     program: TileProgram
     points: Sequence[Sizes]
     machine: Machine
     given: Mapping[str, int]
+    name: str = ""
+    known: Measured = field(default_factory=Measured)
     choices: list[Mapping[str, int]] = field(default_factory=list)
     rows: list[Array] = field(default_factory=list)
 
@@ -176,12 +237,21 @@ class _Rows:
         for order in islice((o for o in orders if o), most):
             if order[0].params not in (*self.choices, *fresh):
                 fresh.append(order[0].params)
+        self.join(fresh)
+
+    def join(self, choices: Sequence[Mapping[str, int]]) -> None:
+        """Add choices of parameters that are not there yet."""
+        fresh = [c for c in choices if c not in self.choices]
         if fresh:
             self.rows += list(self.predicted(fresh, self.points))
             self.choices += fresh
 
     def predicted(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
-        """A row of times over points for each of the choices; without end where one does not run."""
+        """A row of times over points for each of the choices, corrected; without end where one does not run."""
+        return self.plain(choices, points) * self.known.factors(self.name, choices, points)
+
+    def plain(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
+        """As the model alone predicts them."""
         us = np.asarray(predictions(model_of(self.program), Points.product(choices, points), self.machine).us)
         return np.where(np.isfinite(us), us, inf).reshape(len(choices), -1)
 

@@ -9,10 +9,10 @@ import torch
 
 import neptune
 from neptune.autotune.place import Bench
-from neptune.autotune.store import Store
 from neptune.autotune.tuner import Options, task_of, tune_kernel, tuned
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
+from neptune.records.store import Store
 
 pytestmark = pytest.mark.gpu
 SIZES = {"m": 1024, "n": 1024, "k": 1024}

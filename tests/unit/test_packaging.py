@@ -45,7 +45,7 @@ def test_every_template_can_be_imported(form, built, tmp_path):
         with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
             archive.extractall(tmp_path)
             assert not [n for n in archive.namelist() if n.startswith("templates")]
-            assert "neptune/autotune/shipped/h200.jsonl" in archive.namelist()
+            assert "neptune/records/shipped/h200.jsonl" in archive.namelist()
         root = tmp_path
     elif form == "sdist":
         with tarfile.open(next(built.glob("*.tar.gz"))) as archive:

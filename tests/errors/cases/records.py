@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from neptune.autotune.exchange import (
+from neptune.errors import RecordError
+from neptune.records.exchange import (
     export_records,
     import_records,
     merge_records,
@@ -13,9 +14,8 @@ from neptune.autotune.exchange import (
     prune_records,
     user_store,
 )
-from neptune.autotune.record import Record
-from neptune.autotune.store import Store
-from neptune.errors import RecordError
+from neptune.records.record import Record
+from neptune.records.store import Store
 from tests.errors.table import case
 
 GOOD: dict[str, Any] = {

@@ -17,11 +17,11 @@ from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate, of_proces
 from neptune.autotune.journal import Journal
 from neptune.autotune.present import BLOCK, DEPTH, EXPONENTIALS, MATRIX, TILE
 from neptune.autotune.space import Trial
-from neptune.autotune.store import Store
-from neptune.autotune.structure import DIGITS
 from neptune.cli import calibrated as cli
 from neptune.driver import device
 from neptune.errors import TargetError
+from neptune.records.store import Store
+from neptune.records.structure import DIGITS
 from neptune.runtime.launch import Target
 from neptune.tune.calibrated import FILE, keep, kept, means_something, with_measured
 from neptune.tune.machine import DEVICES, Machine

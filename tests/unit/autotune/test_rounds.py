@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from neptune.autotune.rounds import FINAL, MARGIN, ROUND, Search, neighbours
+from neptune.autotune.rounds import FINAL, MARGIN, PRIOR, ROUND, Search, neighbours
 from neptune.autotune.space import Trial
 
 
@@ -103,3 +103,14 @@ def test_the_best_is_found_where_the_model_errs_as_much_as_it_is_known_to() -> N
             pass
         assert search.best is not None and true[search.best.key] == min(true.values())
         assert len(search.known) < len(trials) / 2
+
+
+def test_what_records_put_first_is_measured_whatever_the_model_says() -> None:
+    trials = [trial(10 + 0.1 * k, n=k) for k in range(20)] + [trial(500.0 + k, n=100 + k) for k in range(9)]
+    search = Search(trials, prior=[trial(0, n=108).key, trial(0, n=3).key, ("gone", ()), *(t.key for t in trials[20:])])
+    first = measure(search)
+    assert first[:2] == [trials[28], trials[3]] and len(first) == ROUND
+    # A few of them, and the model's own beside; no more of them later.
+    told = [t for t in first if t.us >= 500]
+    assert len(told) == PRIOR - 1 and trials[0] in first
+    assert not [t for t in measure(search) if t.us >= 500]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -17,15 +18,20 @@ import pytest
 import torch
 
 import neptune
+from neptune.autotune import journal
+from neptune.autotune import tuner as module
 from neptune.autotune.executors import EXECUTORS
+from neptune.autotune.learn import Lesson
 from neptune.autotune.local import Local
 from neptune.autotune.place import Bench, Lost, Outcome, case_of
 from neptune.autotune.search import NOTHING_BETTER, TIME
-from neptune.autotune.space import forms_of
-from neptune.autotune.store import Store
+from neptune.autotune.space import forms_of, trials
 from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
 from neptune.kernel import Kernel
 from neptune.ops.softmax import softmax
+from neptune.records.record import Record, structure_of
+from neptune.records.store import Store
+from neptune.versions import versions
 from tests.unit.autotune.planted import OTHERS, SPEC
 
 SIZES = {"rows": 4, "cols": 40}
@@ -186,6 +192,83 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_another_process_finds_what_was_measured_of_a_calibrated_gpu(tmp_path: Path) -> None:
+    """Strings hash anew in each process; and what the GPU's constants were found to be changes no time."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        f"from dataclasses import replace\n"
+        f"from pathlib import Path\n"
+        f"from neptune.tune.calibrated import with_measured\n"
+        f"from tests.unit.autotune.test_calibrate import Planted, calibrate\n"
+        f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
+        f"own = replace(task(), machine=with_measured(task().machine, calibrate(Planted()).constants, True))\n"
+        f"assert own.machine.name != own.machine.device\n"
+        f"found = tuned(own, SIZES, replace(options(Path({str(tmp_path)!r}), {{}}), trials=2)).shapes[0]\n"
+        f"print(found.known, found.measured)\n"
+    )
+    said = []
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        made = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=200)
+        assert made.returncode == 0, made.stderr
+        said.append(made.stdout.split())
+    (none, first), (known, _) = said
+    assert none == "0" < known == first
+    assert {r.device for r in store(tmp_path).all()} == {task().machine.device}
+
+
+@pytest.mark.slow
+def test_what_failed_is_not_tried_again_by_the_same_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"BLOCK_M=2 num_warps=16": "wrong", "BLOCK_M=2 num_warps=8": "raises", "BLOCK_M=4": 50.0}
+    first = tuned(task(), SIZES, options(tmp_path, plan))
+    assert sorted(f.how for f in store(tmp_path).failures()) == ["failed", "wrong"] and len(first.shapes[0].failed) == 2
+    (tmp_path / "log").unlink()
+    mended = {"BLOCK_M=2": 3.0, "BLOCK_M=4": 50.0}
+    again = tuned(task(), SIZES, options(tmp_path, mended)).shapes[0]
+    assert again.us == 50.0 and not again.failed and again.known == first.shapes[0].measured
+    assert not [x for x in runs(tmp_path) if "BLOCK_M=2 " in x and ("=16" in x or "num_warps=8" in x)]
+    # Other versions may have mended it.
+    now = versions()
+    monkeypatch.setattr(journal, "versions", lambda: {**now, "triton": "99"})
+    assert tuned(task(), SIZES, options(tmp_path, mended)).shapes[0].us == 3.0
+
+
+@pytest.mark.slow
+def test_the_order_follows_from_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Options(**{**vars(options(tmp_path, {})), "trials": 2})
+    tuned(task(), SIZES, few)
+    seen: list[Lesson] = []
+
+    def backwards(forms: Any, trials: Any, lessons: Any, sizes: Any, machine: Any) -> Any:
+        seen.extend(lessons)
+        made = [replace(t, us=1e3 / t.us) for t in trials]
+        return tuple(sorted(made, key=lambda t: t.us)), "backwards"
+
+    monkeypatch.setattr(module, "ordered", backwards)
+    (tmp_path / "log").unlink()
+    other = {"rows": 4, "cols": 100}
+    tuned(task(), other, few)
+    assert {x.template for x in seen} == {"softmax_row"} and all(x.sizes == SIZES and x.us == OTHERS for x in seen)
+    last = trials(task().forms, other, task().machine)[-1]
+    assert any(all(f"{n}={v}" in line.split() for n, v in last.params.items()) for line in runs(tmp_path))
+
+
+def test_what_other_versions_put_first_is_measured_first_and_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = {"BLOCK_M": 8, "num_warps": 16, "num_stages": 2}
+    others = [{**last, "BLOCK_M": b} for b in (1, 2, 4)]
+    assert str(task().default(SIZES).params) not in map(str, (last, *others))
+    for us, params in ((1.0, last), *((9.0, p) for p in others)):
+        made = {"structure": structure_of(softmax()), "device": "H200", "template": "softmax_row", "sizes": SIZES}
+        store(tmp_path).append(Record(**made, params=params, us=[us], versions={**versions(), "triton": "0"}))
+    few = Options(**{**vars(options(tmp_path, {"BLOCK_M=1 num_warps=4": 7.0})), "trials": 3})
+    (at,) = tuned(task(), SIZES, few).shapes
+    assert at.known == 0 and at.us is not None and at.us >= 7.0
+    assert any("BLOCK_M=8 num_stages=2 num_warps=16" in x for x in runs(tmp_path))
+
+
+@pytest.mark.slow
 def test_nothing_is_lost_when_the_tuner_is_killed(tmp_path: Path) -> None:
     """kill -9 in the middle: each candidate that was timed is there, the workers end, and the next search goes on."""
     script = tmp_path / "run.py"
@@ -283,7 +366,7 @@ def test_values_that_are_given_stay(tmp_path: Path) -> None:
 
 
 def test_the_package_is_the_tuner() -> None:
-    import neptune.autotune.store  # binds the package's name
+    import neptune.autotune.space  # binds the package's name
 
     assert callable(neptune.autotune) and neptune.autotune.tuner.autotune.__doc__
     with pytest.raises(neptune.NeptuneError, match="no number with a unit"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from neptune.autotune.record import Record, parse
-from neptune.autotune.store import Store
 from neptune.cli.commands import app
+from neptune.records.record import Failure, Record, parse
+from neptune.records.store import Store
 
 A, B = "a1" * 16, "b2" * 16
 COMMANDS = ("ls", "show", "export", "import", "merge", "prune")
@@ -61,7 +61,7 @@ def test_ls(store: Store) -> None:
         {"structure": A, "name": "", "device": "A100", "records": 1, "sizes": 1, "newest": "2026-11-22T00:00:00Z"},
     ]
     text = invoke("ls").stdout
-    assert A[:12] in text and A not in text and "3 records, 1 unknown, 1 no record" in text
+    assert A[:12] in text and A not in text and "3 records, 0 failed, 1 unknown, 1 no record" in text
 
 
 def test_show(store: Store) -> None:
@@ -75,6 +75,18 @@ def test_show(store: Store) -> None:
     assert {r["device"] for r in said("show", "softmax")["records"]} == {"H200"}
     for nothing in ("zzz", ""):
         assert "no record is of a program" in refused("show", nothing)
+
+
+def test_what_failed_is_shown_and_can_be_forgotten(store: Store) -> None:
+    made = {"structure": A, "device": "H200", "template": "t", "sizes": {"n": 1000}, "versions": {}}
+    store.append(Failure(**made, params={"BLOCK": 128}, how="hung", name="mine"))
+    assert [f["how"] for f in said("show", A[:6])["failed"]] == ["hung"]
+    store.append(record(3.0))
+    text = invoke("show", A[:6]).stdout
+    assert "failed, and not tried again" in text and "hung" in text and "BLOCK=128" in text and "3.00" in text
+    assert said("ls")["records"] == 1 and said("ls")["failed"] == 1
+    assert said("prune")["removed"] == 0 and said("prune", "--failed")["removed"] == 1
+    assert said("show", A[:6])["failed"] == []
 
 
 def test_export_import_merge_prune(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

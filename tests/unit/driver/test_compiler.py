@@ -97,7 +97,8 @@ def test_the_automatic_choice():
     told = {d.subject: (d.verdict, d.reason) for d in kernel.build.decisions if d.kind == "template"}
     assert told["matmul"][0] == "does not apply" and told["softmax_row"][0] == "chosen"
     assert re.fullmatch(
-        r"predicted [\d.]+ µs on H200 at rows=4096, cols=4096; others: softmax_online \d+ µs, .*",
+        r"predicted [\d.]+ µs on H200 at rows=4096, cols=4096, corrected by \d+ records; "
+        r"others: softmax_online \d+ µs, .*",
         told["softmax_row"][1],
     )
 

@@ -16,6 +16,7 @@ from neptune.tune import choose as choosing
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
 from neptune.tune.machine import DEFAULT
+from neptune.tune.measured import Sample, candidate
 
 PROGRAMS = {
     "attention": prefill_causal,
@@ -92,6 +93,61 @@ def test_a_program_of_size_zero_has_a_choice():
     for typical in ({}, {"n": 0}):
         made = next(candidates(program, None, Wishes(typical)))
         assert made.template == "stagewise" and made.family is not None
+
+
+# --- what was measured -----------------------------------------------------------------------------
+
+HERE = {"m": 700, "n": 3000, "k": 5000}
+SLOW = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 8, "num_stages": 2}
+MODELS = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
+
+
+def sample(slow=1.0, other=2.0, weight=1.0, **more):
+    times = {candidate("matmul", {**SLOW, **more}): slow, candidate("matmul", MODELS): other}
+    return Sample(HERE, times, weight)
+
+
+def taken(found, **sizes):
+    return found.choices[pick(found.tree, {**HERE, **sizes})].params
+
+
+def test_what_was_measured_is_taken_at_its_sizes_and_at_those_alike():
+    found = next(candidates(matmul(), None, Wishes(samples=(sample(),)))).family
+    assert taken(found) == SLOW and taken(found, m=701) == SLOW
+    without = family("matmul")
+    assert taken(without) != SLOW and taken(found, m=4096, n=64) == taken(without, m=4096, n=64)
+    # Where all sizes are known, too.
+    (only,) = next(candidates(matmul(), None, Wishes(HERE, samples=(sample(),)))).family.choices
+    assert only.params == SLOW
+
+
+def test_a_prior_that_says_little_against_the_model_decides_nothing():
+    for weak in (sample(slow=2.0, other=2.01, weight=0.5), Sample({"m": 1}, sample().us, 1.0)):
+        found = next(candidates(matmul(), None, Wishes(samples=(weak,)))).family
+        assert taken(found) != SLOW
+
+
+@pytest.mark.parametrize("more", [{"BLOCK_M": 7}, {"BLOCK_Q": 8}, {"num_warps": 5}])
+def test_a_record_of_values_that_there_are_not_is_passed_over(more):
+    found = next(candidates(matmul(), None, Wishes(samples=(sample(**more),)))).family
+    assert all(
+        c.params.keys() == family("matmul").choices[0].params.keys() for c in found.choices if c.template == "matmul"
+    )
+    assert taken(found) == MODELS
+
+
+def test_records_of_other_values_than_are_given_say_nothing():
+    wishes = Wishes(params={"num_warps": 4}, samples=(sample(),))
+    assert all(c.params["num_warps"] == 4 for c in next(candidates(matmul(), None, wishes)).family.choices)
+
+
+def test_measured_sizes_beyond_the_bounds_are_no_points():
+    found = next(candidates(matmul(), None, Wishes(bounds={"m": 64}, samples=(sample(),)))).family
+    assert all(p["m"] <= 64 for p in found.points)
+
+
+def test_without_samples_the_family_is_the_models():
+    assert next(candidates(matmul(), None, Wishes(samples=()))).family.tree == family("matmul").tree
 
 
 def test_nothing_runs_anywhere():

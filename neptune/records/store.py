@@ -1,4 +1,4 @@
-"""Measurements on disk: one file of lines (`neptune.autotune.record`) that is only ever added to.
+"""Measurements on disk: one file of lines (`neptune.records.record`) that is only ever added to.
 
 Writers take a lock and write a line by one call at the end of the file, so that they may meet and die: a line that a
 full disk cut short is taken back, one that a killed writer left is closed by the next. Readers take no lock, and pass
@@ -24,8 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune.autotune.record import Record, Unknown, parse, prefix
-from neptune.driver import private
+from neptune import private
+from neptune.records.record import Failure, Record, Unknown, parse, prefix
 
 FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -36,6 +36,7 @@ CHUNK = 1 << 21
 LOG = logging.getLogger("neptune.cache")
 _said: set[str] = set()
 Key: TypeAlias = tuple[Any, ...]
+Line: TypeAlias = Record | Failure | Unknown
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,16 @@ class Store:
         """The file of the user's own lines, present or not."""
         return None if self.root is None else Path(self.root) / FOLDER / FILE
 
-    def append(self, record: Record | Unknown) -> bool:
+    def append(self, record: Line) -> bool:
         """Keep a record. False where it could not be, which is logged once; the file is then as it was."""
         try:
             self.extend([record])
         except OSError as error:
-            _say_once(f"no measurement is kept in {self.root}: {error.strerror or error}")
+            say_once(f"no measurement is kept in {self.root}: {error.strerror or error}")
             return False
         return self.root is not None
 
-    def extend(self, records: Iterable[Record | Unknown]) -> None:
+    def extend(self, records: Iterable[Line]) -> None:
         """Keep all of these records, or none: they are written by one call. Raises OSError."""
         data = b"".join(r.line() for r in records)
         with self._writing() as path:
@@ -77,20 +78,30 @@ class Store:
     def find(self, structure: str, device: str) -> list[Record]:
         """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
         measured."""
-        return self._both(prefix(structure, device))
+        return self._read(prefix(structure, device))[0]
+
+    def failures(self, structure: str = "", device: str = "") -> list[Failure]:
+        """The user's candidates of a structure on a device that failed, oldest first; of all where none is named."""
+        return self._read(prefix(structure, device) if structure else b"")[1]
+
+    def told(self, structure: str, device: str) -> tuple[list[Record], list[Failure]]:
+        """What `find` and `failures` give, read at once."""
+        return self._read(prefix(structure, device))
 
     def all(self) -> list[Record]:
         """Every record, as `find` gives them."""
-        return self._both(b"")
+        return self._read(b"")[0]
 
     def lines(self) -> Iterator[bytes]:
         """The user's own lines as they stand, without their ends; torn and foreign ones, too."""
         return iter(()) if self.path is None else _lines(self.path, b"")
 
-    def _both(self, head: bytes) -> list[Record]:
-        own = [] if self.path is None else _records(_lines(self.path, head))
+    def _read(self, head: bytes) -> tuple[list[Record], list[Failure]]:
+        said = [] if self.path is None else [parse(line) for line in _lines(self.path, head)]
+        own = [r for r in said if isinstance(r, Record)]
         measured = {key_of(r) for r in own}
-        return own + [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+        shipped = [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+        return own + shipped, [f for f in said if isinstance(f, Failure)]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Path | None]:
@@ -106,7 +117,7 @@ class Store:
             yield self.path
 
 
-def key_of(record: Record) -> Key:
+def key_of(record: Record | Failure) -> Key:
     """What was measured: records of one key are measurements of the same."""
     mappings = (record.sizes, record.params, record.numbers)
     return (record.structure, record.device, record.template, *(tuple(m.items()) for m in mappings))
@@ -133,7 +144,7 @@ def _lines(path: Path, head: bytes, ours: bool = True) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     except OSError as error:
-        _say_once(f"no measurement is read from {path}: {error.strerror}")
+        say_once(f"no measurement is read from {path}: {error.strerror}")
 
 
 def _own_file(path: Path, flags: int) -> int:
@@ -225,7 +236,7 @@ def replace(path: Path, lines: Iterable[bytes]) -> None:
         raise
 
 
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
     """One warning for each thing that is wrong, however often it is."""
     if text not in _said:
         LOG.warning("%s", text)

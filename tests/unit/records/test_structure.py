@@ -7,11 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 
-from neptune.autotune.structure import DIGITS, canonical, structure_of
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, stages, walk
 from neptune.ops.attention import operator
+from neptune.records.structure import DIGITS, canonical, structure_of
 from tests.examples.strategies import programs
 
 TEXT = """\

@@ -14,18 +14,21 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from neptune.autotune.structure import DIGITS
-from neptune.autotune.structure import structure_of as structure_of
 from neptune.boundary import public
 from neptune.errors import RecordError
+from neptune.records.structure import DIGITS
+from neptune.records.structure import structure_of as structure_of
 
 SCHEMA = 1
-KIND = "time"
+KIND, FAILED = "time", "failed"
+HOW = ("wrong", "hung", "died", "memory", "failed")
+"""How a candidate may fail: other results than the unfused program's, no end, the end of its process, too little
+memory, or an error."""
 MAX_LINE = 1 << 16
 """Bytes of a line; a longer one is nobody's record."""
 MAX_NAME, MAX_NAMES, MAX_SAMPLES = 80, 64, 1000
@@ -81,13 +84,9 @@ class Record:
     kind: str = KIND
 
     def __post_init__(self) -> None:
-        for name, (holds, wanted) in FIELDS.items():
-            if not holds(getattr(self, name)):
-                raise RecordError(f"a tuning record with {name}={_short(getattr(self, name))}", f"{name} is {wanted}")
+        _check(self)
         # One form for what was given and what is read back.
         object.__setattr__(self, "us", tuple(map(float, self.us)))
-        for name in ("sizes", "params", "numbers", "versions", "clocks"):
-            object.__setattr__(self, name, dict(sorted(getattr(self, name).items())))
 
     @property
     def bucket(self) -> dict[str, int]:
@@ -96,12 +95,54 @@ class Record:
 
     def line(self) -> bytes:
         """The line of a file, with its end; `parse` gives the record back."""
-        rest = {name: getattr(self, name) for name in REST}
-        text = json.dumps({"kind": self.kind, **rest}, separators=(",", ":"), allow_nan=False)
-        return prefix(self.structure, self.device) + text[1:].encode() + b"\n"
+        return _line(self)
 
 
 Record.__init__ = public(Record.__init__)  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that did not come to be timed: `how` is one of HOW, the rest is as of a Record.
+
+    Raises RecordError for what could not be read back.
+    """
+
+    structure: str
+    device: str
+    template: str
+    sizes: Sizes
+    params: Mapping[str, int]
+    how: str
+    versions: Mapping[str, str | None]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    when: str = field(default_factory=now)
+    name: str = ""
+    kind: str = FAILED
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def line(self) -> bytes:
+        """The line of a file, with its end; `parse` gives the failure back."""
+        return _line(self)
+
+
+def _check(said: Record | Failure) -> None:
+    """Raise RecordError for a field that is not what it must be; bring mappings into one order."""
+    for name in ("kind", "structure", "device", *RESTS[type(said)]):
+        holds, wanted = FIELDS[name]
+        value = getattr(said, name)
+        if not holds(value):
+            raise RecordError(f"a tuning record with {name}={_short(value)}", f"{name} is {wanted}")
+        if isinstance(value, Mapping):
+            object.__setattr__(said, name, dict(sorted(value.items())))
+
+
+def _line(said: Record | Failure) -> bytes:
+    rest = {name: getattr(said, name) for name in RESTS[type(said)]}
+    text = json.dumps({"kind": said.kind, **rest}, separators=(",", ":"), allow_nan=False)
+    return prefix(said.structure, said.device) + text[1:].encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -124,7 +165,7 @@ def prefix(structure: str, device: str) -> bytes:
     return f'{{"record":{SCHEMA},"structure":"{structure}","device":"{device}",'.encode()
 
 
-def parse(line: bytes) -> Record | Unknown | None:
+def parse(line: bytes) -> Record | Failure | Unknown | None:
     """What a line says; None for one that is torn, damaged or no record. Raises nothing, whatever the bytes are."""
     line = line.rstrip(b"\r\n")
     head = HEAD.match(line) if len(line) <= MAX_LINE else None
@@ -132,12 +173,13 @@ def parse(line: bytes) -> Record | Unknown | None:
         return None
     try:
         said = _DECODER.decode(line.decode("ascii"))
-        if head[1] != b"%d" % SCHEMA or said["kind"] != KIND:
+        made = KINDS.get(said["kind"])
+        if head[1] != b"%d" % SCHEMA or made is None:
             return Unknown(line)
-        if said.keys() != KEYS:
+        if said.keys() != {"record", "structure", "device", "kind", *RESTS[made]}:
             return None
         del said["record"]
-        return Record(**said)
+        return made(**said)
     except (RecordError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -206,7 +248,7 @@ def _short(value: Any) -> str:
 _named, _version = _text(NAME), _text(VERSION)
 A_NAME = f"a name of at most {MAX_NAME} letters, digits, _, . and -"
 FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "kind": (lambda x: x == KIND, f'"{KIND}"'),
+    "kind": (lambda x: x in KINDS, f'"{KIND}" or "{FAILED}"'),
     "structure": (_text(STRUCTURE), f"what structure_of gives, {DIGITS} hexadecimal digits"),
     "device": (_text(DEVICE), 'the name of a GPU, such as "H200"'),
     "template": (_named, A_NAME),
@@ -215,10 +257,16 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "params": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
     "numbers": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
     "us": (_samples, f"1 to {MAX_SAMPLES} microseconds, each above 0 and at most {MAX_US:.0e}"),
+    "how": (lambda x: x in HOW, f"one of {', '.join(HOW)}"),
     "versions": (_mapping(lambda x: x is None or _version(x)), "a mapping from packages to versions or None"),
     "clocks": (_mapping(_positive(MAX_MHZ)), "a mapping from names to MHz above 0"),
     "when": (_moment, 'a moment in UTC, such as "2026-11-22T23:07:44Z"'),
 }
-REST = tuple(name for name in FIELDS if name not in ("kind", "structure", "device"))
+KINDS: Mapping[str, type[Record | Failure]] = {KIND: Record, FAILED: Failure}
+
+
+RESTS: Mapping[type, tuple[str, ...]] = {
+    kind: tuple(n for n in FIELDS if n not in ("kind", "structure", "device") and n in {f.name for f in fields(kind)})
+    for kind in KINDS.values()
+}
 """The fields of a line behind its head, in order."""
-KEYS = {"record", "structure", "device", "kind", *REST}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from neptune.autotune.believe import OTHER_SIZES, OTHER_VERSIONS, best
-from neptune.autotune.record import Record
+from neptune.records.believe import OTHER_SIZES, OTHER_VERSIONS, best
+from neptune.records.record import Record
 
 A = "a" * 32
 NOW = {"python": "3.12", "neptune": "2", "torch": "3", "triton": "4"}

@@ -1,4 +1,4 @@
-"""Writers for `test_store.py`, each a process: `python -m tests.unit.autotune.store_writers WHAT FOLDER NUMBER`."""
+"""Writers for `test_store.py`, each a process: `python -m tests.unit.records.store_writers WHAT FOLDER NUMBER`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import resource
 import sys
 from pathlib import Path
 
-from neptune.autotune.record import Record
-from neptune.autotune.store import Store
+from neptune.records.record import Record
+from neptune.records.store import Store
 
 STRUCTURE = "5" * 32
 SOME, LONGEST = 300, 900

@@ -16,17 +16,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from neptune import config
-from neptune.autotune.record import Record, Unknown, parse
-from neptune.autotune.store import FILE, FOLDER, Key, Store, key_of, lines_of, replace
 from neptune.boundary import public
 from neptune.errors import RecordError
+from neptune.records.record import Failure, Record, Unknown, parse
+from neptune.records.store import FILE, FOLDER, Key, Line, Store, key_of, lines_of, replace
 
 DIGITS_TO_NAME = 12
 """Digits of a structure that suffice to name it."""
 MANY = 12
 """Names in a message."""
+R = TypeVar("R", bound=Record | Failure)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def user_store() -> Store:
 
 
 @public
-def of_program(records: Sequence[Record], asked: str, program: str) -> list[Record]:
+def of_program(records: Sequence[R], asked: str, program: str) -> list[R]:
     """The records of a program, by the first digits of its structure or by its name.
 
     Raises RecordError where there is none.
@@ -72,7 +74,7 @@ def export_records(store: Store, to: Path, structures: Sequence[str] = ()) -> Co
     """
     asked = f"export records to {to}"
     lines, unreadable = _readable(store.lines())
-    wanted = [r.line()[:-1] for r in lines if not structures or (isinstance(r, Record) and r.structure in structures)]
+    wanted = [r.line()[:-1] for r in lines if not structures or _of_structures(r, structures)]
     with _refused(asked, to):
         replace(to, wanted)
     return Counts(len(wanted), 0, len(lines) - len(wanted), unreadable)
@@ -107,7 +109,7 @@ def merge_records(paths: Sequence[Path], to: Path) -> Counts:
 
 
 @public
-def prune_records(store: Store, keep: int) -> Counts:
+def prune_records(store: Store, keep: int, failed: bool = False) -> Counts:
     """Of the records of one candidate at the same sizes keep the `keep` fastest and the newest, and remove what is no
     record. By sizes, and not by bucket: times at different sizes are not compared, the smallest would always win.
 
@@ -122,6 +124,7 @@ def prune_records(store: Store, keep: int) -> Counts:
         nonlocal counts
         found, unreadable = _readable(lines)
         dropped = _dropped([r for r in found if isinstance(r, Record)], keep)
+        dropped |= {id(r) for r in found if failed and isinstance(r, Failure)}
         counts = Counts(len(found) - len(dropped), 0, len(dropped), unreadable)
         return (r.line()[:-1] for r in found if id(r) not in dropped)
 
@@ -144,16 +147,20 @@ def _dropped(records: Iterable[Record], keep: int) -> set[int]:
     return dropped
 
 
-def _readable(lines: Iterable[bytes]) -> tuple[list[Record | Unknown], int]:
+def _of_structures(line: Line, structures: Sequence[str]) -> bool:
+    return not isinstance(line, Unknown) and line.structure in structures
+
+
+def _readable(lines: Iterable[bytes]) -> tuple[list[Line], int]:
     """The records of lines, and how many lines are none; an empty line is nothing."""
     parsed = [parse(line) for line in lines if line.strip()]
     found = [r for r in parsed if r is not None]
     return found, len(parsed) - len(found)
 
 
-def _gathered(asked: str, paths: Sequence[Path]) -> tuple[list[Record | Unknown], int]:
+def _gathered(asked: str, paths: Sequence[Path]) -> tuple[list[Line], int]:
     """The records of files and folders, each once."""
-    every: dict[bytes, Record | Unknown] = {}
+    every: dict[bytes, Line] = {}
     unreadable = 0
     for path in paths:
         file = path / FOLDER / FILE if path.is_dir() else path

@@ -12,8 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from neptune.autotune.record import FIELDS, MAX_LINE, MAX_SAMPLES, Record, Unknown, bucket_of, now, parse, prefix
 from neptune.errors import RecordError
+from neptune.records import exchange
+from neptune.records.record import (
+    FIELDS,
+    MAX_LINE,
+    MAX_SAMPLES,
+    Failure,
+    Record,
+    Unknown,
+    bucket_of,
+    now,
+    parse,
+    prefix,
+)
+from neptune.records.store import Store
 from neptune.tune.machine import DEVICES
 from neptune.versions import versions
 
@@ -102,7 +115,9 @@ def test_what_no_record_holds(field: str) -> None:
 
 
 def test_every_field_is_refused_something() -> None:
-    assert set(WRONG) == set(FIELDS) == {f.name for f in fields(Record)}
+    assert set(WRONG) == {f.name for f in fields(Record)}
+    # `how` is refused below.
+    assert set(FIELDS) == {*WRONG, "how"}
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-0.0", "1e-400", "9" * 5000])
@@ -159,8 +174,33 @@ def test_records_need_neither_torch_nor_tvm() -> None:
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "triton", "tvm", "tvm_ffi", "click", "rich")))
-from neptune.autotune import believe, exchange, record, store
-from neptune.autotune.record import structure_of
+from neptune.records import believe, exchange, record, store
+from neptune.records.record import structure_of
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_failure_is_a_line_of_its_own_kind() -> None:
+    made = {"structure": "a" * 32, "device": "H200", "template": "t", "sizes": {"n": 8, "m": 4}, "params": {"B": 2}}
+    said = Failure(**made, how="wrong", versions={"neptune": "1"}, name="row")
+    assert parse(said.line()) == said and b'"kind":"failed"' in said.line() and list(said.sizes) == ["m", "n"]
+    for wrong in ({"how": "slow"}, {"how": ""}, {"sizes": {"n": 0}}, {"template": "../t"}, {"device": "a/b"}):
+        with pytest.raises(RecordError):
+            Failure(**{**made, "how": "hung", "versions": {}, **wrong})
+    # Neither kind takes the fields of the other.
+    assert parse(said.line().replace(b'"how":"wrong"', b'"us":[1.0]')) is None
+    assert parse(said.line().replace(b'"kind":"failed"', b'"kind":"time"')) is None
+    assert parse(said.line().replace(b'"how":"wrong"', b'"how":"slow"')) is None
+
+
+def test_failures_are_no_measurements(tmp_path) -> None:
+    store = Store(tmp_path, shipped=tmp_path / "none")
+    made = {"device": "H200", "template": "t", "sizes": {"n": 8}, "params": {"B": 2}, "how": "died", "versions": {}}
+    first, second = (Failure(structure=x * 32, **made) for x in "ab")
+    assert store.append(first) and store.append(second)
+    assert store.find("a" * 32, "H200") == store.all() == []
+    assert store.failures("a" * 32, "H200") == [first] and store.failures() == [first, second]
+    assert store.failures("a" * 32, "A100") == []
+    assert exchange.prune_records(store, 1).removed == 0 and exchange.prune_records(store, 1, failed=True).removed == 2
+    assert store.failures() == []

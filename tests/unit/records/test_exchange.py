@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from neptune.autotune.exchange import Counts, export_records, import_records, merge_records, prune_records
-from neptune.autotune.record import Record, parse
-from neptune.autotune.store import Store
 from neptune.errors import RecordError
+from neptune.records.exchange import Counts, export_records, import_records, merge_records, prune_records
+from neptune.records.record import Record, parse
+from neptune.records.store import Store
 
 NONE = Path("/nowhere")
 A, B = "a" * 32, "b" * 32

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from neptune.autotune import store as module
-from neptune.autotune.record import Record, Unknown, parse
-from neptune.autotune.store import LOCK, SHIPPED, Store, key_of
-from tests.unit.autotune.store_writers import LONGEST, SOME, STRUCTURE, numbered
+from neptune.records import store as module
+from neptune.records.record import Record, Unknown, parse
+from neptune.records.store import LOCK, SHIPPED, Store, key_of
+from tests.unit.records.store_writers import LONGEST, SOME, STRUCTURE, numbered
 from tests.work import calls
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,7 +43,7 @@ def file_of(store: Store) -> Path:
 
 
 def writer(what: str, store: Store, number: int, told: Path | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.unit.autotune.store_writers", what, str(store.root), str(number)]
+    command = [sys.executable, "-m", "tests.unit.records.store_writers", what, str(store.root), str(number)]
     out = subprocess.PIPE if told is None else told.open("w")
     return subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True)
 

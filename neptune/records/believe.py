@@ -16,7 +16,7 @@ from itertools import chain
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
-from neptune.autotune.record import Record, Sizes, bucket_of
+from neptune.records.record import Record, Sizes, bucket_of
 
 MADE_WITH = ("neptune", "torch", "triton")
 """The versions that count: Python's own changes no kernel."""
@@ -83,10 +83,13 @@ def _choice(r: Record) -> Choice:
     return r.template, tuple(chain(r.params.items(), r.numbers.items()))
 
 
+def made_with(versions: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:
+    """Those of the versions that count."""
+    return tuple((name, str(versions.get(name))) for name in MADE_WITH)
+
+
 def _origin(r: Record, sizes: Sizes, versions: Mapping[str, str | None]) -> _Origin:
-    made = tuple((name, str(r.versions.get(name))) for name in MADE_WITH)
-    same = made == tuple((name, str(versions.get(name))) for name in MADE_WITH)
     exact = r.sizes == dict(sizes)
-    weight = (1 if same else OTHER_VERSIONS) * (1 if exact else OTHER_SIZES)
+    weight = (1 if made_with(r.versions) == made_with(versions) else OTHER_VERSIONS) * (1 if exact else OTHER_SIZES)
     distance = sum(abs(math.log2(n / sizes[name])) for name, n in r.sizes.items())
-    return _Origin(1 / weight, distance, tuple(r.sizes.items()), made)
+    return _Origin(1 / weight, distance, tuple(r.sizes.items()), made_with(r.versions))

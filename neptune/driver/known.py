@@ -1,0 +1,58 @@
+"""What was measured of a program on the GPU that it is compiled for: the records that the automatic choice reads.
+
+Records of other versions are a prior (`neptune.records.believe`). None are read where a template is named, where bits
+are promised (they would follow from what somebody has measured), or where the caller wants none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import median
+
+from neptune.config import Config
+from neptune.ir.program import Program
+from neptune.records.believe import OTHER_VERSIONS, made_with
+from neptune.records.record import Failure, Record, structure_of
+from neptune.records.store import Store
+from neptune.tune.machine import Machine
+from neptune.tune.measured import BELIEVED, Candidate, Sample, candidate
+from neptune.versions import versions
+
+MOST = 64
+"""Choices of sizes that are looked at: those of these versions first, then those measured last."""
+
+
+def samples_of(loops: Program, machine: Machine, settings: Config) -> tuple[Sample, ...]:
+    """What the user's records, and those that ship, say of a program on a machine; nothing where settings say so."""
+    if not settings.records:
+        return ()
+    return samples(*Store(settings.cache_dir).told(structure_of(loops), machine.device))
+
+
+def samples(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Sample, ...]:
+    """Records of one program and device by sizes and versions, but for candidates that failed with these versions,
+    at whatever sizes; numbers that a launch was given are its own affair."""
+    here = made_with(versions())
+    failed = {candidate(f.template, f.params) for f in failures if made_with(f.versions) == here}
+    groups: dict[tuple[float, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]], list[Record]]
+    groups = defaultdict(list)
+    for r in (r for r in records if not r.numbers and candidate(r.template, r.params) not in failed):
+        made = made_with(r.versions)
+        groups[BELIEVED if made == here else OTHER_VERSIONS, tuple(r.sizes.items()), made].append(r)
+    order = sorted(groups.items(), key=lambda g: (g[0][0], max(r.when for r in g[1]), g[0]), reverse=True)
+    return tuple(_sample(dict(sizes), weight, group) for (weight, sizes, _), group in order[:MOST])
+
+
+def _sample(sizes: dict[str, int], weight: float, group: Iterable[Record]) -> Sample:
+    times: dict[Candidate, list[float]] = defaultdict(list)
+    for r in group:
+        times[candidate(r.template, r.params)].extend(r.us)
+    return Sample(sizes, {c: median(us) for c, us in times.items()}, weight)
+
+
+def digest(found: Iterable[Sample]) -> str:
+    """A name for samples: the same ones, in any order, have the same; "" for none."""
+    lines = sorted(repr((sorted(s.sizes.items()), sorted(s.us.items()), s.weight)) for s in found)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
