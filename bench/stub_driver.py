@@ -15,6 +15,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
+from neptune.driver import device as device_of
 from neptune.runtime import launch
 from neptune.runtime.launch import Target
 
@@ -78,8 +79,10 @@ def installed(arch: int = 90) -> Iterator[None]:
     with (
         mock.patch.object(torch.cuda, "device", device),
         mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True),
+        mock.patch.object(torch.cuda, "get_device_name", lambda: "NVIDIA H200"),
         mock.patch.object(Target, "device", "cpu"),
         mock.patch.object(launch, "gpu_target", lambda: present),
+        mock.patch.object(device_of, "gpu_target", lambda: present),
     ):
         try:
             yield

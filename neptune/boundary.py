@@ -16,6 +16,7 @@ Before → after, for a template with a wrong name::
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -46,6 +47,14 @@ def public(function: Function) -> Function:
             raise
 
     return call  # type: ignore[return-value]
+
+
+def frames_of_package() -> int:
+    """How many frames above its caller the first one stands that is not of this package: for a warning's stacklevel."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:

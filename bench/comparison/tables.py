@@ -85,15 +85,13 @@ def attention() -> Lines:
 
 def means() -> Lines:
     """By operator, lengths from 1024 on: the default's speed beside each, geometric mean (worst), of so many cells."""
-    others = (*BESIDE, "the best compiler")
-    made: list[Sequence[str]] = [("operator", *others)]
-    for name in OPERATORS:
-        names = [f"{name} {b}×{s}" for b in BATCHES for s in LENGTHS if s >= SHORT]
-        made.append((f"`{name}`", *(_mean(list(beside(names, c))) for c in BESIDE), _best(names)))
-    for kind in ("prefill", "decode"):
-        names = [f"{n} {b}×{s}" for n in OPERATORS if n.startswith(kind) for b in BATCHES for s in LENGTHS]
-        names = [n for n in names if int(n.rpartition("×")[2]) >= SHORT]
-        made.append((f"all {kind}", *(_mean(list(beside(names, c))) for c in BESIDE), _best(names)))
+    made: list[Sequence[str]] = [("operator", *BESIDE, "the best compiler", "and tuned beside it")]
+    groups = {f"`{n}`": [n] for n in OPERATORS}
+    groups |= {f"all {k}": [n for n in OPERATORS if n.startswith(k)] for k in ("prefill", "decode")}
+    for title, operators in groups.items():
+        names = [f"{n} {b}×{s}" for n in operators for b in BATCHES for s in LENGTHS if s >= SHORT]
+        own = (_mean(list(beside(names, c))) for c in BESIDE)
+        made.append((title, *own, _best(names), _best(names, "tuned")))
     return made
 
 
@@ -105,10 +103,11 @@ def beside(names: Sequence[str], column: str, part: str = "grid") -> Iterator[fl
             yield other / own
 
 
-def _best(names: Sequence[str]) -> str:
+def _best(names: Sequence[str], column: str = "default") -> str:
+    """How fast a column is beside the best compiler at each subject."""
     found = []
     for n in names:
-        own, others = us("grid", n, "default"), [us("grid", n, c) for c in COMPILERS]
+        own, others = us("grid", n, column), [us("grid", n, c) for c in COMPILERS]
         known = [t for t in others if t is not None]
         if own is not None and known:
             found.append(min(known) / own)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from neptune.boundary import PACKAGE
+from neptune.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning, ScheduleError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ def warn(kernel: Kernel) -> None:
     """Emit a NeptunePerformanceWarning for each of `kernel.warnings`, at the user's line."""
     for remark in kernel.warnings:
         said = NeptunePerformanceWarning(f"kernel `{kernel.name}`: {remark}")
-        warnings.warn(said, stacklevel=_outside() + 1)
+        warnings.warn(said, stacklevel=frames_of_package() + 1)
 
 
 def refuse(kernel: Kernel) -> None:
@@ -39,11 +38,3 @@ def check_granted(kernel: Kernel, assume: tuple[str, ...]) -> None:
             raise ScheduleError(
                 f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made))
             )
-
-
-def _outside() -> int:
-    """How many frames above its caller the first one stands that is not of this package."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -22,6 +22,7 @@ from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
+from neptune.runtime.spills import tell
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
@@ -180,6 +181,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
             memory = min((t.data_ptr() for t in own.values()), default=None)
             plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
         if fresh:
+            tell(r.compiled for r in log)
             # Triton compiles in the first launch.
             LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))
         return plan

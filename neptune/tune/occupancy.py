@@ -92,7 +92,10 @@ def _shared(work: KernelWork, known: Mapping[str, int], extents: Mapping[str, in
     depth = stages if asynchronous else max(1, stages - 1)
     by_loop: list[float] = []
     for s in work.sections:
-        tiles = sum(prod(extents.get(a, 1) for a in m.axes) * m.bits / 8 for m in s.moves if m.operand)
+        # A loop with products loads ahead whatever leads to one.
+        ahead = bool(s.products) and isinstance(s.blocks[-1] if s.blocks else None, Loop)
+        staged = [m for m in s.moves if m.operand or (ahead and not m.store and len(m.axes) > 1)]
+        tiles = sum(prod(extents.get(a, 1) for a in m.axes) * m.bits / 8 for m in staged)
         if not s.blocks:
             total += tiles
         else:

@@ -46,7 +46,8 @@ Axes = tuple[str, ...]
 @dataclass(frozen=True)
 class Move:
     """A tile that is loaded or stored: its axes, what its index depends on, whether products alone read it. `inner` is
-    the axis along the last dimension of the buffer, "1" where there is none."""
+    the axis along the last dimension of the buffer, "1" where there is none. `column`: a loop around goes along that
+    dimension, an element of each row at a time."""
 
     buffer: str
     axes: Axes
@@ -55,6 +56,7 @@ class Move:
     operand: bool
     store: bool
     inner: str
+    column: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,10 @@ class _Collected:
                 depends |= variables(b.lo)
         dtype = e.value.dtype if isinstance(e, StoreTile) else e.dtype
         inner = e.dims[-1] if e.dims else "1"
-        return Move(e.buffer, _axes(e.dims), DTYPES[dtype].bits, depends, operand, store, inner)
+        last = e.index[-1] if e.dims and e.index else None
+        along = set[str]() if last is None or last.dims else {b.var for b in blocks if isinstance(b, Loop)}
+        column = last is not None and bool(along & moves_with(last, self.known))
+        return Move(e.buffer, _axes(e.dims), DTYPES[dtype].bits, depends, operand, store, inner, column)
 
     def held(self) -> tuple[tuple[tuple[Axes, int], ...], tuple[tuple[Axes, int], ...]]:
         """The tiles that loops carry, and the others, products' operands apart."""

@@ -6,9 +6,11 @@ import functools
 import random
 import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -348,3 +350,18 @@ def test_rows_are_compiled_by_alignment_and_by_tile(calls: list[Any]) -> None:
     tiles = {dict(s.constants)["BLOCK_N"] for s in kernel.specialisations}
     # A row of n numbers starts on 16 bytes or not.
     assert len(kernel.specialisations) <= 2 * len(tiles) and max(tiles) == 256
+
+
+def test_a_binary_that_spills_is_told_once(calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    spilled = lambda *_: (object(), 0, 255, 300, 1024)  # noqa: E731
+    monkeypatch.setattr(stub_driver.Utils, "load_binary", spilled)
+    kernel = compiled("flash_attention", heads=3).for_target("cuda")
+    with pytest.warns(
+        neptune.NeptunePerformanceWarning, match=r"spills 1200 bytes a thread, with 255 registers"
+    ) as told:
+        kernel(*inputs(heads=3))
+    assert {Path(w.filename).name for w in told} == {Path(__file__).name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(*inputs(heads=3))
+        kernel(*inputs(s_q=41, heads=3))

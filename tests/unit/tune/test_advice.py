@@ -324,4 +324,5 @@ def test_every_rule_is_told_by_some_test():
 
 def test_the_page_lists_every_rule():
     page = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
-    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == [r.code for r in RULES]
+    listed = page.split("## What is slow is told", 1)[1]
+    assert re.findall(r"^\| `([a-z-]+)` \|", listed, re.MULTILINE) == [r.code for r in RULES]

@@ -8,8 +8,10 @@ import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
 from neptune import Program, Schedule
+from neptune.frontend.builder import abs, build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator
 from neptune.templates.flash_attention import flash_attention
+from neptune.templates.softmax_online import softmax_online
 from neptune.templates.softmax_row import softmax_row
 from neptune.tile.ir import Assign, TileProgram, TStmt
 from neptune.tile.pipeline import lower
@@ -77,10 +79,20 @@ def test_each_warp_of_a_matrix_unit_keeps_rows_of_its_own() -> None:
 
 
 def test_what_cannot_fit_is_chosen_last() -> None:
-    """A whole row of distances in many dimensions; a loop over parts of it takes one kernel more."""
-    row = Schedule(CHAINS["gaussian_mixture"].build(64))
+    """A whole row of pairs in many dimensions, each read from memory; parts of it fit."""
+    rows, cols = var("rows"), var("cols")
+    pair = placeholder((rows, cols, 64), "float32", "pair")
+    d = reduce_axis((0, 64), "d")
+    score = compute((rows, cols), lambda i, j: sum(abs(pair[i, j, d]), axis=d), "score")
+    j = reduce_axis((0, cols), "j")
+    top = compute((rows,), lambda i: max(score[i, j], axis=j), "top")
+    share = compute((rows,), lambda i: sum(exp(score[i, j] - top[i]), axis=j), "share")
+    expression = build(share, name="pairs")
+    row = Schedule(expression)
     softmax_row(row)
-    assert not fits(lower(row.program)) and fits(lowered(CHAINS["gaussian_mixture"].build(64)))
+    online = Schedule(expression)
+    softmax_online(online)
+    assert not fits(lower(row.program)) and fits(lower(online.program))
 
 
 @pytest.mark.parametrize(
