@@ -27,6 +27,7 @@ from neptune.ir.expr import Expr, variables
 from neptune.ir.integers import known_size
 from neptune.runtime.artifact import launch_name
 from neptune.tile.ir import Branch, Loop, TileProgram
+from neptune.tune import column_loads
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import Machine
@@ -43,9 +44,6 @@ LEAST_ROWS, LEAST_COLS = 16, 8
 """The least that a matrix unit takes."""
 GROUP = 4
 """Warps that give one product to the matrix unit."""
-SECTOR, LINE, NEAREST, NEAR = 32, 128, 128 << 10, 400
-"""Bytes of memory that come at once, and of a line of the nearest cache; bytes of its lines that stay in it; cycles
-until an element of them is where all threads that need it have it."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +214,7 @@ class _Kernel:
         moved = self._moved(s)
         staged = sum(self._bytes(m) for m in s.moves if m.operand)
         shared = staged + sum(self._operands(p) for p in s.products)
-        # Of a column each element is on a line of its own, of which the cache looks up one a cycle.
-        shared = shared + machine.shared_rate * sum(self.size(m.axes) for m in s.moves if m.column)
+        shared = shared + machine.shared_rate * column_loads.cycles(s, self.size, self.warps, machine)
         return _Busy(
             matrix,
             special / machine.special,
@@ -287,13 +284,8 @@ class _Kernel:
 
     def _moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
-        # Of a column a sector each, where its lines are gone before the next column is read.
-        lost = self._lines(s) > NEAREST
-        return sum(self._bytes(m) * np.where(m.column & lost, 8 * SECTOR / m.bits, 1.0) for m in s.moves)
-
-    def _lines(self, s: Section) -> Array:
-        """Bytes of the lines that columns are read of."""
-        return sum((self.size(m.axes) * LINE for m in s.moves if m.column), start=np.zeros(self.warps.shape))
+        lost = ~column_loads.near(s, self.size)
+        return sum(self._bytes(m) * np.where(m.column & lost, 8 * column_loads.SECTOR / m.bits, 1.0) for m in s.moves)
 
     def chain(self, s: Section, busy: _Busy, cold: Array) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
@@ -311,7 +303,7 @@ class _Kernel:
         moved = [self._bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
         if moved and all(m.column for m in s.moves):
-            exposed = np.where(self._lines(s) > NEAREST, exposed, NEAR)
+            exposed = np.where(column_loads.near(s, self.size), column_loads.NEAR, exposed)
         if s.loop is None:
             return own + exposed
         own = own + c.iteration
