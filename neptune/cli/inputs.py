@@ -31,8 +31,8 @@ def expression(reference: str) -> Any:
         return made()
     except NeptuneError:
         raise
-    except Exception as error:
-        # The user's own mistake, like one at the top of the file.
+    except (Exception, SystemExit) as error:
+        # The user's own mistake, like one at the top of the file; one that exits would look like success.
         raise click.ClickException(f"{made.__name__}() of {reference} fails: {type(error).__name__}: {error}") from None
 
 
@@ -112,7 +112,7 @@ def _module(file: Path) -> ModuleType:
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # The user's own mistake: its last line says what, the traceback of the command would not help.
         raise click.ClickException(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
     finally:

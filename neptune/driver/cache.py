@@ -31,7 +31,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
-from neptune.tune.measured import Sample
+from neptune.tune.measured import Candidate, Sample
 from neptune.versions import IMPORTED, versions
 
 COMPILERS = ("sympy", "numpy")
@@ -49,7 +49,8 @@ Variant: TypeAlias = Callable[[Mapping[str, Any]], Kernel]
 class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
-    `samples` are what was measured of the program, which an automatic choice reads.
+    `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
+    reads.
     """
 
     loops: Program
@@ -66,6 +67,7 @@ class Request:
     batch_invariant: bool = False
     assume: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
+    failed: frozenset[Candidate] = frozenset()
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -145,7 +147,7 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    asked = [request.deterministic, request.batch_invariant, *request.assume, digest(request.samples)]
+    asked = [request.deterministic, request.batch_invariant, *request.assume, digest(request.samples, request.failed)]
     numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]

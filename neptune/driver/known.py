@@ -24,21 +24,30 @@ MOST = 64
 """Choices of sizes that are looked at: those of these versions first, then those measured last."""
 
 
-def samples_of(loops: Program, machine: Machine, settings: Config) -> tuple[Sample, ...]:
-    """What the user's records, and those that ship, say of a program on a machine; nothing where settings say so."""
+def known_of(loops: Program, machine: Machine, settings: Config) -> tuple[tuple[Sample, ...], frozenset[Candidate]]:
+    """What the user's records, and those that ship, say of a program on a machine, and the candidates that failed;
+    nothing where settings say so."""
     if not settings.records:
-        return ()
-    return samples(*Store(settings.cache_dir).told(structure_of(loops), machine.device))
+        return (), frozenset()
+    records, failures = Store(settings.cache_dir).told(structure_of(loops), machine.device)
+    return samples(records, failures), failed(failures)
+
+
+def failed(failures: Iterable[Failure]) -> frozenset[Candidate]:
+    """The candidates that failed with these versions, at whatever sizes, and no numbers that only a tuner gives."""
+    here = made_with(versions())
+    own = (f for f in failures if not f.numbers and made_with(f.versions) == here)
+    return frozenset(candidate(f.template, f.params) for f in own)
 
 
 def samples(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Sample, ...]:
     """Records of one program and device by sizes and versions, but for candidates that failed with these versions,
     at whatever sizes; numbers that a launch was given are its own affair."""
     here = made_with(versions())
-    failed = {candidate(f.template, f.params) for f in failures if made_with(f.versions) == here}
+    bad = failed(failures)
     groups: dict[tuple[float, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]], list[Record]]
     groups = defaultdict(list)
-    for r in (r for r in records if not r.numbers and candidate(r.template, r.params) not in failed):
+    for r in (r for r in records if not r.numbers and candidate(r.template, r.params) not in bad):
         made = made_with(r.versions)
         groups[BELIEVED if made == here else OTHER_VERSIONS, tuple(r.sizes.items()), made].append(r)
     order = sorted(groups.items(), key=lambda g: (g[0][0], max(r.when for r in g[1]), g[0]), reverse=True)
@@ -52,7 +61,8 @@ def _sample(sizes: dict[str, int], weight: float, group: Iterable[Record]) -> Sa
     return Sample(sizes, {c: median(us) for c, us in times.items()}, weight)
 
 
-def digest(found: Iterable[Sample]) -> str:
-    """A name for samples: the same ones, in any order, have the same; "" for none."""
+def digest(found: Iterable[Sample], failed: Iterable[Candidate] = ()) -> str:
+    """A name for samples and failed candidates: the same ones, in any order, have the same; "" for none."""
     lines = sorted(repr((sorted(s.sizes.items()), sorted(s.us.items()), s.weight)) for s in found)
+    lines += sorted(map(repr, failed))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""

@@ -17,7 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
-from neptune.driver.known import samples_of
+from neptune.driver.known import known_of
 from neptune.driver.outcome import built as _built
 from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
@@ -292,7 +292,8 @@ def compile(
     asked = replace(asked, strict=bool(strict), assume=granted)
     asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
     if template is None and records and not (deterministic or batch_invariant):
-        asked = replace(asked, samples=samples_of(loops, machine, settings))
+        found, failed = known_of(loops, machine, settings)
+        asked = replace(asked, samples=found, failed=failed)
     kernel = _compiled(asked)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
@@ -305,7 +306,7 @@ def _compiled(asked: cache.Request) -> Kernel:
 
     def make() -> Build:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
-        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples)
+        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
         try:
             _run_all(work)
@@ -319,7 +320,8 @@ def _compiled(asked: cache.Request) -> Kernel:
     def variant(choice: Mapping[str, Any]) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
-        one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT), samples=())
+        one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
+        one = replace(one, samples=(), failed=frozenset())
         return _compiled(one)
 
     kernel = cache.cached(asked, make, variant)

@@ -26,6 +26,7 @@ from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, choose
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.measured import Candidate as Tried
 from neptune.tune.measured import Sample
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes, points
@@ -122,13 +123,15 @@ class Candidate:
 @dataclass(frozen=True)
 class Wishes:
     """What a caller says of sizes and parameters: typical and largest sizes, values of parameters. `deciding` are the
-    sizes that choices may follow from, None for all. `samples` are what was measured of the program."""
+    sizes that choices may follow from, None for all. `samples` are what was measured of the program, `failed` what is
+    not taken."""
 
     typical: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
     deciding: frozenset[str] | None = None
     samples: tuple[Sample, ...] = ()
+    failed: frozenset[Tried] = frozenset()
 
 
 def automatic(
@@ -159,9 +162,8 @@ def candidates(
     marked = _measured_at(samples, wishes, at)
     while made:
         given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
-        family = choose(
-            {n: c.lowered.tiles for n, c in made.items()}, at, machine, given, wishes.deciding, samples, marked
-        )
+        tiles = {n: c.lowered.tiles for n, c in made.items()}
+        family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed)
         if family is None:
             break
         own = pick(family.tree, at[0])

@@ -94,10 +94,12 @@ def choose(
     deciding: frozenset[str] | None = None,
     samples: Sequence[Sample] = (),
     marked: Sequence[Sizes] = (),
+    failed: frozenset[Candidate] = frozenset(),
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
     prediction. Only the sizes `deciding` tell choices apart, where they are named. Predictions are corrected by
-    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points."""
+    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points.
+    What is known to have `failed` is no candidate."""
     samples = _possible(programs, given, samples)
     marked = [p for p in marked if any(s.sizes == p for s in samples)]
     few = _sampled(points)
@@ -106,6 +108,7 @@ def choose(
     known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
     for name, rows in first.items():
         rows.name, rows.known = name, known
+        rows.failed = [dict(values) for template, values in failed if template == name]
         rows.add(anchors, most=1)
         rows.join([{n: c[n] for n in (*space_of(rows.program).tiles, *LAUNCH)} for c in known.candidates(name)])
     rows_of = {n: rows for n, rows in first.items() if rows.choices}
@@ -207,7 +210,7 @@ def _promising(own: Array, best: Array) -> bool:
 @dataclass
 class _Rows:
     """Choices of parameters of one template, and a row of predicted times over all points for each; what is `known` of
-    the template corrects them."""
+    the template corrects them, and what `failed` is none of them."""
 
     program: TileProgram
     points: Sequence[Sizes]
@@ -215,6 +218,7 @@ class _Rows:
     given: Mapping[str, int]
     name: str = ""
     known: Measured = field(default_factory=Measured)
+    failed: Sequence[Mapping[str, int]] = ()
     choices: list[Mapping[str, int]] = field(default_factory=list)
     rows: list[Array] = field(default_factory=list)
 
@@ -232,11 +236,13 @@ class _Rows:
         if most == 1:
             orders = (ranked(self.program, self.points[k], self.machine, self.given) for k in anchors)
         else:
-            orders = ranked_at(self.program, [self.points[k] for k in anchors], self.machine, self.given, most=1)
+            at = [self.points[k] for k in anchors]
+            orders = ranked_at(self.program, at, self.machine, self.given, most=1 + len(self.failed))
+        sound = ([r.params for r in order if r.params not in self.failed] for order in orders)
         fresh: list[Mapping[str, int]] = []
-        for order in islice((o for o in orders if o), most):
-            if order[0].params not in (*self.choices, *fresh):
-                fresh.append(order[0].params)
+        for first in islice((own[0] for own in sound if own), most):
+            if first not in (*self.choices, *fresh):
+                fresh.append(first)
         self.join(fresh)
 
     def join(self, choices: Sequence[Mapping[str, int]]) -> None:

@@ -183,6 +183,14 @@ def test_a_file_or_a_function_that_fails(tmp_path):
     assert done.exit_code == 1 and "nothing_of_that_name" in json.loads(done.stdout)["message"]
 
 
+@pytest.mark.parametrize("text", ["raise SystemExit(0)\n", "def made():\n    raise SystemExit(0)\n"])
+def test_a_file_that_exits_is_no_success(tmp_path, text):
+    path = tmp_path / "leaves.py"
+    path.write_text(text)
+    done = invoke("compile", f"{path}:made", "--json")
+    assert done.exit_code == 1 and "SystemExit" in json.loads(done.stdout)["message"]
+
+
 def test_a_file_imports_its_neighbours(tmp_path):
     (tmp_path / "neighbour_of_one.py").write_text("from neptune.ops.softmax import softmax\n")
     path = tmp_path / "one.py"

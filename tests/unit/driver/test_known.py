@@ -13,11 +13,11 @@ import torch
 
 import neptune
 from neptune import config
-from neptune.driver.known import MOST, digest, samples, samples_of
+from neptune.driver.known import MOST, digest, known_of, samples
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.records.believe import OTHER_VERSIONS
-from neptune.records.record import Record, structure_of
+from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store
 from neptune.tune.machine import DEFAULT
 from neptune.versions import versions
@@ -71,9 +71,36 @@ def test_no_record_is_read_where_none_may_be(store: Store, options: dict[str, An
 def test_the_environment_leaves_the_model_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append(record())
     monkeypatch.setenv("NEPTUNE_RECORDS", "0")
-    assert taken() != ODD and samples_of(softmax(), DEFAULT, config.read()) == ()
+    assert taken() != ODD and known_of(softmax(), DEFAULT, config.read()) == ((), frozenset())
     monkeypatch.setenv("NEPTUNE_RECORDS", "1")
     assert taken() == ODD
+
+
+def failure(params: dict[str, int], **other: Any) -> Failure:
+    given: dict[str, Any] = {"structure": structure_of(softmax()), "device": "H200", "template": "softmax_row"}
+    return Failure(**{**given, "sizes": SIZES, "params": params, "how": "wrong", "versions": versions(), **other})
+
+
+@pytest.mark.parametrize("options", [{}, {"shapes": SIZES}])
+def test_what_failed_is_not_taken_even_where_the_model_likes_it_best(store: Store, options: dict[str, Any]) -> None:
+    # Softmax has shipped records; its best candidates fail one after the other, those that the model puts first, too.
+    failed: list[dict[str, int]] = []
+    for _ in range(4):
+        failed.append(taken(**options))
+        assert failed[-1] not in failed[:-1]
+        store.append(failure(failed[-1]))
+    kernel = neptune.compile(softmax(), target="llvm", **options)
+    rows = [v for v in kernel.variants if v.template == "softmax_row"]
+    assert rows and not any({n: v.params[n] for n in ODD} in failed for v in rows)
+    # Who wants no records has the model's choice.
+    assert taken(records=False, **options) in failed
+
+
+def test_what_failed_with_other_versions_or_another_number_of_parts_is_taken(store: Store) -> None:
+    best = taken()
+    store.append(failure(best, versions={**versions(), "triton": "0"}))
+    store.append(failure(best, numbers={"NUM_SPLITS": 64}))
+    assert taken() == best
 
 
 @pytest.mark.parametrize("other", [{"device": "A100"}, {"structure": "0" * 32}, {"numbers": {"NUM_SPLITS": 4}}])
