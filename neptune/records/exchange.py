@@ -10,7 +10,9 @@ line of another kind goes along untouched; what is no record stays behind and is
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -165,6 +167,9 @@ def _gathered(asked: str, paths: Sequence[Path]) -> tuple[list[Line], int]:
     for path in paths:
         file = path / FOLDER / FILE if path.is_dir() else path
         with _refused(asked, file):
+            if not stat.S_ISREG(file.stat().st_mode):
+                # A device, a pipe or a folder: it may have no end.
+                raise OSError(errno.EINVAL, "it is no regular file")
             found, bad = _readable(lines_of(os.open(file, os.O_RDONLY | os.O_NONBLOCK)))
         if not found:
             raise RecordError(asked, f"{file} holds no record", hint="a file that `neptune cache export` wrote")

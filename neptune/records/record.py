@@ -32,6 +32,8 @@ memory, or an error."""
 MAX_LINE = 1 << 16
 """Bytes of a line; a longer one is nobody's record."""
 MAX_NAME, MAX_NAMES, MAX_SAMPLES = 80, 64, 1000
+LEAST_US = 0.1
+"""No launch takes less time: what says so was not measured."""
 MAX_INT, MAX_US, MAX_MHZ = (1 << 63) - 1, 1e9, 1e6
 NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 DEVICE = re.compile(r"\w[\w.-]*( [\w.-]+)*", re.ASCII)
@@ -227,7 +229,11 @@ def _mapping(value: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _samples(x: Any) -> bool:
-    return isinstance(x, list | tuple) and 0 < len(x) <= MAX_SAMPLES and all(map(_positive(MAX_US), x))
+    return (
+        isinstance(x, list | tuple)
+        and 0 < len(x) <= MAX_SAMPLES
+        and all(_positive(MAX_US)(v) and v >= LEAST_US for v in x)
+    )
 
 
 def _moment(x: Any) -> bool:
@@ -256,7 +262,7 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "sizes": (_mapping(_int(1)), "a mapping from names to integers of at least 1"),
     "params": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
     "numbers": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
-    "us": (_samples, f"1 to {MAX_SAMPLES} microseconds, each above 0 and at most {MAX_US:.0e}"),
+    "us": (_samples, f"1 to {MAX_SAMPLES} microseconds, each at least {LEAST_US} and at most {MAX_US:.0e}"),
     "how": (lambda x: x in HOW, f"one of {', '.join(HOW)}"),
     "versions": (_mapping(lambda x: x is None or _version(x)), "a mapping from packages to versions or None"),
     "clocks": (_mapping(_positive(MAX_MHZ)), "a mapping from names to MHz above 0"),

@@ -100,6 +100,8 @@ def test_what_failed_with_other_versions_or_another_number_of_parts_is_taken(sto
     best = taken()
     store.append(failure(best, versions={**versions(), "triton": "0"}))
     store.append(failure(best, numbers={"NUM_SPLITS": 64}))
+    # Nor for want of memory at sizes that may have been huge.
+    store.append(failure(best, how="memory"))
     assert taken() == best
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_an_import_of_a_file_without_records_changes_nothing(store: Store, tmp_p
     with pytest.raises(RecordError, match="No such file"):
         import_records(store, [tmp_path / "good", tmp_path / "missing"])
     assert store.all() == [record(1.0)]
+
+
+def test_what_may_have_no_end_is_not_read(store: Store, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (Path("/dev/zero"), pipe):
+        with pytest.raises(RecordError, match="no regular file"):
+            import_records(store, [path])
 
 
 def test_merge_is_a_union_in_order(store: Store, tmp_path: Path) -> None:
