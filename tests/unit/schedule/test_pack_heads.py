@@ -249,6 +249,19 @@ def test_kernels_against_float64(heads: int, group: int, dtype: str, template: A
             assert (o[lengths == 0] == 0).all()
 
 
+@pytest.mark.parametrize("template", sampled([flash_attention, flash_decoding, softmax_online], 2))
+def test_queries_before_the_heads_in_kernels(template: Any) -> None:
+    kernel = neptune.compile(heads_last(), template, target="llvm", params={"BLOCK_M": 16, "BLOCK_N": 16})
+    assert "i_h" in kernel.ir("fused")
+    for m, n in ((1, 5), (9, 33)):
+        q, k = torch.randn(m, 8, DEPTH) * 3, torch.randn(2, n, DEPTH)
+        s = torch.einsum("ihd,hjd->ihj", q.double(), k.double().repeat_interleave(4, 0))
+        exact = (s - s.amax(-1, keepdim=True)).exp().sum(-1)
+        total = torch.full((m, 8), math.nan)
+        kernel(q, k, out=total)
+        assert (total - exact).norm() <= 2e-6 * exact.norm()
+
+
 @functools.cache
 def default(queries: tuple[int, ...]) -> neptune.Kernel:
     program = decode(32, 4, "float16", 128, queries, masked=False)
