@@ -77,6 +77,14 @@ def grouped() -> Program:
     return build(compute((8, M, N), lambda h, i, j: s[h, i, j] * 0.25, "score"), name="grouped")
 
 
+def one_query() -> Program:
+    """The same for one query, without an axis for it."""
+    q, k = placeholder((8, 16), name="q"), placeholder((2, N, 16), name="k")
+    d = reduce_axis((0, 16), "d")
+    s = compute((8, N), lambda h, j: sum(q[h, d] * k[h // 4, j, d], axis=d), "s")
+    return build(compute((8, N), lambda h, j: s[h, j] * 0.25, "score"), name="one_query")
+
+
 # --- the examples ----------------------------------------------------------------------------------
 
 Call = Callable[[Schedule], object]
@@ -84,7 +92,7 @@ Call = Callable[[Schedule], object]
 
 @dataclass(frozen=True)
 class Example:
-    """One primitive: calls that prepare the program, the call shown, and one that is refused.
+    """One primitive: calls that prepare the program, the call shown, and one that is refused; another form, if any.
 
     The code that is shown is the trace of the calls.
     """
@@ -93,6 +101,7 @@ class Example:
     call: Call
     refused: Call
     before: Call = lambda sch: None
+    also: Example | None = None
 
 
 def _tiled(sch: Schedule) -> None:
@@ -134,6 +143,11 @@ EXAMPLES: dict[str, Example] = {
         grouped,
         lambda s: s.pack(s.loop("s", "h"), s.loop("s", "i")),
         lambda s: s.pack(s.loop("s", "j"), s.loop("s", "i")),
+        also=Example(
+            one_query,
+            lambda s: s.pack(s.loop("s", "h")),
+            lambda s: s.pack(s.loop("s", "j")),
+        ),
     ),
     "reorder": Example(
         product,
@@ -252,6 +266,13 @@ def text() -> str:
 def _section(name: str, example: Example) -> str:
     method = getattr(Schedule, name)
     parameters = ", ".join(p for p in inspect.signature(method).parameters if p != "self")
+    lines = [f"## {name}({parameters})", "", inspect.getdoc(method) or "", ""]
+    lines += [line for x in (example, example.also) if x is not None for line in _executed(x)]
+    return "\n".join(lines)
+
+
+def _executed(example: Example) -> list[str]:
+    """One example, as it runs."""
     sch = Schedule(example.program())
     example.before(sch)
     mark = len(sch.trace)
@@ -259,14 +280,12 @@ def _section(name: str, example: Example) -> str:
     said = len(sch.decisions)
     example.call(sch)
     calls = "\n".join(str(s) for s in sch.trace[mark:])
-    lines = [f"## {name}({parameters})", "", inspect.getdoc(method) or "", ""]
-    lines += [f"`{example.program.__name__}`: {(example.program.__doc__ or '').strip()}", ""]
+    lines = [f"`{example.program.__name__}`: {(example.program.__doc__ or '').strip()}", ""]
     lines += [_block("", before), _block("python", calls), _block("", _body(sch.program))]
     notes = [f"{d.subject}: {d.verdict} ({d.reason})" for d in sch.decisions[said:]]
     if notes:
         lines += ["Recorded for `explain()`:", "", *(f"- {n}" for n in notes), ""]
-    lines += ["Refused, for instance:", "", _block("", _refusal(example))]
-    return "\n".join(lines)
+    return [*lines, "Refused, for instance:", "", _block("", _refusal(example))]
 
 
 def _body(program: Program) -> str:

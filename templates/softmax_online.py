@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.schedule.roles import before_the_chain, behind_the_chain, chain, spread
+from neptune.schedule.roles import before_the_chain, behind_the_chain, chain, pack_heads, spread
 from neptune.schedule.template import template
 
 
 @template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
 def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     """Tile rows and columns, roll the reductions over the columns, and write what is elementwise behind."""
+    pack_heads(sch, "softmax_online")
     parts = chain(sch, "softmax_online")
     first = parts.first
     i, j = sch.loop_of(first, parts.row_axis), sch.loop_of(first, parts.fused_axis)

@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "outer": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
     "inner": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
     "group": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
-    "row": ("a loop, as sch.loops(stage) returns them", lambda x: isinstance(x, Loop)),
+    "row": ("a loop, as sch.loops(stage) returns them, or None", lambda x: x is None or isinstance(x, Loop)),
     "loops": ("loops, as sch.loops(stage) returns them", _is_loops),
     "axis": ("a grid axis, or a list of them", lambda x: isinstance(x, str | list | tuple)),
     "factors": ("a list of numbers or params", lambda x: isinstance(x, list | tuple)),

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Const, Expr, Var, variables
 from neptune.schedule.alignment import Axes, StageAxis
-from neptune.schedule.pack import group_sizes, reads_each, row_shared
+from neptune.schedule.pack import group_matrices, group_sizes, reads_each, row_shared, whole_groups
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
 
@@ -165,17 +165,17 @@ def shared_heads(sch: ScheduleBase, parts: Chain) -> Heads | None:
     for axis in reversed(d.names):
         if axis in d.reduced or axis in (parts.row_axis, parts.fused_axis, *d.choosing):
             continue
-        sharing = _sharing(sch, parts, axis)
+        sharing = _sharing(sch, parts, axis, parts.row_axis)
         if sharing is not None:
             return sharing
     return None
 
 
-def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
-    """`axis` as Heads, where products that run over it and the rows have operands without either but for axis // G."""
+def _sharing(sch: ScheduleBase, parts: Chain, axis: str, rows: str) -> Heads | None:
+    """`axis` as Heads, where products that run over it and `rows` have operands without either but for axis // G."""
     first, sizes, products = parts.first, set[Expr](), 0
     for stage in sch.stages:
-        head, row = (parts.axes.of(stage, (first, a)) for a in (axis, parts.row_axis))
+        head, row = (parts.axes.of(stage, (first, a)) for a in (axis, rows))
         if head is None or row is None:
             continue
         d = sch.definition(stage)
@@ -187,15 +187,51 @@ def _sharing(sch: ScheduleBase, parts: Chain, axis: str) -> Heads | None:
     return Heads(axis, next(iter(sizes), None)) if products else None
 
 
+def pack_heads(sch: ScheduleBase, template: str) -> bool:
+    """Make rows of the heads of a group, where heads are the rows of a chain and only those of a group share a matrix
+    of its products; whether it was done. Else a tile of rows would read as many matrices as rows.
+
+    To be called before anything else is scheduled. Groups are of one size: chains of guarded stages are not fused.
+    """
+    parts = chain(sch, template)
+    head, sizes, shared = parts.row_axis, set[Expr](), 0
+    for stage in sch.stages:
+        own = parts.axes.of(stage, (parts.first, head))
+        if own is None:
+            continue
+        d = sch.definition(stage)
+        sizes.update(group_sizes(d, own))
+        matrices, other = group_matrices(d, own, sizes)
+        if len(sizes) > 1 or other is not None:
+            return False
+        shared += any(own in variables(x) for x in matrices)
+    d = sch.definition(parts.first)
+    if not shared or not whole_groups(sch.program, d.extents[head], *sizes):
+        return False
+    # Where queries are the axis before, they are rows as well.
+    beside = [a for a in d.names if a not in (head, parts.fused_axis, *d.reduced, *d.choosing)]
+    row = next((a for a in reversed(beside) if _sharing(sch, parts, head, a) is not None), None)
+    try:
+        sch.pack(sch.loop_of(parts.first, head), None if row is None else sch.loop_of(parts.first, row))
+    except ScheduleError:
+        return False
+    return True
+
+
 def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
     """Make rows of the heads that share keys, where there are few rows (or `always`); whether it was done.
 
     To be called before anything else is scheduled. `few` is a constant of at most FEW_ROWS.
     """
+    if pack_heads(sch, template):
+        return True
     parts = chain(sch, template)
     heads, rows = shared_heads(sch, parts), sch.definition(parts.first).extents[parts.row_axis]
     few = isinstance(rows, Const) and rows.value <= FEW_ROWS
     if heads is None or not (few or always):
+        return False
+    extent = sch.definition(parts.first).extents[heads.axis]
+    if not always and heads.size is not None and not whole_groups(sch.program, extent, heads.size):
         return False
     sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
     return True

@@ -237,14 +237,15 @@ class ScheduleBase:
         return Loop(loop.stage, name)
 
     @primitive
-    def pack(self, group: Loop, row: Loop) -> Loop:
+    def pack(self, group: Loop, row: Loop | None = None) -> Loop:
         """Make rows of the heads of a group, in every stage that runs over both; returns the loop over them.
 
-        `k[h // G, j]` → `k[h0, j]` for rows r in [0, m * G), in which h is `h0*G + r % G` and i `r // G`.
+        `k[h // G, j]` → `k[h0, j]` for rows r in [0, m * G), in which h is `h0*G + r % G` and i `r // G`. Without a
+        row axis, `pack(h)`, the heads are the rows: r in [0, G), in which h is `h0*G + r`.
         """
         state, var = pack(self._state, group, row)
-        self._commit(state, "pack", group, row)
-        return Loop(row.stage, var)
+        self._commit(state, "pack", group, *([] if row is None else [row]))
+        return Loop(group.stage, var)
 
     @primitive
     def bind(self, where: Loop | Sequence[Loop], axis: str | Sequence[str]) -> None:

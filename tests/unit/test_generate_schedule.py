@@ -37,10 +37,11 @@ def test_every_primitive_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", sorted(PRIMITIVES))
 def test_an_example_keeps_the_meaning(name: str) -> None:
-    example = PAGE.EXAMPLES[name]
-    sch = Schedule(example.program())
-    example.before(sch)
-    example.call(sch)
-    assert name in {s.primitive for s in sch.trace}
-    if not sch.program.owes:
-        check_same(example.program(), sch.program)
+    first = PAGE.EXAMPLES[name]
+    for example in (first, *([first.also] if first.also else [])):
+        sch = Schedule(example.program())
+        example.before(sch)
+        example.call(sch)
+        assert name in {s.primitive for s in sch.trace}
+        if not sch.program.owes:
+            check_same(example.program(), sch.program)

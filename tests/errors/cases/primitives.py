@@ -202,6 +202,59 @@ def pack_a_result_in_reverse():
     sch.pack(sch.loop("t", "h"), sch.loop("t", "i"))
 
 
+def one_query(keys: int) -> Schedule:
+    """Scores of 8 query heads with so many key heads, of a query without an axis."""
+    q, k = placeholder((8, 4), name="q"), placeholder((keys, N, 4), name="k")
+    d = reduce_axis((0, 4), "d")
+    return Schedule(build(compute((8, N), lambda h, j: sum(q[h, d] * k[h // (8 // keys), j, d], axis=d), "s")))
+
+
+@case(ScheduleError)
+def pack_heads_that_share_nothing():
+    sch = one_query(keys=8)
+    sch.pack(sch.loop("s", "h"))
+
+
+@case(ScheduleError)
+def pack_heads_with_keys_of_their_own():
+    q, k, scale = placeholder((8, 4), name="q"), placeholder((8, N, 4), name="k"), placeholder((2,), name="scale")
+    d = reduce_axis((0, 4), "d")
+    s = compute((8, N), lambda h, j: sum(q[h, d] * k[h, j, d], axis=d), "s")
+    sch = Schedule(build(compute((8, N), lambda h, j: s[h, j] * scale[h // 4], "y")))
+    sch.pack(sch.loop("s", "h"))
+
+
+@case(ScheduleError)
+def pack_heads_of_which_another_number_follows():
+    sch = Schedule(program("  for i in [0, n):\n    for j in [0, i + 1):\n      y: y[i + j] = x[j]"))
+    sch.pack(sch.loop("y", "j"))
+
+
+@case(ScheduleError)
+def pack_heads_along_a_diagonal():
+    text = "program p\n  in x: f32[4]\n  in w: f32[2]\n  out y: f32[4]\n  temp t: f32[4, 4]\nbody:\n"
+    text += "  for h in [0, 4):\n    t: t[h, h] = x[h] * w[h // 2]\n"
+    text += "  for h in [0, 4):\n    y: y[h] = t[h, h]\n"
+    sch = Schedule(parse_program(text))
+    sch.pack(sch.loop("t", "h"))
+
+
+@case(ScheduleError)
+def pack_heads_that_another_stage_sums_up():
+    q, k = placeholder((8, 4), name="q"), placeholder((2, N, 4), name="k")
+    d, h = reduce_axis((0, 4), "d"), reduce_axis((0, 8), "h")
+    s = compute((8, N), lambda g, j: sum(q[g, d] * k[g // 4, j, d], axis=d), "s")
+    sch = Schedule(build(compute((N,), lambda j: sum(s[h, j], axis=h), "y")))
+    sch.pack(sch.loop("s", "g"))
+
+
+@case(ScheduleError)
+def pack_heads_that_are_tiled():
+    sch = one_query(keys=2)
+    sch.split(sch.loop("s", "j"), 16)
+    sch.pack(sch.loop("s", "h"))
+
+
 # --- compute_at ----------------------------------------------------------------------------------
 
 
