@@ -40,7 +40,7 @@ from neptune.records.structure import structure_of
 from neptune.runtime.family import pick
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.machine import machine_of
-from neptune.tune.measured import Candidate, Sample, candidate
+from neptune.tune.samples import Candidate, Sample, candidate
 
 STRUCTURES = 200
 """Programs that the records of `--time` are of."""

@@ -80,7 +80,7 @@ class Journal:
         mhz = {n: float(x) for n, x in clocks.items() if x > 0}
         self._append(lambda **of: Record(us=list(us), clocks=mhz, **of), sizes, trial)
 
-    def fail(self, sizes: Mapping[str, int], trial: Trial, how: str) -> None:
+    def lost(self, sizes: Mapping[str, int], trial: Trial, how: str) -> None:
         """Append how a candidate failed."""
         self._append(lambda **of: Failure(how=how, **of), sizes, trial)
 

@@ -169,7 +169,7 @@ class Run:
             self._fails(trial, outcome.failed, outcome.why)
             # What was stopped because the time was over may be as good as any.
             if self.clock.left or outcome.failed != "hung":
-                self.journal.fail(self.sizes, trial, outcome.failed)
+                self.journal.lost(self.sizes, trial, outcome.failed)
         else:
             self.compared.add(trial.key)
             self._keep(trial, outcome.us, outcome.clocks)

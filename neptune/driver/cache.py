@@ -31,7 +31,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
-from neptune.tune.measured import Candidate, Sample
+from neptune.tune.samples import Candidate, Sample
 from neptune.versions import IMPORTED, versions
 
 COMPILERS = ("sympy", "numpy")

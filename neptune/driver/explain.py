@@ -17,7 +17,7 @@ from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
 from neptune.tune.defaults import least_tiles
-from neptune.tune.measured import candidate
+from neptune.tune.samples import candidate
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build

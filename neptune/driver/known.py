@@ -17,7 +17,7 @@ from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store
 from neptune.tune.machine import Machine
-from neptune.tune.measured import BELIEVED, Candidate, Sample, candidate
+from neptune.tune.samples import BELIEVED, Candidate, Sample, candidate
 from neptune.versions import versions
 
 MOST = 64

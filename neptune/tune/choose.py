@@ -26,10 +26,10 @@ from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, choose
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.measured import Candidate as Tried
-from neptune.tune.measured import Sample
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes, points
+from neptune.tune.samples import Candidate as Tried
+from neptune.tune.samples import Sample
 
 AUTOMATIC = (
     "flash_attention",

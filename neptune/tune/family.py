@@ -23,12 +23,13 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.columns import Points
 from neptune.tune.graft import grafted
 from neptune.tune.machine import Machine
-from neptune.tune.measured import Candidate, Measured, Sample
+from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
 from neptune.tune.params import space_of
 from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import LAUNCH, Ranked, model_of, predictions, ranked, ranked_at
+from neptune.tune.samples import Candidate, Sample
 
 MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""

@@ -22,14 +22,10 @@ from typing import TypeAlias
 import numpy as np
 
 from neptune.tune.numbers import Array
+from neptune.tune.samples import BELIEVED, Candidate, Sample, Sizes, candidate
 
-Candidate: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
-"""A template, and its values by name in order."""
-Sizes: TypeAlias = Mapping[str, int]
 Predict: TypeAlias = Callable[[str, Sequence[Mapping[str, int]], Sequence[Sizes]], Array]
 """Microseconds of a template with each of the values (rows) at each of the sizes."""
-BELIEVED = 1.0
-"""The weight of what these versions have measured."""
 OCTAVE = 0.5
 """What each doubling of a size takes of a weight."""
 MODEL = 0.25
@@ -42,30 +38,6 @@ NEVER = 100.0
 """The factor of what these versions have not measured where they did measure."""
 FASTEST = 3
 """Of each sample so many are candidates at all sizes."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Microseconds of candidates at the same sizes, measured with the same versions; `weight` is BELIEVED for the
-    versions at hand, less for others."""
-
-    sizes: Sizes
-    us: Mapping[Candidate, float]
-    weight: float
-
-    @property
-    def fastest(self) -> list[Candidate]:
-        """Its candidates, the fastest first."""
-        return sorted(self.us, key=lambda c: self.us[c])
-
-
-def candidate(template: str, params: Mapping[str, int]) -> Candidate:
-    """The key of a template with values.
-
-    >>> candidate("matmul", {"num_warps": 4, "BLOCK_M": 64})
-    ('matmul', (('BLOCK_M', 64), ('num_warps', 4)))
-    """
-    return template, tuple(sorted(params.items()))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from neptune.tune import choose as choosing
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
 from neptune.tune.machine import DEFAULT
-from neptune.tune.measured import Sample, candidate
+from neptune.tune.samples import Sample, candidate
 
 PROGRAMS = {
     "attention": prefill_causal,

@@ -7,7 +7,8 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured, Sample, candidate
+from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured
+from neptune.tune.samples import Sample, candidate
 
 AT = {"m": 1024, "n": 64}
 TIMES = {1: 10.0, 2: 12.0, 3: 14.0}
