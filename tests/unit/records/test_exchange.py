@@ -43,7 +43,7 @@ def parsed(path: Path) -> list[Any]:
 
 
 def test_export_and_import_keep_every_digit(store: Store, tmp_path: Path) -> None:
-    records = [record(0.1 + 0.2, 1), record(1e-300, 2, structure=B), record(5.0, 3)]
+    records = [record(0.1 + 0.2, 1), record(1 / 3, 2, structure=B), record(5.0, 3)]
     filled(store, *records, junk=UNKNOWN + b"torn\n")
     assert export_records(store, tmp_path / "all") == Counts(4, 0, 0, 1)
     assert parsed(tmp_path / "all") == [*records, parse(UNKNOWN)]
