@@ -30,7 +30,8 @@ def known_of(loops: Program, machine: Machine, settings: Config) -> tuple[tuple[
     if not settings.records:
         return (), frozenset()
     records, failures = Store(settings.cache_dir).told(structure_of(loops), machine.device)
-    return samples(records, failures), failed(failures)
+    bad = failed(failures)
+    return samples(records, bad), bad
 
 
 def failed(failures: Iterable[Failure]) -> frozenset[Candidate]:
@@ -41,11 +42,10 @@ def failed(failures: Iterable[Failure]) -> frozenset[Candidate]:
     return frozenset(candidate(f.template, f.params) for f in own)
 
 
-def samples(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Sample, ...]:
-    """Records of one program and device by sizes and versions, but for candidates that failed with these versions,
-    at whatever sizes; numbers that a launch was given are its own affair."""
+def samples(records: Iterable[Record], bad: frozenset[Candidate] = frozenset()) -> tuple[Sample, ...]:
+    """Records of one program and device by sizes and versions, but for candidates that failed; numbers that a launch
+    was given are its own affair."""
     here = made_with(versions())
-    bad = failed(failures)
     groups: dict[tuple[float, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]], list[Record]]
     groups = defaultdict(list)
     for r in (r for r in records if not r.numbers and candidate(r.template, r.params) not in bad):

@@ -28,8 +28,16 @@ Size = Callable[[Axes], Array]
 
 
 def near(s: Section, size: Size) -> Array:
-    """True where the lines that a section reads columns of stay in the nearest cache; also where it reads none."""
-    return np.less_equal(sum((size(m.axes) * LINE for m in s.moves if m.column), start=np.zeros(())), NEAREST)
+    """True where the lines that a section reads columns of stay in the nearest cache."""
+    return np.less_equal(sum(size(m.axes) * LINE for m in s.columns), NEAREST)
+
+
+def more(s: Section, size: Size) -> Array:
+    """Bytes that L2 gives beside the elements: of each its sector, where lines are gone before the next column."""
+    if not s.columns:
+        return 0.0
+    beside = sum(size(m.axes) * (SECTOR - m.bits / 8) for m in s.columns)
+    return np.where(near(s, size), 0.0, beside)
 
 
 def cycles(s: Section, size: Size, warps: Array, machine: Machine) -> Array:
@@ -38,10 +46,11 @@ def cycles(s: Section, size: Size, warps: Array, machine: Machine) -> Array:
     Of a column of rows that has fewer elements than there are threads, Triton lets each thread load all that it needs;
     of a longer one each element is loaded once, and threads exchange them.
     """
-    moves = [m for m in s.moves if m.column]
-    tile = max(s.work, key=len, default=()) if moves else ()
+    if not s.columns:
+        return 0.0
+    tile = max(s.work, key=len, default=())
     threads = machine.warp * warps
     loads = size(tile) / (QUAD * threads)
-    rows = [size(m.axes) for m in moves if len(tile) > 1 and m.axes[:1] == tile[:1]]
+    rows = [size(m.axes) for m in s.columns if len(tile) > 1 and m.axes[:1] == tile[:1]]
     own = (np.where(n < threads, EACH * warps * np.minimum(loads, n), 0.0) for n in rows)
-    return sum((size(m.axes) for m in moves), start=0.0) + sum(own, start=0.0)
+    return sum(size(m.axes) for m in s.columns) + sum(own, start=0.0)

@@ -284,8 +284,7 @@ class _Kernel:
 
     def _moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
-        lost = ~column_loads.near(s, self.size)
-        return sum(self._bytes(m) * np.where(m.column & lost, 8 * column_loads.SECTOR / m.bits, 1.0) for m in s.moves)
+        return sum(self._bytes(m) for m in s.moves) + column_loads.more(s, self.size)
 
     def chain(self, s: Section, busy: _Busy, cold: Array) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
@@ -302,7 +301,7 @@ class _Kernel:
         own = own + sum(c.exchange * (where & (groups > 1)) for where in shared)
         moved = [self._bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
-        if moved and all(m.column for m in s.moves):
+        if s.columns and len(s.columns) == len(s.moves):
             exposed = np.where(column_loads.near(s, self.size), column_loads.NEAR, exposed)
         if s.loop is None:
             return own + exposed

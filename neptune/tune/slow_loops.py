@@ -22,10 +22,11 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block, scalar_names
+from neptune.tile.passes.util import Block
 from neptune.tune.facts import sweeps, trips
 from neptune.tune.slow_products import Found
 from neptune.tune.subject import Subject, around
+from neptune.tune.work import work_of
 
 SHOWN = 3
 """Names of a list that are shown."""
@@ -63,9 +64,8 @@ def repeated_passes(s: Subject) -> Iterator[Found]:
 def _by_columns(s: Subject, name: str) -> bool:
     """True where each loop that reads an input goes along its rows, one column an iteration: a program's own rows,
     which it finds in the nearest cache when it goes along them again."""
-    loops = [x for k in s.tiles.kernels for x in walk_stmts(k.body) if isinstance(x, Loop) and isinstance(x.hi, Const)]
-    reads = [(f, x) for f in loops for t in f.body for e in stmt_exprs(t) for x in walk(e) if isinstance(x, LoadTile)]
-    mine = [bool(x.dims) and f.var in scalar_names(x) for f, x in reads if x.buffer == name]
+    sections = [x for k in s.tiles.kernels for x in work_of(k).sections if x.loop and isinstance(x.loop.hi, Const)]
+    mine = [m.column for x in sections for m in x.moves if m.buffer == name]
     return bool(mine) and all(mine)
 
 

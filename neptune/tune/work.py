@@ -80,6 +80,11 @@ class Section:
     moves: tuple[Move, ...]
     folds: tuple[tuple[Axes, str], ...]
 
+    @cached_property
+    def columns(self) -> tuple[Move, ...]:
+        """What it reads by columns."""
+        return tuple(m for m in self.moves if m.column)
+
     @property
     def loop(self) -> Loop | None:
         """The innermost loop around it."""
