@@ -33,10 +33,9 @@ from neptune.frontend.functions import checked_predicate
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import Mask, with_queries
-from neptune.ops.options import check_counts, check_factors, check_flags
+from neptune.ops.options import check_counts, check_dtype, check_factors, check_flags
 
 NEG_INF = float("-inf")
-DTYPES = ("float32", "float16", "bfloat16")
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j, score) → the score of query i against key j of head h; the indices are raw."""
 Options: TypeAlias = Mapping[str, Any]
@@ -233,8 +232,7 @@ def _check(
 ) -> None:
     if layout not in ("bhsd", "bshd"):
         raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
-    if dtype not in DTYPES:
-        raise ExpressionError(asked, f"{dtype!r} is no dtype of attention", legal=DTYPES)
+    check_dtype(asked, dtype, "attention")
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")
