@@ -6,6 +6,7 @@ Rows are `rows` × `cols`, both symbolic. Nothing here casts but `wide`: sums ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from neptune.frontend.builder import Reduction, Tensor, compute, exp, max, placeholder, reduce_axis, sum, var
@@ -63,3 +64,19 @@ def moments(x: Cell) -> tuple[Tensor, Tensor]:
     mean = compute((ROWS,), lambda i: total[i] / n, "mean")
     squares = per_row(sum, lambda i, j: (x(i, j) - mean[i]) * (x(i, j) - mean[i]), "squares")
     return mean, compute((ROWS,), lambda i: squares[i] / n, "variance")
+
+
+def points(lead: tuple[Any, ...], shape: tuple[Any, ...], value: Callable[..., Expr | Reduction], name: str) -> Tensor:
+    """name[*z, *at] = value(z, *at), over leading dimensions (loops b and h) and those of `shape`, whose loops have the
+    names of the parameters of `value`.
+
+    points((2, 3), (n,), lambda z, i: x[(*z, i)], "y")  →  for b in [0, 2): for h in [0, 3): for i in [0, n): …
+    """
+    n = len(lead)
+
+    def at(*index: Expr) -> Expr | Reduction:
+        return value(index[:n], *index[n:])
+
+    names = [*("b", "h")[:n], *list(signature(value).parameters)[1:]]
+    at.__signature__ = Signature([Parameter(p, Parameter.POSITIONAL_ONLY) for p in names])  # type: ignore[attr-defined]
+    return compute((*lead, *shape), at, name)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from neptune.errors import ExpressionError
+from neptune.ops.attention_variants import sigmoid_attention
 from neptune.ops.cross_entropy import cross_entropy
 from neptune.ops.norm import rms_norm
+from neptune.ops.quantise import quantise
+from neptune.ops.route import softmax_top_k
 from neptune.ops.softmax import softmax
+from neptune.ops.statistics import variance
 from tests.errors.table import case
 
 
@@ -32,3 +36,23 @@ def a_class_to_ignore_that_is_no_index():
 @case(ExpressionError)
 def targets_that_are_probabilities():
     cross_entropy(targets="float32")
+
+
+@case(ExpressionError)
+def more_experts_than_are_kept():
+    softmax_top_k(k=16)
+
+
+@case(ExpressionError)
+def rows_quantised_to_four_bits():
+    quantise(to="int4")
+
+
+@case(ExpressionError)
+def a_correction_that_is_no_number_of_degrees():
+    variance(correction=0.5)
+
+
+@case(ExpressionError)
+def sigmoid_attention_with_heads_that_do_not_divide():
+    sigmoid_attention(heads=5, kv_heads=2)
