@@ -7,6 +7,7 @@ from neptune.ops.attention_variants import sigmoid_attention
 from neptune.ops.cross_entropy import cross_entropy
 from neptune.ops.norm import rms_norm
 from neptune.ops.quantise import quantise
+from neptune.ops.rope import rope
 from neptune.ops.route import softmax_top_k
 from neptune.ops.softmax import softmax
 from neptune.ops.statistics import variance
@@ -56,3 +57,8 @@ def a_correction_that_is_no_number_of_degrees():
 @case(ExpressionError)
 def sigmoid_attention_with_heads_that_do_not_divide():
     sigmoid_attention(heads=5, kv_heads=2)
+
+
+@case(ExpressionError)
+def a_depth_without_pairs_to_rotate():
+    rope(depth=15)

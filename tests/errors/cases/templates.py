@@ -191,7 +191,7 @@ def no_template_applies(monkeypatch):
 
 @case(ExpressionError)
 def an_activation_that_is_not_shipped():
-    matmul(activation="gelu_tanh")
+    matmul(activation="swish")
 
 
 @case(ExpressionError)

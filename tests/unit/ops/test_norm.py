@@ -88,6 +88,7 @@ def test_kernels_are_as_exact_as_the_expression(name):
     dtype, exact = SHIPPED[name]
     program = getattr(norm, name)(dtype, eps=EPS)
     kernel = neptune.compile(program, target="llvm")
+    assert len(kernel.facts.kernels) == 1 and kernel.facts.temporaries == ()
     for kind in HARD:
         inputs = [hard(kind, *((5, 41) if len(b.shape) == 2 else (41,)), seed=s) for s, b in enumerate(program.inputs)]
         if name.startswith("add"):  # h is compared where the sum is exact
