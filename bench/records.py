@@ -90,9 +90,9 @@ def tuned(store: Path, keep: int) -> Iterator[Record]:
         found = parse(line)
         if isinstance(found, Record):
             of[found.structure, str(sorted(found.sizes.items()))][key_of(found)] = found
-    for candidates in of.values():
-        first = list(candidates.values())[:keep]
-        fast = sorted(candidates.values(), key=lambda r: median(r.us))[:keep]
+    for measured in of.values():
+        first = list(measured.values())[:keep]
+        fast = sorted(measured.values(), key=lambda r: median(r.us))[:keep]
         yield from (*fast, *(r for r in first if r not in fast))
 
 
