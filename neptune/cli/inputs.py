@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
