@@ -189,7 +189,7 @@ def templates_command(as_json: bool) -> None:
     guarded(act, as_json)
 
 
-@app.command("ops")
+@app.command("ops", short_help="List the shipped operators.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ops_command(as_json: bool) -> None:
     """List the shipped operators: what each is, its inputs, and the call that makes it in Python.
