@@ -194,6 +194,7 @@ RULES: Mapping[str, Rule] = {
     "isinf": lambda dtype, a: ir.is_inf(a),
     "sign": lambda dtype, a: ir.sign(as_dtype(a, dtype)),
     "reciprocal": lambda dtype, a: ir.binary("div", 1.0, as_dtype(a, dtype)),
+    "tan": lambda dtype, a: fn.sin(as_dtype(a, dtype)) / fn.cos(as_dtype(a, dtype)),
     "relu": lambda dtype, a: ir.maximum(as_dtype(a, dtype), 0),
     "silu": lambda dtype, a: as_dtype(a, dtype) * fn.sigmoid(as_dtype(a, dtype)),
     "gelu": _gelu,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from neptune.errors import ExpressionError
-from neptune.functional.captured import Captured, captured, reach
+from neptune.functional.captured import Captured, Path, captured, reach
 from neptune.functional.mods import Mod, traced
 from neptune.functional.operators import check_tensors, is_plain, register
 from neptune.functional.softmax_attention import Mods, Options, call

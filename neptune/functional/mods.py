@@ -33,6 +33,11 @@ from neptune.ir.expr import Const, Expr, Op, Var
 
 INDICES = ("b", "h", "q_idx", "kv_idx")
 SIGNATURES = {"score_mod": ("score", *INDICES), "mask_mod": INDICES}
+ASKS = (
+    "it asks for the value of a score or an index, which is known in the kernel only: a branch (if, and, or, not, min, "
+    "max) or .item()"
+)
+INSTEAD = "torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum"
 WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
 
 
@@ -53,6 +58,8 @@ class Mod:
     module: GraphModule
     tensors: tuple[Captured, ...]
     placeholders: tuple[Tensor, ...]
+    asked: str = ""
+    place: str | None = None
     reads: list[Read] = field(default_factory=list)
 
     def expression(self, *scalars: Expr) -> Expr:
@@ -97,7 +104,7 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
     for c in held.values():
         names.append(_name(c.name, {*taken, *names}))
     made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
-    return Mod(kind, module, tuple(held.values()), made)
+    return Mod(kind, module, tuple(held.values()), made, *_asked(kind, function))
 
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
@@ -146,14 +153,7 @@ def _graph(function: Any, kind: str) -> GraphModule:
     except Exception as error:
         line = _users_line(error)
         if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
-            _refuse(
-                kind,
-                function,
-                "it asks for the value of a score or an index, which is known in the kernel only: a branch (if, and, "
-                "or, not, min, max) or .item()",
-                hint="torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum",
-                where=line,
-            )
+            _refuse(kind, function, ASKS, hint=INSTEAD, where=line)
         first = (str(error).strip().splitlines() or [""])[0]
         _refuse(kind, function, f"{type(error).__name__}: {first:.200}", where=line)
 
@@ -166,10 +166,15 @@ def _users_line(error: Exception) -> str | None:
 
 
 def _refuse(kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None) -> NoReturn:
+    asked, place = _asked(kind, function)
+    raise ExpressionError(asked, wrong, hint=hint, where=where or place)
+
+
+def _asked(kind: str, function: Any) -> tuple[str, str | None]:
+    """How errors name a mod, and where it is defined."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(function, "__code__", None)
-    place = where or (f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None)
-    raise ExpressionError(f"attention with {kind}={name}", wrong, hint=hint, where=place)
+    return f"attention with {kind}={name}", None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 # --- from a graph to an expression ---------------------------------------------------------------
@@ -221,7 +226,7 @@ class _Translation:
         raise AssertionError("a graph ends with its output")
 
     def _refuse(self, wrong: str, hint: str | None = None) -> NoReturn:
-        raise ExpressionError(f"attention with {self.mod.kind}=", wrong, hint=hint)
+        raise ExpressionError(self.mod.asked, wrong, hint=hint, where=self.mod.place)
 
     def _result(self, node: Any) -> Expr:
         if not isinstance(node, Node):
@@ -247,6 +252,8 @@ class _Translation:
         if node.target is operator.getitem:
             raise NotAnExpression("it makes several values at once", "functions of single values")
         name = getattr(node.target, "_schema", None) and node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+        if name == "_local_scalar_dense":
+            raise NotAnExpression(ASKS, INSTEAD)
         if name == "index":
             return self._indexed(args[0], args[1])
         if name == "select" and isinstance(args[0], _Part) and args[1] == 0:
@@ -254,10 +261,11 @@ class _Translation:
         if name is None or name not in RULES or not isinstance(node.meta.get("val"), torch.Tensor):
             wrong = f"it writes to a tensor ({name})" if str(name).endswith("_") else f"it calls {name or node.target}"
             raise NotAnExpression(f"{wrong}, which is no function of single values", WRITES)
+        scalars = [self._scalar(a) for a in args]
         if node.meta["val"].dim():
             raise NotAnExpression(f"{name} makes a tensor of {node.meta['val'].dim()} dimensions", WRITES)
         dtype = name_of(node.meta["val"].dtype)
-        return RULES[name](dtype, *(self._scalar(a) for a in args), **self._named(node))
+        return RULES[name](dtype, *scalars, **self._named(node))
 
     def _named(self, node: Node) -> dict[str, Any]:
         named = torch.fx.node.map_arg(node.kwargs, lambda n: self._scalar(self.done[n]))
