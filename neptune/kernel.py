@@ -405,7 +405,7 @@ def load(path: str | PathLike[str], target: str | None = None) -> Kernel:
         kernel = _unpickled(packed)
         return kernel.for_target(target or config.read().target or saved.target_here(kernel.target))
     except RecordError as error:
-        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
+        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint, kind=error.kind) from None
 
 
 def _unpickled(packed: Packed) -> Kernel:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from neptune.codes import INSTALL_TE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor, build
 from neptune.ir.names import check_names
@@ -51,7 +52,7 @@ def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None 
             f"compile {type(expr).__name__}",
             f"it is neither a Program nor tensors of the builder, and TVM cannot be imported: {error}",
             legal=EXPRESSIONS,
-            hint="pip install 'neptune-compiler[te]'",
+            hint=INSTALL_TE,
         ) from None
     importer = tvmscript.from_tvmscript if tvmscript.is_function(expr) else te.from_te
     program: Program = importer(expr, inputs, name)

@@ -234,7 +234,7 @@ def _check(
     if layout not in ("bhsd", "bshd"):
         raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
     if dtype not in DTYPES:
-        raise ExpressionError(asked, f"{dtype!r} is no dtype of attention", legal=DTYPES)
+        raise ExpressionError(asked, f"{dtype!r} is no dtype of attention", legal=DTYPES, kind="dtypes")
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")

@@ -38,7 +38,7 @@ def check_names(operator: str, activation: str | None, dtype: str) -> None:
     if activation is not None and activation not in tuple(ACTIVATIONS):
         raise ExpressionError(operator, f"unknown activation {activation!r}", legal=tuple(ACTIVATIONS))
     if dtype not in DTYPES:
-        raise ExpressionError(operator, f"{dtype!r} is no dtype of a product", legal=DTYPES)
+        raise ExpressionError(operator, f"{dtype!r} is no dtype of a product", legal=DTYPES, kind="dtypes")
 
 
 @public

@@ -138,10 +138,15 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     present = gpu_target()
     if present is None:
         raise TargetError(
-            asked, "torch sees no GPU here", legal=("interpret", "llvm"), hint="kernel.asm() and .source need no GPU"
+            asked,
+            "torch sees no GPU here",
+            legal=("interpret", "llvm"),
+            hint="kernel.asm() and .source need no GPU",
+            kind="no_gpu",
         )
     if present.kind != target.kind or target.arch not in ("", present.arch):
-        raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
+        legal = (present.kind, str(present), "interpret", "llvm")
+        raise TargetError(asked, f"the GPU here is {present}", legal=legal, kind="no_gpu")
     check_dtypes(fused, present)
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from triton.runtime.jit import JITFunction
@@ -199,7 +204,7 @@ def _said(asked: str) -> Iterator[None]:
     except TritonError as error:
         last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
         hint = "other tile sizes, num_warps or num_stages"
-        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint) from None
+        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint, kind="triton") from None
 
 
 def free_scalars(program: Program) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
             asked,
             "there is something else than a saved kernel",
             legal=("a path where nothing is", "a saved kernel, which is replaced"),
+            kind="saving",
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ValueError) as error:
         wrong = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise RecordError(asked, wrong, hint="a folder of yours, with room") from None
+        raise RecordError(asked, wrong, hint="a folder of yours, with room", kind="saving") from None
 
 
 def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
@@ -78,7 +79,7 @@ def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
         return Path(path)
     except TypeError:
         wrong = f"this is no path, but {type(path).__name__}"
-        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path")) from None
+        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path"), kind="saving") from None
 
 
 def shown(path: object) -> str:

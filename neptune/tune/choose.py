@@ -197,12 +197,13 @@ def _applying(
         try:
             made[name] = replace(lowered(template, program, fuel, strict=name != AUTOMATIC[-1]), template=name)
         except NeptuneError as error:
-            passed.append(Decision("template", name, "does not apply", str(error)))
+            passed.append(Decision("template", name, "does not apply", error.text))
     if not made:
         raise ScheduleError(
             f"choose a template for `{program.name}`",
             "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
             legal=("template=<a function over a Schedule>", *shipped_templates()),
+            kind="no_template",
         )
     return made, tuple(passed)
 
