@@ -24,7 +24,7 @@ from neptune.runtime import saved
 from neptune.runtime.artifact import WARNINGS, Packed, unpack, unpack_variants
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts, Remark
-from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
+from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
 from neptune.runtime.recording import Launcher
@@ -122,7 +122,7 @@ class Kernel:
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar arguments that follow the tensors."""
-        return free_scalars(self.executable.loops)
+        return tuple(s.name for s in self.executable.signature.free)
 
     @property
     def outputs(self) -> tuple[str, ...]:

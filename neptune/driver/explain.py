@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
+from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
@@ -50,7 +51,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "target": str(build.target),
         "template": build.template,
         "inputs": [_declared(b) for b in p.inputs],
-        "scalars": [s.name for s in p.scalars if s.name not in p.shape_scalars],
+        "scalars": [s.name for s in free_scalars(p)],
         "outputs": [_declared(b) for b in p.outputs],
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),

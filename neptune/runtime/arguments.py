@@ -6,7 +6,7 @@ off the inputs' shapes, and every tensor that shares a size must agree on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral, Real
@@ -16,10 +16,11 @@ import torch
 
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Var
+from neptune.ir.expr import Const, Var, variables
 from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer, Program, Scalar
+from neptune.ir.program import ZERO, Buffer, Program, Scalar
+from neptune.ir.sizes import Solved, given, solved
 from neptune.runtime.overlap import overlap, overlaps_itself
 
 INT32_MAX = 2**31 - 1
@@ -100,13 +101,27 @@ class Signature:
 
     def _refuse_count(self, count: int) -> NoReturn:
         wrong = f"{count} arguments were given, it takes {len(self.names)}: {', '.join(self.names)}"
-        self._refuse(wrong, kind="count")
+        self._refuse("\n".join([wrong, *self._reasons()]), kind="count")
+
+    def _reasons(self) -> Iterator[str]:
+        """Why sizes of the inputs are arguments beside them."""
+        left = [s.name for s in self.free]
+        for b, d in ((x, d) for x in self.program.inputs for d in x.shape):
+            if names := [n for n in left if n in variables(d)]:
+                left = [n for n in left if n not in names]
+                are, them = ("are arguments", "them") if names[1:] else ("is an argument", "it")
+                shown = " and ".join(f"`{n}`" for n in names)
+                yield f"{shown} {are}: the dimension {print_expr(d)} of `{b.name}` does not give {them}"
 
     @cached_property
     def free(self) -> list[Scalar]:
-        """The scalars that no shape binds."""
-        bound = self.program.shape_scalars
-        return [s for s in self.program.scalars if s.name not in bound]
+        """The scalars that no shape gives."""
+        return free_scalars(self.program)
+
+    @cached_property
+    def _solved(self) -> tuple[Solved, ...]:
+        """The sizes that are inside of dimensions."""
+        return solved([b.shape for b in self.program.inputs])
 
     @cached_property
     def _computed(self) -> list[int]:
@@ -189,6 +204,16 @@ class Signature:
                 if d.name not in first:
                     first[d.name] = where
                     self._check_range(declared[d.name], n, f"size {d.name} of argument {where}")
+        for s in self._solved:
+            b, n = self.program.inputs[s.input], inputs[s.input].shape[s.dim]
+            dim, where = print_expr(b.shape[s.dim]), f"`{b.name}` (dimension {s.dim})"
+            value = s.value(n, sizes)
+            if value is None:
+                wrong = f"argument {where} is {n}, and has to be {dim} with a whole {s.name}"
+                legal = f"a multiple of {s.times}" + (f", plus {print_expr(s.rest)}" if s.rest != ZERO else "")
+                self._refuse(wrong, legal=[legal], kind="shape")
+            sizes[s.name] = value
+            self._check_range(declared[s.name], value, f"size {s.name} of argument {where}, {dim} = {n},")
         return sizes
 
     def _check_shape(self, b: Buffer, t: torch.Tensor, sizes: Mapping[str, int | float]) -> None:
@@ -273,6 +298,12 @@ class Signature:
     ) -> NoReturn:
         asked = f"call of kernel `{self.program.name}`"
         raise ShapeError(asked, wrong, legal=legal, hint=hint, where=str(self), kind=kind)
+
+
+def free_scalars(program: Program) -> list[Scalar]:
+    """The scalars that no input's shape gives: the arguments of a call behind its tensors, in order."""
+    by_shapes = given([b.shape for b in program.inputs])
+    return [s for s in program.scalars if s.name not in by_shapes]
 
 
 def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -> dict[str, int | float]:

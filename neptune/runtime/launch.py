@@ -120,7 +120,7 @@ def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
 def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:
     from neptune.runtime.interpret import run_interpreted
 
-    free = free_scalars(fused)
+    free = passed_scalars(fused)
 
     def launch(
         inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
@@ -153,7 +153,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
 
     from neptune.runtime.source import load_source
 
-    free = free_scalars(fused)
+    free = passed_scalars(fused)
     keywords = dict(modules.params)
     asking = f"run `{fused.name}` on {present} with {keywords}"
     loaded: dict[Form, Callable[..., None]] = {}
@@ -207,8 +207,8 @@ def _said(asked: str) -> Iterator[None]:
         raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint, kind="triton") from None
 
 
-def free_scalars(program: Program) -> tuple[str, ...]:
-    """The scalars that no input's shape binds: trailing arguments of a call, in order."""
+def passed_scalars(program: Program) -> tuple[str, ...]:
+    """The scalars that no input has as a dimension: trailing arguments of the launch function, in order."""
     bound = program.shape_scalars
     return tuple(s.name for s in program.scalars if s.name not in bound)
 
