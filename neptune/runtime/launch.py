@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -88,10 +89,18 @@ def parse_target(text: str) -> Target:
 
 
 def default_target() -> Target:
-    """The GPU where torch sees one, else this machine's CPU."""
+    """The GPU where torch sees one, else this machine's CPU: by LLVM where there is TVM, else Triton's interpreter."""
     if torch.cuda.is_available():
         return Target("hip" if torch.version.hip else "cuda")
-    return Target("llvm")
+    return Target("llvm" if has_tvm() else "interpret")
+
+
+def has_tvm() -> bool:
+    """Return True if TVM is installed; it is not imported."""
+    try:
+        return find_spec("tvm") is not None
+    except (ImportError, ValueError):  # also where it was said to be missing: sys.modules["tvm"] is None
+        return False
 
 
 def gpu_target() -> Target | None:

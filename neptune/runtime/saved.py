@@ -12,7 +12,6 @@ It is code: load only what you trust. The hashes detect damage, not malice.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
-from neptune.runtime.launch import default_target, gpu_target, parse_target
+from neptune.runtime.launch import default_target, gpu_target, has_tvm, parse_target
 from neptune.versions import versions
 
 MANIFEST = "manifest.json"
@@ -227,14 +226,7 @@ def target_here(saved: str) -> str:
     if gpu_target() is not None:
         present, wanted = default_target(), parse_target(saved)
         return saved if wanted.kind == present.kind and wanted.arch in ("", _arch()) else str(present)
-    return saved if saved == "llvm" and _has_tvm() else "interpret"
-
-
-def _has_tvm() -> bool:
-    try:
-        return importlib.util.find_spec("tvm") is not None
-    except (ImportError, ValueError):
-        return False
+    return saved if saved == "llvm" and has_tvm() else "interpret"
 
 
 def _arch() -> str:

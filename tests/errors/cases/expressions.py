@@ -317,7 +317,7 @@ def compile_without_tvm(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "neptune.frontend.te", None)
-    neptune.compile(object(), rows_fused, target="llvm")
+    neptune.compile(te.placeholder((4,), name="x"), rows_fused, target="llvm")
 
 
 # --- compile -------------------------------------------------------------------------------------
