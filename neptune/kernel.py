@@ -21,7 +21,7 @@ from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime import saved
-from neptune.runtime.artifact import WARNINGS, Packed, unpack, unpack_variants
+from neptune.runtime.artifact import WARNINGS, Packed, facts_of, unpack, unpack_variants
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts, Remark
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
@@ -223,8 +223,9 @@ class Kernel:
 
     @cached_property
     def facts(self) -> Facts:
-        """Kernels, loops, temporaries, and how often each input is read."""
-        return self.executable.artifact.facts
+        """Kernels with their numbers of programs and their products of tiles, loops, temporaries, and how often each
+        input is read."""
+        return facts_of(self._explanation)
 
     @property
     @public

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, rewrite, walk
+from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq
 
@@ -286,8 +286,14 @@ def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
     for t in tensors:
         _check_name(asked, t.name)
         if t.name in seen:
-            wrong = f"two tensors are named `{t.name}`"
-            raise ExpressionError(asked, wrong, hint="stage names must be unique", kind="naming")
+            same = [x for x in tensors if x.name == t.name]
+            wrong, hint = f"two tensors are named `{t.name}`", "stage names must be unique"
+            if any(t.name in {x.buffer for e in x.body.exprs for x in loads(e)} for x in same if x.body is not None):
+                wrong += (
+                    ", and one of them reads the other: scans cannot be written, where an element needs those before"
+                )
+                hint = "a reduction for each element, or a scan of torch's in front of the kernel; else unique names"
+            raise ExpressionError(asked, wrong, hint=hint, kind="naming")
         seen.add(t.name)
     for t in tensors:
         if t.stage and t.leads and t.stage in seen:
