@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from neptune.codes import INSTALL_TE
+
 REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "", "sympy": "1.13", "einops": "0.8"}
 OPTIONAL = {"apache-tvm": ("0.27", "te"), "click": ("8.1", "cli"), "rich": ("13", "cli")}
 GPU_TARGETS = ("cuda:80", "cuda:90", "hip:gfx942")
@@ -87,7 +89,7 @@ def _settings() -> Finding:
     try:
         logs.parse(config.read().logs)
     except NeptuneError as error:
-        return Finding("settings", str(error).replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
+        return Finding("settings", error.text.replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
     if unknown:
         return Finding(
             "settings", shown, False, f"there is no {', '.join(unknown)}; known: {', '.join(config.VARIABLES)}"
@@ -123,7 +125,7 @@ def _cache() -> Finding:
 
 
 def _targets() -> Iterator[Finding]:
-    yield _attempt("run on llvm", lambda: _run("llvm"), "pip install 'neptune-compiler[te]'")
+    yield _attempt("run on llvm", lambda: _run("llvm"), INSTALL_TE)
     yield _attempt("run on interpret", lambda: _run("interpret"), "pip install 'triton>=3.6' numpy")
     for target in GPU_TARGETS:
         remedy = "pip install --force-reinstall triton (its compilers come with it)"

@@ -260,7 +260,8 @@ def compile(
     `template`: a function over a Schedule, the name of a shipped template, or None for an automatic choice.
     `inputs`: the order of the call's arguments (for a Program, names of its inputs; for a PrimFunc, names).
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
-    the GPU where there is one, else "llvm". All targets execute the same fused program.
+    the GPU where there is one, else "llvm" where TVM is installed, else "interpret". All targets execute the same
+    fused program.
     `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
     correctness; with all of them given, template and values are those that the cost model predicts to be fastest for
     them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
@@ -427,6 +428,6 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
 
 
 def target_for(target: str | None, settings: config.Config) -> Target:
-    """The target that was asked for, by the caller or by the settings; else the GPU, or this machine's CPU."""
+    """The target that was asked for, by the caller or by the settings; else what runs here."""
     text = target or settings.target
     return default_target() if text is None else parse_target(text)

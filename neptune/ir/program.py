@@ -218,7 +218,7 @@ class Program:
 
     @property
     def shape_scalars(self) -> frozenset[str]:
-        """Names of scalars that some input's shape binds."""
+        """Names of scalars that are a dimension of some input (`ir/sizes.py` has those inside of dimensions)."""
         return frozenset(d.name for b in self.inputs for d in b.shape if isinstance(d, Var))
 
     def with_body(self, body: Stmt) -> Program:

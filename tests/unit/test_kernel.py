@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import neptune
 from neptune.ir.parser import parse_program
 from neptune.ops.softmax import softmax
-from neptune.runtime.launch import Target, parse_target
+from neptune.runtime.launch import Target, default_target, parse_target
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
 
 ON_CPU = ("llvm", "interpret")
@@ -139,6 +139,13 @@ def test_a_gpu_kernel_compiles_and_explains_where_there_is_no_gpu():
 @pytest.mark.parametrize("text", ["cuda:90", "cuda", "hip:gfx942", "interpret", "llvm"])
 def test_targets_parse_and_print(text):
     assert str(parse_target(text)) == text
+
+
+def test_the_default_target_is_one_that_runs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert str(default_target()) == "llvm"
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    assert str(default_target()) == "interpret"
 
 
 def test_gpu_targets_take_gpu_tensors():
