@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -413,6 +414,16 @@ class Kernel:
         from neptune.driver.report import write_report
 
         return write_report(self.build, self.facts, path)
+
+    def _repr_html_(self) -> str:
+        """The report in a frame, as notebooks show a kernel; of a loaded one, what explain() says."""
+        if self._make_build is None:
+            return f"<pre>{escape(self.explain())}</pre>"
+        from neptune.driver.report import report
+
+        page = escape(report(self.build, self.facts))
+        # A frame of its own: the page's style is not that of the notebook.
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
     @public
     def asm(self, target: str | None = None) -> dict[str, str]:

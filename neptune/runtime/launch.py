@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
 
+from neptune.boundary import frames_of_package
 from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.capability import check_dtypes
@@ -24,6 +27,7 @@ from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
 from neptune.runtime.spills import tell
+from neptune.versions import untested
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
@@ -123,7 +127,16 @@ def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
         raise TargetError(
             f"run `{fused.name}` on {target}", "nothing has registered how to run on it", legal=tuple(LAUNCHERS)
         )
+    if target.kind != "llvm":
+        _tell_versions()
     return LAUNCHERS[target.kind](target, fused, modules)
+
+
+@cache
+def _tell_versions() -> None:
+    """Warn, once, where Triton is of another version than kernels were tested with."""
+    if wrong := untested():
+        warnings.warn(wrong, stacklevel=frames_of_package() + 1)
 
 
 def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:

@@ -358,3 +358,19 @@ def test_strict_refuses_what_is_slow(file):
     done = invoke("compile", f"{file}:soft", "-t", "stagewise", "--strict")
     assert done.exit_code == 1 and "strict=True" in done.stderr and not done.stdout
     assert invoke("compile", f"{file}:soft", "-t", "softmax_online", "--strict").exit_code == 0
+
+
+def test_the_tracker_of_the_same_name_in_our_folder_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "neptune"
+    folder.mkdir()
+    assert environment.folder_shared(folder).good
+    info = tmp_path / "neptune-1.10.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neptune\nVersion: 1.10\n")
+    (info / "RECORD").write_text("neptune/__init__.py,,\nneptune/run.py,,\nneptune-1.10.dist-info/RECORD,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = environment.folder_shared(folder)
+    assert not found.good and found.required and found.found.endswith("tracker `neptune` lie, too: __init__.py, run.py")
+    assert 'python -c "import neptune; print(neptune.__file__)"' in found.remedy
+    # Elsewhere it does no harm.
+    assert environment.folder_shared(Path(neptune.__file__).parent).good
