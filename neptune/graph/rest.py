@@ -1,0 +1,59 @@
+"""Who compiles what Neptune leaves: Inductor, or torch op by op where it has no compiler for this machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+LOG = logging.getLogger("neptune.graph")
+
+
+@cache
+def inductor_here(device: str) -> str | None:
+    """None where Inductor can compile for a device type; else why it cannot, which is logged once."""
+    why = None
+    if device == "cpu":
+        try:
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            get_cpp_compiler()
+        except Exception as error:
+            why = f"Inductor has no C++ compiler here ({str(error).splitlines()[0]}): the rest runs op by op"
+    if why is not None:
+        LOG.warning(why)
+    return why
+
+
+def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Callable[..., Any]:
+    """The graph that is left, as a function of a list of arguments (torch's boxed convention)."""
+    if inductor_here(device) is None:
+        from torch._inductor.compile_fx import compile_fx_inner
+        from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+        made: Any = compile_fx_inner(joint_graph_passes(module), list(inputs), is_inference=True)
+        return made  # type: ignore[no-any-return]
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    boxed: Callable[..., Any] = make_boxed_func(module.forward)
+    return boxed
+
+
+def whole_by_inductor(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph as torch.compile's own backend compiles it, gradients included."""
+    if inductor_here(device_of(inputs)) is None:
+        from torch._inductor.compile_fx import compile_fx
+
+        made: Any = compile_fx(module, list(inputs))
+        return made  # type: ignore[no-any-return]
+    return module.forward  # type: ignore[no-any-return]
+
+
+def device_of(inputs: Sequence[Any]) -> str:
+    """The device type of the tensors among arguments: the first that is not the CPU."""
+    kinds = [x.device.type for x in inputs if isinstance(x, torch.Tensor)]
+    return next((k for k in kinds if k != "cpu"), "cpu")

@@ -1,0 +1,43 @@
+"""Which symbolic sizes of a graph become numbers before it is imported: depths of batched products.
+
+A kernel serves all lengths, but keeps a whole head in a tile: its depth is a number, as in `neptune.ops.attention`.
+What torch traced as a symbol becomes one by a guard of torch's own, so that another depth traces anew and another
+length does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.fx import Node
+
+from neptune.graph.aten import aten
+from neptune.graph.sizes import hint
+
+DEEPEST = 512
+"""A longer depth is a length."""
+
+
+def specialise(nodes: Iterable[Node]) -> None:
+    """Guard the depths of batched products: what each sums over, and where it follows a softmax, its columns."""
+    for node in nodes:
+        if node.target is aten.bmm.default:
+            a, b = (x.meta["val"].shape for x in node.args)  # type: ignore[union-attr]
+            first = not _normalised(node.args[0])
+            _fix(a[-1] if first else b[-1])
+
+
+def _fix(n: int | torch.SymInt) -> None:
+    if isinstance(n, torch.SymInt) and hint(n) <= DEEPEST:
+        # The comparison with a number is what leaves the guard.
+        int(n)
+
+
+def _normalised(node: object) -> bool:
+    """True for the quotient of a softmax, through casts and views."""
+    while isinstance(node, Node) and node.target is not aten.div.Tensor:
+        if len(node.all_input_nodes) == 0 or node.target is aten.bmm.default:
+            return False
+        node = node.all_input_nodes[0]
+    return isinstance(node, Node)
