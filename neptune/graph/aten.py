@@ -194,7 +194,7 @@ def _sides(u: Expr, w: Expr, into: str) -> tuple[Expr, Expr]:
     return cast(u, into), cast(w, into)
 
 
-@row(aten.clamp.default, aten.clamp.Tensor)
+@row(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
 def _clamp(s: Import, node: Any, x: Any, low: Any = None, high: Any = None) -> Value:
     v = s.value(x)
     for word, bound in (("max", low), ("min", high)):

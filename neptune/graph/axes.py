@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from neptune.graph.aten import aten
+from neptune.graph.aten_attention import ATTENTION
 from neptune.graph.sizes import same, size_of
 
 PRODUCTS = frozenset((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default))
@@ -25,7 +26,7 @@ REDUCTIONS = frozenset(
     (
         aten.amax.default, aten.amin.default, aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default,
         aten.var_mean.correction, aten.var.correction, aten.prod.dim_int, aten.prod.default,
-        aten.argmax.default, aten.argmin.default,
+        aten.argmax.default, aten.argmin.default, aten.topk.default, aten.max.dim, aten.min.dim, aten.gather.default,
     )
 )  # fmt: skip
 
@@ -68,6 +69,8 @@ class Axes:
             return self._of[args[0]]
         if node.target in PRODUCTS:
             return self._product(node)
+        if node.target in ATTENTION:
+            return self._of[args[0]]
         if node.target in REDUCTIONS:
             return self._reduction(node)
         if not isinstance(val, torch.Tensor):
@@ -128,8 +131,11 @@ class Axes:
         args: Any = node.args
         x = self._of[args[0]]
         dims: Any = args[1] if len(args) > 1 else node.kwargs.get("dim")
+        if node.target is aten.topk.default:
+            dims = args[2] if len(args) > 2 else -1
         chosen = [dims] if isinstance(dims, int) else list(dims or range(len(x)))
         over = {d % len(x) for d in chosen} if x else set()
         self._folds[node] = [x[d] for d in over]
-        keep = (len(node.args) > 2 and node.args[2] is True) or node.kwargs.get("keepdim") is True
+        kept = node.target in (aten.topk.default, aten.gather.default)
+        keep = kept or (len(args) > 2 and args[2] is True) or node.kwargs.get("keepdim") is True
         return [self._new() if k in over else a for k, a in enumerate(x) if keep or k not in over]

@@ -21,7 +21,7 @@ from neptune.graph.choose import Choice, Take, choice
 from neptune.graph.launch import operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
-from neptune.graph.rest import compiled_rest, device_of, whole_by_inductor
+from neptune.graph.rest import as_inductor_sees_it, compiled_rest, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
 from neptune.runtime.launch import default_target
@@ -63,6 +63,17 @@ class Backend:
     def _rewritten(self, module: GraphModule, example: Sequence[Any]) -> GraphModule:
         """The graph with Neptune's kernels in it; as it was where anything is in the way."""
         device = device_of(example)
+        module = as_inductor_sees_it(module, device)
+        kept = copied(module)
+        try:
+            return self._with_kernels(module, device)
+        except Exception as error:
+            # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
+            LOG.warning("the graph is left as it was: %r", error)
+            self.reports.append(Report((), {}, f"a defect of Neptune's: {error!r:.300}"))
+            return kept
+
+    def _with_kernels(self, module: GraphModule, device: str) -> GraphModule:
         specialise(module.graph.nodes)
         from_arguments(module.graph)
         regions, reasons = proposed(module.graph)
@@ -93,6 +104,13 @@ class Backend:
             return Choice(region, False, f"a defect of Neptune's: {error!r:.200}")
 
 
+def copied(module: GraphModule) -> GraphModule:
+    """A module with a graph of its own, over the same tensors."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)
+
+
 def target_on(device: str) -> str:
     """The target that runs on tensors of a device."""
     chosen = default_target()
@@ -115,7 +133,7 @@ def replace_region(module: GraphModule, c: Choice) -> None:
     assert c.made is not None and c.kernel is not None
     graph, made, kernel = module.graph, c.made, c.kernel
     vals = [n.meta["val"] for n in made.outputs]
-    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals))
+    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges)
     last = c.region.nodes[-1]
     with graph.inserting_after(last):
         anchor = graph.call_function(op)

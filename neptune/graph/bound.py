@@ -6,8 +6,9 @@ Inductor gives every product of matrices a kernel of its own, and fuses what lie
 - what the maps and reductions between products read from and write to memory, once, a kernel for each connected group;
 - a launch for each kernel, as the cost model counts those of Neptune's own.
 
-What fits in L2 moves at the rate of L2. Kernels do not reach these rates, so that a kernel of Neptune's that is
-predicted to take less is worth taking; a region that is left by this bound may have been one that was worth it.
+What is made and read inside, and fits in L2, moves at the rate of L2. Kernels do not reach these rates, so that one of
+Neptune's that is predicted to take less is worth taking; a region that is left by this bound may have been one that was
+worth it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch.fx import Node
 
+from neptune.graph.aten_attention import ATTENTION, options
 from neptune.graph.axes import PRODUCTS
 from neptune.graph.importer import VIEWS, tensor_of
 from neptune.graph.imports import NAMES
 from neptune.graph.sizes import hint
 from neptune.tune.constants import FITTED
 from neptune.tune.machine import Machine
+
+EXTERN = PRODUCTS | ATTENTION
+"""What has a kernel of its own."""
+L2_SHARE = 0.63
+"""Of the port, what L2 gives where all processors read: 40.6 of 64 bytes a cycle, by `neptune calibrate` on an H200."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +48,36 @@ class Bound:
 def bound_of(nodes: Iterable[Node], machine: Machine) -> Bound:
     """The bound for nodes of a graph, at the sizes of the example."""
     inside = set(nodes)
-    products = [n for n in inside if n.target in PRODUCTS]
-    multiplied = sum(_product(n, machine) for n in products)
+    extern = [n for n in inside if n.target in EXTERN]
     groups = _groups(inside)
-    moved = sum(sum(_time(t, machine) for t in _moved(g, inside)) for g in groups)
-    launches = len(products) + len(groups)
-    us = multiplied + moved + (FITTED.first + FITTED.further * (launches - 1) if launches else 0.0)
-    return Bound(us, multiplied, moved, launches)
+    traffic = _Traffic(inside, machine)
+    products = sum(max(_multiplied(n, machine), traffic.us([*_operands(n), n])) for n in extern)
+    others = sum(traffic.us(_moved(g)) for g in groups)
+    launches = len(extern) + len(groups)
+    us = products + others + (FITTED.first + FITTED.further * (launches - 1) if launches else 0.0)
+    return Bound(us, products, others, launches)
+
+
+class _Traffic:
+    """What kernels move, one after the other: what was made or read inside before may stand in L2, if it fits."""
+
+    def __init__(self, inside: set[Node], machine: Machine) -> None:
+        self._machine = machine
+        self._near = {n for n in inside if n.users and all(u in inside for u in n.users)}
+
+    def us(self, tensors: Iterable[Node]) -> float:
+        """Microseconds to move each of these once."""
+        return sum(map(self._one, tensors))
+
+    def _one(self, n: Node) -> float:
+        t, m = n.meta["val"], self._machine
+        if not isinstance(t, torch.Tensor):
+            t = t[0]
+        assert isinstance(t, torch.Tensor)
+        size = elements(t) * t.element_size()
+        rate = L2_SHARE * m.port * m.processors * m.clock if n in self._near and size <= m.l2 else m.memory
+        self._near.add(n)
+        return size / rate * 1e-3
 
 
 def elements(t: torch.Tensor) -> int:
@@ -54,25 +85,27 @@ def elements(t: torch.Tensor) -> int:
     return prod(map(hint, t.shape))
 
 
-def _bytes(t: torch.Tensor) -> int:
-    return elements(t) * t.element_size()
+def _operands(n: Node) -> list[Node]:
+    """The tensors in memory that a product, or torch's kernel for attention, reads."""
+    if n.target in ATTENTION:
+        o = options(n)
+        return [_source(o[x]) for x in ("query", "key", "value")]
+    found: Any = n.args[-2:]
+    return [_source(x) for x in found]
 
 
-def _time(t: torch.Tensor, machine: Machine) -> float:
-    """Microseconds to move a tensor once."""
-    n = _bytes(t)
-    rate = machine.memory if n > machine.l2 else machine.port * machine.processors * machine.clock
-    return n / rate * 1e-3
-
-
-def _product(n: Node, machine: Machine) -> float:
-    a, b = (_source(x).meta["val"] for x in n.args[-2:])  # type: ignore[arg-type]
-    out = n.meta["val"]
-    depth = hint(n.args[-2].meta["val"].shape[-1])  # type: ignore[union-attr]
-    dtype = NAMES[out.dtype]
-    per_cycle = machine.matrix.get(dtype) or machine.matrix.get("tf32") or 2.0 * machine.lanes
-    cycles = 2.0 * elements(out) * depth / (per_cycle * machine.processors)
-    return max(cycles / machine.clock * 1e-3, sum(_time(t, machine) for t in (a, b, out)))
+def _multiplied(n: Node, machine: Machine) -> float:
+    """Microseconds of the matrix unit."""
+    args: Any = n.args
+    if n.target in ATTENTION:
+        o = options(n)
+        q, k = (o[x].meta["val"] for x in ("query", "key"))
+        flops = 4.0 * elements(q) * hint(k.shape[-2]) * (0.5 if o.get("is_causal") else 1.0)
+    else:
+        q = n.meta["val"]
+        flops = 2.0 * elements(q) * hint(args[-2].meta["val"].shape[-1])
+    rate = machine.matrix.get(NAMES[q.dtype]) or machine.matrix.get("tf32") or 2.0 * machine.lanes
+    return flops / (rate * machine.processors * machine.clock) * 1e-3
 
 
 def _source(x: Node) -> Node:
@@ -84,13 +117,13 @@ def _source(x: Node) -> Node:
 
 def _groups(inside: set[Node]) -> list[set[Node]]:
     """Connected groups of what is neither a product nor a view nor made of nothing."""
-    left = {n for n in inside if n.target not in PRODUCTS and n.target not in VIEWS and _reads(n)}
+    left = {n for n in inside if n.target not in EXTERN and n.target not in VIEWS and _reads(n)}
     found = []
     while left:
         group, todo = set[Node](), [next(iter(left))]
         while todo:
             n = todo.pop()
-            if n in group or n not in inside or n.target in PRODUCTS:
+            if n in group or n not in inside or n.target in EXTERN:
                 continue
             group.add(n)
             todo += [*n.all_input_nodes, *n.users]
@@ -106,13 +139,12 @@ def _reads(n: Node) -> bool:
     return any(a.op != "call_function" or _reads(a) for a in tensors)
 
 
-def _moved(group: set[Node], inside: set[Node]) -> list[torch.Tensor]:
+def _moved(group: set[Node]) -> list[Node]:
     """The tensors that a kernel for a group reads and writes."""
     reads = {_source(a) for n in group for a in n.all_input_nodes if tensor_of(a) is not None} - group
-    reads = {a for a in reads if a.op != "call_function" or _reads(a) or a.target in PRODUCTS}
+    reads = {a for a in reads if a.op != "call_function" or a.target in EXTERN or _reads(a)}
     writes = {n for n in group if any(u not in group and u.target not in VIEWS for u in _users(n))}
-    found = [tensor_of(n) for n in reads | writes]
-    return [t for t in found if t is not None]
+    return [n for n in (*reads, *writes) if tensor_of(n) is not None]
 
 
 def _users(n: Node) -> list[Node]:

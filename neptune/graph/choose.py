@@ -49,6 +49,8 @@ def choice(region: Region, target: str, take: Take) -> Choice:
         return Choice(region, False, 'take="none"')
     machine = machine_for(parse_target(target))
     bound = bound_of(region.nodes, machine)
+    if take == "predicted" and bound.launches <= 1 and not bound.products:
+        return Choice(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
     try:
         made = imported(region.nodes, region.outputs, region.name)
     except Unknown as why:
@@ -58,7 +60,7 @@ def choice(region: Region, target: str, take: Take) -> Choice:
         sizes = example_sizes(made)
         us = predicted(kernel, sizes)
     except NeptuneError as error:
-        return Choice(region, False, f"not compiled: {str(error).splitlines()[0]}", made, bound=bound)
+        return Choice(region, False, f"not compiled: {_short(error)}", made, bound=bound)
     if take == "all":
         return Choice(region, True, 'take="all"', made, kernel, us, bound)
     if us is None:
@@ -66,6 +68,10 @@ def choice(region: Region, target: str, take: Take) -> Choice:
     taken = us < bound.us
     word = "below" if taken else "not below"
     return Choice(region, taken, f"predicted time {word} the bound for Inductor", made, kernel, us, bound)
+
+
+def _short(error: NeptuneError) -> str:
+    return f"{error.asked}: {error.wrong}".replace("\n", " ")[:300]
 
 
 @lru_cache(maxsize=256)
@@ -79,10 +85,11 @@ def _compiled(program: Program, target: str) -> Kernel:
 def example_sizes(made: Imported) -> dict[str, int]:
     """The sizes of a Program in the example that a graph was traced with."""
     sizes: dict[str, int] = {}
-    for buffer, node in zip(made.program.inputs, made.inputs, strict=True):
-        for d, n in zip(buffer.shape, node.meta["val"].shape, strict=True):
-            if isinstance(d, Var):
-                sizes[d.name] = hint(n)
+    for buffer, node, merges in zip(made.program.inputs, made.inputs, made.merges, strict=True):
+        shape = [hint(n) for n in node.meta["val"].shape]
+        for d in merges:
+            shape[d : d + 2] = [shape[d] * shape[d + 1]]
+        sizes |= {d.name: n for d, n in zip(buffer.shape, shape, strict=True) if isinstance(d, Var)}
     return sizes
 
 

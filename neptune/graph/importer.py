@@ -19,8 +19,10 @@ from torch.fx import Node
 from neptune.errors import NeptuneError
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import build
+from neptune.graph import aten_attention, aten_choices
 from neptune.graph.aten import ROWS, aten
 from neptune.graph.imports import Import, name_of
+from neptune.graph.merge import merged
 from neptune.graph.sizes import Size, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import Value
@@ -38,14 +40,19 @@ VIEWS = frozenset(
 """What gives elements of its argument other indices: no reason for a stage."""
 
 
+assert aten_attention.ROWS is aten_choices.ROWS is ROWS  # their rows are entered by importing them
+
+
 @dataclass(frozen=True)
 class Imported:
     """A Program for nodes of a graph. `inputs`: the nodes whose tensors it reads, in the order of its arguments;
-    `scalars`: the sizes that a call passes behind them; `outputs`: the nodes that it computes, in order; `dropped`:
-    roundings of the graph that it does not make."""
+    `merges`: for each of them the positions at which two dimensions are flattened, in turn; `scalars`: the sizes that a
+    call passes behind them; `outputs`: the nodes that it computes, in order; `dropped`: roundings of the graph that it
+    does not make."""
 
     program: Program
     inputs: tuple[Node, ...]
+    merges: tuple[tuple[int, ...], ...]
     scalars: tuple[Size, ...]
     outputs: tuple[Node, ...]
     dropped: tuple[str, ...]
@@ -76,15 +83,18 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
             elif not made.plain and not made.indices and node.target not in VIEWS and _readers(node, inside) > 1:
                 made, _ = s.stage(made, node.name)
         s.values[node] = made  # type: ignore[assignment]
-    used = tensors
-    program = _built(s, [results[n] for n in outputs], [s.inputs[a] for a in used], name)
+    outs, ins, merges = merged([results[n] for n in outputs], [s.inputs[a] for a in tensors])
+    program = _built(s, outs, ins, name)
     known = {b.name for b in program.inputs}
     bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
     scalars = [sc.name for sc in program.scalars if sc.name not in bound]
     if unknown := [n for n in scalars if n not in s.sizes.passed]:
         raise Unknown(f"the size {unknown[0]}, which no input has")
     assert known
-    return Imported(program, tuple(used), tuple(s.sizes.passed[n] for n in scalars), tuple(outputs), tuple(s.dropped))
+    flat = tuple(map(tuple, merges))
+    return Imported(
+        program, tuple(tensors), flat, tuple(s.sizes.passed[n] for n in scalars), tuple(outputs), tuple(s.dropped)
+    )
 
 
 def _made(s: Import, node: Node) -> Value | tuple[Value, ...]:

@@ -17,7 +17,7 @@ from neptune.frontend.reductions import reduction
 from neptune.graph.sizes import Size, Sizes, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Group, Index, Value, alike, constant
-from neptune.ir.expr import Const, Expr, as_expr, cast
+from neptune.ir.expr import Cast, Const, Expr, as_expr, cast
 from neptune.ir.program import ZERO
 
 NAMES = {
@@ -108,7 +108,7 @@ class Import:
 
         def body(*i: Expr) -> Expr:
             e = v.at(_spread(i, used, len(v.axes)))
-            return e if dtype is None else cast(e, dtype)
+            return e if dtype is None else _rounded(e, dtype)
 
         t = compute(shape, body, self.named(name))
 
@@ -169,6 +169,13 @@ class Import:
         starts = [sum(map(len, groups[:d])) for d in range(rank)]
         places = [[starts[d] + k for d, g in enumerate(v.groups) for k in range(len(g))] for v in laid]
         return tuple(groups), places, laid
+
+
+def _rounded(e: Expr, dtype: str) -> Expr:
+    """A cast to `dtype`, of what was rounded to it before: that."""
+    if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype == dtype:
+        return e.arg
+    return cast(e, dtype)
 
 
 def _literal(dtype: torch.dtype) -> str:

@@ -21,8 +21,9 @@ _NUMBERS = count()
 
 
 @cache
-def operator(kernel: Kernel, name: str, dtypes: tuple[torch.dtype, ...]) -> Any:
-    """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of results."""
+def operator(kernel: Kernel, name: str, dtypes: tuple[torch.dtype, ...], merges: tuple[tuple[int, ...], ...]) -> Any:
+    """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of results.
+    `merges` are those of `Imported`."""
     own = f"{name}_{next(_NUMBERS)}"
     tensors = [f"Tensor x{k}" for k in range(len(kernel.inputs))]
     shapes = [f"SymInt[] shape{k}" for k in range(len(dtypes))]
@@ -32,7 +33,7 @@ def operator(kernel: Kernel, name: str, dtypes: tuple[torch.dtype, ...]) -> Any:
 
     def launch(*args: Any) -> Any:
         inputs, sizes, out_shapes = args[:n], args[n], args[n + 1 :]
-        made = kernel(*map(_dense, inputs), *sizes)
+        made = kernel(*map(_flattened, inputs, merges), *sizes)
         outs = [made] if isinstance(made, torch.Tensor) else list(made)
         shaped = tuple(o.reshape(s) for o, s in zip(outs, out_shapes, strict=True))
         return shaped if len(shaped) > 1 else shaped[0]
@@ -44,6 +45,13 @@ def operator(kernel: Kernel, name: str, dtypes: tuple[torch.dtype, ...]) -> Any:
     _LIBRARY.impl(own, launch, "CompositeExplicitAutograd")
     torch.library.register_fake(f"neptune_graph::{own}", fake, lib=_LIBRARY)
     return getattr(torch.ops.neptune_graph, own).default
+
+
+def _flattened(t: torch.Tensor, merges: tuple[int, ...]) -> torch.Tensor:
+    """A tensor as the kernel takes it: some dimensions as one, the last one dense."""
+    for d in merges:
+        t = t.flatten(d, d + 1)
+    return _dense(t)
 
 
 def _dense(t: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from neptune.frontend.assemble import Axis, Read, Reduction
 from neptune.frontend.builder import compute, sum
 from neptune.graph.imports import NARROW, Import, name_of
@@ -22,15 +24,21 @@ from neptune.ir.expr import Cast, Expr, Op, Var, binary, cast, rewrite, walk
 from neptune.ir.program import ZERO
 
 
-def matrix_product(s: Import, node: Any, a: Value, b: Value) -> Value:
+def matrix_product(
+    s: Import, node: Any, a: Value, b: Value, name: str | None = None, dtype: torch.dtype | None = None
+) -> Value:
     """a[…, i, k] b[…, k, j], summed over k in float32; batch dimensions are laid over each other."""
-    dtype = node.meta["val"].dtype
+    name, dtype = name or node.name, dtype or node.meta["val"].dtype
     if dtype.is_floating_point is False:
         raise Unknown("a product of integers")
     rank = len(a.groups)
-    a, b = _operand(s, node, a, "a"), _operand(s, node, b, "b")
+    parts = waiting(a)
+    behind: list[Value] = []
+    if parts is not None:
+        a, behind = parts[0], [parts[1]]
+    a, b = _operand(s, a, f"{name}_a"), _operand(s, b, f"{name}_b")
     for d in range(rank - 2):
-        a, b = alike((a, b), d, s.sizes)
+        a, b, *behind = alike((a, b, *behind), d, s.sizes)
     b = b.with_groups((*b.groups[:-2], b.groups[-1], b.groups[-2]), _swapped(b))
     a, b = alike((a, b), rank - 1, s.sizes)
     if not a.groups[-1] or not b.groups[-1]:
@@ -55,29 +63,24 @@ def matrix_product(s: Import, node: Any, a: Value, b: Value) -> Value:
             point[k] = e
         return tuple(point)
 
-    divisors: list[bool] = []
-
     def body(*i: Expr) -> Any:
         x, y = sides(spread(i))
-        part = waiting(x, depth)
-        divisors.append(part is not None)
-        return sum(binary("mul", x if part is None else part[0], y), axis=depth)
+        return sum(binary("mul", x, y), axis=depth)
 
-    t = compute([s.sizes.expr(axes[k].size) for k in used], body, s.named(node.name))
+    t = compute([s.sizes.expr(axes[k].size) for k in used], body, s.named(name))
 
     def at(i: Index) -> Expr:
         e: Expr = t(*(i[k] for k in used))
-        if not divisors[0]:
+        if not behind:
             return e
-        part = waiting(sides(i)[0], depth)
-        assert part is not None
-        return binary("div", e, part[1])
+        below = behind[0]
+        return binary("div", e, below.at((*i[: n_batch + n_i], *(ZERO for _ in below.groups[-1]))))
 
-    if divisors[0]:
-        s.dropped.append(f"{node.name}: the quotient of the softmax is taken behind the product")
+    if behind:
+        s.dropped.append(f"{name}: the quotient of the softmax is taken behind the product")
     if dtype in NARROW:
-        s.dropped.append(f"{node.name}: {name_of(dtype)}")
-    return Value(groups, dtype, at, rounded=dtype not in NARROW, plain=not divisors[0])
+        s.dropped.append(f"{name}: {name_of(dtype)}")
+    return Value(groups, dtype, at, rounded=dtype not in NARROW, plain=not behind)
 
 
 def sum_len(groups: Any) -> int:
@@ -96,29 +99,48 @@ def _swapped(v: Value) -> Any:
     return at
 
 
-def _operand(s: Import, node: Any, v: Value, which: str) -> Value:
+def _operand(s: Import, v: Value, name: str) -> Value:
     """A value as the matrix unit takes it: of a narrow dtype rounded to that, and computed in one place."""
-    if v.dtype in NARROW and not v.rounded:
-        narrow = name_of(v.dtype)
+    narrow = name_of(v.dtype) if v.dtype in NARROW else None
+    if narrow is not None and not v.rounded:
         source = v
-        v = Value(v.groups, v.dtype, lambda i: cast(cast(source.at(i), narrow), "float32"), True, False, False)
-    return v
+        v = Value(v.groups, v.dtype, lambda i: cast(cast(source.at(i), narrow), "float32"), True, False)
+    if isinstance(_uncast(v.at(_probe(v))), Read):
+        return v
+    return s.stage(v, name, narrow)[0]
 
 
-def waiting(x: Expr, depth: list[Axis]) -> tuple[Expr, Expr] | None:
-    """(numerator, divisor) of an operand whose division may wait until behind a product over `depth`; else None."""
-    inner, casts = x, []
-    while isinstance(inner, Cast):
-        casts.append(inner.dtype)
-        inner = inner.arg
-    if not (isinstance(inner, Op) and inner.name == "div"):
+def _probe(v: Value) -> tuple[Axis, ...]:
+    return tuple(Axis(f"p{k}") for k in range(len(v.axes)))
+
+
+def _uncast(e: Expr) -> Expr:
+    return _uncast(e.arg) if isinstance(e, Cast) else e
+
+
+def waiting(v: Value) -> tuple[Value, Value] | None:
+    """(numerator, divisor) of an operand whose division may wait until behind a product over its last dimension, whose
+    axes the divisor ignores; None where it has none, or it may not wait."""
+    probe = _probe(v)
+    division = _uncast(v.at(probe))
+    if not (isinstance(division, Op) and division.name == "div"):
         return None
-    top, below = inner.args
-    if any(v in depth for v in walk(below) if isinstance(v, Axis)) or not below_own_maximum(top):
+    depth = probe[v.starts(len(v.groups) - 1) :]
+    top, below = division.args
+    if any(x in depth for x in walk(below) if isinstance(x, Axis)) or not below_own_maximum(top):
         return None
-    for dtype in reversed(casts):
-        top = cast(top, dtype)
-    return top, below
+    return _part(v, 0), _part(v, 1)
+
+
+def _part(division: Value, k: int) -> Value:
+    """The numerator or the divisor of a value that is a quotient at every point, as it was at one."""
+
+    def at(i: Index) -> Expr:
+        e = _uncast(division.at(i))
+        assert isinstance(e, Op)
+        return e.args[k]
+
+    return Value(division.groups, division.dtype, at, False, False)
 
 
 def below_own_maximum(e: Expr) -> bool:

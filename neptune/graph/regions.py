@@ -20,12 +20,14 @@ import torch
 from torch.fx import Graph, Node
 
 from neptune.graph.aten import ROWS, aten, prims
+from neptune.graph.aten_attention import ATTENTION
 from neptune.graph.axes import BATCHED, PRODUCTS, REDUCTIONS, Axes
 from neptune.graph.importer import VIEWS, tensor_of
 from neptune.graph.imports import NAMES
 
 ROOTS = frozenset((prims.iota.default, aten.full.default, aten.scalar_tensor.default))
 """What is made of nothing."""
+ANCHORS = PRODUCTS | REDUCTIONS | ATTENTION
 MOST = 96
 """Nodes of a region: a longer chain is no kernel."""
 
@@ -42,7 +44,7 @@ class Region:
     def name(self) -> str:
         """What it is called: after its anchors."""
         words = (re.sub(r"_\d+$", "", a.name) for a in self.anchors)
-        return "_".join(dict.fromkeys(words))[:48]
+        return "_".join(dict.fromkeys(w.strip("_") for w in words))[:48]
 
 
 def is_size(node: Node) -> bool:
@@ -58,6 +60,8 @@ def known(node: Node) -> str | None:
         return "arithmetic of sizes"
     if node.target is not getitem and node.target not in ROWS:
         return f"the operator {node.target} is not in neptune.graph.aten"
+    if node.target in ATTENTION and any(u.target is not getitem or u.args[1] != 0 for u in node.users):
+        return "more than its first result is read"
     val = node.meta.get("val")
     found = val if isinstance(val, tuple | list) else [val]
     for t in found:
@@ -82,7 +86,7 @@ def proposed(graph: Graph) -> tuple[tuple[Region, ...], dict[Node, str]]:
     for n in graph.nodes:
         if n.op == "call_function" and n not in taken and n not in reasons:
             reasons[n] = "no chain of reductions: " + (
-                "a reduction or a product by itself" if n.target in PRODUCTS | REDUCTIONS else "a map, a view or sizes"
+                "a product by itself" if n.target in PRODUCTS else "a map, a view or sizes"
             )
     return tuple(found), reasons
 
@@ -91,9 +95,9 @@ def proposed(graph: Graph) -> tuple[tuple[Region, ...], dict[Node, str]]:
 
 
 def _chains(graph: Graph, reasons: Mapping[Node, str]) -> list[set[Node]]:
-    """Sets of linked anchors with at least one reduction, in the order of the graph."""
+    """Sets of linked anchors, in the order of the graph, but for products by themselves."""
     axes = Axes(graph)
-    anchors = [n for n in graph.nodes if n.target in PRODUCTS | REDUCTIONS and n not in reasons]
+    anchors = [n for n in graph.nodes if n.target in ANCHORS and n not in reasons]
     links = [(a, b) for a in anchors for b in _next(a, reasons)]
     chain_of = {a: {a} for a in anchors}
     heads: list[tuple[Node, Node]] = []
@@ -107,8 +111,8 @@ def _chains(graph: Graph, reasons: Mapping[Node, str]) -> list[set[Node]]:
         alone = not any(x.target in PRODUCTS for x in chain_of[b]) and all(x.target in PRODUCTS for x in chain_of[a])
         if alone and len(chain_of[a]) == 1:
             _unite(chain_of, a, b)
-    found = {id(c): c for c in chain_of.values() if len(c) > 1}
-    return [c for c in found.values() if any(x.target in REDUCTIONS for x in c) or all(x.target in BATCHED for x in c)]
+    found = {id(c): c for c in chain_of.values()}
+    return [c for c in found.values() if len(c) > 1 or not c & {x for x in c if x.target in PRODUCTS}]
 
 
 def _unite(chain_of: dict[Node, set[Node]], a: Node, b: Node) -> None:
@@ -127,7 +131,7 @@ def _next(anchor: Node, reasons: Mapping[Node, str]) -> list[Node]:
         if n in seen or n in reasons or n.op != "call_function":
             continue
         seen.add(n)
-        if n.target in PRODUCTS | REDUCTIONS:
+        if n.target in ANCHORS:
             found[n] = None
         else:
             todo += n.users
@@ -151,6 +155,7 @@ def _grown(
             return f"`{n.name}` lies between its parts: {reasons.get(n, 'no operator')}"
         if n in taken:
             return f"`{n.name}` is part of another kernel"
+    inside |= {u for n in inside for u in n.users if u.target is getitem}
     own = set(inside)
     _take_front(own, order, reasons, taken)
     _take_back(own, inside, order, reasons, taken)
@@ -186,7 +191,8 @@ def _indices(n: Node) -> bool:
     if n.target in ROOTS:
         return True
     tensors = [a for a in n.all_input_nodes if tensor_of(a) is not None]
-    return n.op == "call_function" and bool(tensors) and n.target in ROWS and all(map(_indices, tensors))
+    known_map = n.op == "call_function" and n.target in ROWS and n.target not in ANCHORS
+    return known_map and bool(tensors) and all(map(_indices, tensors))
 
 
 def _take_front(own: set[Node], order: Mapping[Node, int], reasons: Mapping[Node, str], taken: set[Node]) -> None:
@@ -196,7 +202,7 @@ def _take_front(own: set[Node], order: Mapping[Node, int], reasons: Mapping[Node
         if n in own or n.op != "call_function" or n in reasons or tensor_of(n) is None or n in taken:
             continue
         tensors = [a for a in n.all_input_nodes if tensor_of(a) is not None]
-        single = len(tensors) <= 1 and n.target not in PRODUCTS | REDUCTIONS and all(u in own for u in n.users)
+        single = len(tensors) <= 1 and n.target not in ANCHORS and all(u in own for u in n.users)
         if _copied(n) or single:
             own.add(n)
             todo += n.all_input_nodes
@@ -214,7 +220,7 @@ def _take_back(
             continue
         u = readers[0]
         tensors = [a for a in u.all_input_nodes if tensor_of(a) is not None]
-        if u.op != "call_function" or u in reasons or u in taken or u.target in PRODUCTS | REDUCTIONS:
+        if u.op != "call_function" or u in reasons or u in taken or u.target in ANCHORS:
             continue
         if tensor_of(u) is None or u.target is aten.expand.default:
             continue

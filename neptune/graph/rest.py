@@ -29,13 +29,23 @@ def inductor_here(device: str) -> str | None:
     return why
 
 
+def as_inductor_sees_it(module: GraphModule, device: str) -> GraphModule:
+    """The graph behind Inductor's own rewrites, which make torch's kernel of some forms of attention: what a region is
+    compared with."""
+    if inductor_here(device) is not None:
+        return module
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+    made: GraphModule = joint_graph_passes(module)
+    return made
+
+
 def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Callable[..., Any]:
     """The graph that is left, as a function of a list of arguments (torch's boxed convention)."""
     if inductor_here(device) is None:
         from torch._inductor.compile_fx import compile_fx_inner
-        from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
-        made: Any = compile_fx_inner(joint_graph_passes(module), list(inputs), is_inference=True)
+        made: Any = compile_fx_inner(module, list(inputs), is_inference=True)
         return made  # type: ignore[no-any-return]
     from torch._functorch._aot_autograd.utils import make_boxed_func
 

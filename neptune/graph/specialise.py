@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from neptune.graph.aten import aten
+from neptune.graph.aten_attention import ATTENTION, options
 from neptune.graph.sizes import hint
 
 DEEPEST = 512
@@ -26,6 +27,10 @@ def specialise(nodes: Iterable[Node]) -> None:
             a, b = (x.meta["val"].shape for x in node.args)  # type: ignore[union-attr]
             first = not _normalised(node.args[0])
             _fix(a[-1] if first else b[-1])
+        elif node.target in ATTENTION:
+            o = options(node)
+            _fix(o["query"].meta["val"].shape[-1])
+            _fix(o["value"].meta["val"].shape[-1])
 
 
 def _fix(n: int | torch.SymInt) -> None:

@@ -21,11 +21,15 @@ def from_arguments(graph: Graph) -> None:
     if first is None:
         return
     sizes = SizeNodes(graph, first)
+    gone = []
     for n in list(graph.nodes):
         if n.op == "call_function" and isinstance(n.meta.get("val"), torch.SymInt) and n not in sizes.made:
             with suppress(Unknown):
                 n.replace_all_uses_with(sizes.node_of(size_of(n.meta["val"])))
-                graph.erase_node(n)
+                gone.append(n)
+    # Not before all are made: new ones are put in front of the first, which may be one of these.
+    for n in reversed(gone):
+        graph.erase_node(n)
 
 
 class SizeNodes:
