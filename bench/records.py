@@ -1,11 +1,14 @@
 """Records that ship, made of results of `bench.choice`; what a choice by them is worth; how long the store takes.
 
-    python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12]
+    python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12] \
+        --tuned bench/results/h200-tuned.jsonl
     python -m bench.records --judge bench/results/h200-choice-search.json [--json judged.json]
     python -m bench.records --time [--records 100000]
 
 `--ship` writes `neptune/records/shipped/<device>.jsonl`: of each setup the fastest candidates, and those that the model
 had put first (what it overrates must be known as well), as measured there, with the versions that the results name.
+`--tuned` adds what `bench.tune_operators` left in its store: of each program and sizes, again, the fastest candidates
+and the first that were measured.
 
 `--judge` compares what `compile(expr)` takes at each setup with the best measured there, on paper: chosen by the model
 alone, with the records that ship, and with those of other sizes alone (each setup's own left out). What the search did
@@ -34,8 +37,8 @@ from bench.setups import setups
 from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
-from neptune.records.record import Record
-from neptune.records.store import SHIPPED, Store, replace
+from neptune.records.record import Record, parse
+from neptune.records.store import SHIPPED, Key, Store, key_of, replace
 from neptune.records.structure import structure_of
 from neptune.runtime.family import pick
 from neptune.tune.choose import Wishes, candidates
@@ -77,6 +80,20 @@ def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record
                 versions=versions,
                 when=f"{when}T00:00:00Z",
             )
+
+
+def tuned(store: Path, keep: int) -> Iterator[Record]:
+    """Of each program and sizes in a file of records so many of the fastest candidates, and as many of the first that
+    were measured, which are those that the model had put first; a candidate's last record counts."""
+    of: dict[tuple[str, str], dict[Key, Record]] = defaultdict(dict)
+    for line in store.read_bytes().splitlines(keepends=True):
+        found = parse(line)
+        if isinstance(found, Record):
+            of[found.structure, str(sorted(found.sizes.items()))][key_of(found)] = found
+    for measured in of.values():
+        first = list(measured.values())[:keep]
+        fast = sorted(measured.values(), key=lambda r: median(r.us))[:keep]
+        yield from (*fast, *(r for r in first if r not in fast))
 
 
 def read(variant: str) -> tuple[str, dict[str, int]]:
@@ -216,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ship", type=Path, metavar="FILE", help="results of bench.choice to make records of")
     parser.add_argument("--judge", type=Path, metavar="FILE", help="results of bench.choice to judge a choice by")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what --judge found")
+    parser.add_argument("--tuned", type=Path, metavar="FILE", help="records of bench.tune_operators that ship as well")
     parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")
     parser.add_argument("--keep", type=int, default=12, metavar="N", help="candidates of each setup")
     parser.add_argument("--time", action="store_true", help="print how long the store takes")
@@ -225,6 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.when:
             parser.error("--ship needs --when")
         records = list(shipped(json.loads(options.ship.read_text()), options.when, options.keep))
+        records += tuned(options.tuned, options.keep) if options.tuned else ()
         path = SHIPPED / f"{records[0].device.lower().replace(' ', '-')}.jsonl"
         SHIPPED.mkdir(exist_ok=True)
         replace(path, (r.line()[:-1] for r in records))

@@ -223,7 +223,9 @@ def _sizes(parts: Parts) -> dict[int, int]:
     # A group that is no multiple of anything in sight means something else.
     shrunk_groups = {g for _, g in groups if g > 2} - p["fixed"] - p["edge"]
     stay = p["group"] - {g for _, g in groups}
-    extents, shrunk_groups = extents - stay, shrunk_groups - stay
+    extents = extents - stay
+    # What is a multiple of another group, 32 heads of 2 beside tiles of 32, stays one: its size is their product.
+    shrunk_groups -= stay | {n for n, g in groups if n in extents and n > g}
     sizes = {g: (2 if g & (g - 1) == 0 else 3) for g in shrunk_groups}
     plain = {n for n in extents if n not in sizes and not any(n == m and n > g for m, g in groups)}
     sizes |= _choices(plain)

@@ -64,6 +64,14 @@ def test_heads_stay_a_multiple_of_their_groups() -> None:
     assert check_exact(parse_program(GROUPED), wrong).verdict == "rejected"
 
 
+def test_heads_that_are_as_many_as_a_tile_stay_a_multiple_of_their_groups() -> None:
+    """32 heads of 2 beside tiles of 32, which are not 2 long because of that: k would have more heads than q."""
+    tiled = parse_program(TILED.replace("127", "31").replace("128", "32"))
+    heads, tiles = shrink(parse_program(GROUPED.replace("[8, n]", "[16, n]").replace("// 4", "// 2")), tiled)
+    assert "f32[4, n]" in str(heads) and "f32[2, n]" in str(heads) and "h // 2" in str(heads)
+    assert "(n + 3) // 4" in str(tiles) and "[0, 32)" not in str(tiles)
+
+
 def test_an_edge_becomes_small_and_keeps_its_neighbours() -> None:
     one, two = parse_program(EDGE), parse_program(EDGE.replace("n - i < 4096", "n - i <= 4095"))
     assert edges_of(one, two) == (4095, 4096)
