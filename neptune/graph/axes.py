@@ -65,7 +65,7 @@ class Axes:
     def _axes_of(self, node: Node) -> list[int]:
         val = node.meta["val"]
         args: Any = node.args
-        if node.target is getitem:
+        if node.target is getitem and args[0].target in REDUCTIONS | ATTENTION:
             return self._of[args[0]]
         if node.target in PRODUCTS:
             return self._product(node)

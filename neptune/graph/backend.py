@@ -21,7 +21,7 @@ from neptune.graph.choose import Choice, Take, choice
 from neptune.graph.launch import operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
-from neptune.graph.rest import as_inductor_sees_it, compiled_rest, device_of, whole_by_inductor
+from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
 from neptune.runtime.launch import default_target
@@ -102,13 +102,6 @@ class Backend:
             # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
             LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
             return Choice(region, False, f"a defect of Neptune's: {error!r:.200}")
-
-
-def copied(module: GraphModule) -> GraphModule:
-    """A module with a graph of its own, over the same tensors."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    return GraphModule(module, graph)
 
 
 def target_on(device: str) -> str:

@@ -17,7 +17,9 @@ from neptune.frontend.reductions import reduction
 from neptune.graph.sizes import Size, Sizes, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Group, Index, Value, alike, constant
-from neptune.ir.expr import Cast, Const, Expr, as_expr, cast
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Cast, Const, Expr, Op, as_expr, cast
+from neptune.ir.ops import OPS
 from neptune.ir.program import ZERO
 
 NAMES = {
@@ -148,6 +150,8 @@ class Import:
     def map(self, dtype: torch.dtype, fn: Callable[..., Expr], *values: Value) -> Value:
         """fn at each point of values that are broadcast as torch does."""
         groups, places, laid = self.broadcast(values)
+        if not any(v.groups for v in values) and all(v.indices for v in values):
+            return constant(folded(fn(*(v.at(()) for v in values))), dtype)
 
         def at(i: Index) -> Expr:
             return fn(*(v.at(tuple(i[k] for k in p)) for v, p in zip(laid, places, strict=True)))
@@ -169,6 +173,24 @@ class Import:
         starts = [sum(map(len, groups[:d])) for d in range(rank)]
         places = [[starts[d] + k for d, g in enumerate(v.groups) for k in range(len(g))] for v in laid]
         return tuple(groups), places, laid
+
+
+def folded(e: Expr) -> Expr:
+    """An expression of float constants as one of them; any other as it is.
+
+    >>> folded(Const(4.0, "float32") * 0.5)
+    Const(value=2.0, dtype='float32')
+    """
+    if isinstance(e, Cast) and is_float(e.dtype):
+        inner = folded(e.arg)
+        known = isinstance(inner, Const) and inner.dtype != "bool"
+        return Const(float(inner.value), e.dtype) if known and isinstance(inner, Const) else e
+    if isinstance(e, Op) and is_float(e.dtype):
+        values = [a.value for a in map(folded, e.args) if isinstance(a, Const)]
+        function = OPS[e.name].value
+        if function is not None and len(values) == len(e.args):
+            return Const(float(function(*values)), e.dtype)
+    return e
 
 
 def _rounded(e: Expr, dtype: str) -> Expr:

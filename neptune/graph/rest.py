@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from neptune.graph.aten_attention import ATTENTION
+
 LOG = logging.getLogger("neptune.graph")
 
 
@@ -30,14 +32,28 @@ def inductor_here(device: str) -> str | None:
 
 
 def as_inductor_sees_it(module: GraphModule, device: str) -> GraphModule:
-    """The graph behind Inductor's own rewrites, which make torch's kernel of some forms of attention: what a region is
-    compared with."""
+    """The graph with torch's own kernels for attention where Inductor would find them, so that regions are compared
+    with these; as it is where it would find none."""
     if inductor_here(device) is not None:
         return module
+    there = joint_passes(copied(module))
+    own, found = (sum(n.target in ATTENTION for n in m.graph.nodes) for m in (module, there))
+    return there if found > own else module
+
+
+def joint_passes(module: GraphModule) -> GraphModule:
+    """Inductor's rewrites of a whole graph, which come before its kernels."""
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
     made: GraphModule = joint_graph_passes(module)
     return made
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """A module with a graph of its own, over the same tensors."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)
 
 
 def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Callable[..., Any]:
@@ -45,7 +61,7 @@ def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Ca
     if inductor_here(device) is None:
         from torch._inductor.compile_fx import compile_fx_inner
 
-        made: Any = compile_fx_inner(module, list(inputs), is_inference=True)
+        made: Any = compile_fx_inner(joint_passes(module), list(inputs), is_inference=True)
         return made  # type: ignore[no-any-return]
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
