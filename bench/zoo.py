@@ -258,7 +258,9 @@ def expression(mods: Mods, dtype: str = "float32", **options: Any) -> Program:
         "alibi": False,
         "lse": False,
     }
-    of = structure("attention", dtype=dtype, depth=DEPTH, heads=None, mods=made.key, **{**plain, **options})
+    of = structure(
+        "attention", dtype=dtype, depth=DEPTH, depth_v=DEPTH, heads=None, mods=made.key, **{**plain, **options}
+    )
     return program(of, made)
 
 

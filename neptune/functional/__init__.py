@@ -8,4 +8,30 @@ Kernels are compiled at the first call with some structure (dtypes, options, dep
 
 from __future__ import annotations
 
-from neptune.functional.attention import attention as attention
+from neptune.functional.attention import attention
+from neptune.functional.plain import scaled_dot_product_attention
+from neptune.functional.products import gated_linear, linear, linear_cross_entropy
+from neptune.functional.rows import (
+    cosine_similarity,
+    group_norm,
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    rms_norm,
+    softmax,
+)
+
+__all__ = [
+    "attention",
+    "cosine_similarity",
+    "gated_linear",
+    "group_norm",
+    "layer_norm",
+    "linear",
+    "linear_cross_entropy",
+    "log_softmax",
+    "logsumexp",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "softmax",
+]

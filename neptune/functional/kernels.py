@@ -63,7 +63,9 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
-                _BY_TEXT[text] = neptune.compile(program, target=target)
+                made = neptune.compile(program, target=target)
+                # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
+                _BY_TEXT[text] = made.with_params() if device == "cpu" else made
             _KERNELS[of, device] = _BY_TEXT[text]
         return _KERNELS[of, device]
 

@@ -195,7 +195,7 @@ class _Part:
         left = len(self.tensor.shape) - len(self.index)
         if left:
             raise NotAnExpression(
-                f"it uses {'all' if not self.index else 'a slice'} of `{self.tensor.name.rstrip('_')}`, "
+                f"it uses {'all' if not self.index else 'a slice'} of `{self.tensor.name.removesuffix('_in')}`, "
                 f"which has {left} more dimension{'s' * (left > 1)}",
                 "read one element: tensor[b, h, q_idx, kv_idx]",
             )
@@ -278,13 +278,13 @@ class _Translation:
         if not isinstance(part, _Part):
             raise NotAnExpression("it indexes what is no captured tensor", "a tensor from outside of the mod")
         if len(part.index) + len(index) > len(part.tensor.shape) or part.scalar:
-            raise NotAnExpression(f"it has too many indices for `{part.tensor.name.rstrip('_')}`")
+            raise NotAnExpression(f"it has too many indices for `{part.tensor.name.removesuffix('_in')}`")
         places = list(part.index)
         for i in index:
             k, e = len(places), self._scalar(i)
             if e is None or e.dtype == "bool" or not e.dtype.startswith(("int", "uint")):
                 raise NotAnExpression(
-                    f"index {k} of `{part.tensor.name.rstrip('_')}` is no integer", "b, h, q_idx or kv_idx"
+                    f"index {k} of `{part.tensor.name.removesuffix('_in')}` is no integer", "b, h, q_idx or kv_idx"
                 )
             if e in self.axes:
                 self.mod.reads.append(Read(part.tensor.name, k, self.axes[e]))

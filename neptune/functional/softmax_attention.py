@@ -70,10 +70,10 @@ def call(
     q, k, v = _of_four(q), _of_four(k), _of_four(v)
     batch, heads, s_q, depth = q.shape
     kv_heads, s_kv = k.shape[1], k.shape[2]
-    if k.shape[3] != depth or v.shape[3] != depth:
-        refuse(NAME, f"the depths of q, k and v are {depth}, {k.shape[3]} and {v.shape[3]}", legal=["one depth"])
+    if k.shape[3] != depth:
+        refuse(NAME, f"the depths of q and k are {depth} and {k.shape[3]}", legal=["one depth"])
     if v.shape[1] != kv_heads or v.shape[2] != s_kv:
-        refuse(NAME, f"k is {shape_of(k)}, v {shape_of(v)}", legal=["k and v of one shape"])
+        refuse(NAME, f"k is {shape_of(k)}, v {shape_of(v)}", legal=["k and v of as many heads and rows"])
     if k.shape[0] != batch or v.shape[0] != batch:
         if k.shape[0] != 1 or v.shape[0] != 1:
             refuse(NAME, f"q has {batch} batches, k {k.shape[0]}, v {v.shape[0]}", legal=[f"{batch}", "1 of k and v"])
@@ -96,6 +96,7 @@ def call(
         NAME,
         dtype=dtype,
         depth=int(depth),
+        depth_v=int(v.shape[3]),
         heads=(int(heads), int(kv_heads)) if grouped else None,
         alibi=alibi_slopes is not None,
         sinks=sinks is not None,
@@ -107,8 +108,8 @@ def call(
     more += [read[b.name] for b in inputs]
     result = run(of, lambda: program(of, mods), *(dense(t) for t in (q, k, v)), *more)
     if not options.lse:
-        return result.reshape(shape)
-    return result[0].reshape(shape), result[1].reshape(shape[:-1])
+        return result.reshape((*shape[:-1], v.shape[3]))
+    return result[0].reshape((*shape[:-1], v.shape[3])), result[1].reshape(shape[:-1])
 
 
 def program(of: Structure, mods: Mods) -> Program:
@@ -120,6 +121,7 @@ def program(of: Structure, mods: Mods) -> Program:
         heads=heads,
         kv_heads=kv_heads,
         depth=o["depth"],
+        depth_v=o["depth_v"],
         dtype=o["dtype"],
         scale=o["scale"],
         softcap=o["softcap"],
@@ -151,7 +153,7 @@ def _read(mods: Mods, captured: Sequence[Tensor], sizes: dict[str, Any]) -> dict
             if t.shape[r.dimension] < sizes[r.axis]:
                 refuse(
                     NAME,
-                    f"the {mod.kind} reads `{r.name.rstrip('_')}`, {shape_of(t)}, at {r.axis} in dimension "
+                    f"the {mod.kind} reads `{r.name.removesuffix('_in')}`, {shape_of(t)}, at {r.axis} in dimension "
                     f"{r.dimension}, which reaches {sizes[r.axis] - 1}",
                     legal=[f"at least {sizes[r.axis]} elements there"],
                 )
