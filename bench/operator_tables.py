@@ -67,7 +67,8 @@ def _errors(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = [("operator", "dtype", "error", "torch's", "of limit", "worst for")]
     for r in rows:
         for dtype, e in r.get("errors", {}).items():
-            numbers = (f"{e['ours']:.1e}", f"{e['torch']:.1e}", f"{e['of limit']:.2f}")
+            of_torch = "overflows" if e["torch"] is None else f"{e['torch']:.1e}"
+            numbers = (f"{e['ours']:.1e}", of_torch, f"{e['of limit']:.2f}")
             cells.append((r["operator"], dtype, *numbers, e["kind"]))
     return cells
 
