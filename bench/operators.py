@@ -150,7 +150,6 @@ def facts(shipped: Shipped, offline: Sequence[str] = ()) -> dict[str, Any]:
         kernel = neptune.compile(shipped(), target="cuda:90")
     row = asdict(outcome(kernel)) | {"dots": kernel.source.count("tl.dot("), "params": kernel.params}
     row["warnings"] = [w.code for w in kernel.warnings]
-    row["traversals"] = {n: float(t) for n, t in row["traversals"].items()}
     if offline:
         row["resources"] = {t: resources(kernel, t) for t in offline}
     return row
