@@ -67,17 +67,24 @@ def _chosen(x: Tensor, weights: Tensor, experts: Tensor) -> Results:
     return weights, torch.softmax(x, -1).gather(-1, experts.long())
 
 
+def _wide(x: Tensor) -> Tensor:
+    """At least float32, as one quantises."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def _quantised(x: Tensor) -> Results:
+    x = _wide(x)
     unit = x.abs().amax(-1, keepdim=True).clamp_min(1e-6) / 127.0
     return (x / unit).round(), unit[:, 0]
 
 
 def _quantised_product(x: Tensor, w: Tensor) -> Results:
     z, unit = _quantised(x)
-    return (z @ w.to(x.dtype) * unit[:, None],)
+    return (z @ w.to(z.dtype) * unit[:, None],)
 
 
 def _abs_max_product(x: Tensor, w: Tensor) -> Results:
+    x, w = _wide(x), _wide(w)
     return (x / (x.abs().amax(-1, keepdim=True).clamp_min(1e-6) / 127.0) @ w,)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neptune.ops.shipped import OPERATORS
+
 Row = Mapping[str, Any]
 SHORT = {"cuda:80": "sm_80", "cuda:90": "sm_90", "hip:gfx942": "gfx942"}
 INTRO = """# Shipped operators: facts
@@ -33,13 +35,20 @@ def page(rows: Sequence[Row], environment: Mapping[str, Any]) -> str:
     """A page in Markdown of the rows of a file of results."""
     text = [INTRO]
     for name, said, cells in (("Facts", FACTS, _facts(rows)), ("Errors", ERRORS, _errors(rows))):
-        text += [f"## {name}", "", said, "", *_table(cells), ""]
+        text += [f"## {name}", "", said, "", *_table(cells), "", *_missing(name, rows)]
     if any("resources" in r.get("facts", {}) for r in rows):
         text += ["## Resources", "", RESOURCES, "", *_table(_resources(rows)), ""]
     versions = ", ".join(
         f"{n} {environment[n]}" for n in ("torch", "triton", "apache-tvm", "numpy") if environment.get(n)
     )
     return "\n".join([*text, f"Made with {versions}, Python {environment['python']}.", ""])
+
+
+def _missing(part: str, rows: Sequence[Row]) -> list[str]:
+    """What the file of results does not hold, so that an absent row is no silence."""
+    made = {r["operator"] for r in rows if r.get(part.lower())}
+    names = [f"`{n}`" for n in OPERATORS if n not in made]
+    return [f"Not measured in this file: {', '.join(names)}.", ""] if names else []
 
 
 def _table(cells: Sequence[tuple[str, ...]]) -> list[str]:
@@ -56,7 +65,7 @@ def _facts(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         if "template" not in f:
             cells.append((r["operator"], str(r["lines"]), r.get("refused", "-").splitlines()[0], *"------"))
             continue
-        reads = " ".join(f"{n}:{t:g}" for n, t in f["traversals"].items())
+        reads = " ".join(f"{n}:{t}" for n, t in f["traversals"].items())
         repaired = " ".join(f"{s} ({how.split(':')[0]})" for s, how in f["repairs"].items())
         made = (f["template"], str(len(f["kernels"])), reads, " ".join(f["temporaries"]) or "-", str(f["dots"]))
         cells.append((r["operator"], str(r["lines"]), *made, repaired or "-", " ".join(f["warnings"]) or "-"))
@@ -67,7 +76,8 @@ def _errors(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = [("operator", "dtype", "error", "torch's", "of limit", "worst for")]
     for r in rows:
         for dtype, e in r.get("errors", {}).items():
-            numbers = (f"{e['ours']:.1e}", f"{e['torch']:.1e}", f"{e['of limit']:.2f}")
+            of_torch = "overflows" if e["torch"] is None else f"{e['torch']:.1e}"
+            numbers = (f"{e['ours']:.1e}", of_torch, f"{e['of limit']:.2f}")
             cells.append((r["operator"], dtype, *numbers, e["kind"]))
     return cells
 

@@ -34,7 +34,7 @@ from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import Mask, with_queries
-from neptune.ops.operands import SCALES, Reader, check_rotation, normed, reader, rotated, scaled, scales, stored
+from neptune.ops.operands import SCALES, Reader, check_rotation, normed, rotated, rounded, scaled, scales, stored
 from neptune.ops.options import check_choice, check_counts, check_dtype, check_eps, check_factors, check_flags
 
 NEG_INF = float("-inf")
@@ -198,25 +198,24 @@ def attention(
     of_q, of_k = (n_b, n_h, s_q, depth), (n_b, n_kv, s_kv, depth)
     if qk_norm:
         front += [placeholder((depth,), dtype, n) for n in ("q_gain", "k_gain")]
-        read_q = normed(read_q, of_q, "q", front[0], eps, dtype)
-        read_k = normed(read_k, of_k, "k", front[1], eps, dtype)
+        read_q, read_k = normed(read_q, of_q, "q", front[0], eps), normed(read_k, of_k, "k", front[1], eps)
         if rope is None:
-            # Turned, they are part of the stage that turns them.
             read_q, read_k = stored(read_q, of_q, "q_norm", dtype), stored(read_k, of_k, "k_norm", dtype)
+        else:  # what turns them is a stage anyway
+            read_q, read_k = rounded(read_q, dtype), rounded(read_k, dtype)
     if rope is not None:
         cos, sin = (placeholder((s_kv, depth // 2), "float32", n) for n in ("cos", "sin"))
         front += [cos, sin]
-        read_q = reader(
-            rotated(read_q, of_q, "q_rope", rope, (cos, sin), lambda b, i: maximum(i + s_kv - s_q, 0), dtype)
-        )
-        read_k = reader(rotated(read_k, of_k, "k_rope", rope, (cos, sin), lambda b, j: j, dtype))
+        read_q = rotated(read_q, depth, rope, cos, sin, lambda b, i: maximum(i + s_kv - s_q, 0))
+        read_k = rotated(read_k, depth, rope, cos, sin, lambda b, j: j)
+        read_q, read_k = stored(read_q, of_q, "q_rope", dtype), stored(read_k, of_k, "k_rope", dtype)
     scale_k = scale_v = None
     if kv_scales is not None:
         of_rows = [scales(kv_scales, n, n_b, n_kv, s_kv) for n in ("k_scale", "v_scale")]
         front += [t for t, _ in of_rows]
         scale_k, scale_v = (read for _, read in of_rows)
         if kv_scales in ("row", "block"):
-            read_v, scale_v = scaled(read_v, scale_v, dtype), None
+            read_v, scale_v = rounded(scaled(read_v, scale_v), dtype), None
     slopes, sink = placeholder((n_h,), "float32", "slopes"), placeholder((n_h,), "float32", "sinks")
     inputs = [q, k, v, *front, *([slopes] if alibi else []), *([sink] if sinks else [])]
     d, j = reduce_axis((0, depth), "d"), reduce_axis((0, s_kv), "j")

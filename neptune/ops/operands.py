@@ -28,43 +28,37 @@ def reader(t: Tensor) -> Reader:
     return lambda b, h, i, d: wide(t[b, h, i, d])
 
 
-def scaled(x: Reader, scale: Scale, dtype: str) -> Reader:
-    """Rows times their scales, rounded to `dtype`."""
-    return lambda b, h, i, d: wide((x(b, h, i, d) * scale(b, h, i)).astype(dtype))
+def rounded(x: Reader, dtype: str) -> Reader:
+    """The same, rounded to `dtype`."""
+    return lambda b, h, i, d: wide(x(b, h, i, d).astype(dtype))
 
 
-def normed(x: Reader, shape: tuple[Any, ...], name: str, gain: Tensor, eps: float, dtype: str) -> Reader:
-    """Rows over the root of their mean square, times a gain, rounded to `dtype`; a stage `<name>_ss`."""
+def stored(x: Reader, shape: tuple[Any, ...], name: str, dtype: str) -> Reader:
+    """The same, rounded to `dtype`, as a stage of its own."""
+    return reader(compute(shape, lambda b, h, i, d: x(b, h, i, d).astype(dtype), name))
+
+
+def scaled(x: Reader, scale: Scale) -> Reader:
+    """Rows times their scales."""
+    return lambda b, h, i, d: x(b, h, i, d) * scale(b, h, i)
+
+
+def normed(x: Reader, shape: tuple[Any, ...], name: str, gain: Tensor, eps: float) -> Reader:
+    """Rows over the root of their mean square, times a gain; a stage `<name>_ss`."""
     *rows, depth = shape
     d = reduce_axis((0, depth), "d")
     ss = compute(rows, lambda b, h, i: sum(x(b, h, i, d) * x(b, h, i, d), axis=d), f"{name}_ss")
 
-    def value(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
-        return wide((x(b, h, i, d) * rsqrt(ss[b, h, i] / float(depth) + eps) * wide(gain[d])).astype(dtype))
-
-    return value
-
-
-def stored(x: Reader, shape: tuple[Any, ...], name: str, dtype: str) -> Reader:
-    """The same as a stage of its own."""
-    return reader(compute(shape, lambda b, h, i, d: x(b, h, i, d).astype(dtype), name))
+    return lambda b, h, i, d: x(b, h, i, d) * rsqrt(ss[b, h, i] / float(depth) + eps) * wide(gain[d])
 
 
 def rotated(
-    x: Reader,
-    shape: tuple[Any, ...],
-    name: str,
-    convention: str,
-    tables: tuple[Tensor, Tensor],
-    row: Callable[[Expr, Expr], Expr],
-    dtype: str,
-) -> Tensor:
-    """The stage `name`: pairs of each row turned by the angles of `row(b, i)` of the tables cos and sin: f32[…, D/2].
+    x: Reader, depth: int, convention: str, cos: Tensor, sin: Tensor, row: Callable[[Expr, Expr], Expr]
+) -> Reader:
+    """Pairs of each row turned by the angles in row `row(b, i)` of the tables cos and sin: f32[…, D/2].
 
-    (x, y) → (x cos - y sin, y cos + x sin), in float32, rounded once. The tables say the direction and the frequencies.
+    (x, y) → (x cos - y sin, y cos + x sin). The tables say the direction and the frequencies.
     """
-    depth = shape[-1]
-    cos, sin = tables
 
     def turned(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
         if convention == "half":
@@ -73,9 +67,9 @@ def rotated(
             angle, first = d // 2, eq(d % 2, 0)
             other = d + 1 - (d % 2) * 2
         partner = x(b, h, i, other) * sin[row(b, i), angle]
-        return (x(b, h, i, d) * cos[row(b, i), angle] + select(first, -partner, partner)).astype(dtype)
+        return x(b, h, i, d) * cos[row(b, i), angle] + select(first, -partner, partner)
 
-    return compute(shape, turned, name)
+    return turned
 
 
 def scales(kind: str, name: str, batch: Any, heads: Any, rows: Any) -> tuple[Tensor, Scale]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neptune.boundary import public
-from neptune.frontend.builder import build, placeholder, var
+from neptune.frontend.builder import build, compute, placeholder, var
 from neptune.ir.program import Program
 from neptune.ops.operands import check_rotation, rotated
 from neptune.ops.options import check_choice, check_counts, check_dtype, check_flags
@@ -23,7 +23,7 @@ def rope(
 ) -> Program:
     """y = x with pairs of each row turned: (a, b) → (a cos - b sin, b cos + a sin).
 
-    x and y: [batch, heads, rows, depth] of `dtype` (`layout="bshd"` swaps heads and rows in x; y is bhsd), cos and sin:
+    x and y: [batch, heads, rows, depth] of `dtype` (`layout="bshd"` swaps heads and rows), cos and sin:
     f32[rows, depth/2], those of the row's position; sizes symbolic but for `depth`, which is even. With `positions`,
     the tables are [length, depth/2] and an input positions: i64[batch, rows] says which of their rows is meant.
     `convention` "half" pairs d with d + depth/2 (NeoX, Llama), "interleaved" 2d with 2d + 1 (GPT-J). Computed in
@@ -40,13 +40,16 @@ def rope(
     length: Any = var("length") if positions else rows
     cos, sin = (placeholder((length, depth // 2), "float32", n) for n in ("cos", "sin"))
     at = placeholder((batch, rows), "int64", "positions")
-    y = rotated(
+    turned = rotated(
         lambda b, h, i, d: wide(x[b, i, h, d] if rows_first else x[b, h, i, d]),
-        (batch, heads, rows, depth),
-        "y",
+        depth,
         convention,
-        (cos, sin),
+        cos,
+        sin,
         lambda b, i: at[b, i] if positions else i,
-        dtype,
     )
+    if rows_first:
+        y = compute(x.shape, lambda b, i, h, d: turned(b, h, i, d).astype(dtype), "y")
+    else:
+        y = compute(x.shape, lambda b, h, i, d: turned(b, h, i, d).astype(dtype), "y")
     return build(y, inputs=[x, cos, sin, *([at] if positions else [])], name="rope")

@@ -32,6 +32,14 @@ def test_the_reference_is_what_the_expression_says(name: str) -> None:
     assert all((ours - exact).norm() <= 1e-6 * exact.norm() for ours, exact in pairs)
 
 
+def test_the_page_is_that_of_the_results() -> None:
+    root = Path(__file__).parents[3]
+    kept = json.loads((root / "bench/results/operators.json").read_text())
+    assert (root / "docs/operators_table.md").read_text() == page(list(operators.rows_of(kept)), kept["environment"])
+    above = [r["operator"] for r in kept["rows"] for e in r["errors"].values() if e["of limit"] > 1]
+    assert above == [] and not any("refused" in r for r in kept["rows"])
+
+
 def test_a_row(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     said = ["--only", "variance", "--dtypes", "float16", "--json", str(file)]
