@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CHECKED := $(wildcard neptune bench examples appendix_examples)
 
-.PHONY: demo test test-all test-ray lint clean
+.PHONY: demo test test-all test-ray lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/causal_attention.py
@@ -29,8 +29,12 @@ lint: $(STAMP)
 	$(BIN)/mypy --strict $(CHECKED)
 	$(BIN)/lint-imports --no-logo
 
+# The documentation as site/, to be read from the folder or served; a broken link or reference fails.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements-dev.txt pyproject.toml

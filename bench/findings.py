@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import neptune
-from bench.chain_programs import quantise_matmul
 from neptune.errors import NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, rsqrt, sum, var
 from neptune.ir.expr import Expr
@@ -26,6 +25,7 @@ from neptune.ir.program import Program
 from neptune.ops.attention import operator
 from neptune.ops.linear import gated_linear
 from neptune.ops.norm import rms_norm_linear
+from neptune.ops.quantise import quantise_matmul
 
 M, N, K = var("m"), var("n"), var("k")
 
@@ -108,7 +108,7 @@ FINDINGS: Mapping[str, tuple[Callable[[], Program], str]] = {
     "B3 the same in float32": (wide_norm_linear, "2 kernels, float32 element by element"),
     "B4 loss of gathered scores": (lambda: gathered_loss(64), "the whole vocabulary as one tile"),
     "B5 int8": (int8_linear, "no matrix unit by any template"),
-    "B5 quantised rows → int8": (lambda: quantise_matmul(64), "3 kernels, no matrix unit"),
+    "B5 quantised rows → int8": (lambda: quantise_matmul(width=64), "3 kernels, no matrix unit"),
     "F8 cumulative sum": (cumulative_sum, "n² work, not said"),
     "F9 sum of float16": (half_sum, "sums in float16, not said"),
     "decode": (lambda: operator("decode_gqa", heads=32, kv_heads=8), "flash_attention without parts"),

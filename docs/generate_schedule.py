@@ -240,15 +240,7 @@ Every call either succeeds and is recorded, or raises an error that says what is
 `sch.trace` holds the calls; `neptune.schedule.trace` writes them as JSON, `replay` carries them out on another
 program, and `sch.as_code()` prints them as a function. `tile([i, j], [BM, BN])` is `split` and `reorder` at once.
 
-A `neptune.Template` is such a function with its tunables and structural choices declared beside it:
-
-```python
-@neptune.template(BLOCK_M=[64, 128], choices={"on_grid": [True, False]})
-def rows(sch, block_m, on_grid):
-    i0, _ = sch.split(sch.loops("y")[0], block_m)
-    if on_grid:
-        sch.bind(i0, "grid.x")
-```
+[Write a template](write_template.md) goes through one, says which primitive when, and how tunables are declared.
 
 This page is written by `docs/generate_schedule.py`, which runs every example.
 """

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from neptune.cli.cache import cache_group
 from neptune.cli.codes import explain_error_command
-from neptune.cli.inputs import expression, named_numbers, template
+from neptune.cli.inputs import checked_target, expression, named_numbers, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.tune import autotune_command
 from neptune.errors import NeptunePerformanceWarning
@@ -78,7 +78,7 @@ def app() -> None:
 def _request(command: F) -> F:
     """The arguments that `compile` and `explain` share."""
     options = [
-        click.argument("reference", metavar="FILE[:FUNCTION]"),
+        click.argument("reference", metavar="OPERATOR|FILE[:FUNCTION]"),
         click.option(
             "--template",
             "-t",
@@ -110,11 +110,13 @@ def compile_command(
 ) -> None:
     """Print the Triton source of an expression.
 
-    FILE is a Python file with a FUNCTION that takes no arguments and returns te tensors, tensors of
-    the builder or a Program; FUNCTION may be left out where there is only one.
+    OPERATOR is a shipped one (see `neptune ops`). FILE is a Python file with a FUNCTION that takes no
+    arguments and returns te tensors, tensors of the builder or a Program; FUNCTION may be left out
+    where there is only one.
 
     \b
     Examples:
+        neptune compile rms_norm --target cuda:90
         neptune compile examples/causal_attention.py:attention -p BLOCK_M=64
         neptune compile examples/causal_attention.py:attention --resources cuda:90
         neptune compile examples/causal_attention.py:attention --save attention
@@ -153,6 +155,7 @@ def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
 
     \b
     Examples:
+        neptune explain prefill_causal --target cuda:90
         neptune explain examples/causal_attention.py:attention
         neptune explain examples/causal_attention.py:attention --html why.html
     """
@@ -184,6 +187,29 @@ def templates_command(as_json: bool) -> None:
 
         said = {name: _first_line(t) for name, t in shipped_templates().items()}
         say(said, as_json, lambda: table([{"name": n, "what it does": text} for n, text in said.items()]))
+
+    guarded(act, as_json)
+
+
+@app.command("ops", short_help="List the shipped operators.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ops_command(as_json: bool) -> None:
+    """List the shipped operators: what each is, its inputs, and the call that makes it in Python.
+
+    \b
+    Example:
+        neptune ops
+    """
+
+    def act() -> None:
+        from neptune.ops.shipped import OPERATORS, signature
+
+        rows = [
+            {"name": s.name, "what it is": s.summary, "inputs": signature(s()), "call": f"neptune.ops.{s.call}"}
+            for s in OPERATORS.values()
+        ]
+        said = {r["name"]: {n: text for n, text in r.items() if n != "name"} for r in rows}
+        say(said, as_json, lambda: table([{n: r[n] for n in ("name", "what it is", "inputs")} for r in rows]))
 
     guarded(act, as_json)
 
@@ -266,10 +292,12 @@ def _kernel(
     with warnings.catch_warnings():
         # `_tell` and explain() say them, without the line of a program that is ours.
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        # What is not there is said before anything is imported for it.
+        where, how = checked_target(target), template(schedule)
         return compile(
             expression(reference),
-            template(schedule),
-            target=target,
+            how,
+            target=where,
             params=named_numbers(params, "--param"),
             shapes=named_numbers(shapes, "--shape"),
             bounds=named_numbers(bounds, "--bound"),

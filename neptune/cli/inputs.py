@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,15 +19,10 @@ from neptune.errors import NeptuneError
 
 
 def expression(reference: str) -> Any:
-    """Return the result of calling the function FILE:FUNCTION, or a shipped operator by its name."""
-    known = operators()
-    if not Path(reference.partition(":")[0]).is_file() and ":" not in reference and not reference.endswith(".py"):
-        if reference not in known:
-            raise click.BadParameter(
-                f"there is no file and no operator {reference!r}; operators are {', '.join(known)}",
-                param_hint="expression",
-            )
-        return known[reference]()
+    """The result of calling the function FILE:FUNCTION, or a shipped operator by its name, NAME or FAMILY:NAME."""
+    file = reference.partition(":")[0]
+    if not Path(file).is_file() and not file.endswith(".py"):
+        return _operator(reference)()
     made = function(reference, "expression")
     try:
         return made()
@@ -37,21 +33,41 @@ def expression(reference: str) -> Any:
         raise UsersMistake(f"{made.__name__}() of {reference} fails", error) from None
 
 
-def operators() -> Mapping[str, Callable[[], Any]]:
-    """The shipped operators that need no argument, by name."""
-    from neptune.ops.attention import OPERATORS, operator
-    from neptune.ops.linear import gated_linear, matmul
-    from neptune.ops.norm import rms_norm_linear
-    from neptune.ops.softmax import softmax
+def _operator(reference: str) -> Callable[[], Any]:
+    """A shipped operator; what is none is answered with those whose names are like it, or the families."""
+    from neptune.ops.shipped import OPERATORS
 
-    others = {f.__name__: f for f in (matmul, gated_linear, rms_norm_linear, softmax)}
-    return {**{n: partial(operator, n) for n in OPERATORS}, **others}
+    family, _, name = reference.rpartition(":")
+    found = OPERATORS.get(name)
+    if found is not None and family in ("", found.family):
+        return found
+    like = get_close_matches(name, OPERATORS, cutoff=0.5)
+    raise click.BadParameter(
+        f"there is no file and no operator {reference!r}"
+        + (f"; like it are {', '.join(like)}" if like else "; `neptune ops` lists them"),
+        param_hint="expression",
+    )
 
 
 def template(text: str | None) -> Any:
-    """A template: the name of a shipped one, or FILE:FUNCTION."""
-    own = text is not None and (":" in text or text.endswith(".py"))
-    return function(text, "template") if own and text is not None else text
+    """A template: FILE:FUNCTION, or the name of a shipped one, which is looked up at once."""
+    if text is None:
+        return None
+    if ":" in text or text.endswith(".py"):
+        return function(text, "template")
+    from neptune.tune.choose import shipped_template
+
+    shipped_template(text)
+    return text
+
+
+def checked_target(text: str | None) -> str | None:
+    """A target that there is; None, too, stands for the default."""
+    if text is not None:
+        from neptune.runtime.launch import parse_target
+
+        parse_target(text)
+    return text
 
 
 def named_numbers(texts: tuple[str, ...], option: str) -> dict[str, int]:
@@ -82,6 +98,8 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")
+    if equals and name.isidentifier() and re.fullmatch(r"-\d+|\d+\.\d*", value.strip()):
+        raise click.BadParameter(f"{text!r}: {value.strip()} is no whole number of 0 or more", param_hint=option)
     if not equals or not name.isidentifier() or not value.strip().isdecimal():
         raise click.BadParameter(f"{text!r} is not NAME=N, e.g. BLOCK_M=128", param_hint=option)
     return name, int(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from neptune.cli.inputs import expression, named_numbers, shapes_of, template
+from neptune.cli.inputs import checked_target, expression, named_numbers, shapes_of, template
 from neptune.cli.outputs import guarded, say
 
 INTERRUPTED = 130
@@ -62,10 +62,11 @@ def autotune_command(
         from neptune.autotune.tuner import options_of, task_of, tuned
 
         asked = options_of(budget, trials, executor, workers, quiet=as_json)
+        where, how = checked_target(target), template(schedule)
         task = task_of(
             expression(reference),
-            template(schedule),
-            target=target,
+            how,
+            target=where,
             params=named_numbers(params, "--param"),
             bounds=named_numbers(bounds, "--bound"),
         )

@@ -80,7 +80,8 @@ def print_expr(e: Expr, level: int = 0) -> str:
             return f"({text})" if strength < level else text
 
 
-def _buffer(b: Buffer) -> str:
+def print_buffer(b: Buffer) -> str:
+    """An input or a result: `x: f16[rows, cols]`."""
     return f"{b.name}: {DTYPES[b.dtype].short}[{', '.join(print_expr(d) for d in b.shape)}]"
 
 
@@ -111,7 +112,7 @@ def print_stmt(s: Stmt, indent: int = 0) -> list[str]:
         case If(pred, body):
             return [f"{pad}if {print_expr(pred)}:", *print_stmt(body, indent + 1)]
         case Alloc(buffer, body):
-            return [f"{pad}alloc {_buffer(buffer)} @{buffer.scope}", *print_stmt(body, indent)]
+            return [f"{pad}alloc {print_buffer(buffer)} @{buffer.scope}", *print_stmt(body, indent)]
         case Seq(stmts):
             lines = []
             for k, part in enumerate(stmts):
@@ -129,7 +130,7 @@ def print_program(program: Program) -> str:
     """The whole program as text."""
     lines = [f"program {program.name}"]
     for word, group in (("in", program.inputs), ("out", program.outputs), ("temp", program.temporaries)):
-        lines += [f"  {word} {_buffer(b)}" + ("" if b.scope == "global" else f" @{b.scope}") for b in group]
+        lines += [f"  {word} {print_buffer(b)}" + ("" if b.scope == "global" else f" @{b.scope}") for b in group]
     for s in program.scalars:
         text = f"  scalar {s.name}: {DTYPES[s.dtype].short}"
         text += "" if s.lo is None else f" lo {s.lo}"

@@ -30,13 +30,14 @@ from neptune.frontend.builder import (
     var,
 )
 from neptune.frontend.functions import checked_predicate
+from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import Mask, with_queries
-from neptune.ops.options import check_counts, check_factors, check_flags
+from neptune.ops.operands import SCALES, Reader, check_rotation, normed, reader, rotated, scaled, scales, stored
+from neptune.ops.options import check_choice, check_counts, check_dtype, check_eps, check_factors, check_flags
 
 NEG_INF = float("-inf")
-DTYPES = ("float32", "float16", "bfloat16")
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j, score) → the score of query i against key j of head h; the indices are raw."""
 Options: TypeAlias = Mapping[str, Any]
@@ -118,6 +119,12 @@ def attention(
     mask: Mask | None = None,
     sinks: bool = False,
     lse: bool = False,
+    depth_v: int | None = None,
+    qk_norm: bool = False,
+    eps: float = 1e-6,
+    rope: str | None = None,
+    kv_dtype: str | None = None,
+    kv_scales: str | None = None,
     name: str = "attention",
 ) -> Program:
     """softmax(scores) v, where score(i, j) = scale · q[i]·k[j], then softcap, ALiBi, `score`, and the masks.
@@ -134,14 +141,33 @@ def attention(
     sum and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32
     [batch, heads, s_q]. A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
 
+    `depth_v`: v and o have this depth instead. `qk_norm`: rows of q and k are first divided by √(mean square + `eps`),
+    times the inputs `q_gain` and `k_gain`: [depth] of `dtype`. `rope` "half" or "interleaved" (`neptune.ops.rope`):
+    then rows are turned, by inputs `cos` and `sin`: f32[s_kv, depth/2], row j for key j and row q (at least 0) for a
+    query. Either rounds to `dtype`, as layers of their own do.
+    `kv_dtype` "float8_e4m3fn" or "float8_e5m2": k and v are of it, and are widened to `dtype` in front of products.
+    `kv_scales`: what they are multiplied by, as inputs `k_scale` and `v_scale`: f32 [1] ("tensor"), [kv_heads]
+    ("head"), [batch, kv_heads, s_kv] ("row"), or [batch, kv_heads, ⌈s_kv / 128⌉] ("block"). Scales of k, and
+    those of heads and tensors, are applied behind sums; rows of v are scaled first and rounded to `dtype`.
+    Inputs: q, k, v, gains, tables, scales, slopes, sinks.
+
     Stages: s, score, m, p, l, p_cast (16-bit dtypes only), acc, with sinks top and total, o, lse; loops b, h, i
     (query), j (key), d (depth of the dot), e (depth of the output). ExpressionError for what does not fit.
     """
     counts = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "window": window}
     if not isinstance(name, str):
         raise ExpressionError("attention", f"name = {name!r:.60} is not a string")
-    check_flags(name, {"alibi": alibi, "causal": causal, "sinks": sinks, "lse": lse})
+    check_flags(name, {"alibi": alibi, "causal": causal, "sinks": sinks, "lse": lse, "qk_norm": qk_norm})
+    counts["depth_v"] = depth_v
     check_counts(name, {"depth": depth} | {n: v for n, v in counts.items() if v is not None})
+    check_eps(name, eps)
+    if rope is not None:
+        check_rotation(name, rope, depth)
+    if kv_dtype is not None:
+        check_choice(name, "kv_dtype", kv_dtype, FLOAT8)
+    if kv_scales is not None:
+        check_choice(name, "kv_scales", kv_scales, SCALES)
+    wide_v = depth if depth_v is None else depth_v
     _check(name, dtype, layout, heads, kv_heads, {"scale": scale, "softcap": softcap})
     group = 1 if heads is None or kv_heads is None else heads // kv_heads
     n_b: int | Var = var("batch") if batch is None else batch
@@ -152,22 +178,52 @@ def attention(
     rows_first = layout == "bshd"
     factor = 1 / math.sqrt(depth) if scale is None else scale
 
-    def tensor(rows: int | Var, n: int | Var, what: str) -> Tensor:
-        return placeholder((n_b, rows, n, depth) if rows_first else (n_b, n, rows, depth), dtype, what)
+    def tensor(rows: int | Var, n: int | Var, what: str, cols: int, of: str) -> Tensor:
+        return placeholder((n_b, rows, n, cols) if rows_first else (n_b, n, rows, cols), of, what)
 
-    def at(t: Tensor, b: Expr, h: Expr, row: Expr, col: Expr) -> Expr:
-        return (t[b, row, h, col] if rows_first else t[b, h, row, col]).astype("float32")
+    def at(t: Tensor) -> Reader:
+        # What is stored in 8 bits is multiplied in those of `dtype`, as its other operand is.
+        return lambda b, h, row, col: (
+            (t[b, row, h, col] if rows_first else t[b, h, row, col]).astype(dtype).astype("float32")
+        )
 
     def of_keys(h: Expr) -> Expr:
         return h if group == 1 else h // group
 
-    q, k, v = tensor(s_q, n_h, "q"), tensor(s_kv, n_kv, "k"), tensor(s_kv, n_kv, "v")
+    of_kv = kv_dtype or dtype
+    q, k = tensor(s_q, n_h, "q", depth, dtype), tensor(s_kv, n_kv, "k", depth, of_kv)
+    v = tensor(s_kv, n_kv, "v", wide_v, of_kv)
+    read_q, read_k, read_v = at(q), at(k), at(v)
+    front: list[Tensor] = []
+    of_q, of_k = (n_b, n_h, s_q, depth), (n_b, n_kv, s_kv, depth)
+    if qk_norm:
+        front += [placeholder((depth,), dtype, n) for n in ("q_gain", "k_gain")]
+        read_q = normed(read_q, of_q, "q", front[0], eps, dtype)
+        read_k = normed(read_k, of_k, "k", front[1], eps, dtype)
+        if rope is None:
+            # Turned, they are part of the stage that turns them.
+            read_q, read_k = stored(read_q, of_q, "q_norm", dtype), stored(read_k, of_k, "k_norm", dtype)
+    if rope is not None:
+        cos, sin = (placeholder((s_kv, depth // 2), "float32", n) for n in ("cos", "sin"))
+        front += [cos, sin]
+        read_q = reader(
+            rotated(read_q, of_q, "q_rope", rope, (cos, sin), lambda b, i: maximum(i + s_kv - s_q, 0), dtype)
+        )
+        read_k = reader(rotated(read_k, of_k, "k_rope", rope, (cos, sin), lambda b, j: j, dtype))
+    scale_k = scale_v = None
+    if kv_scales is not None:
+        of_rows = [scales(kv_scales, n, n_b, n_kv, s_kv) for n in ("k_scale", "v_scale")]
+        front += [t for t, _ in of_rows]
+        scale_k, scale_v = (read for _, read in of_rows)
+        if kv_scales in ("row", "block"):
+            read_v, scale_v = scaled(read_v, scale_v, dtype), None
     slopes, sink = placeholder((n_h,), "float32", "slopes"), placeholder((n_h,), "float32", "sinks")
-    inputs = [q, k, v, *([slopes] if alibi else []), *([sink] if sinks else [])]
+    inputs = [q, k, v, *front, *([slopes] if alibi else []), *([sink] if sinks else [])]
     d, j = reduce_axis((0, depth), "d"), reduce_axis((0, s_kv), "j")
     rows, scores = (n_b, n_h, s_q), (n_b, n_h, s_q, s_kv)
 
     def score_of(b: Expr, h: Expr, i: Expr, j: Expr, x: Expr) -> Expr:
+        x = x if scale_k is None else x * scale_k(b, of_keys(h), j)
         x = x * factor if softcap is None else tanh(x * (factor / softcap)) * softcap
         if alibi:
             x = x + slopes[h] * (j - (i + s_kv - s_q)).astype("float32")
@@ -180,7 +236,7 @@ def attention(
             sees.append(with_queries(shown, s_q))
         return select(logical_and(*sees), x, NEG_INF) if sees else x
 
-    s = compute(scores, lambda b, h, i, j: sum(at(q, b, h, i, d) * at(k, b, of_keys(h), j, d), axis=d), "s")
+    s = compute(scores, lambda b, h, i, j: sum(read_q(b, h, i, d) * read_k(b, of_keys(h), j, d), axis=d), "s")
     masked = compute(scores, lambda b, h, i, j: score_of(b, h, i, j, s[b, h, i, j]), "score")
     m = compute(rows, lambda b, h, i: max(masked[b, h, i, j], axis=j), "m")
     p = compute(scores, lambda b, h, i, j: exp(masked[b, h, i, j] - m[b, h, i]), "p")
@@ -188,8 +244,8 @@ def attention(
     # The matrix unit takes operands of one dtype, so p is rounded to that of v; sums stay in float32.
     weight = p if dtype == "float32" else compute(scores, lambda b, h, i, j: p[b, h, i, j].astype(dtype), "p_cast")
     acc = compute(
-        (*rows, depth),
-        lambda b, h, i, e: sum(weight[b, h, i, j].astype("float32") * at(v, b, of_keys(h), j, e), axis=j),
+        (*rows, wide_v),
+        lambda b, h, i, e: sum(weight[b, h, i, j].astype("float32") * read_v(b, of_keys(h), j, e), axis=j),
         "acc",
     )
     top, total = m, l
@@ -204,14 +260,16 @@ def attention(
 
     def normalised(b: Expr, h: Expr, i: Expr, e: Expr) -> Expr:
         if sinks:
-            return (acc[b, h, i, e] * exp(m[b, h, i] - top[b, h, i]) / total[b, h, i]).astype(dtype)
-        # A row that sees no key has l = 0, and is 0 rather than 0/0. (Asked this way round, a NaN stays one.)
-        return select(l[b, h, i] <= 0, 0, acc[b, h, i, e] / l[b, h, i]).astype(dtype)
+            value = acc[b, h, i, e] * exp(m[b, h, i] - top[b, h, i]) / total[b, h, i]
+        else:
+            # A row that sees no key has l = 0, and is 0 rather than 0/0. (Asked this way round, a NaN stays one.)
+            value = select(l[b, h, i] <= 0, 0, acc[b, h, i, e] / l[b, h, i])
+        return (value if scale_v is None else value * scale_v(b, of_keys(h), i)).astype(dtype)
 
     if rows_first:
-        o = compute((n_b, s_q, n_h, depth), lambda b, i, h, e: normalised(b, h, i, e), "o")
+        o = compute((n_b, s_q, n_h, wide_v), lambda b, i, h, e: normalised(b, h, i, e), "o")
     else:
-        o = compute((n_b, n_h, s_q, depth), lambda b, h, i, e: normalised(b, h, i, e), "o")
+        o = compute((n_b, n_h, s_q, wide_v), lambda b, h, i, e: normalised(b, h, i, e), "o")
 
     def built(*outputs: Tensor) -> Program:
         # What a mask or a score reads comes behind the operands.
@@ -233,8 +291,7 @@ def _check(
 ) -> None:
     if layout not in ("bhsd", "bshd"):
         raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
-    if dtype not in DTYPES:
-        raise ExpressionError(asked, f"{dtype!r} is no dtype of attention", legal=DTYPES, kind="dtypes")
+    check_dtype(asked, dtype, "attention")
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")

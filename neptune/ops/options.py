@@ -9,6 +9,28 @@ from numbers import Real
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor
 
+DTYPES = ("float32", "float16", "bfloat16")
+"""Of the tensors of an operator, unless it says otherwise."""
+
+
+def check_dtype(asked: str, dtype: object, of: str = "this operator", legal: tuple[str, ...] = DTYPES) -> None:
+    """Raise ExpressionError for a dtype that the tensors of an operator do not have."""
+    if dtype not in legal:
+        raise ExpressionError(asked, f"{dtype!r:.60} is no dtype of {of}", legal=legal, kind="dtypes")
+
+
+def check_choice(asked: str, option: str, value: object, legal: tuple[str, ...]) -> None:
+    """Raise ExpressionError for a value of an option that is none of those it has."""
+    if value not in legal:
+        raise ExpressionError(asked, f"{option} = {_shown(value)} is no value of it", legal=legal)
+
+
+def check_eps(asked: str, eps: object) -> None:
+    """Raise ExpressionError for an ε that is no number of at least 0."""
+    check_factors(asked, {"eps": eps})
+    if eps is None or not eps >= 0:  # type: ignore[operator]
+        raise ExpressionError(asked, f"eps is {eps}: it is added to a mean of squares", hint="eps of at least 0")
+
 
 def check_counts(asked: str, counts: Mapping[str, object]) -> None:
     """Raise ExpressionError for a size that is no whole number of at least 1."""

@@ -1,24 +1,46 @@
-"""Softmax over rows, and the paper's Figure 1."""
+"""Softmax over rows and its relatives, and the paper's Figure 1.
+
+`x`: [rows, cols], both symbolic. All is computed and summed in float32, and rounded once, at the end. A row whose
+largest element is -inf has no probabilities: like torch's, its softmax and log_softmax are NaN, its logsumexp is -inf.
+"""
 
 from __future__ import annotations
 
-from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
+from neptune.boundary import public
+from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, sum, var
 from neptune.ir.program import Program
+from neptune.ops.options import check_dtype
+from neptune.ops.parts import ROWS, cells, exponentials, matrix, wide
 
 
+@public
 def softmax(dtype: str = "float32") -> Program:
-    """Row softmax of `x`: [rows, cols] → [rows, cols], both symbolic, of `dtype`; computed in float32.
+    """y = exp(x) / Σ exp(x) along each row; y: [rows, cols] of `dtype`.
 
-    Stages: m (row maximum), e = exp(x - m), l (row sum of e), y = e / l.
+    Stages: m (row maximum), e = exp(x - m), l (row sum of e), y = e / l. ExpressionError for another dtype.
     """
-    rows, cols = var("rows"), var("cols")
-    x = placeholder((rows, cols), dtype, "x")
-    j = reduce_axis((0, cols), "j")
-    m = compute((rows,), lambda i: max(x[i, j].astype("float32"), axis=j), "m")
-    e = compute((rows, cols), lambda i, j: exp(x[i, j].astype("float32") - m[i]), "e")
-    l = compute((rows,), lambda i: sum(e[i, j], axis=j), "l")  # noqa: E741 (the field's name)
-    y = compute((rows, cols), lambda i, j: (e[i, j] / l[i]).astype(dtype), "y")
-    return build(y, name="softmax")
+    check_dtype("softmax", dtype)
+    x = matrix("x", dtype=dtype)
+    _, e, l = exponentials(lambda i, j: wide(x[i, j]))  # noqa: E741 (the field's name)
+    return build(cells(lambda i, j: (e[i, j] / l[i]).astype(dtype), "y"), name="softmax")
+
+
+@public
+def log_softmax(dtype: str = "float32") -> Program:
+    """y = x - log Σ exp(x) along each row; y: [rows, cols] of `dtype`. Stages: m, e, l, y. Errors as in `softmax`."""
+    check_dtype("log_softmax", dtype)
+    x = matrix("x", dtype=dtype)
+    m, _, l = exponentials(lambda i, j: wide(x[i, j]))  # noqa: E741
+    return build(cells(lambda i, j: (wide(x[i, j]) - m[i] - log(l[i])).astype(dtype), "y"), name="log_softmax")
+
+
+@public
+def logsumexp(dtype: str = "float32") -> Program:
+    """y = log Σ exp(x) along each row; y: [rows] of `dtype`. Stages: m, e, l, y. Errors as in `softmax`."""
+    check_dtype("logsumexp", dtype)
+    x = matrix("x", dtype=dtype)
+    m, _, l = exponentials(lambda i, j: wide(x[i, j]))  # noqa: E741
+    return build(compute((ROWS,), lambda i: (m[i] + log(l[i])).astype(dtype), "y"), name="logsumexp")
 
 
 def figure1() -> Program:

@@ -94,8 +94,8 @@ def _reduces(sch: ScheduleBase, axes: Axes, stage: str, fused: StageAxis) -> boo
 
 def _fused_axis(sch: ScheduleBase, given: StageAxis | None = None) -> tuple[Axes, StageAxis] | None:
     """The axis that the chain is fused along, if it is not `given`: where one reduction over it reads another, else
-    where several reduce over it, else one that a reduction before runs over. Axes that meet at an input alone count as
-    one where that brings in more reductions."""
+    where several reduce over it, else one that a reduction before or a map behind runs over. Axes that meet at an
+    input alone count as one where that brings in more reductions."""
     joined, separate = (Axes({s: sch.definition(s) for s in sch.stages}) for _ in range(2))
     joined.join_through_inputs()
     folds = sch.reductions
@@ -107,7 +107,9 @@ def _fused_axis(sch: ScheduleBase, given: StageAxis | None = None) -> tuple[Axes
             for a in (a for a in reversed(sch.definition(early).reduced) if given in (None, (early, a))):
                 shared = [s for s in folds if _reduces(sch, axes, s, (early, a))]
                 over = [s for s in folds if axes.of(s, (early, a)) is not None]
-                kind = 2 if any(s in later for s in shared) else 1 if len(over) > 1 else 0
+                # A map along the axis that reads the reduction goes through the same rows once more: a norm.
+                again = any(s in later and s not in folds and axes.of(s, (early, a)) is not None for s in sch.stages)
+                kind = 2 if any(s in later for s in shared) else 1 if len(over) > 1 or again else 0
                 if (kind or given) and (best is None or (kind, len(shared)) > best[0]):
                     best = (kind, len(shared)), axes, (early, a)
     return None if best is None else best[1:]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import neptune
-from bench.chain_programs import quantise_matmul
 from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ir.program import Program
+from neptune.ops.quantise import quantise_matmul
 
 M, N, K = var("m"), var("n"), var("k")
 
@@ -69,8 +69,8 @@ def test_the_unit_multiplies_eight_bits(target: str, instruction: str) -> None:
 
 def test_quantised_rows_in_one_kernel() -> None:
     """The largest of each row, the rounding to int8, the product and the scale."""
-    one = neptune.compile(quantise_matmul(64), "norm_linear", target="llvm")
-    apart = neptune.compile(quantise_matmul(64), "stagewise", target="llvm")
+    one = neptune.compile(quantise_matmul(width=64), "norm_linear", target="llvm")
+    apart = neptune.compile(quantise_matmul(width=64), "stagewise", target="llvm")
     assert len(one.facts.kernels) == 1 and one.source.count("_dot_int8(") == 3
     torch.manual_seed(0)
     x, w = torch.randn(20, 100).half(), torch.randint(-128, 128, (100, 64), dtype=torch.int8)

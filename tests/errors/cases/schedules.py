@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import neptune
-from bench.chain_programs import layer_norm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
@@ -14,6 +13,7 @@ from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
+from neptune.ops.norm import layer_norm
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
@@ -454,7 +454,7 @@ def batch_invariant_with_a_tile_of_all_rows():
 
 @case(ScheduleError)
 def an_assumption_that_is_not_made():
-    neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(y)",))
+    neptune.compile(layer_norm("float32"), "softmax_online", target="llvm", assume=("finite(y)",))
 
 
 @case(ScheduleError)

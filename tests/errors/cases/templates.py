@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import neptune
-from bench.chain_attention import sigmoid_attention
-from bench.chain_programs import weighted_mean
 from neptune.errors import ExpressionError, FusionError, ScheduleError
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
+from neptune.ops.attention_variants import sigmoid_attention
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import figure1, softmax
+from neptune.ops.statistics import weighted_mean
 from neptune.tune import choose
 from neptune.verify.exact import Counterexample, ExactReport
 from tests.errors.table import case
@@ -143,7 +143,9 @@ def a_program_that_differs(monkeypatch: pytest.MonkeyPatch):
 case(ScheduleError, "three_kernels_of_more")(_on("softmax_three_kernel", prefill_causal))
 case(ScheduleError, "three_kernels_of_two")(_on("softmax_three_kernel", figure1))
 case(ScheduleError, "three_kernels_of_sums_side_by_side")(_on("softmax_three_kernel", weighted_mean))
-case(ScheduleError, "attention_without_reductions_of_rows")(_on("attention_unfused", partial(sigmoid_attention, 16)))
+case(ScheduleError, "attention_without_reductions_of_rows")(
+    _on("attention_unfused", partial(sigmoid_attention, 16, flat=True))
+)
 
 
 def rows(result: Callable[[Any, Any, Any], Any]) -> Callable[[], Program]:
@@ -189,7 +191,7 @@ def no_template_applies(monkeypatch):
 
 @case(ExpressionError)
 def an_activation_that_is_not_shipped():
-    matmul(activation="gelu_tanh")
+    matmul(activation="swish")
 
 
 @case(ExpressionError)

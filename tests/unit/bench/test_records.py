@@ -6,19 +6,30 @@ import json
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from bench.records import judged, made_up, shipped, summary, timed
+from bench.records import judged, made_up, shipped, summary, timed, tuned
 from neptune.ops.softmax import softmax
 from neptune.records.believe import best
-from neptune.records.record import parse, structure_of
-from neptune.records.store import Store
+from neptune.records.record import Record, parse, structure_of
+from neptune.records.store import Store, key_of
 from neptune.versions import versions
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-choice-search.json"
+TUNED = RESULTS.with_name("h200-tuned.jsonl")
 
 
 def test_what_ships_is_made_of_the_results() -> None:
     kept = Store(None).all()
-    assert kept == list(shipped(json.loads(RESULTS.read_text()), kept[0].when[:10], 12))
+    searched = shipped(json.loads(RESULTS.read_text()), kept[0].when[:10], 12)
+    assert kept == [*searched, *tuned(TUNED, 12)]
+
+
+def test_the_fastest_and_the_first_of_a_tuning_ship() -> None:
+    lines = [r for r in map(parse, TUNED.read_bytes().splitlines()) if isinstance(r, Record)]
+    one = [r for r in lines if (r.name, dict(r.sizes)) == ("decode_gqa", {"batch": 1, "s_kv": 8192})]
+    last = {key_of(r): r for r in one}
+    found = [r for r in tuned(TUNED, 3) if r in one]
+    assert found[:3] == sorted(last.values(), key=lambda r: median(r.us))[:3] and 3 <= len(found) <= 6
+    assert set(map(key_of, [*last.values()][:3])) <= set(map(key_of, found))
 
 
 def test_the_fastest_of_each_setup_ship() -> None:

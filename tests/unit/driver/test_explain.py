@@ -7,9 +7,9 @@ import json
 import pytest
 
 import neptune
-from bench.chain_programs import layer_norm
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul
+from neptune.ops.norm import layer_norm
 from neptune.ops.softmax import softmax
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 
@@ -172,12 +172,12 @@ def test_other_params_are_judged_anew(slow):
 
 
 def test_assumptions_have_names_and_are_granted(tmp_path):
-    plain = neptune.compile(layer_norm(), "softmax_online", target="llvm")
+    plain = neptune.compile(layer_norm("float32"), "softmax_online", target="llvm")
     assert {a["name"]: a["granted"] for a in plain.explain(json=True)["assumptions"]} == {
         "parts(squares)": False,
         "finite(x)": False,
     }
-    granted = neptune.compile(layer_norm(), "softmax_online", target="llvm", assume=("finite(x)",))
+    granted = neptune.compile(layer_norm("float32"), "softmax_online", target="llvm", assume=("finite(x)",))
     said = {a["name"]: a["granted"] for a in granted.explain(json=True)["assumptions"]}
     assert said == {"parts(squares)": False, "finite(x)": True}
     assert "  finite(x): granted\n    x: finite numbers" in granted.explain()

@@ -9,6 +9,7 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
+from neptune.ops.norm import rms_norm
 from neptune.schedule.roles import Chain, chain
 
 PROGRAMS = {c.name: c.build for c in (*ROW_CHAINS, *ATTENTION)}
@@ -63,6 +64,13 @@ def test_rows_that_are_columns_as_well_stay_apart() -> None:
     top = compute((M,), lambda i: max(s[i, j], axis=j), "top")
     found = chain(Schedule(build(compute((M,), lambda i: sum(s[i, e] - top[i], axis=e), "y"))), "test")
     assert (found.first, found.row_axis, found.fused_axis) == ("s", "i", "j")
+
+
+def test_one_reduction_and_what_is_written_along_it_are_one() -> None:
+    """A norm: one reduction over a row, which a map goes along again."""
+    found = chain(Schedule(rms_norm("float32")), "test")
+    assert (found.first, found.row_axis, found.fused_axis) == ("ss", "i", "j")
+    assert found.all_reductions == ("ss",) and found.elementwise == ("y",)
 
 
 def test_one_reduction_is_no_chain() -> None:

@@ -15,10 +15,10 @@ import torch
 
 import neptune
 from bench.chain_attention import ATTENTION
-from bench.chain_programs import layer_norm
 from neptune.errors import RecordError, ScheduleError, ShapeError
 from neptune.frontend import builder as nb
 from neptune.ops.attention import attention, operator
+from neptune.ops.norm import layer_norm
 from neptune.runtime.artifact import digest, pack, unpack
 from neptune.runtime.parts import count_parts
 from neptune.runtime.workspace import ALIGNMENT
@@ -343,7 +343,7 @@ def test_columns_of_the_first_reduction_are_no_rows() -> None:
 
 def test_one_part_writes_results_along_the_axis_in_the_tiles_of_the_folds() -> None:
     """LayerNorm's result runs along the axis that is split: element by element it would be a scalar loop."""
-    fused = neptune.compile(layer_norm(), "flash_decoding", target="llvm").ir("fused")
+    fused = neptune.compile(layer_norm("float32"), "flash_decoding", target="llvm").ir("fused")
     (direct,) = (line for line in str(fused).splitlines() if "y_direct: " in line)
     assert "y[i0 * BLOCK_M + i1, j0 * BLOCK_N + j1] =" in direct
 

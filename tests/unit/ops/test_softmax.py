@@ -1,0 +1,40 @@
+"""Softmax, log-softmax and log-sum-exp against torch's in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import neptune
+from neptune.errors import ExpressionError
+from neptune.ops.softmax import log_softmax, logsumexp, softmax
+from tests.unit.ops.checks import HARD, hard, kernel_agrees, same
+
+TORCH = {softmax: torch.softmax, log_softmax: torch.log_softmax, logsumexp: torch.logsumexp}
+
+
+@pytest.mark.parametrize("operator", TORCH)
+@pytest.mark.parametrize("cols", [1, 13])
+def test_the_expression_is_torchs(operator, cols):
+    x = hard("huge", 4, cols)
+    x[1, 0], x[2] = -np.inf, -np.inf
+    same(operator("float16"), [TORCH[operator](torch.from_numpy(x), -1)], x)
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype"), [(softmax, "bfloat16"), (log_softmax, "float16"), (logsumexp, "float32")]
+)
+def test_kernels_are_as_exact_as_the_expression(operator, dtype):
+    program = operator(dtype)
+    kernel = neptune.compile(program, target="llvm")
+    for kind in HARD:
+        x = hard(kind, 5, 41)
+        x[-1, 3:9] = -np.inf
+        kernel_agrees(kernel, program, lambda x: [TORCH[operator](x, -1)], x)
+
+
+@pytest.mark.parametrize("operator", TORCH)
+def test_other_dtypes_are_refused(operator):
+    with pytest.raises(ExpressionError, match="'int32' is no dtype"):
+        operator("int32")
