@@ -113,6 +113,12 @@ EXPRESSIONS = (
     ),
     Kind("E013", "A mask that cannot be", "A mask of neptune.ops.masks, or a function (b, h, i, j).", ("ops.masks",)),
     Kind("E014", "A shipped operator has no such option or value", "One of the values that are legal.", ("ops",)),
+    Kind(
+        "E015",
+        "A mod of attention that is no expression",
+        "torch's functions of the score, the four indices and captured tensors at them; torch.where in place of if.",
+        ("functional",),
+    ),
 )
 SCHEDULES = (
     Kind(
@@ -345,6 +351,18 @@ CALLS = (
         "A program is run directly on other tensors than its own",
         "Tensors as the program declares them.",
         ("codegen.llvm",),
+    ),
+    Kind(
+        "C019",
+        "A name that no operator of torch can have",
+        "A namespace and a name of its own, such as mylib::attention.",
+        ("runtime.custom_op",),
+    ),
+    Kind(
+        "C020",
+        "A call of neptune.functional with tensors or options that do not fit",
+        "Tensors of one device and dtype, with the shapes that the message shows, that require no gradients.",
+        ("functional",),
     ),
 )
 TARGETS = (
