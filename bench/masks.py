@@ -232,8 +232,12 @@ class Pieces:
 
 @functools.cache
 def pieces(name: str, split: bool = False) -> Pieces:
-    """`scheduled`, with each piece of the loop j0 in place of its body storing its bounds, and nothing else."""
-    program = scheduled(name, split)
+    """The pieces of a case's program."""
+    return pieces_of(scheduled(name, split))
+
+
+def pieces_of(program: Program) -> Pieces:
+    """A scheduled program with each piece of the loop j0 in place of its body storing its bounds, and nothing else."""
     grid: list[For] = []
     # What combines parts visits no tiles.
     body = program.body.stmts[0] if isinstance(program.body, Seq) else program.body

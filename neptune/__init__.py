@@ -67,6 +67,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """PEP 562: the first use of a public name imports it."""
+    if name == "functional":
+        return import_module("neptune.functional")
     if name not in __all__:
         raise AttributeError(f"module 'neptune' has no attribute {name!r}")
     value = getattr(import_module(_HOME.get(name, "neptune.errors")), name)

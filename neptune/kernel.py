@@ -20,8 +20,10 @@ from neptune import config
 from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
-from neptune.runtime import saved
-from neptune.runtime.artifact import WARNINGS, Packed, unpack, unpack_variants
+from neptune.runtime import custom_op, saved
+from neptune.runtime.artifact import WARNINGS, Packed, pack, unpack, unpack_variants
+from neptune.runtime.bench import Timing, time_calls
+from neptune.runtime.devices import target_on
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts, Remark
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from neptune.driver.resources import Resources
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
+OWN = "neptune_kernels"
+"""The namespace of the operators that kernels become where torch traces a call of them."""
+Result: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
 
 
@@ -53,6 +58,8 @@ class Kernel:
     `workspace=` is memory for temporaries that the caller owns (see `workspace`), `params=` gives the numbers that
     launches choose, such as {"NUM_SPLITS": 8}: nothing is compiled anew for them. `launcher=` is a function of each
     Triton kernel, whose result is launched in its place: with torch.library.wrap_triton, torch traces the call.
+
+    Where torch.compile or torch.export traces the call, it is one custom operator (see `torch_op`).
 
     Raises ShapeError for arguments that do not fit, TargetError where the target is not there.
     """
@@ -81,10 +88,50 @@ class Kernel:
         params: Mapping[str, int] | None = None,
         launcher: Launcher | None = None,
         **named: Any,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    ) -> Result:
         if named:
             args = self.executable.signature.in_order(args, named)
+        if torch.compiler.is_compiling():
+            plain = out is None and workspace is None and params is None and launcher is None
+            result: Result = traced(self, args) if plain else untraced(self, args, out, workspace, params, launcher)
+            return result
         return self._call(args, out, workspace, params, launcher)
+
+    @public
+    def torch_op(self, name: str) -> torch._ops.OpOverloadPacket:
+        """The kernel as the custom operator `torch.ops.<namespace>.<name>`, on CPU and CUDA tensors alike; `name` is
+        "namespace::name". The same operator again for the same kernel, which may have been loaded or pickled since.
+
+        torch traces it without graph breaks, with symbolic sizes, and exports it; it works in CUDA graphs and in
+        inference mode. The arguments are tensors and scalars as in a call, in their order, and have no names. There is
+        no backward pass yet: a tensor that requires a gradient is refused unless under torch.no_grad().
+
+        Raises ShapeError for a name that is none, and where another operator has it.
+
+            rows = neptune.compile(softmax("float32")).torch_op("mylib::softmax")
+            y = torch.compile(lambda x: rows(x) + 1, fullgraph=True)(x)
+        """
+        of = self.executable
+        on = {key: _on_device(self, key.lower()) for key in custom_op.DEVICES}
+        return custom_op.define(name, self._content, of.signature, on)
+
+    @cached_property
+    def _content(self) -> str:
+        """What tells this kernel from others, on any target."""
+        alone = self.executable.artifact.for_target("interpret")
+        return str(pack(alone, {}).manifest["digest"])
+
+    @public
+    def benchmark(self, *args: Any, **named: Any) -> Timing:
+        """The time of calls with these arguments: the median in milliseconds, with quartiles, and the target.
+
+        On a GPU by `triton.testing.do_bench`, which clears the L2 cache before each call; else by this process's clock.
+
+            print(kernel.benchmark(q, k, v))    # 0.183 ms (0.182 to 0.184), 412 calls on cuda:90
+        """
+        call = self.executable.signature.in_order(args, named)
+        self(*call)
+        return time_calls(lambda: self(*call), self.executable.target)
 
     @public
     def workspace(self, **sizes: int) -> int:
@@ -383,6 +430,39 @@ class Kernel:
         from neptune.driver.resources import compiled, resources_of
 
         return [resources_of(c) for c in compiled(self.executable, target)]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _own_operator(kernel: Kernel) -> str:
+    """The name under which a kernel that is called in traced code is an operator; torch asks once a trace."""
+    name = f"{OWN}::{kernel.name}_{kernel._content[:16]}"
+    kernel.torch_op(name)
+    return name.removeprefix(f"{OWN}::")
+
+
+def traced(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+    """A call in code that torch traces."""
+    return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator, no-untyped-call]
+    reason="a Neptune kernel with out=, workspace=, params= or launcher= is called as it is"
+)
+def untraced(kernel: Kernel, *call: Any) -> Result:
+    """A call that an operator cannot express: torch's graph ends before it, and goes on behind."""
+    return kernel._call(*call)
+
+
+def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:
+    """The kernel for tensors of a device, made at the first call there."""
+    made: list[Kernel] = []
+
+    def call(*args: Any) -> Any:
+        if not made:
+            made.append(kernel.for_target(target_on(device, kernel.target)))
+        return made[0]._call(args, None, None, None)
+
+    return call
 
 
 @public

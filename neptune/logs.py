@@ -23,6 +23,7 @@ TOPICS = {
     "tile": "what each tile pass changed",
     "codegen": "the modules that are generated and compiled, with times and registers",
     "runtime": "the first launch of each specialisation",
+    "recompiles": "why a function of neptune.functional compiles a kernel: what is new about its structure",
     "cache": "what was found in the compile cache, and what was put there",
 }
 ALL = "all"

@@ -226,10 +226,11 @@ def target_here(saved: str) -> str:
     if gpu_target() is not None:
         present, wanted = default_target(), parse_target(saved)
         return saved if wanted.kind == present.kind and wanted.arch in ("", _arch()) else str(present)
-    return saved if saved == "llvm" and _has_tvm() else "interpret"
+    return saved if saved == "llvm" and has_tvm() else "interpret"
 
 
-def _has_tvm() -> bool:
+def has_tvm() -> bool:
+    """True where target llvm can run; nothing is imported."""
     try:
         return importlib.util.find_spec("tvm") is not None
     except (ImportError, ValueError):

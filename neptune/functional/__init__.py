@@ -1,0 +1,37 @@
+"""Operators on torch tensors, under torch's names where torch has one: on a GPU by Triton, else on the CPU.
+
+    import neptune
+    o = neptune.functional.attention(q, k, v, causal=True, softcap=50.0)
+
+Kernels are compiled at the first call with some structure (dtypes, options, depth, group), and serve all lengths.
+"""
+
+from __future__ import annotations
+
+from neptune.functional.attention import attention
+from neptune.functional.plain import scaled_dot_product_attention
+from neptune.functional.products import gated_linear, linear, linear_cross_entropy
+from neptune.functional.rows import (
+    cosine_similarity,
+    group_norm,
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    rms_norm,
+    softmax,
+)
+
+__all__ = [
+    "attention",
+    "cosine_similarity",
+    "gated_linear",
+    "group_norm",
+    "layer_norm",
+    "linear",
+    "linear_cross_entropy",
+    "log_softmax",
+    "logsumexp",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "softmax",
+]

@@ -1,0 +1,115 @@
+"""The kernels behind `neptune.functional`: one for each Program and device, kept for the life of the process.
+
+A structure (an operator with its options, dtypes, depth, group) makes a Program; lengths are no part of it, so that new
+ones compile nothing. NEPTUNE_LOGS=recompiles says of each structure what it differs in from those before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+import neptune
+from neptune import config, logs
+from neptune.ir.printer import print_program
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.runtime.arguments import Signature
+from neptune.runtime.custom_op import fake_results
+from neptune.runtime.devices import target_on
+
+LOG = logging.getLogger("neptune.recompiles")
+Options = tuple[tuple[str, Any], ...]
+
+
+class Structure(NamedTuple):
+    """What a kernel is compiled for: the operator and its options, all of which compare and hash."""
+
+    operator: str
+    options: Options
+
+
+_PROGRAMS: dict[Structure, Program] = {}
+_KERNELS: dict[tuple[Structure, str], Kernel] = {}
+_BY_TEXT: dict[tuple[str, str], Kernel] = {}
+_LOCK = threading.RLock()
+
+
+def structure(name: str, **options: Any) -> Structure:
+    """A structure by the operator's name and its options."""
+    return Structure(name, tuple(sorted(options.items())))
+
+
+def program_of(of: Structure, make: Callable[[], Program]) -> Program:
+    """The Program of a structure, made once."""
+    found = _PROGRAMS.get(of)
+    if found is None:
+        found = _PROGRAMS[of] = make()
+    return found
+
+
+def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel:
+    """The kernel of a structure for tensors of a device type; compiled once, by one thread."""
+    found = _KERNELS.get((of, device))
+    if found is not None:
+        return found
+    with _LOCK:
+        if (of, device) not in _KERNELS:
+            program, target = program_of(of, make), target_on(device)
+            text = print_program(program), target
+            if text not in _BY_TEXT:
+                _tell(of, device)
+                made = neptune.compile(program, target=target)
+                # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
+                _BY_TEXT[text] = made.with_params() if device == "cpu" else made
+            _KERNELS[of, device] = _BY_TEXT[text]
+        return _KERNELS[of, device]
+
+
+def run(of: Structure, make: Callable[[], Program], *args: Any) -> Any:
+    """A call on tensors that fit the Program, then scalars. Of tensors without data it gives results without data."""
+    if has_no_data(args[0]):
+        made = fake_results(Signature(program_of(of, make), args[0].device.type), args)
+        return made[0] if len(made) == 1 else tuple(made)
+    return kernel_of(of, make, args[0].device.type)(*args)
+
+
+def has_no_data(t: torch.Tensor) -> bool:
+    """True for torch's fake tensors, and for those on the device meta."""
+    return t.device.type == "meta" or (type(t) is not torch.Tensor and hasattr(t, "fake_mode"))
+
+
+def compiled() -> Mapping[tuple[Structure, str], Kernel]:
+    """All kernels so far, by structure and device."""
+    return dict(_KERNELS)
+
+
+def _tell(of: Structure, device: str) -> None:
+    """Log that a structure is compiled, and what is new about it: the nearest one before differs in the least."""
+    logs.configure(config.read().logs)
+    if not LOG.isEnabledFor(logging.INFO):
+        return
+    others = [(s, d) for s, d in _KERNELS if s.operator == of.operator]
+    if not others:
+        LOG.info("%s on %s: compiled for the first time", of.operator, device)
+        return
+    LOG.info("%s on %s: compiled anew: %s", of.operator, device, min((_news(of, device, o) for o in others), key=len))
+
+
+def _news(of: Structure, device: str, other: tuple[Structure, str]) -> str:
+    """What differs: `dtype is float16, was float32`."""
+    now, before = ({**dict(s.options), "device": d} for s, d in ((of, device), other))
+    return "; ".join(
+        f"{n} is {_shown(now.get(n))}, was {_shown(before.get(n))}"
+        for n in sorted({*now, *before})
+        if now.get(n) != before.get(n)
+    )
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,313 @@
+"""FlexAttention's mods as expressions: traced once, by torch, on scalars without values.
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+becomes `s + slopes_in[h] * (j - i)` with one more input. torch's own tracer (`make_fx`) runs the function on fake
+scalars and writes down what it does in ATen; each node of that is a rule of `neptune.functional.aten`. A function that
+asks a scalar for its value cannot be written down, and torch's complaint is told as a line of the user's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+
+from neptune.boundary import PACKAGE
+from neptune.errors import ExpressionError
+from neptune.frontend.assemble import Tensor
+from neptune.frontend.builder import placeholder, var
+from neptune.functional.aten import RULES, NotAnExpression, as_dtype, name_of
+from neptune.functional.captured import Captured, captured
+from neptune.ir import expr as ir
+from neptune.ir.expr import Const, Expr, Op, Var
+
+INDICES = ("b", "h", "q_idx", "kv_idx")
+SIGNATURES = {"score_mod": ("score", *INDICES), "mask_mod": INDICES}
+ASKS = (
+    "it asks for the value of a score or an index, which is known in the kernel only: a branch (if, and, or, not, min, "
+    "max) or .item()"
+)
+INSTEAD = "torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum"
+WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A captured tensor's dimension that is read at a plain index: it must be at least as long as the index's axis."""
+
+    name: str
+    dimension: int
+    axis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Mod:
+    """A traced mod. `expression(*scalars)` is its value; `tensors` are the inputs that it reads beside, in order."""
+
+    kind: str
+    module: GraphModule
+    tensors: tuple[Captured, ...]
+    placeholders: tuple[Tensor, ...]
+    asked: str = ""
+    place: str | None = None
+    reads: list[Read] = field(default_factory=list)
+
+    def expression(self, *scalars: Expr) -> Expr:
+        """The value of the mod for a score and raw indices (a mask: for the indices)."""
+        return _Translation(self, scalars).value()
+
+
+class _Indexed(TorchFunctionMode):
+    """`t[q_idx]` is a read at a symbol, where torch would ask a scalar tensor for its number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            known = all(isinstance(x, torch.Tensor | int) and not isinstance(x, bool) for x in index)
+            if known and any(isinstance(x, torch.Tensor) for x in index):
+                places = [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.int32) for x in index]
+                return torch.ops.aten.index.Tensor(args[0], places)
+        return func(*args, **(kwargs or {}))
+
+
+def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
+    """The mod `function`, a "score_mod" or a "mask_mod". `taken`: names that its tensors cannot have.
+
+    Raises ExpressionError, with the user's line where there is one, for what is no expression of scalars.
+    """
+    wanted = SIGNATURES[kind]
+    _check_signature(function, kind, wanted)
+    module = _graph(function, kind)
+    # What a function counts, or draws at random, is another the second time.
+    if _graph(function, kind).code != module.code:
+        _refuse(kind, function, "it does something else each time it is called", hint=WRITES)
+    behind = [c for c in captured(function) if c.kind == "tensor"]
+    held: dict[int, Captured] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and id(value := getattr(module, node.target)) not in held:
+            known = next((c for c in behind if c.value is value), None)
+            if known is None and value.dim() == 0:
+                # A number that the mod has made of a Python one.
+                continue
+            held[id(value)] = known or Captured((("unknown", node.target),), "tensor", value, "tensor")
+    names: list[str] = []
+    for c in held.values():
+        names.append(_name(c.name, {*taken, *names}))
+    made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
+    return Mod(kind, module, tuple(held.values()), made, *_asked(kind, function))
+
+
+def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
+    try:
+        dtype = name_of(value.dtype)
+    except NotAnExpression as error:
+        _refuse(kind, function, f"it reads `{name}`: {error.wrong}", hint=error.hint)
+    return placeholder([var(f"{name}_{k}") for k in range(value.dim())] or [1], dtype, name)
+
+
+def _name(wanted: str, taken: set[str]) -> str:
+    """A name for an input: that of the user's variable with _in behind, so that it is none of a stage."""
+    base = wanted if wanted.isidentifier() and wanted.isascii() and not wanted.startswith("_") else "tensor"
+    return next(n for n in (f"{base}{k or ''}_in" for k in range(len(taken) + 1)) if n not in taken)
+
+
+def _check_signature(function: Any, kind: str, wanted: Sequence[str]) -> None:
+    shown = f"a function ({', '.join(wanted)})"
+    if not callable(function):
+        raise ExpressionError(f"attention with {kind}=", f"{function!r:.60} is not a function", hint=shown)
+    try:
+        inspect.signature(function).bind(*wanted)
+    except TypeError as error:
+        _refuse(kind, function, f"it cannot be called: {error}", hint=shown)
+    except ValueError:
+        return
+
+
+def _graph(function: Any, kind: str) -> GraphModule:
+    """What the function does, as a graph of ATen's functions."""
+    scalars = [torch.zeros((), dtype=torch.int32) for _ in INDICES]
+    scalars = scalars if kind == "mask_mod" else [torch.zeros(()), *scalars]
+
+    def called(*args: torch.Tensor) -> Any:
+        with _Indexed():
+            result = function(*args)
+        # Python's own numbers are no nodes of a graph.
+        return torch.full((), result) if isinstance(result, bool | int | float) else result
+
+    try:
+        # Also while torch traces what calls us: this trace is another, of other tensors.
+        with torch.no_grad(), torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+            return make_fx(called, tracing_mode="fake", _allow_non_fake_inputs=True)(*scalars)
+    except ExpressionError:
+        raise
+    except Exception as error:
+        line = _users_line(error)
+        if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
+            _refuse(kind, function, ASKS, hint=INSTEAD, where=line)
+        first = (str(error).strip().splitlines() or [""])[0]
+        _refuse(kind, function, f"{type(error).__name__}: {first:.200}", where=line)
+
+
+def _users_line(error: Exception) -> str | None:
+    """The last line of the traceback that is neither ours nor torch's."""
+    ours = (PACKAGE, str(torch.__path__[0]))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else None
+
+
+def _refuse(kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None) -> NoReturn:
+    asked, place = _asked(kind, function)
+    raise ExpressionError(asked, wrong, hint=hint, where=where or place)
+
+
+def _asked(kind: str, function: Any) -> tuple[str, str | None]:
+    """How errors name a mod, and where it is defined."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    return f"attention with {kind}={name}", None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+# --- from a graph to an expression ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A captured tensor of which the first indices are known."""
+
+    tensor: Tensor
+    scalar: bool
+    index: tuple[Expr, ...] = ()
+
+    def value(self) -> Expr:
+        """Its element."""
+        if self.scalar:
+            return self.tensor[0]
+        left = len(self.tensor.shape) - len(self.index)
+        if left:
+            raise NotAnExpression(
+                f"it uses {'all' if not self.index else 'a slice'} of `{self.tensor.name.removesuffix('_in')}`, "
+                f"which has {left} more dimension{'s' * (left > 1)}",
+                "read one element: tensor[b, h, q_idx, kv_idx]",
+            )
+        return self.tensor[self.index]
+
+
+class _Translation:
+    """One walk over a mod's graph."""
+
+    def __init__(self, mod: Mod, scalars: Sequence[Expr]) -> None:
+        self.mod, self.axes = mod, dict(zip(scalars, SIGNATURES[mod.kind], strict=True))
+        self.done: dict[Node, Any] = {}
+        self.scalars = iter(scalars)
+        self.inputs: Mapping[int, tuple[Tensor, bool]] = {
+            id(c.value): (t, c.value.dim() == 0) for c, t in zip(mod.tensors, mod.placeholders, strict=True)
+        }
+
+    def value(self) -> Expr:
+        for node in self.mod.module.graph.nodes:
+            if node.op == "output":
+                return self._result(node.args[0])
+            try:
+                self.done[node] = self._node(node)
+            except (NotAnExpression, TypeError, NotImplementedError) as error:
+                wrong = error.wrong if isinstance(error, NotAnExpression) else str(error)
+                hint = error.hint if isinstance(error, NotAnExpression) else None
+                self._refuse(wrong, hint)
+        raise AssertionError("a graph ends with its output")
+
+    def _refuse(self, wrong: str, hint: str | None = None) -> NoReturn:
+        raise ExpressionError(self.mod.asked, wrong, hint=hint, where=self.mod.place)
+
+    def _result(self, node: Any) -> Expr:
+        if not isinstance(node, Node):
+            self._refuse(f"it returns {node!r:.60}", "one value: a score, or a condition")
+        try:
+            e = self._scalar(self.done[node])
+        except NotAnExpression as error:
+            self._refuse(error.wrong, error.hint)
+        if self.mod.kind == "mask_mod" and e.dtype != "bool":
+            self._refuse(f"it returns a value of {e.dtype}", "a condition, such as q_idx >= kv_idx")
+        if self.mod.kind == "score_mod" and e.dtype == "bool":
+            self._refuse("it returns a condition", "a score; conditions go into mask_mod=")
+        return e if e.dtype == "bool" else as_dtype(e, "float32")
+
+    def _node(self, node: Node) -> Any:
+        if node.op == "placeholder":
+            return next(self.scalars)
+        if node.op == "get_attr":
+            value = getattr(self.mod.module, str(node.target))
+            known = self.inputs.get(id(value))
+            return as_dtype(value.item(), name_of(value.dtype)) if known is None else _Part(*known)
+        args: Any = torch.fx.node.map_arg(node.args, lambda n: self.done[n])
+        if node.target is operator.getitem:
+            raise NotAnExpression("it makes several values at once", "functions of single values")
+        name = getattr(node.target, "_schema", None) and node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+        if name == "_local_scalar_dense":
+            raise NotAnExpression(ASKS, INSTEAD)
+        if name == "index":
+            return self._indexed(args[0], args[1])
+        if name == "select" and isinstance(args[0], _Part) and args[1] == 0:
+            return self._indexed(args[0], [Const(args[2], "int32")])
+        if name is None or name not in RULES or not isinstance(node.meta.get("val"), torch.Tensor):
+            wrong = f"it writes to a tensor ({name})" if str(name).endswith("_") else f"it calls {name or node.target}"
+            raise NotAnExpression(f"{wrong}, which is no function of single values", WRITES)
+        scalars = [self._scalar(a) for a in args]
+        if node.meta["val"].dim():
+            raise NotAnExpression(f"{name} makes a tensor of {node.meta['val'].dim()} dimensions", WRITES)
+        dtype = name_of(node.meta["val"].dtype)
+        return RULES[name](dtype, *scalars, **self._named(node))
+
+    def _named(self, node: Node) -> dict[str, Any]:
+        named = torch.fx.node.map_arg(node.kwargs, lambda n: self._scalar(self.done[n]))
+        return {n: v for n, v in named.items() if n in ("alpha", "rounding_mode", "min", "max", "approximate")}
+
+    def _scalar(self, value: Any) -> Any:
+        return value.value() if isinstance(value, _Part) else value
+
+    def _indexed(self, part: Any, index: Sequence[Any]) -> _Part:
+        if not isinstance(part, _Part):
+            raise NotAnExpression("it indexes what is no captured tensor", "a tensor from outside of the mod")
+        if len(part.index) + len(index) > len(part.tensor.shape) or part.scalar:
+            raise NotAnExpression(f"it has too many indices for `{part.tensor.name.removesuffix('_in')}`")
+        places = list(part.index)
+        for i in index:
+            k, e = len(places), self._scalar(i)
+            if e is None or e.dtype == "bool" or not e.dtype.startswith(("int", "uint")):
+                raise NotAnExpression(
+                    f"index {k} of `{part.tensor.name.removesuffix('_in')}` is no integer", "b, h, q_idx or kv_idx"
+                )
+            if e in self.axes:
+                self.mod.reads.append(Read(part.tensor.name, k, self.axes[e]))
+            size = part.tensor.shape[k]
+            # torch counts negative indices from the end.
+            places.append(e if _at_least_0(e) else ir.select(e < 0, e + size, e))
+        return _Part(part.tensor, part.scalar, tuple(places))
+
+
+def _at_least_0(e: Expr) -> bool:
+    """True for an index that is at least 0 as it is written: indices are, and what is made of them by + * // %."""
+    match e:
+        case Const(value, _):
+            return value >= 0
+        case Var():
+            return True
+        case Op("add" | "mul" | "floordiv" | "min", (a, b), _):
+            return _at_least_0(a) and _at_least_0(b)
+        case Op("max", (a, b), _):
+            return _at_least_0(a) or _at_least_0(b)
+        case Op("mod", (_, b), _):
+            return isinstance(b, Const) and b.value > 0
+        case ir.Cast(arg, _):
+            return arg.dtype.startswith("int") and _at_least_0(arg)
+        case _:
+            return False

@@ -1,0 +1,140 @@
+"""Functions of rows: softmax and its relatives, norms, similarities. Signatures are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from neptune.functional.kernels import run, structure
+from neptune.functional.operators import operator
+from neptune.functional.tensors import Rows, check_size, dense, dtype_of, refuse
+from neptune.ops import norm, statistics
+from neptune.ops import softmax as softmaxes
+from neptune.runtime.custom_op import UNTYPED
+
+Tensor = torch.Tensor
+
+
+def _row_wise(name: str, x: Tensor, dim: int) -> Rows:
+    """The rows of a tensor along a dimension; ShapeError where there is no such one."""
+    if not -x.dim() <= dim < x.dim():
+        refuse(name, f"dim={dim}", legal=[f"{-x.dim()} to {x.dim() - 1}"])
+    return Rows.of(x, dim)
+
+
+@operator
+def softmax(input: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """exp(x) / Σ exp(x) along `dim`, computed in float32; of the shape and dtype of `input`."""
+    rows, dtype = _row_wise("softmax", input, dim), dtype_of("softmax", input=input)
+    of = structure("softmax", dtype=dtype)
+    return rows.back(run(of, lambda: softmaxes.softmax(dtype), rows.flat))
+
+
+@operator
+def log_softmax(input: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """x - log Σ exp(x) along `dim`, computed in float32; of the shape and dtype of `input`."""
+    rows, dtype = _row_wise("log_softmax", input, dim), dtype_of("log_softmax", input=input)
+    of = structure("log_softmax", dtype=dtype)
+    return rows.back(run(of, lambda: softmaxes.log_softmax(dtype), rows.flat))
+
+
+@operator
+def logsumexp(input: torch.Tensor, dim: int = -1, keepdim: bool = False) -> torch.Tensor:
+    """log Σ exp(x) along `dim`, computed in float32; of the dtype of `input`, without `dim` unless `keepdim`."""
+    rows, dtype = _row_wise("logsumexp", input, dim), dtype_of("logsumexp", input=input)
+    of = structure("logsumexp", dtype=dtype)
+    y = rows.folded(run(of, lambda: softmaxes.logsumexp(dtype), rows.flat))
+    return y.unsqueeze(dim) if keepdim else y
+
+
+@operator
+def rms_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> torch.Tensor:
+    """x / √(mean(x²) + eps) · weight over the last dimensions, which are `normalized_shape`; computed in float32.
+
+    `weight`: of that shape. `eps` is the dtype's epsilon by default, as torch's.
+    """
+    rows, dtype, (g,) = _norm("rms_norm", input, normalized_shape, weight=weight)
+    e = torch.finfo(input.dtype).eps if eps is None else eps
+    of = structure("rms_norm", dtype=dtype, eps=e, gain=g is not None)
+    return rows.back(run(of, lambda: norm.rms_norm(dtype, eps=e, gain=g is not None), rows.flat, *_given(g)))
+
+
+@operator
+def layer_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """(x - mean) / √(var + eps) · weight + bias over the last dimensions, which are `normalized_shape`."""
+    rows, dtype, (g, b) = _norm("layer_norm", input, normalized_shape, weight=weight, bias=bias)
+    has = {"gain": g is not None, "bias": b is not None}
+    of = structure("layer_norm", dtype=dtype, eps=eps, **has)
+    return rows.back(run(of, lambda: norm.layer_norm(dtype, eps=eps, **has), rows.flat, *_given(g, b)))
+
+
+@operator
+def group_norm(
+    input: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Each of `num_groups` groups of channels, normalised; input: [n, channels, …], weight and bias: [channels]."""
+    name = "group_norm"
+    dtype = dtype_of(name, input=input, weight=weight, bias=bias)
+    if input.dim() < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        shape = f"[{', '.join(map(str, input.shape))}]"
+        refuse(name, f"{shape} in {num_groups} groups", legal=["[n, channels, …], of channels that the groups divide"])
+    channels = input.shape[1]
+    for argument, t in (("weight", weight), ("bias", bias)):
+        if t is not None:
+            check_size(name, argument, t, (channels,), "a number per channel")
+    each = channels // num_groups
+    pixels = 1
+    for n in input.shape[2:]:
+        pixels = pixels * n
+    x = dense(input.reshape(input.shape[0], num_groups, each * pixels))
+    # The channels of a group are a size of the kernel even where neither weight nor bias tells it.
+    g = input.new_ones(num_groups, each) if weight is None else dense(weight.reshape(num_groups, each))
+    b = None if bias is None else dense(bias.reshape(num_groups, each))
+    of = structure(name, dtype=dtype, eps=eps, bias=b is not None)
+    y: Tensor = run(of, lambda: norm.group_norm(dtype, eps=eps, bias=b is not None), x, g, *_given(b))
+    return y.reshape(input.shape)
+
+
+@operator
+def cosine_similarity(x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: float = 1e-8) -> torch.Tensor:
+    """Σ x1·x2 / (max(|x1|, eps) · max(|x2|, eps)) along `dim`; the shapes broadcast, as torch's."""
+    name = "cosine_similarity"
+    dtype = dtype_of(name, x1=x1, x2=x2)
+    x, y = UNTYPED.broadcast_tensors(x1, x2)
+    left, right = _row_wise(name, x, dim), _row_wise(name, y, dim)
+    of = structure(name, dtype=dtype, eps=eps)
+    return left.folded(run(of, lambda: statistics.cosine_similarity(dtype, eps=eps), left.flat, right.flat))
+
+
+def _norm(
+    name: str, x: Tensor, normalized_shape: Sequence[int], **vectors: Tensor | None
+) -> tuple[Rows, str, list[Tensor | None]]:
+    """Rows over the last dimensions, the dtype, and weight and bias as vectors."""
+    shape, dtype = tuple(normalized_shape), dtype_of(name, input=x, **vectors)
+    if not shape or tuple(x.shape[x.dim() - len(shape) :]) != shape or len(shape) > x.dim():
+        wrong = f"`input` is [{', '.join(map(str, x.shape))}], normalized_shape {list(shape)}"
+        refuse(name, wrong, legal=["the last dimensions of `input`"])
+    for argument, t in vectors.items():
+        if t is not None:
+            check_size(name, argument, t, shape, "normalized_shape")
+    return Rows.of(x, width=len(shape)), dtype, [None if t is None else dense(t.reshape(-1)) for t in vectors.values()]
+
+
+def _given(*tensors: Tensor | None) -> list[Tensor]:
+    return [t for t in tensors if t is not None]

@@ -1,0 +1,161 @@
+"""Attention on tensors, from options to a kernel: what the plain operators and those with mods share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from neptune.functional.kernels import Structure, program_of, run, structure
+from neptune.functional.mods import Mod
+from neptune.functional.tensors import check_size, dense, dtype_of, refuse, shape_of
+from neptune.ir.program import Program
+from neptune.ops.attention import attention as expression
+
+NAME = "attention"
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a call that are no tensors."""
+
+    causal: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    scale: float | None = None
+    enable_gqa: bool = False
+    lse: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Mods:
+    """The traced mods of a call, and what tells them from others."""
+
+    score: Mod | None = None
+    mask: Mod | None = None
+
+    @property
+    def given(self) -> list[Mod]:
+        """Those that there are, in the order of their tensors."""
+        return [m for m in (self.score, self.mask) if m is not None]
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Their graphs, with names and dtypes of the tensors that they read: of options of a structure."""
+        return tuple((m.kind, f"{m.module.code}{m.placeholders}") for m in self.given)
+
+
+NONE = Mods()
+
+
+def call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Options,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    mods: Mods = NONE,
+    captured: Sequence[Tensor] = (),
+) -> Any:
+    """The result of attention, or (o, lse). Raises ShapeError for tensors that do not fit."""
+    dtype = dtype_of(NAME, q=q, k=k, v=v)
+    shape = q.shape
+    if q.dim() < 2 or k.dim() != q.dim() or v.dim() != q.dim():
+        shapes = f"q is {shape_of(q)}, k {shape_of(k)}, v {shape_of(v)}"
+        refuse(NAME, shapes, legal=["[batch, heads, length, depth], of one number of dimensions"])
+    q, k, v = _of_four(q), _of_four(k), _of_four(v)
+    batch, heads, s_q, depth = q.shape
+    kv_heads, s_kv = k.shape[1], k.shape[2]
+    if k.shape[3] != depth:
+        refuse(NAME, f"the depths of q and k are {depth} and {k.shape[3]}", legal=["one depth"])
+    if v.shape[1] != kv_heads or v.shape[2] != s_kv:
+        refuse(NAME, f"k is {shape_of(k)}, v {shape_of(v)}", legal=["k and v of as many heads and rows"])
+    if k.shape[0] != batch or v.shape[0] != batch:
+        if k.shape[0] != 1 or v.shape[0] != 1:
+            refuse(NAME, f"q has {batch} batches, k {k.shape[0]}, v {v.shape[0]}", legal=[f"{batch}", "1 of k and v"])
+        k, v = (t.expand(batch, -1, -1, -1) for t in (k, v))
+    grouped = heads != kv_heads
+    if grouped and not options.enable_gqa:
+        refuse(NAME, f"q has {heads} heads, k and v {kv_heads}", hint="enable_gqa=True")
+    if grouped and (kv_heads == 0 or heads % kv_heads):
+        refuse(NAME, f"{heads} heads do not share {kv_heads} key heads evenly", legal=["heads a multiple of kv_heads"])
+    more: list[Tensor] = []
+    for name, t in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        if t is not None:
+            if t.dtype != torch.float32:
+                refuse(NAME, f"`{name}` is {t.dtype}", legal=["torch.float32"], hint=f"{name}.float()")
+            check_size(NAME, name, t, (heads,), "a number per head")
+            more.append(dense(t))
+    sizes = {"b": batch, "h": heads, "q_idx": s_q, "kv_idx": s_kv}
+    read = _read(mods, captured, sizes)
+    of = structure(
+        NAME,
+        dtype=dtype,
+        depth=int(depth),
+        depth_v=int(v.shape[3]),
+        heads=(int(heads), int(kv_heads)) if grouped else None,
+        alibi=alibi_slopes is not None,
+        sinks=sinks is not None,
+        mods=mods.key,
+        **{f.name: getattr(options, f.name) for f in fields(options) if f.name != "enable_gqa"},
+    )
+    # The expression reads what mods hold in an order of its own, and may read less.
+    inputs = program_of(of, lambda: program(of, mods)).inputs[3 + len(more) :]
+    more += [read[b.name] for b in inputs]
+    result = run(of, lambda: program(of, mods), *(dense(t) for t in (q, k, v)), *more)
+    if not options.lse:
+        return result.reshape((*shape[:-1], v.shape[3]))
+    return result[0].reshape((*shape[:-1], v.shape[3])), result[1].reshape(shape[:-1])
+
+
+def program(of: Structure, mods: Mods) -> Program:
+    """The Program of a structure."""
+    o = dict(of.options)
+    heads, kv_heads = o["heads"] or (None, None)
+    score, mask = mods.score, mods.mask
+    return expression(
+        heads=heads,
+        kv_heads=kv_heads,
+        depth=o["depth"],
+        depth_v=o["depth_v"],
+        dtype=o["dtype"],
+        scale=o["scale"],
+        softcap=o["softcap"],
+        alibi=o["alibi"],
+        score=None if score is None else (lambda b, h, i, j, s: score.expression(s, b, h, i, j)),
+        causal=o["causal"],
+        window=o["window"],
+        mask=None if mask is None else (lambda b, h, i, j: mask.expression(b, h, i, j)),
+        sinks=o["sinks"],
+        lse=o["lse"],
+    )
+
+
+def _of_four(t: Tensor) -> Tensor:
+    """[batch, heads, rows, depth]: further leading dimensions are flattened into the batch."""
+    if t.dim() == 4:
+        return t
+    return t.reshape((1,) * (4 - t.dim()) + tuple(t.shape)) if t.dim() < 4 else t.flatten(0, t.dim() - 4)
+
+
+def _read(mods: Mods, captured: Sequence[Tensor], sizes: dict[str, Any]) -> dict[str, Tensor]:
+    """The captured tensors by name, as kernels take them: long enough for what reads them, a scalar as one element."""
+    ready: dict[str, Tensor] = {}
+    tensors = iter(captured)
+    for mod in mods.given:
+        by_name = {p.name: next(tensors) for p in mod.placeholders}
+        for r in mod.reads:
+            t = by_name[r.name]
+            if t.shape[r.dimension] < sizes[r.axis]:
+                refuse(
+                    NAME,
+                    f"the {mod.kind} reads `{r.name.removesuffix('_in')}`, {shape_of(t)}, at {r.axis} in dimension "
+                    f"{r.dimension}, which reaches {sizes[r.axis] - 1}",
+                    legal=[f"at least {sizes[r.axis]} elements there"],
+                )
+        ready |= {n: dense(t.reshape(1) if t.dim() == 0 else t) for n, t in by_name.items()}
+    return ready

@@ -1,0 +1,153 @@
+"""The functions of rows and products: each row of a table against torch in float64, eager and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as torchs
+
+import neptune.functional as F
+from neptune.errors import ExpressionError, ShapeError
+from neptune.functional import kernels
+
+pytestmark = pytest.mark.compared
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))) * 3
+
+
+WEIGHT, GATE, UP, BIAS = draw(7, 12), draw(8, 12), draw(8, 12) + 1, draw(7)
+TARGET = torch.tensor([[0, 3, 6, -100], [1, 1, -100, 5], [2, 4, 0, 0]])
+GAIN, SHIFT = draw(12), draw(12) + 1
+Call = Callable[..., torch.Tensor]
+
+
+def _wide(*tensors):
+    return [t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in tensors]
+
+
+def by_hand(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, **options) -> torch.Tensor:
+    logits = x @ weight.t()
+    return torchs.cross_entropy(logits.reshape(-1, 7), target.reshape(-1), **options)
+
+
+ROWS: dict[str, tuple[Call, Call, tuple, dict]] = {
+    "softmax": (F.softmax, torch.softmax, (draw(3, 4, 12), -1), {}),
+    "softmax of another dimension": (F.softmax, torch.softmax, (draw(3, 4, 12), 1), {}),
+    "log_softmax": (F.log_softmax, torch.log_softmax, (draw(3, 4, 12), -1), {}),
+    "logsumexp": (F.logsumexp, torch.logsumexp, (draw(3, 4, 12), 1), {"keepdim": True}),
+    "rms_norm": (F.rms_norm, torchs.rms_norm, (draw(3, 4, 12), (12,), GAIN), {"eps": 1e-5}),
+    "rms_norm of two": (F.rms_norm, torchs.rms_norm, (draw(3, 4, 12), (4, 12), draw(4, 12)), {"eps": 1e-5}),
+    "layer_norm": (F.layer_norm, torchs.layer_norm, (draw(3, 4, 12), (12,), GAIN, SHIFT), {}),
+    "group_norm": (F.group_norm, torchs.group_norm, (draw(2, 12, 3, 2), 4, GAIN, SHIFT), {}),
+    "linear": (F.linear, torchs.linear, (draw(3, 4, 12), WEIGHT, BIAS), {}),
+    "linear, transposed": (F.linear, torchs.linear, (draw(3, 4, 12), draw(12, 7).t()), {}),
+    "gated_linear": (
+        F.gated_linear,
+        lambda x, g, u: torchs.silu(x @ g.t()) * (x @ u.t()),
+        (draw(3, 4, 12), GATE, UP),
+        {},
+    ),
+    "linear_cross_entropy": (
+        F.linear_cross_entropy,
+        by_hand,
+        (draw(3, 4, 12), WEIGHT, TARGET),
+        {"label_smoothing": 0.1},
+    ),
+    "cosine_similarity": (F.cosine_similarity, torch.cosine_similarity, (draw(3, 4, 12), draw(4, 12) + 1), {"dim": -1}),
+    "attention, causal as torch's": (
+        F.scaled_dot_product_attention,
+        torchs.scaled_dot_product_attention,
+        (draw(2, 2, 5, 16), draw(2, 2, 9, 16), draw(2, 2, 9, 16)),
+        {"is_causal": True},
+    ),
+    "attention with a mask": (
+        F.scaled_dot_product_attention,
+        torchs.scaled_dot_product_attention,
+        (draw(2, 2, 5, 16), draw(2, 2, 9, 16), draw(2, 2, 9, 16), draw(2, 1, 5, 9) > -2),
+        {},
+    ),
+    "attention with a bias": (
+        F.scaled_dot_product_attention,
+        torchs.scaled_dot_product_attention,
+        (draw(2, 2, 5, 16), draw(2, 2, 9, 16), draw(2, 2, 9, 16), draw(5, 9)),
+        {},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_function_agrees_with_torch(name: str) -> None:
+    """Eager and compiled without breaks, of float32, against torch in float64; other lengths compile nothing."""
+    ours, theirs, args, options = ROWS[name]
+    wanted = theirs(*_wide(*args), **options).float()
+    torch.testing.assert_close(ours(*args, **options), wanted, atol=2e-5, rtol=2e-5)
+    before = len(kernels.compiled())
+    compiled = torch.compile(lambda *a: ours(*a, **options), fullgraph=True, dynamic=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*args), wanted, atol=2e-5, rtol=2e-5)
+    if name.startswith(("soft", "log", "rms_norm", "layer")) and "two" not in name:
+        more = (torch.cat([args[0]] * 3), *args[1:])
+        torch.testing.assert_close(ours(*more, **options), theirs(*more, **options), atol=2e-5, rtol=2e-5)
+    assert len(kernels.compiled()) == before
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_fake_results_are_those_of_real_ones(name: str) -> None:
+    """torch's fake tensors: shapes, dtypes and strides, of half precision too; nothing is compiled for them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    ours, theirs, args, options = ROWS[name]
+    before = len(kernels.compiled())
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        half = [t.half() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in args]
+        fake = ours(*(mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in half), **options)
+    assert len(kernels.compiled()) == before
+    real = theirs(*args, **options)
+    assert fake.shape == real.shape
+    assert fake.dtype == (torch.float32 if "entropy" in name else torch.float16)
+
+
+def test_torch_checks_operators() -> None:
+    torch.library.opcheck(torch.ops.neptune.softmax, (draw(3, 4, 12), 1))
+    torch.library.opcheck(torch.ops.neptune.linear, (draw(3, 4, 12), WEIGHT, BIAS))
+
+
+def test_sizes_of_zero() -> None:
+    assert F.softmax(draw(0, 12)).shape == (0, 12)
+    assert F.linear(draw(0, 12), WEIGHT).shape == (0, 7)
+    assert F.linear(draw(3, 0), draw(7, 0)).abs().sum() == 0
+
+
+def test_what_does_not_fit_is_one_screen() -> None:
+    x = draw(3, 12)
+    for call, words in (
+        (lambda: F.softmax(x, 2), "dim=2"),
+        (lambda: F.softmax(x.double()), r"`input` is torch\.float64"),
+        (lambda: F.softmax([1.0]), "`input` is list"),
+        (lambda: F.softmax(), "missing a required argument: 'input'"),
+        (lambda: F.linear(x, WEIGHT.half()), r"`input` is torch\.float32, `weight` torch\.float16"),
+        (lambda: F.linear(x, draw(7, 11)), r"`input` is \[3, 12\], the weight \[7, 11\]"),
+        (lambda: F.linear(x, WEIGHT.to("meta")), "`weight` on meta"),
+        (lambda: F.linear(x, WEIGHT, draw(3)), r"`bias` is \[3\]"),
+        (lambda: F.rms_norm(x, (11,)), r"normalized_shape \[11\]"),
+        (lambda: F.group_norm(x, 5), r"\[3, 12\] in 5 groups"),
+        (lambda: F.linear_cross_entropy(x, WEIGHT, torch.zeros(3)), r"`target` is torch\.float32"),
+        (lambda: F.linear_cross_entropy(x, WEIGHT, torch.zeros(3).long(), reduction="max"), "reduction='max'"),
+        (lambda: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), "dropout_p=0.5"),
+    ):
+        with pytest.raises(ShapeError, match=words):
+            call()
+    with pytest.raises(ExpressionError, match="unknown activation 'mish'"):
+        F.linear(x, WEIGHT, activation="mish")
+    with torch.enable_grad(), pytest.raises(ShapeError, match="requires a gradient"):
+        F.softmax(x.clone().requires_grad_())
