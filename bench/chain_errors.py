@@ -81,10 +81,15 @@ def _sizes(rows: int, cols: int) -> dict[str, int]:
 
 def unfused(program: neptune.Program, rows: int, cols: int) -> tuple[str, Unfused]:
     """The expression as it is written, and what runs it: "llvm", or "evaluator" where TVM is not installed."""
+    return unfused_of(program, _sizes(rows, cols))
+
+
+def unfused_of(program: neptune.Program, sizes: Mapping[str, int]) -> tuple[str, Unfused]:
+    """`unfused` at any sizes."""
     try:
         return "llvm", compile_llvm(program)
     except TargetError:
-        return "evaluator", _evaluated(program, _sizes(rows, cols))
+        return "evaluator", _evaluated(program, sizes)
 
 
 def _evaluated(program: neptune.Program, sizes: Mapping[str, int]) -> Unfused:

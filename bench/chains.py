@@ -150,7 +150,7 @@ def measure(
         found = list(samples(chain, program, {t: small.for_target(t) for t in targets}, rows, cols, plainly=plainly))
         row["errors"] = {"rows": rows, "cols": cols, "targets": [*targets], "unfused by": by, **_errors(found)}
     if offline:
-        found_there = {t: _resources(whole, t) for t in offline}
+        found_there = {t: resources(whole, t) for t in offline}
         row["resources"] = {"depth": depth or chain.depth, "params": whole.params, "targets": found_there}
     return row
 
@@ -176,7 +176,7 @@ def _numbers(s: Sample) -> dict[str, float]:
     }
 
 
-def _resources(kernel: neptune.Kernel, target: str) -> Any:
+def resources(kernel: neptune.Kernel, target: str) -> Any:
     try:
         return [asdict(r) for r in kernel.resources(target)]
     except NeptuneError as error:

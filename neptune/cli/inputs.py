@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -96,6 +97,8 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")
+    if equals and name.isidentifier() and re.fullmatch(r"-\d+|\d+\.\d*", value.strip()):
+        raise click.BadParameter(f"{text!r}: {value.strip()} is no whole number of 0 or more", param_hint=option)
     if not equals or not name.isidentifier() or not value.strip().isdecimal():
         raise click.BadParameter(f"{text!r} is not NAME=N, e.g. BLOCK_M=128", param_hint=option)
     return name, int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +35,9 @@ class Shipped:
 
     @property
     def summary(self) -> str:
-        """The first paragraph of its description."""
-        return " ".join((self.said or self.builder.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
+        """What it is: the first paragraph of its description, without what follows about stages and errors."""
+        first = " ".join((self.said or self.builder.__doc__ or "").split("\n\n")[0].split())
+        return re.split(r"\.? (?:Stages|Errors|Shapes and)\b", first)[0].rstrip(".")
 
     @property
     def call(self) -> str:
@@ -50,6 +52,10 @@ def signature(program: Program) -> str:
 
 def _rows(task: str, family: str, *names: str, **options: Any) -> tuple[Shipped, ...]:
     return tuple(Shipped(n, task, family, n, options) for n in names)
+
+
+def _attention(name: str, said: str, **options: Any) -> Shipped:
+    return Shipped(name, "attention", "attention", "attention", {"causal": True, **options}, said)
 
 
 _PAPER = {
@@ -76,8 +82,22 @@ _TABLE = (
     *_rows("norms in front of a product", "norm", "rms_norm_linear", "layer_norm_linear"),
     *_rows("norms in front of a product", "scaled", "rms_linear", "standardise_linear", "l2_normalise_matmul"),
     *_rows("products", "linear", "matmul", "linear", "gated_linear", "lora_linear"),
-    Shipped("swiglu", "products", "linear", "gated_linear", {"activation": "silu", "trans_b": True}),
-    Shipped("geglu", "products", "linear", "gated_linear", {"activation": "gelu_tanh", "trans_b": True}),
+    Shipped(
+        "swiglu",
+        "products",
+        "linear",
+        "gated_linear",
+        {"activation": "silu", "trans_b": True},
+        "y = silu(x wᵀ) · (x uᵀ)",
+    ),
+    Shipped(
+        "geglu",
+        "products",
+        "linear",
+        "gated_linear",
+        {"activation": "gelu_tanh", "trans_b": True},
+        "y = gelu(x wᵀ) · (x uᵀ), by tanh",
+    ),
     *_rows("losses", "cross_entropy", "cross_entropy", "linear_cross_entropy", "linear_logsumexp"),
     *_rows("8 bits", "quantise", "quantise", "quantise_matmul", "abs_max_matmul"),
     *_rows("8 bits", "float8", "float8_linear"),
@@ -85,15 +105,16 @@ _TABLE = (
     *_rows("positions", "rope", "rope"),
     *map(_paper, _PAPER),
     *_rows("attention", "attention", "attention"),
-    Shipped("attention_sinks", "attention", "attention", "attention", {"causal": True, "sinks": True}),
-    Shipped("rope_attention", "attention", "attention", "attention", {"causal": True, "rope": "half"}),
-    Shipped("qk_norm_attention", "attention", "attention", "attention", {"causal": True, "qk_norm": True}),
+    _attention("attention_sinks", "causal, with a score per head that takes weight and gives no value", sinks=True),
+    _attention("rope_attention", "causal, rows of q and k turned by their positions first", rope="half"),
+    _attention("qk_norm_attention", "causal, rows of q and k over the root of their mean square first", qk_norm=True),
     Shipped(
         "float8_attention",
         "attention",
         "attention",
         "attention",
         {"queries": 1, "kv_dtype": "float8_e4m3fn", "kv_scales": "head"},
+        "one query to keys and values of 8 bits with a scale for each head",
     ),
     *_rows("attention", "attention_variants", "off_by_one_attention", "sigmoid_attention", "linear_attention"),
     *_rows("attention", "attention_variants", "differential_attention", "distance_attention"),

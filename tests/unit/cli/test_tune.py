@@ -70,6 +70,7 @@ def test_several_shapes(tmp_path: Path) -> None:
         ),
         (("softmax", *SHAPE, "--at", "cols=4"), 2, "'cols' has two values in one shape"),
         (("softmax", "--at", "rows=4;cols=4"), 2, "'rows=4;cols=4' is not NAME=N"),
+        (("softmax", "--shape", "rows=-1"), 2, "'rows=-1': -1 is no whole number"),
         (("softmax", "--at", "rows=4,,cols=4"), 2, "'' is not NAME=N"),
         (("softmax", "--at", "rows=4,cols=4", "--at", "rows=4"), 1, "no value was given for cols"),
         (("softmax", *SHAPE, "--executor", "slurm"), 1, "there is no such executor"),

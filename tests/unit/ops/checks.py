@@ -9,29 +9,15 @@ import torch
 
 import neptune
 from bench.chain_errors import poisoned_like
+from bench.operators import KINDS, hard
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.verify.evaluate import evaluate
 from neptune.verify.numerics import allowance, rel_error
 
-HARD = ("random", "huge", "tails", "needle", "zeros")
-
-
-def hard(kind: str, *shape: int, seed: int = 0) -> np.ndarray:
-    """Numbers of one size, large (squares leave float16), of all magnitudes, one large among small, zeros."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    if kind == "huge":
-        x = x * 300
-    elif kind == "tails":
-        x = x * 10.0 ** rng.uniform(-4, 3, shape)
-    elif kind == "needle":
-        x[..., shape[-1] // 2] = 1000.0
-    elif kind == "zeros":
-        x[..., : shape[-1] // 2] = 0
-        x[0] = 0
-    return x
+HARD = KINDS
+__all__ = ["HARD", "as_torch", "hard", "kernel_agrees", "meaning", "same", "sizes_of"]
 
 
 def sizes_of(program: Program, inputs: Sequence[np.ndarray]) -> dict[str, int]:
