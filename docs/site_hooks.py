@@ -1,7 +1,6 @@
-"""Hooks of mkdocs (`mkdocs.yml`): what its configuration cannot say.
+"""Hook of mkdocs (`mkdocs.yml`): pages also link to files of the checkout, which the site does not hold.
 
-`errors/` in the navigation → every page of docs/errors; `[cases](../bench/cases.py)` → `bench/cases.py`, since pages
-also link to files of the checkout, which the site does not hold.
+`[cases](../bench/cases.py)` → `bench/cases.py`
 """
 
 from __future__ import annotations
@@ -17,12 +16,6 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
-def on_config(config: Any) -> Any:
-    """Put the pages of a folder where the navigation names the folder."""
-    config.nav = _expanded(config.nav, Path(config.docs_dir))
-    return config
-
-
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Show links to files outside of docs/ as their paths."""
     here = Path(page.file.abs_src_path).parent
@@ -30,20 +23,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     # Every second part is a block of code.
     parts[::2] = [LINK.sub(lambda m: _shown(m, here), text) for text in parts[::2]]
     return "".join(parts)
-
-
-def _expanded(item: Any, docs: Path) -> Any:
-    if isinstance(item, dict):
-        return {title: _expanded(below, docs) for title, below in item.items()}
-    if isinstance(item, list):
-        return [x for below in item for x in _pages(below, docs)]
-    return item
-
-
-def _pages(item: Any, docs: Path) -> list[Any]:
-    if isinstance(item, str) and item.endswith("/"):
-        return [{p.stem: f"{item}{p.name}"} for p in sorted((docs / item).glob("*.md"))]
-    return [_expanded(item, docs)]
 
 
 def _shown(link: re.Match[str], here: Path) -> str:

@@ -94,6 +94,15 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert {f"neptune.Schedule.{p}" for p in ("split", "rolling_update", "split_k")} <= known
 
 
+def test_the_reference_says_what_things_do(site: Path) -> None:
+    for page, words in {
+        "builder": "natural logarithm",
+        "functional": "computed in float32",
+        "ops": "row maximum",
+    }.items():
+        assert words in (site / "api" / f"{page}.html").read_text(), page
+
+
 def test_a_loader_is_seen() -> None:
     page = '<link href="//fonts.x/a.css" rel=stylesheet><link rel="canonical" href="https://x"><img src="https://y">'
     assert Fetches(page).loaded == ["//fonts.x/a.css", "https://y"]
