@@ -1,7 +1,6 @@
-"""Hooks of mkdocs (`mkdocs.yml`): what its configuration cannot say.
+"""Hook of mkdocs (`mkdocs.yml`): pages also link to files of the checkout, which the site does not hold.
 
-`[cases](../bench/cases.py)` → `bench/cases.py`, since pages also link to files of the checkout, which the site does not
-hold.
+`[cases](../bench/cases.py)` → `bench/cases.py`
 """
 
 from __future__ import annotations

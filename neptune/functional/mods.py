@@ -15,6 +15,7 @@ import operator
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -104,7 +105,10 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
     for c in held.values():
         names.append(_name(c.name, {*taken, *names}))
     made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
-    return Mod(kind, module, tuple(held.values()), made, *_asked(kind, function))
+    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function))
+    # Once on plain variables: what is no expression is refused here, and what is read at which index is known.
+    mod.expression(*([Var("score", "float32")] if kind == "score_mod" else []), *(Var(n) for n in INDICES))
+    return mod
 
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
@@ -162,7 +166,13 @@ def _users_line(error: Exception) -> str | None:
     """The last line of the traceback that is neither ours nor torch's."""
     ours = (PACKAGE, str(torch.__path__[0]))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else None
+    return f"{_shown(frames[-1].filename)}:{frames[-1].lineno}: {frames[-1].line}" if frames else None
+
+
+def _shown(file: str) -> str:
+    """A file by its path from here, where it lies below."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _refuse(kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None) -> NoReturn:
@@ -174,7 +184,8 @@ def _asked(kind: str, function: Any) -> tuple[str, str | None]:
     """How errors name a mod, and where it is defined."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(function, "__code__", None)
-    return f"attention with {kind}={name}", None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    place = None if code is None else f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+    return f"attention with {kind}={name}", place
 
 
 # --- from a graph to an expression ---------------------------------------------------------------
@@ -286,8 +297,8 @@ class _Translation:
                 raise NotAnExpression(
                     f"index {k} of `{part.tensor.name.removesuffix('_in')}` is no integer", "b, h, q_idx or kv_idx"
                 )
-            if e in self.axes:
-                self.mod.reads.append(Read(part.tensor.name, k, self.axes[e]))
+            if e in self.axes and (read := Read(part.tensor.name, k, self.axes[e])) not in self.mod.reads:
+                self.mod.reads.append(read)
             size = part.tensor.shape[k]
             # torch counts negative indices from the end.
             places.append(e if _at_least_0(e) else ir.select(e < 0, e + size, e))

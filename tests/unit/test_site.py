@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import neptune
+from neptune import functional
 from neptune.frontend import builder
 from neptune.ops.shipped import OPERATORS
 
@@ -83,12 +84,23 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     head, _, packed = (site / "objects.inv").read_bytes().partition(b"zlib.\n")
     assert b"inventory version 2" in head
     known = {line.split()[0] for line in zlib.decompress(packed).decode().splitlines()}
-    wanted = {f"{m.__name__}.{name}" for m in (neptune, builder) for name in m.__all__}
+    wanted = {f"{m.__name__}.{name}" for m in (neptune, builder, functional) for name in m.__all__}
     # A package that can be called; the reference shows what it calls.
     wanted = wanted - {"neptune.autotune"} | {"neptune.autotune.tuner.autotune"}
+    # A module and its function have one name.
+    wanted = wanted - {"neptune.functional.attention"} | {"neptune.functional.attention.attention"}
     wanted |= {f"neptune.ops.{shipped.call.partition('(')[0]}" for shipped in OPERATORS.values()}
     assert sorted(wanted - known) == []
     assert {f"neptune.Schedule.{p}" for p in ("split", "rolling_update", "split_k")} <= known
+
+
+def test_the_reference_says_what_things_do(site: Path) -> None:
+    for page, words in {
+        "builder": "natural logarithm",
+        "functional": "computed in float32",
+        "ops": "row maximum",
+    }.items():
+        assert words in (site / "api" / f"{page}.html").read_text(), page
 
 
 def test_a_loader_is_seen() -> None:
