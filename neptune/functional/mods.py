@@ -76,7 +76,8 @@ class _Indexed(TorchFunctionMode):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             known = all(isinstance(x, torch.Tensor | int) and not isinstance(x, bool) for x in index)
             if known and any(isinstance(x, torch.Tensor) for x in index):
-                places = [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.int32) for x in index]
+                like = next(x for x in index if isinstance(x, torch.Tensor))
+                places = [x if isinstance(x, torch.Tensor) else torch.full_like(like, x) for x in index]
                 return torch.ops.aten.index.Tensor(args[0], places)
         return func(*args, **(kwargs or {}))
 
@@ -139,8 +140,10 @@ def _check_signature(function: Any, kind: str, wanted: Sequence[str]) -> None:
 
 def _graph(function: Any, kind: str) -> GraphModule:
     """What the function does, as a graph of ATen's functions."""
-    scalars = [torch.zeros((), dtype=torch.int32) for _ in INDICES]
-    scalars = scalars if kind == "mask_mod" else [torch.zeros(()), *scalars]
+    # Where what it holds is: so that no function of it sees two devices.
+    device = next((c.value.device for c in captured(function) if c.kind == "tensor" and c.value.is_cuda), "cpu")
+    scalars = [torch.zeros((), dtype=torch.int32, device=device) for _ in INDICES]
+    scalars = scalars if kind == "mask_mod" else [torch.zeros((), device=device), *scalars]
 
     def called(*args: torch.Tensor) -> Any:
         with _Indexed():
