@@ -20,10 +20,15 @@ from neptune.functional.mods import Mod, traced
 from neptune.functional.operators import check_tensors, is_plain, register
 from neptune.functional.softmax_attention import Mods, Options, call
 from neptune.functional.tensors import refuse
+from neptune.runtime.custom_op import UNTYPED
 
 Tensor = torch.Tensor
 RESERVED = ("q", "k", "v", "slopes", "sinks")
 REMEMBERED = 512
+INSIDE = (
+    "neptune.functional.attention: a mod with captured values is defined inside of the compiled function; define it "
+    "outside, in a function of what it captures"
+)
 _MODS: dict[Any, Mod] = {}
 _REGISTERED: dict[str, Any] = {}
 _LOCK = threading.Lock()
@@ -40,6 +45,9 @@ def attention(
     """Attention with one or two mods; see `neptune.functional.attention`."""
     q, k, v = tensors
     if torch.compiler.is_compiling():
+        if _is_inside(score_mod) or _is_inside(mask_mod):
+            # Behind the break the mod is a plain function, and the call is traced once more.
+            UNTYPED._dynamo.graph_break(INSIDE)
         read = _captured_in_a_trace(score_mod, "score_mod") + _captured_in_a_trace(mask_mod, "mask_mod")
         # What an operator's name depends on is given as constants: torch's tracer asks once.
         name = _operator(score_mod, mask_mod, *_constants(options))
@@ -137,6 +145,21 @@ def _name(mods: Mods, options: Options) -> str:
 
 # --- in a trace of torch.compile -------------------------------------------------------------------
 # torch's tracer follows Python, but for functions whose results it takes as constants: strings and numbers.
+
+
+def _is_inside(function: Any) -> bool:
+    """True for a function with a closure that the traced code itself has defined: the tracer does not show it."""
+    if not hasattr(function, "__code__") or not _has_closure(function.__code__):
+        return False
+    try:
+        return function.__closure__ is None
+    except AttributeError:
+        return True
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_closure(code: Any) -> bool:
+    return bool(code.co_freevars)
 
 
 def _captured_in_a_trace(function: Any, kind: str) -> list[Tensor]:
