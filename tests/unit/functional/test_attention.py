@@ -133,6 +133,7 @@ def test_a_mod_defined_in_compiled_code() -> None:
     compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), of_torch(Mods(lambda s, b, h, i, j: s * 2), q, k, v))
     torch.testing.assert_close(torch.compile(capturing, backend="eager")(q, k, v, bias), capturing(q, k, v, bias))
+    torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="define it outside"):
         torch.compile(capturing, fullgraph=True, backend="eager")(q, k, v, bias)
 
