@@ -25,10 +25,6 @@ from neptune.runtime.custom_op import UNTYPED
 Tensor = torch.Tensor
 RESERVED = ("q", "k", "v", "slopes", "sinks")
 REMEMBERED = 512
-INSIDE = (
-    "neptune.functional.attention: a mod with captured values is defined inside of the compiled function; define it "
-    "outside, in a function of what it captures"
-)
 _MODS: dict[Any, Mod] = {}
 _REGISTERED: dict[str, Any] = {}
 _LOCK = threading.Lock()
@@ -47,7 +43,10 @@ def attention(
     if torch.compiler.is_compiling():
         if _is_inside(score_mod) or _is_inside(mask_mod):
             # Behind the break the mod is a plain function, and the call is traced once more.
-            UNTYPED._dynamo.graph_break(INSIDE)
+            UNTYPED._dynamo.graph_break(
+                msg="neptune.functional.attention: a mod with captured values is defined inside of the compiled "
+                "function; define it outside, in a function of what it captures"
+            )
         read = _captured_in_a_trace(score_mod, "score_mod") + _captured_in_a_trace(mask_mod, "mask_mod")
         # What an operator's name depends on is given as constants: torch's tracer asks once.
         name = _operator(score_mod, mask_mod, *_constants(options))
