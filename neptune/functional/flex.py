@@ -77,7 +77,7 @@ def _of(function: Any, kind: str, taken: tuple[str, ...]) -> tuple[Mod, list[Ten
     if found is None:
         mod = traced(function, kind, (*RESERVED, *taken))
         known = all(c.path[0][0] != "unknown" for c in mod.tensors if c.path)
-        if key is None or not known:
+        if key is None or not known or mod.sized:
             return mod, [c.value for c in mod.tensors]
         with _LOCK:
             if len(_MODS) >= REMEMBERED:
@@ -180,16 +180,19 @@ def _reached(function: Any, kind: str, which: str, k: int) -> Any:
 
 
 def _list(function: Any, kind: str, which: str) -> list[Captured]:
+    behind = captured(function)
+    mod, _ = _of(function, kind, ())
+    unknown = [c.name for c in behind if c.kind == "opaque"]
+    if unknown or mod.sized or any(c.path and c.path[0][0] == "unknown" for c in mod.tensors):
+        what = f"reads the object `{unknown[0]}`" if unknown else "asks for a length or a number of a tensor"
+        raise ExpressionError(
+            f"attention with {kind}=",
+            f"torch.compile traces this call, and the mod {what}, which it could not guard",
+            hint="bind tensors and numbers to names in front of the mod: bias, length = self.bias, self.bias.shape[0]",
+        )
     if which == "tensors":
-        mod, _ = _of(function, kind, ())
-        if any(c.path and c.path[0][0] == "unknown" for c in mod.tensors):
-            raise ExpressionError(
-                f"attention with {kind}=",
-                "torch.compile traces this call, and the mod reads a tensor that is an attribute of an object",
-                hint="bind it to a name in front of the mod: bias = self.bias",
-            )
         return list(mod.tensors)
-    return [c for c in captured(function) if c.kind in ("value", "function") and c.path]
+    return [c for c in behind if c.kind in ("value", "function") and c.path]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -138,6 +138,16 @@ def test_a_mod_defined_in_compiled_code() -> None:
         torch.compile(capturing, fullgraph=True, backend="eager")(q, k, v, bias)
 
 
+def test_what_a_trace_cannot_guard_is_refused_there() -> None:
+    table = torch.ones(5)
+    q, k, v = tensors(5, 5)
+    compiled = torch.compile(
+        lambda q, k, v: attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table.shape[0]), backend="eager"
+    )
+    with pytest.raises(Exception, match="asks for a length or a number of a tensor"):
+        compiled(q, k, v)
+
+
 def test_it_compiles_with_inference_mode_and_export() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
