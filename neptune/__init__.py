@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from neptune.fusion.schedule import Schedule
+    from neptune.graph.fuse import fuse
     from neptune.ir.program import Program
     from neptune.kernel import Kernel, load
     from neptune.schedule.template import Template, template
@@ -49,6 +50,7 @@ __all__ = [
     "Template",
     "autotune",
     "compile",
+    "fuse",
     "load",
     "template",
 ]
@@ -60,6 +62,7 @@ _HOME = {
     "Template": "neptune.schedule.template",
     "autotune": "neptune.autotune",
     "compile": "neptune.driver.pipeline",
+    "fuse": "neptune.graph.fuse",
     "load": "neptune.kernel",
     "template": "neptune.schedule.template",
 }

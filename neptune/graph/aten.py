@@ -1,0 +1,450 @@
+"""ATen's operators as values: one row each. What is not here is a boundary.
+
+    aten.exp(x)            exp(x[i, j])                       a map of x's axes
+    aten.amax(x, [-1])     a stage: max over j of x[i, j]
+    aten.view(x, …)        the same expression under other axes
+
+Rows take the import, the node and its arguments, and return a Value, or a tuple of them for several results. Maps of
+narrow floats compute in float32 and are rounded where the graph says so (a cast, an operand of a product, a result).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from neptune.graph.imports import NARROW, Import, computed, name_of
+from neptune.graph.products import matrix_product
+from neptune.graph.sizes import same, size_of
+from neptune.graph.unknown import Unknown
+from neptune.graph.values import AxisOf, Index, Value, view
+from neptune.ir import expr as ir
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import Const, Expr, binary, cast, op, select
+from neptune.ir.program import ZERO
+
+aten, prims = torch.ops.aten, torch.ops.prims
+Row: TypeAlias = Callable[..., Value | tuple[Value, ...]]
+ROWS: dict[Any, Row] = {}
+
+
+def row(*targets: Any) -> Callable[[Row], Row]:
+    """Enter a row for these operators."""
+
+    def enter(fn: Row) -> Row:
+        ROWS.update(dict.fromkeys(targets, fn))
+        return fn
+
+    return enter
+
+
+# --- maps ----------------------------------------------------------------------------------------
+
+
+def _gelu(x: Expr) -> Expr:
+    return x * 0.5 * (op("erf", x * math.sqrt(0.5)) + 1.0)
+
+
+def _named(word: str) -> Callable[..., Expr]:
+    return lambda *args: op(word, *args) if len(args) == 1 else binary(word, *args)
+
+
+PLAIN = (
+    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round",
+    "trunc", "abs", "neg",
+)  # fmt: skip
+"""Operators that have one name here and there."""
+UNARY: dict[Any, Callable[[Expr], Expr]] = {
+    **{getattr(aten, word).default: _named(word) for word in PLAIN},
+    aten.reciprocal.default: lambda x: Const(1.0, x.dtype) / x,
+    aten.square.default: lambda x: x * x,
+    aten.log1p.default: lambda x: op("log", x + 1.0),
+    aten.silu.default: lambda x: x * op("sigmoid", x),
+    aten.gelu.default: _gelu,
+    # max passes over NaN, and relu does not.
+    aten.relu.default: lambda x: select(binary("lt", x, 0), Const(0, x.dtype), x),
+    aten.sign.default: ir.sign,
+    aten.logical_not.default: lambda x: op("not", x) if x.dtype == "bool" else ir.eq(x, 0),
+    aten.bitwise_not.default: ir.invert,
+    aten.isnan.default: ir.is_nan,
+    aten.isinf.default: ir.is_inf,
+}  # fmt: skip
+
+
+def _nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
+    """torch's maximum and minimum, which keep NaN where ours pass over it."""
+
+    def choose(a: Expr, b: Expr) -> Expr:
+        if is_int(a.dtype):
+            return binary(word, a, b)
+        return select(ir.logical_or(ir.ne(a, a), binary("ge" if word == "max" else "le", a, b)), a, b)
+
+    return choose
+
+
+BINARY: dict[Any, Callable[[Expr, Expr], Expr]] = {
+    aten.mul.Tensor: lambda a, b: binary("mul", a, b),
+    aten.div.Tensor: lambda a, b: binary("div", a, b),
+    aten.pow.Tensor_Tensor: lambda a, b: binary("pow", a, b),
+    aten.maximum.default: _nan_first("max"),
+    aten.minimum.default: _nan_first("min"),
+    aten.logical_and.default: ir.logical_and,
+    aten.logical_or.default: ir.logical_or,
+    aten.bitwise_and.Tensor: lambda a, b: ir.bitwise("and", a, b),
+    aten.bitwise_or.Tensor: lambda a, b: ir.bitwise("or", a, b),
+    aten.bitwise_xor.Tensor: lambda a, b: ir.bitwise("xor", a, b),
+    **{
+        getattr(getattr(aten, word), form): _named(word)
+        for word in ("lt", "le", "gt", "ge", "eq", "ne")
+        for form in ("Tensor", "Scalar")
+    },
+}
+
+
+def _unary(s: Import, node: Any, x: Any) -> Value:
+    v = s.value(x)
+    dtype = node.meta["val"].dtype
+    fn = UNARY[node.target]
+    if dtype != torch.bool and not dtype.is_floating_point and node.target not in (aten.neg.default, aten.abs.default):
+        raise Unknown("a function of integers")
+    into = None if v.dtype == dtype or dtype == torch.bool else computed(dtype)
+    return s.map(dtype, lambda e: fn(e if into is None else cast(e, into)), v)
+
+
+def binary_map(s: Import, node: Any, x: Any, y: Any, fn: Callable[[Expr, Expr], Expr]) -> Value:
+    """fn of two arguments in the dtype that torch promotes them to."""
+    dtype = node.meta["val"].dtype
+    common = _promoted(s, x, y)
+    a, b = (s.value(v, like=common) for v in (x, y))
+    into = None if common is None else computed(common)
+
+    def at(p: Expr, q: Expr) -> Expr:
+        if into is None:
+            return fn(p, q)
+        return fn(_to(p, into), _to(q, into))
+
+    return s.map(dtype, at, a, b)
+
+
+def _to(e: Expr, dtype: str) -> Expr:
+    # Indices are int32 however torch counts them, until they meet numbers that are not.
+    return e if dtype == "int64" and e.dtype == "int32" else cast(e, dtype)
+
+
+def _promoted(s: Import, x: Any, y: Any) -> torch.dtype:
+    found = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in (x, y)]
+    dtypes = [f.dtype for f in found if isinstance(f, torch.Tensor) and f.dim()]
+    zero = [f.dtype for f in found if isinstance(f, torch.Tensor) and not f.dim()]
+    numbers = [torch.tensor(f).dtype if isinstance(f, bool | float) else torch.int64
+               for f in found if not isinstance(f, torch.Tensor)]  # fmt: skip
+    best = dtypes[0] if dtypes else zero[0] if zero else numbers[0]
+    for d in dtypes[1:]:
+        best = torch.promote_types(best, d)
+    for d in (*(zero if dtypes else zero[1:]), *numbers):
+        kinds = [torch.bool, torch.int64, torch.float32]
+        rank = [2 if t.is_floating_point else 0 if t == torch.bool else 1 for t in (best, d)]
+        if rank[1] > rank[0]:
+            best = kinds[rank[1]] if d in (torch.float32, torch.int64) or not zero else d
+        elif not dtypes:
+            best = torch.promote_types(best, d) if d in zero else best
+    return best
+
+
+def _scaled(word: str) -> Row:
+    def make(s: Import, node: Any, x: Any, y: Any, *, alpha: Any = 1) -> Value:
+        if alpha == 1:
+            return binary_map(s, node, x, y, lambda a, b: binary(word, a, b))
+        if not isinstance(alpha, int | float):
+            raise Unknown("alpha that is no number")
+        return binary_map(s, node, x, y, lambda a, b: binary(word, a, binary("mul", b, alpha)))
+
+    return make
+
+
+ROWS[aten.add.Tensor], ROWS[aten.sub.Tensor] = _scaled("add"), _scaled("sub")
+ROWS.update(dict.fromkeys(UNARY, _unary))
+ROWS.update({t: (lambda s, node, x, y: binary_map(s, node, x, y, BINARY[node.target])) for t in BINARY})
+
+
+@row(aten.pow.Tensor_Scalar)
+def _pow(s: Import, node: Any, x: Any, y: Any) -> Value:
+    forms: dict[float, Callable[[Expr], Expr]] = {
+        1: lambda e: e, 2: lambda e: e * e, 3: lambda e: e * e * e, 0.5: lambda e: op("sqrt", e),
+        -0.5: lambda e: op("rsqrt", e), -1: lambda e: Const(1.0, e.dtype) / e,
+    }  # fmt: skip
+    if y in forms:
+        return binary_map(s, node, x, 1, lambda a, _: forms[y](a))
+    return binary_map(s, node, x, y, lambda a, b: binary("pow", a, b))
+
+
+@row(aten.where.self)
+def _where(s: Import, node: Any, pred: Any, x: Any, y: Any) -> Value:
+    dtype = node.meta["val"].dtype
+    into = computed(dtype)
+    a, b = s.value(x, like=dtype), s.value(y, like=dtype)
+    return s.map(dtype, lambda p, u, w: select(p, *_sides(u, w, into)), s.value(pred), a, b)
+
+
+def _sides(u: Expr, w: Expr, into: str) -> tuple[Expr, Expr]:
+    if into == "int64" and u.dtype == w.dtype == "int32":
+        return u, w
+    return cast(u, into), cast(w, into)
+
+
+@row(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
+def _clamp(s: Import, node: Any, x: Any, low: Any = None, high: Any = None) -> Value:
+    v = s.value(x)
+    for word, bound in (("max", low), ("min", high)):
+        if bound is not None:
+            choose = _nan_first(word)
+            into = computed(node.meta["val"].dtype)
+            b = s.value(bound, like=node.meta["val"].dtype)
+            v = s.map(node.meta["val"].dtype, lambda e, f, c=choose, d=into: c(cast(e, d), cast(f, d)), v, b)
+    return v
+
+
+@row(prims.convert_element_type.default, aten._to_copy.default)
+def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    v, to = s.value(x), node.meta["val"].dtype
+    if v.dtype == to:
+        return v
+    if to in NARROW:
+        made = s.map(to, lambda e: cast(cast(e, name_of(to)), "float32"), v)
+        return Value(made.groups, to, made.at, True, v.plain, v.indices)
+    into = computed(to)
+    if to == torch.bool:
+        return s.map(to, lambda e: ir.ne(e, 0) if e.dtype != "bool" else e, v)
+    if not to.is_floating_point and v.dtype.is_floating_point:
+        raise Unknown("a cast of floats to integers")
+    made = s.map(to, lambda e: _to(e, into), v)
+    return Value(made.groups, to, made.at, True, v.plain, v.indices)
+
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+@row(aten.full.default)
+def _full(s: Import, node: Any, shape: Sequence[Any], fill: Any, **_: Any) -> Value:
+    return _filled(s, node, fill)
+
+
+@row(aten.full_like.default, aten.scalar_tensor.default)
+def _full_like(s: Import, node: Any, x: Any, fill: Any = None, **_: Any) -> Value:
+    return _filled(s, node, x if node.target is aten.scalar_tensor.default else fill)
+
+
+def _filled(s: Import, node: Any, fill: Any) -> Value:
+    dtype = node.meta["val"].dtype
+    v = s.value(fill, like=dtype)
+    e = v.at(())
+    made = _to(e, computed(dtype)) if dtype != torch.bool else e if e.dtype == "bool" else ir.ne(e, 0)
+    groups = tuple(() if n == 1 else (AxisOf(n, True),) for n in map(size_of, node.meta["val"].shape))
+    return Value(groups, dtype, lambda _: made, indices=True)
+
+
+@row(prims.iota.default)
+def _iota(s: Import, node: Any, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
+    n = size_of(node.meta["val"].shape[0])
+    first, by = (s.value(x).at(()) for x in (start, step))
+    groups = ((),) if n == 1 else ((AxisOf(n),),)
+
+    def at(i: Index) -> Expr:
+        return binary("add", binary("mul", i[0] if i else ZERO, by), first)
+
+    return Value(groups, node.meta["val"].dtype, at, indices=True)
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def _dims(v: Value, dims: Any) -> list[int]:
+    return [d % len(v.groups) for d in ([dims] if isinstance(dims, int) else dims)]
+
+
+@row(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+def _view(s: Import, node: Any, x: Any, shape: Any) -> Value:
+    return view(s.value(x), [size_of(n) for n in node.meta["val"].shape], s.sizes)
+
+
+@row(aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+def _same(s: Import, node: Any, x: Any, **_: Any) -> Value:
+    return s.value(x)
+
+
+@row(aten.expand.default)
+def _expand(s: Import, node: Any, x: Any, shape: Any, **_: Any) -> Value:
+    v = s.value(x)
+    out = [size_of(n) for n in node.meta["val"].shape]
+    v = v.with_groups(((),) * (len(out) - len(v.groups)) + v.groups)
+    groups = [g or (() if n == 1 else (AxisOf(n, True),)) for g, n in zip(v.groups, out, strict=True)]
+    kept = [
+        k for d, g in enumerate(v.groups) for k in range(sum(map(len, groups[:d])), sum(map(len, groups[:d])) + len(g))
+    ]
+    return v.with_groups(groups, lambda i: v.at(tuple(i[k] for k in kept)))
+
+
+@row(aten.permute.default)
+def _permute(s: Import, node: Any, x: Any, order: Sequence[int]) -> Value:
+    v = s.value(x)
+    return moved(v, _dims(v, order))
+
+
+def moved(v: Value, order: Sequence[int]) -> Value:
+    """The dimensions in another order."""
+    groups = [v.groups[d] for d in order]
+    # The axis of the result that each axis of the value is.
+    place: dict[int, int] = {}
+    for d, start in zip(order, (sum(map(len, groups[:k])) for k in range(len(groups))), strict=True):
+        place.update({v.starts(d) + k: start + k for k in range(len(v.groups[d]))})
+    return v.with_groups(groups, lambda i: v.at(tuple(i[place[k]] for k in range(len(place)))))
+
+
+@row(aten.t.default)
+def _t(s: Import, node: Any, x: Any) -> Value:
+    v = s.value(x)
+    return moved(v, range(len(v.groups))[::-1])
+
+
+@row(aten.transpose.int)
+def _transpose(s: Import, node: Any, x: Any, a: int, b: int) -> Value:
+    v = s.value(x)
+    order = list(range(len(v.groups)))
+    a, b = _dims(v, [a, b])
+    order[a], order[b] = order[b], order[a]
+    return moved(v, order)
+
+
+@row(aten.unsqueeze.default)
+def _unsqueeze(s: Import, node: Any, x: Any, dim: int) -> Value:
+    v = s.value(x)
+    d = dim % (len(v.groups) + 1)
+    return v.with_groups((*v.groups[:d], (), *v.groups[d:]))
+
+
+@row(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
+def _squeeze(s: Import, node: Any, x: Any, dims: Any = None) -> Value:
+    v = s.value(x)
+    gone = range(len(v.groups)) if dims is None else _dims(v, dims)
+    return v.with_groups([g for d, g in enumerate(v.groups) if g or d not in gone])
+
+
+@row(aten.slice.Tensor)
+def _slice(s: Import, node: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    v = s.value(x)
+    d = dim % len(v.groups)
+    before, after = (size_of(n.meta["val"].shape[d]) for n in (x, node))
+    if same(before, after):
+        return v
+    if len(v.groups[d]) != 1 or not isinstance(start, int) or start < 0 or step != 1:
+        raise Unknown("a slice whose start is no number, or with steps")
+    return _shifted(v, d, AxisOf(after, v.groups[d][0].free), start)
+
+
+def _shifted(v: Value, d: int, axis: AxisOf, start: int) -> Value:
+    k = v.starts(d)
+    if axis.size == 1:
+        groups = (*v.groups[:d], (), *v.groups[d + 1 :])
+        return v.with_groups(groups, lambda i: v.at((*i[:k], Const(start, "int32"), *i[k:])))
+    groups = (*v.groups[:d], (axis,), *v.groups[d + 1 :])
+    return v.with_groups(groups, lambda i: v.at((*i[:k], binary("add", i[k], start), *i[k + 1 :])))
+
+
+@row(aten.select.int)
+def _select(s: Import, node: Any, x: Any, dim: int, index: Any) -> Value:
+    v = s.value(x)
+    d = dim % len(v.groups)
+    if not isinstance(index, int) or index < 0 or len(v.groups[d]) > 1:
+        raise Unknown("a selected index that is no number")
+    one = v if not v.groups[d] else _shifted(v, d, AxisOf(1), index)
+    return one.with_groups((*one.groups[:d], *one.groups[d + 1 :]))
+
+
+# --- reductions ----------------------------------------------------------------------------------
+
+
+def _over(v: Value, dims: Any) -> list[int]:
+    chosen = range(len(v.groups)) if dims is None or dims == [] else _dims(v, dims)
+    return [d for d in chosen if v.groups[d]]
+
+
+def _dropped(v: Value, dims: Any, keep: bool) -> Value:
+    """A value without dimensions of size 1 that were reduced."""
+    gone = set(range(len(v.groups)) if dims is None or dims == [] else _dims(v, dims))
+    return v if keep else v.with_groups([g for d, g in enumerate(v.groups) if d not in gone])
+
+
+def _reduce(s: Import, node: Any, word: str, x: Value, dims: Any, keep: bool) -> Value:
+    over = _over(x, dims)
+    made = s.reduced(word, x, over, True, node.name) if over else x
+    return _dropped(made, dims, keep)
+
+
+@row(aten.amax.default, aten.amin.default)
+def _extreme(s: Import, node: Any, x: Any, dims: Any = (), keepdim: bool = False) -> Value:
+    word = "max" if node.target is aten.amax.default else "min"
+    return _reduce(s, node, word, s.value(x), list(dims), keepdim)
+
+
+@row(aten.sum.dim_IntList, aten.sum.default)
+def _sum(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    v, to = s.value(x), node.meta["val"].dtype
+    if v.dtype != to:
+        v = s.map(to, lambda e: cast(e, computed(to)), v)
+    return _reduce(s, node, "sum", v, dims, keepdim)
+
+
+@row(aten.prod.dim_int, aten.prod.default)
+def _prod(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return _reduce(s, node, "prod", s.value(x), dims, keepdim)
+
+
+def count(s: Import, v: Value, dims: Any) -> Expr:
+    """The number of elements that a reduction folds, as a float."""
+    n: Expr = Const(1, "int32")
+    for d in _over(v, dims):
+        for a in v.groups[d]:
+            n = binary("mul", n, s.sizes.expr(a.size))
+    return Const(float(n.value), "float32") if isinstance(n, Const) else cast(n, "float32")
+
+
+@row(aten.mean.dim, aten.mean.default)
+def _mean(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    v, to = s.value(x), node.meta["val"].dtype
+    n = cast(count(s, v, dims), computed(to))
+    return s.map(to, lambda e: binary("div", e, n), _reduce(s, node, "sum", v, dims, keepdim))
+
+
+@row(aten.var_mean.correction, aten.var.correction)
+def _var_mean(s: Import, node: Any, x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    v = s.value(x)
+    pair = node.target is aten.var_mean.correction
+    less = 1 if correction is None else correction
+    dtype = v.dtype
+    n = cast(count(s, v, dims), computed(dtype))
+    total = s.map(dtype, lambda e: binary("div", e, n), _reduce(s, node, "sum", v, dims, True))
+    mean, _ = s.stage(total, f"{node.name}_mean")
+    away = s.map(dtype, lambda a, b: (a - b) * (a - b), v, mean)
+    spread = _reduce(s, node, "sum", away, dims, True)
+    below = binary("sub", n, Const(float(less), n.dtype)) if less else n
+    variance = s.map(dtype, lambda e: binary("div", e, below), spread)
+    found = (_dropped(variance, dims, keepdim), _dropped(mean, dims, keepdim))
+    return found if pair else found[0]
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+@row(aten.mm.default, aten.bmm.default)
+def _mm(s: Import, node: Any, a: Any, b: Any) -> Value:
+    return matrix_product(s, node, s.value(a), s.value(b))
+
+
+@row(aten.addmm.default, aten.baddbmm.default)
+def _addmm(s: Import, node: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    if beta != 1 or alpha != 1:
+        raise Unknown("alpha or beta other than 1")
+    made = matrix_product(s, node, s.value(a), s.value(b))
+    return s.map(made.dtype, lambda x, y: binary("add", x, y), made, s.value(c))

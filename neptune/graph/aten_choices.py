@@ -1,0 +1,140 @@
+"""Rows of ATen's operators that choose elements: argmax, top-k, gather, cat, and indexing of one axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neptune.frontend.assemble import Axis
+from neptune.frontend.builder import compute
+from neptune.frontend.choices import choice, top_row
+from neptune.frontend.reductions import reduction
+from neptune.graph.aten import ROWS as ROWS
+from neptune.graph.aten import aten, row
+from neptune.graph.imports import Import, computed
+from neptune.graph.sizes import same, size_of
+from neptune.graph.unknown import Unknown
+from neptune.graph.values import AxisOf, Index, Value
+from neptune.ir import expr as ir
+from neptune.ir.expr import Const, Expr, binary, cast, select
+from neptune.ir.program import ZERO
+
+
+def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple[Value, Value]:
+    """The k best along a dimension of one axis and where they stand, with a dimension of k in its place."""
+    d = dim % len(v.groups)
+    if len(v.groups[d]) != 1:
+        raise Unknown("a choice over several axes, or over one of size 1")
+    at = v.starts(d)
+    rest = [p for p in range(len(v.axes)) if p != at and not v.axes[p].free]
+    axis = Axis("r", "int32", ZERO, s.sizes.expr(v.axes[at].size))
+
+    def body(*i: Expr) -> Any:
+        point: list[Expr] = [ZERO] * len(v.axes)
+        for p, e in zip(rest, i, strict=True):
+            point[p] = e
+        point[at] = axis
+        return choice(word, v.at(tuple(point)), axis, None)
+
+    family: Any = compute([s.sizes.expr(v.axes[p].size) for p in rest], body, s.named(node.name))
+    best: tuple[AxisOf, ...] = () if k == 1 else (AxisOf(k),)
+    groups = (*v.groups[:d], best, *v.groups[d + 1 :])
+    places = [p + (k > 1) if p > at else p for p in rest] if k > 1 else [p - (p > at) for p in rest]
+
+    def pick(tensors: Any) -> Any:
+        def read(i: Index) -> Expr:
+            index = tuple(i[p] for p in places)
+            e: Expr = tensors[-1](*index)
+            for n, t in reversed(list(enumerate(tensors[:-1]))):
+                e = select(ir.eq(i[at], n), t(*index), e)
+            return e
+
+        return read
+
+    values = Value(groups, v.dtype, pick(family[:k]), rounded=v.rounded, plain=True)
+    return values, Value(groups, torch.int64, pick(family[k:]), plain=True)
+
+
+@row(aten.topk.default)
+def _topk(s: Import, node: Any, x: Any, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> Any:
+    if not largest or not isinstance(k, int) or not 1 <= k <= 8:
+        raise Unknown("a top-k of the smallest, or of more than 8")
+    return chosen(s, node, s.value(x), dim, top_row(k), k)
+
+
+@row(aten.argmax.default, aten.argmin.default)
+def _arg(s: Import, node: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
+    v = s.value(x)
+    if dim is None:
+        raise Unknown("an argmax over all dimensions")
+    word = "argmax" if node.target is aten.argmax.default else "argmin"
+    _, index = chosen(s, node, v, dim, word, 1)
+    return index if keepdim else _without(index, dim)
+
+
+@row(aten.max.dim, aten.min.dim)
+def _max_dim(s: Import, node: Any, x: Any, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    word = "argmax" if node.target is aten.max.dim else "argmin"
+    pair = chosen(s, node, s.value(x), dim, word, 1)
+    return pair if keepdim else tuple(_without(v, dim) for v in pair)
+
+
+def _without(v: Value, dim: int) -> Value:
+    d = dim % len(v.groups)
+    return v.with_groups((*v.groups[:d], *v.groups[d + 1 :]))
+
+
+@row(aten.gather.default)
+def _gather(s: Import, node: Any, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Value:
+    """One element of each row: folded along the row where that is computed, so that it need not be stored."""
+    v, i = s.value(x), s.value(index)
+    d = dim % len(v.groups)
+    if i.groups[d] or len(v.groups[d]) != 1:
+        raise Unknown("a gather of several elements of a row")
+    if any(len(g) != len(h) for k, (g, h) in enumerate(zip(v.groups, i.groups, strict=True)) if k != d):
+        raise Unknown("a gather from a part of the rows")
+    axis = v.groups[d][0]
+    place = Value(((),) * d + ((axis,),) + ((),) * (len(v.groups) - d - 1), torch.int64, lambda p: p[0], indices=True)
+    zero = Const(0.0 if v.dtype.is_floating_point else 0, computed(v.dtype))
+    masked = s.map(v.dtype, lambda e, j, t: select(ir.eq(j, t), e, zero), v, place, i)
+    return s.fold(masked, [d], True, node.name, lambda e, axes: reduction("sum", e, axes))
+
+
+@row(aten.cat.default)
+def _cat(s: Import, node: Any, tensors: Any, dim: int = 0) -> Value:
+    """Two tensors, one behind the other."""
+    if len(tensors) != 2:
+        raise Unknown(f"a cat of {len(tensors)}")
+    a, b = (s.value(t) for t in tensors)
+    d = dim % len(a.groups)
+    first = s.sizes.expr(size_of(tensors[0].meta["val"].shape[d]))
+    whole = AxisOf(size_of(node.meta["val"].shape[d]))
+    sides = []
+    for v, start in ((a, None), (b, first)):
+        if len(v.groups[d]) > 1:
+            raise Unknown("a cat along several axes")
+        k = v.starts(d)
+        there = bool(v.groups[d])
+
+        def at(i: Index, v: Value = v, k: int = k, there: bool = there, start: Expr | None = start) -> Expr:
+            own = i[k] if start is None else binary("sub", i[k], start)
+            return v.at((*i[:k], *((own,) if there else ()), *i[k + 1 :]))
+
+        sides.append(v.with_groups((*v.groups[:d], (whole,), *v.groups[d + 1 :]), at))
+    place = Value(((),) * d + ((whole,),) + ((),) * (len(a.groups) - d - 1), torch.int64, lambda p: p[0], indices=True)
+    into = computed(node.meta["val"].dtype)
+
+    def either(j: Expr, x: Expr, y: Expr) -> Expr:
+        return select(binary("lt", j, first), cast(x, into), cast(y, into))
+
+    return s.map(node.meta["val"].dtype, either, place, *sides)
+
+
+@row(aten.embedding.default)
+def _embedding(s: Import, node: Any, table: Any, index: Any, *_: Any) -> Value:
+    v, i = s.value(table), s.value(index)
+    if not same(size_of(node.meta["val"].shape[-1]), v.groups[1][0].size if v.groups[1] else 1):
+        raise Unknown("an embedding of another shape")
+    n = len(i.axes)
+    return Value((*i.groups, v.groups[1]), v.dtype, lambda p: v.at((i.at(p[:n]), *p[n:])), v.rounded, False)

@@ -1,0 +1,151 @@
+"""torch.compile's backend "neptune": regions of the ATen graph become Neptune's kernels, the rest is Inductor's.
+
+    torch.compile(model, backend="neptune")
+
+torch traces the program, guards it and takes out what cannot be traced; AOTAutograd makes it functional and decomposes
+it. Sizes stay symbols where torch has made them symbols (`dynamic=True`, or after the second length).
+"""
+
+from __future__ import annotations
+
+import logging
+import operator as operators
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from neptune.graph.choose import Choice, Take, choice
+from neptune.graph.launch import operator
+from neptune.graph.regions import proposed
+from neptune.graph.report import Report
+from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
+from neptune.graph.specialise import specialise
+from neptune.graph.symbols import SizeNodes, from_arguments
+from neptune.runtime.launch import default_target
+
+LOG = logging.getLogger("neptune.graph")
+
+
+@dataclass
+class Backend:
+    """A backend of torch.compile. `target`: where Neptune's kernels run, by default where the tensors are; `take`:
+    which regions ("predicted": those below the bound for Inductor, "all", "none"); `reports`: one for each graph."""
+
+    target: str | None = None
+    take: Take = "predicted"
+    reports: list[Report] = field(default_factory=list)
+
+    def __call__(self, module: GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        from torch._functorch.aot_autograd import aot_module_simplified
+        from torch._inductor.decomposition import select_decomp_table
+
+        if torch.is_grad_enabled() and _needs_gradients(module, inputs):
+            why = "gradients are asked for, and Neptune has none yet: the whole graph is Inductor's"
+            LOG.warning("%s (torch.no_grad() gives it to Neptune)", why)
+            self.reports.append(Report((), {}, why))
+            return whole_by_inductor(module, inputs)
+
+        def forward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
+            return compiled_rest(self._rewritten(gm, example_inputs), example_inputs, device_of(example_inputs))
+
+        made: Callable[..., Any] = aot_module_simplified(
+            module,
+            list(inputs),
+            fw_compiler=forward,
+            inference_compiler=forward,
+            decompositions=select_decomp_table(),
+        )
+        return made
+
+    def _rewritten(self, module: GraphModule, example: Sequence[Any]) -> GraphModule:
+        """The graph with Neptune's kernels in it; as it was where anything is in the way."""
+        device = device_of(example)
+        module = as_inductor_sees_it(module, device)
+        kept = copied(module)
+        try:
+            return self._with_kernels(module, device)
+        except Exception as error:
+            # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
+            LOG.warning("the graph is left as it was: %r", error)
+            self.reports.append(Report((), {}, f"a defect of Neptune's: {error!r:.300}"))
+            return kept
+
+    def _with_kernels(self, module: GraphModule, device: str) -> GraphModule:
+        specialise(module.graph.nodes)
+        from_arguments(module.graph)
+        regions, reasons = proposed(module.graph)
+        choices = []
+        for region in regions:
+            made = self._choice(region, device)
+            LOG.info("region %s: %s", region.name, made.why)
+            choices.append(made)
+        self.reports.append(Report(tuple(choices), {n.name: w for n, w in reasons.items()}, "", _text(module)))
+        for c in choices:
+            if c.taken:
+                replace_region(module, c)
+        if any(c.taken for c in choices):
+            torch.fx.passes.tools_common.legalize_graph(module)
+            module.graph.eliminate_dead_code()
+            module.recompile()
+        return module
+
+    def _choice(self, region: Any, device: str) -> Choice:
+        found = {t.device.type for n in region.nodes if isinstance(t := n.meta.get("val"), torch.Tensor)}
+        if len(found) > 1:
+            return Choice(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
+        try:
+            return choice(region, self.target or target_on(found.pop() if found else device), self.take)
+        except Exception as error:
+            # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
+            LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
+            return Choice(region, False, f"a defect of Neptune's: {error!r:.200}")
+
+
+def target_on(device: str) -> str:
+    """The target that runs on tensors of a device."""
+    chosen = default_target()
+    if device == "cpu" and chosen.on_gpu:
+        return "llvm"
+    return str(chosen)
+
+
+def _needs_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    tensors = (*inputs, *module.parameters())
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors)
+
+
+def _text(module: GraphModule) -> tuple[str, ...]:
+    return tuple(n.name for n in module.graph.nodes if n.op == "call_function")
+
+
+def replace_region(module: GraphModule, c: Choice) -> None:
+    """Put a call of the kernel's operator in the place of a region's results."""
+    assert c.made is not None and c.kernel is not None
+    graph, made, kernel = module.graph, c.made, c.kernel
+    vals = [n.meta["val"] for n in made.outputs]
+    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges)
+    last = c.region.nodes[-1]
+    with graph.inserting_after(last):
+        anchor = graph.call_function(op)
+    sizes = SizeNodes(graph, anchor)
+    order = {n: k for k, n in enumerate(made.inputs)}
+    assert len(order) == len(made.inputs)
+    shapes = [[sizes.node(d) for d in v.shape] for v in vals]
+    anchor.args = (*made.inputs, [sizes.node_of(e) for e in made.scalars], *shapes)
+    anchor.meta["val"] = vals[0] if len(vals) == 1 else tuple(vals)
+    results: list[Node] = [anchor]
+    if len(vals) > 1:
+        results = []
+        with graph.inserting_after(anchor):
+            for k, v in reversed(list(enumerate(vals))):
+                one = graph.call_function(operators.getitem, (anchor, k))
+                one.meta["val"] = v
+                results.insert(0, one)
+    own = set(c.region.nodes)
+    for old, new in zip(made.outputs, results, strict=True):
+        for u in list(old.users):
+            if u not in own and u not in (anchor, *results):
+                u.replace_input_with(old, new)

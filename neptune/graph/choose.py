@@ -1,0 +1,106 @@
+"""Whether a region is Neptune's: its kernel's predicted time against the bound for Inductor's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import neptune
+from neptune.driver.device import machine_for
+from neptune.driver.judgement import subject_of
+from neptune.errors import NeptuneError, NeptunePerformanceWarning
+from neptune.graph.bound import Bound, bound_of
+from neptune.graph.importer import Imported, imported
+from neptune.graph.regions import Region
+from neptune.graph.sizes import hint
+from neptune.graph.unknown import Unknown
+from neptune.ir.expr import Var
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.runtime.launch import parse_target
+from neptune.tile.parser import parse_tiles
+from neptune.tune.points import sizes_of
+
+Take: TypeAlias = Literal["predicted", "all", "none"]
+TAKES: tuple[Take, ...] = ("predicted", "all", "none")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A region and what became of it. `predicted`: microseconds of Neptune's kernel at the example's sizes; `bound`:
+    the least for Inductor's; `why`: why it was taken or left. Without a kernel no template, or no Program, has it."""
+
+    region: Region
+    taken: bool
+    why: str
+    made: Imported | None = None
+    kernel: Kernel | None = None
+    predicted: float | None = None
+    bound: Bound | None = None
+
+
+def choice(region: Region, target: str, take: Take) -> Choice:
+    """Import and compile a region, and say who has it."""
+    if take == "none":
+        return Choice(region, False, 'take="none"')
+    machine = machine_for(parse_target(target))
+    bound = bound_of(region.nodes, machine)
+    if take == "predicted" and bound.launches <= 1 and not bound.products:
+        return Choice(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
+    try:
+        made = imported(region.nodes, region.outputs, region.name)
+    except Unknown as why:
+        return Choice(region, False, f"not expressed: {why}", bound=bound)
+    try:
+        kernel = _compiled(made.program, target)
+        sizes = example_sizes(made)
+        us = predicted(kernel, sizes)
+    except NeptuneError as error:
+        return Choice(region, False, f"not compiled: {_short(error)}", made, bound=bound)
+    if take == "all":
+        return Choice(region, True, 'take="all"', made, kernel, us, bound)
+    if us is None:
+        return Choice(region, False, "the cost model predicts nothing for it", made, kernel, None, bound)
+    taken = us < bound.us
+    word = "below" if taken else "not below"
+    return Choice(region, taken, f"predicted time {word} the bound for Inductor", made, kernel, us, bound)
+
+
+def _short(error: NeptuneError) -> str:
+    return f"{error.asked}: {error.wrong}".replace("\n", " ")[:300]
+
+
+@lru_cache(maxsize=256)
+def _compiled(program: Program, target: str) -> Kernel:
+    """The kernel of a Program: one for all layers of a model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        return neptune.compile(program, target=target)
+
+
+def example_sizes(made: Imported) -> dict[str, int]:
+    """The sizes of a Program in the example that a graph was traced with."""
+    sizes: dict[str, int] = {}
+    for buffer, node, merges in zip(made.program.inputs, made.inputs, made.merges, strict=True):
+        shape = [hint(n) for n in node.meta["val"].shape]
+        for d in merges:
+            shape[d : d + 2] = [shape[d] * shape[d + 1]]
+        sizes |= {d.name: n for d, n in zip(buffer.shape, shape, strict=True) if isinstance(d, Var)}
+    return sizes
+
+
+def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
+    """The microseconds that the cost model says of the variant for these sizes."""
+    if not sizes.keys() >= set(sizes_of(kernel.executable.loops)):
+        return None
+    one = kernel.chosen(**sizes).kernel if len(kernel.variants) > 1 else kernel
+    artifact = one.executable.artifact
+    loops = parse_program(artifact.programs["loops"])
+    tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+    subject = subject_of(loops, tiles, artifact.params, sizes, {}, machine_for(parse_target(artifact.target)))
+    found = subject.prediction
+    return None if found is None else float(found.us)

@@ -1,0 +1,129 @@
+"""A group of nodes of an ATen graph as a Program.
+
+    imported([view, permute, bmm, …, bmm_1, view_7], outputs=[view_7])  →  Program, its inputs as nodes, its sizes
+
+A node is written where it is read, unless it is a reduction or is read by several: then it is a stage of its own, named
+after the node. Results are rounded to the dtype that the graph gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from neptune.errors import NeptuneError
+from neptune.frontend.assemble import Tensor
+from neptune.frontend.builder import build
+from neptune.graph import aten_attention, aten_choices
+from neptune.graph.aten import ROWS, aten
+from neptune.graph.imports import Import, name_of
+from neptune.graph.merge import merged
+from neptune.graph.sizes import Size, size_of
+from neptune.graph.unknown import Unknown
+from neptune.graph.values import Value
+from neptune.ir.expr import Var
+from neptune.ir.program import Program
+
+VIEWS = frozenset(
+    (
+        aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default,
+        aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor,
+        aten.select.int, aten.clone.default, aten.alias.default, aten.detach.default, aten.t.default,
+        aten.transpose.int, getitem,
+    )
+)  # fmt: skip
+"""What gives elements of its argument other indices: no reason for a stage."""
+
+
+assert aten_attention.ROWS is aten_choices.ROWS is ROWS  # their rows are entered by importing them
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A Program for nodes of a graph. `inputs`: the nodes whose tensors it reads, in the order of its arguments;
+    `merges`: for each of them the positions at which two dimensions are flattened, in turn; `scalars`: the sizes that a
+    call passes behind them; `outputs`: the nodes that it computes, in order; `dropped`: roundings of the graph that it
+    does not make."""
+
+    program: Program
+    inputs: tuple[Node, ...]
+    merges: tuple[tuple[int, ...], ...]
+    scalars: tuple[Size, ...]
+    outputs: tuple[Node, ...]
+    dropped: tuple[str, ...]
+
+
+def tensor_of(node: Any) -> torch.Tensor | None:
+    """The fake tensor that a node stands for; None where it stands for something else."""
+    found = node.meta.get("val") if isinstance(node, Node) else None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Imported:
+    """The Program of `nodes`, which are in the order of the graph; Unknown where one of them has none."""
+    inside = frozenset(nodes)
+    s = Import()
+    outside = list(dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside))
+    tensors = [a for a in outside if tensor_of(a) is not None]
+    shapes = {a: tuple(map(size_of, a.meta["val"].shape)) for a in tensors}
+    s.sizes.learn(d for a in tensors for d in shapes[a])
+    for a in tensors:
+        s.values[a] = s.read(a, shapes[a], a.meta["val"].dtype)
+    results: dict[Node, Tensor] = {}
+    for node in nodes:
+        made = _made(s, node)
+        if isinstance(made, Value):
+            if node in outputs:
+                made, results[node] = _result(s, node, made)
+            elif not made.plain and not made.indices and node.target not in VIEWS and _readers(node, inside) > 1:
+                made, _ = s.stage(made, node.name)
+        s.values[node] = made  # type: ignore[assignment]
+    outs, ins, merges = merged([results[n] for n in outputs], [s.inputs[a] for a in tensors])
+    program = _built(s, outs, ins, name)
+    known = {b.name for b in program.inputs}
+    bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
+    scalars = [sc.name for sc in program.scalars if sc.name not in bound]
+    if unknown := [n for n in scalars if n not in s.sizes.passed]:
+        raise Unknown(f"the size {unknown[0]}, which no input has")
+    assert known
+    flat = tuple(map(tuple, merges))
+    return Imported(
+        program, tuple(tensors), flat, tuple(s.sizes.passed[n] for n in scalars), tuple(outputs), tuple(s.dropped)
+    )
+
+
+def _made(s: Import, node: Node) -> Value | tuple[Value, ...]:
+    if node.target is getitem:
+        family, k = node.args
+        several: Any = s.values[family]
+        one: Value = several[k]
+        return one
+    make = ROWS.get(node.target)
+    if make is None:
+        raise Unknown(f"the operator {node.target}")
+    try:
+        return make(s, node, *node.args, **node.kwargs)
+    except (NeptuneError, TypeError) as error:
+        raise Unknown(f"{node.target}: {str(error).splitlines()[-1].strip()}") from error
+
+
+def _result(s: Import, node: Node, v: Value) -> tuple[Value, Tensor]:
+    dtype = node.meta["val"].dtype
+    return s.stage(v, node.name, name_of(dtype), whole=True)
+
+
+def _readers(node: Node, inside: Iterable[Node]) -> int:
+    """How many nodes inside compute with a node, views looked through."""
+    return sum(_readers(u, inside) if u.target in VIEWS else 1 for u in node.users if u in inside)
+
+
+def _built(s: Import, outputs: list[Tensor], inputs: list[Tensor], name: str) -> Program:
+    try:
+        return build(outputs, inputs=inputs, name=name)
+    except NeptuneError as error:
+        raise Unknown(str(error)) from error

@@ -1,0 +1,88 @@
+"""Nodes of a graph for symbolic sizes: those that there are, or new ones made of them."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import suppress
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Graph, Node
+
+from neptune.graph.sizes import Size, size_of
+from neptune.graph.unknown import Unknown
+
+
+def from_arguments(graph: Graph) -> None:
+    """Compute every size from the graph's arguments: torch asks tensors on the way for some, which would keep these."""
+    first = next((n for n in graph.nodes if n.op not in ("placeholder", "get_attr")), None)
+    if first is None:
+        return
+    sizes = SizeNodes(graph, first)
+    gone = []
+    for n in list(graph.nodes):
+        if n.op == "call_function" and isinstance(n.meta.get("val"), torch.SymInt) and n not in sizes.made:
+            with suppress(Unknown):
+                n.replace_all_uses_with(sizes.node_of(size_of(n.meta["val"])))
+                gone.append(n)
+    # Not before all are made: new ones are put in front of the first, which may be one of these.
+    for n in reversed(gone):
+        graph.erase_node(n)
+
+
+class SizeNodes:
+    """The sizes in front of `before`, as arguments of nodes."""
+
+    def __init__(self, graph: Graph, before: Node) -> None:
+        self._graph, self._before = graph, before
+        self._known: dict[Any, Any] = {}
+        self.made: set[Node] = set()
+        self._tensors: list[Node] = []
+        for n in graph.nodes:
+            if n is before:
+                break
+            val = n.meta.get("val")
+            if isinstance(val, torch.SymInt):
+                self._known.setdefault(size_of(val), n)
+            elif isinstance(val, torch.Tensor) and n.op == "placeholder":
+                self._tensors.append(n)
+
+    def node(self, d: Any) -> Any:
+        """A dimension of a fake tensor as an argument: a number, or a node."""
+        return self.node_of(size_of(d))
+
+    def node_of(self, e: Size) -> Any:
+        """A size as an argument."""
+        if isinstance(e, int) or e.is_Integer:
+            return int(e)
+        if e not in self._known:
+            self._known[e] = self._made(e)
+        return self._known[e]
+
+    def _made(self, e: sympy.Expr) -> Any:
+        for t in self._tensors:
+            for k, d in enumerate(t.meta["val"].shape):
+                if size_of(d) == e:
+                    return self._call(torch.ops.aten.sym_size.int, (t, k), d)
+        words = {sympy.Add: operator.add, sympy.Mul: operator.mul}
+        if e.func in words:
+            word = words[e.func]
+            parts = [self.node_of(a) for a in e.args]
+            return reduce(lambda a, b: self._call(word, (a, b), word(_val(a), _val(b))), parts)
+        if type(e).__name__ == "FloorDiv":
+            a, b = (self.node_of(x) for x in e.args)
+            return self._call(operator.floordiv, (a, b), _val(a) // _val(b))
+        raise Unknown(f"the size {e}")
+
+    def _call(self, word: Any, args: tuple[Any, ...], val: Any) -> Node:
+        with self._graph.inserting_before(self._before):
+            node = self._graph.call_function(word, args)
+        node.meta["val"] = val
+        self.made.add(node)
+        return node
+
+
+def _val(x: Any) -> Any:
+    return x.meta["val"] if isinstance(x, Node) else x

@@ -1,0 +1,185 @@
+"""The attention and the mask that `transformers` calls for `attn_implementation="neptune"`.
+
+Its models hand over queries, keys and values with what their layer says beside (scale, window, softcap, sinks), and a
+mask that the mask interface has made for all layers of a kind. Ours makes none where causality and the window say all:
+
+    mask made          when                                             what the kernel sees
+    None               causal, or a causal window, and nothing padded   causal=True, window=…
+    bool [b, s_kv]     the same with padding                            besides: keep[b, j]
+    bool [b, 1, q, k]  anything else (packed sequences, static caches)  keep[b, 0, i, j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neptune.boundary import public
+from neptune.errors import ShapeError
+from neptune.functional import attention
+
+NAME = "neptune"
+Tensor = torch.Tensor
+
+
+@public
+def register(name: str = NAME) -> None:
+    """Make `attn_implementation=name` known to transformers' models. Calling it again changes nothing.
+
+    Models take it at construction (`from_pretrained(…, attn_implementation="neptune")`) or later
+    (`model.set_attn_implementation("neptune")`). It is for inference: a call that needs gradients is a ShapeError.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, attention_mask)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one layer. query: [b, heads, s_q, d]; key, value: [b, kv_heads, s_kv, d]; gives [b, s_q, heads, d].
+
+    `s_aux` are sinks, [heads]. Keys beyond those of a mask, which static caches leave, are not read. Raises ShapeError
+    for dropout.
+    """
+    if dropout:
+        raise ShapeError("attention of a model", f"dropout is {dropout}", hint="model.eval(), or attention_dropout = 0")
+    causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
+    window = sliding_window
+    mask_mod = score_mod = None
+    if attention_mask is not None and attention_mask.dim() == 4:
+        # It says everything, causality and windows included.
+        causal, window = False, None
+        if attention_mask.dtype == torch.bool:
+            mask_mod = _dense_mask(attention_mask)
+        else:
+            score_mod = _added(attention_mask)
+    elif attention_mask is not None:
+        mask_mod = _kept_keys(attention_mask)
+    if position_bias is not None:
+        score_mod = _added(position_bias) if score_mod is None else _both(score_mod, _added(position_bias))
+    o = attention(
+        query,
+        key,
+        value,
+        causal=causal,
+        window=window if causal else None,
+        softcap=softcap,
+        score_mod=score_mod,
+        mask_mod=mask_mod,
+        sinks=None if s_aux is None else s_aux.float(),
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(o, Tensor)
+    return o.transpose(1, 2).contiguous(), None
+
+
+# --- mods -----------------------------------------------------------------------------------------
+
+
+def _kept_keys(keep: Tensor) -> Callable[..., Tensor]:
+    return lambda b, h, i, j: keep[b, j]
+
+
+def _dense_mask(mask: Tensor) -> Callable[..., Tensor]:
+    full = _over_heads(mask)
+    return (lambda b, h, i, j: mask[b, 0, i, j]) if full is None else (lambda b, h, i, j: mask[b, h, i, j])
+
+
+def _added(bias: Tensor) -> Callable[..., Tensor]:
+    if _over_heads(bias) is None:
+        return lambda s, b, h, i, j: s + bias[b, 0, i, j]
+    return lambda s, b, h, i, j: s + bias[b, h, i, j]
+
+
+def _over_heads(t: Tensor) -> Tensor | None:
+    return None if t.shape[1] == 1 else t
+
+
+def _both(first: Callable[..., Tensor], then: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda s, b, h, i, j: then(first(s, b, h, i, j), b, h, i, j)
+
+
+# --- the mask interface --------------------------------------------------------------------------
+
+
+def attention_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """The mask for all layers of a kind, as the table above says; arguments are transformers' own."""
+    from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
+
+    function = mask_function or causal_mask_function
+    aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
+    if aligned and says_no_more(function, local_size):
+        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        if padding is None:
+            return None
+        keep = padding[:, kv_offset : kv_offset + kv_length]
+        # Asking for the values would break the graph that is being traced.
+        if not torch.compiler.is_compiling() and bool(keep.all()):
+            return None
+        return keep
+    options["allow_is_causal_skip"] = options["allow_is_bidirectional_skip"] = False
+    made: Tensor | None = sdpa_mask(
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,  # type: ignore[arg-type]
+        kv_offset=kv_offset,
+        mask_function=function,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        **options,
+    )
+    return made
+
+
+def says_no_more(function: Callable[..., Any], local_size: int | None) -> bool:
+    """True for transformers' causal mask, and its causal window of `local_size`: what a layer says by itself."""
+    from transformers.masking_utils import and_masks, causal_mask_function, sliding_window_overlay
+
+    if function is causal_mask_function:
+        return True
+    if local_size is None or _code(function) is not _code(and_masks(causal_mask_function)):
+        return False
+    parts = [c.cell_contents for c in function.__closure__ or ()]
+    masks = next((p for p in parts if isinstance(p, tuple)), ())
+    window = sliding_window_overlay(local_size)
+    others = [m for m in masks if m is not causal_mask_function]
+    return (
+        len(masks) == 2 and len(others) == 1 and _code(others[0]) is _code(window) and _held(others[0]) == _held(window)
+    )
+
+
+def _code(function: Callable[..., Any]) -> Any:
+    return getattr(function, "__code__", None)
+
+
+def _held(function: Callable[..., Any]) -> list[Any]:
+    return [c.cell_contents for c in function.__closure__ or ()]
