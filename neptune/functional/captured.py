@@ -22,6 +22,7 @@ Step = tuple[str, Any]
 Path = tuple[Step, ...]
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 DEEPEST = 6
+CONSTANT = ("torch", "math", "operator", "builtins", "functools", "typing", "numpy", "None")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def reach(function: Any, path: Path) -> Any:
             value = value.__globals__[where]
         elif kind == "default":
             value = value.__defaults__[where]
+        elif kind == "keyword":
+            value = value.__kwdefaults__[where]
         elif kind == "attribute":
             value = getattr(value, where)
         else:
@@ -77,7 +80,10 @@ def _walk(value: Any, path: Path, name: str, seen: set[int]) -> Iterator[Capture
     elif isinstance(value, types.FunctionType):
         if _is_torchs(value) and not path_is_closure(value):
             return
-        if id(value) in seen or len(path) > DEEPEST:
+        if id(value) in seen:
+            return
+        if len(path) > DEEPEST:
+            yield Captured(path, "opaque", value, name)
             return
         seen.add(id(value))
         yield Captured(path, "function", value, name)
@@ -92,7 +98,7 @@ def _walk(value: Any, path: Path, name: str, seen: set[int]) -> Iterator[Capture
     elif isinstance(value, dict):
         for k, item in value.items():
             yield from _walk(item, (*path, ("item", k)), str(k), seen)
-    elif not isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
+    elif not _is_constant(value):
         yield Captured(path, "opaque", value, name)
 
 
@@ -106,6 +112,8 @@ def _behind(function: types.FunctionType, path: Path, seen: set[int]) -> Iterato
         yield from _walk(value, (*path, ("cell", k)), code.co_freevars[k], seen)
     for k, value in enumerate(function.__defaults__ or ()):
         yield from _walk(value, (*path, ("default", k)), "default", seen)
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield from _walk(value, (*path, ("keyword", name)), name, seen)
     for name in _names(code):
         if name in function.__globals__:
             yield from _walk(function.__globals__[name], (*path, ("global", name)), name, seen)
@@ -121,6 +129,14 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def path_is_closure(function: types.FunctionType) -> bool:
     """True for a function that holds something: torch's own `and_masks` returns such."""
     return bool(function.__closure__)
+
+
+def _is_constant(value: Any) -> bool:
+    """True for modules, types and built-in functions of torch and of the standard library, which nobody changes."""
+    if not isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
+        return False
+    home = value.__name__ if isinstance(value, types.ModuleType) else str(value.__module__)
+    return home.partition(".")[0] in CONSTANT
 
 
 def _is_torchs(function: Callable[..., Any]) -> bool:

@@ -20,6 +20,7 @@ from neptune.functional.mods import Mod, traced
 from neptune.functional.operators import check_tensors, is_plain, register
 from neptune.functional.softmax_attention import Mods, Options, call
 from neptune.functional.tensors import refuse
+from neptune.runtime.custom_op import UNTYPED
 
 Tensor = torch.Tensor
 RESERVED = ("q", "k", "v", "slopes", "sinks")
@@ -40,6 +41,12 @@ def attention(
     """Attention with one or two mods; see `neptune.functional.attention`."""
     q, k, v = tensors
     if torch.compiler.is_compiling():
+        if _is_inside(score_mod) or _is_inside(mask_mod):
+            # Behind the break the mod is a plain function, and the call is traced once more.
+            UNTYPED._dynamo.graph_break(
+                msg="neptune.functional.attention: a mod with captured values is defined inside of the compiled "
+                "function; define it outside, in a function of what it captures"
+            )
         read = _captured_in_a_trace(score_mod, "score_mod") + _captured_in_a_trace(mask_mod, "mask_mod")
         # What an operator's name depends on is given as constants: torch's tracer asks once.
         name = _operator(score_mod, mask_mod, *_constants(options))
@@ -70,7 +77,7 @@ def _of(function: Any, kind: str, taken: tuple[str, ...]) -> tuple[Mod, list[Ten
     if found is None:
         mod = traced(function, kind, (*RESERVED, *taken))
         known = all(c.path[0][0] != "unknown" for c in mod.tensors if c.path)
-        if key is None or not known:
+        if key is None or not known or mod.sized:
             return mod, [c.value for c in mod.tensors]
         with _LOCK:
             if len(_MODS) >= REMEMBERED:
@@ -139,6 +146,21 @@ def _name(mods: Mods, options: Options) -> str:
 # torch's tracer follows Python, but for functions whose results it takes as constants: strings and numbers.
 
 
+def _is_inside(function: Any) -> bool:
+    """True for a function with a closure that the traced code itself has defined: the tracer does not show it."""
+    if not hasattr(function, "__code__") or not _has_closure(function.__code__):
+        return False
+    try:
+        return function.__closure__ is None
+    except AttributeError:
+        return True
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_closure(code: Any) -> bool:
+    return bool(code.co_freevars)
+
+
 def _captured_in_a_trace(function: Any, kind: str) -> list[Tensor]:
     """The captured tensors as the tracer sees them; it guards everything that is looked at."""
     if function is None:
@@ -158,16 +180,19 @@ def _reached(function: Any, kind: str, which: str, k: int) -> Any:
 
 
 def _list(function: Any, kind: str, which: str) -> list[Captured]:
+    behind = captured(function)
+    mod, _ = _of(function, kind, ())
+    unknown = [c.name for c in behind if c.kind == "opaque"]
+    if unknown or mod.sized or any(c.path and c.path[0][0] == "unknown" for c in mod.tensors):
+        what = f"reads the object `{unknown[0]}`" if unknown else "asks for a length or a number of a tensor"
+        raise ExpressionError(
+            f"attention with {kind}=",
+            f"torch.compile traces this call, and the mod {what}, which it could not guard",
+            hint="bind tensors and numbers to names in front of the mod: bias, length = self.bias, self.bias.shape[0]",
+        )
     if which == "tensors":
-        mod, _ = _of(function, kind, ())
-        if any(c.path and c.path[0][0] == "unknown" for c in mod.tensors):
-            raise ExpressionError(
-                f"attention with {kind}=",
-                "torch.compile traces this call, and the mod reads a tensor that is an attribute of an object",
-                hint="bind it to a name in front of the mod: bias = self.bias",
-            )
         return list(mod.tensors)
-    return [c for c in captured(function) if c.kind in ("value", "function") and c.path]
+    return [c for c in behind if c.kind in ("value", "function") and c.path]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -15,6 +15,7 @@ import operator
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ from neptune.functional.aten import RULES, NotAnExpression, as_dtype, name_of
 from neptune.functional.captured import Captured, captured
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, Op, Var
+from neptune.ir.printer import print_expr
 
 INDICES = ("b", "h", "q_idx", "kv_idx")
 SIGNATURES = {"score_mod": ("score", *INDICES), "mask_mod": INDICES}
@@ -39,6 +41,12 @@ ASKS = (
     "max) or .item()"
 )
 INSTEAD = "torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum"
+SHAPE: Any = torch.Tensor.shape
+LENGTHS = (
+    *("size", "numel", "nelement", "__len__", "stride", "storage_offset", "is_contiguous"),
+    *("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__"),
+)
+"""Questions to a tensor whose answers are numbers in the graph."""
 WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
 
 
@@ -61,7 +69,15 @@ class Mod:
     placeholders: tuple[Tensor, ...]
     asked: str = ""
     place: str | None = None
+    sized: bool = False
+    """It asks for a length or a number of a tensor that it holds: another one, another mod."""
     reads: list[Read] = field(default_factory=list)
+
+    @cached_property
+    def text(self) -> str:
+        """The expression, on variables: what a kernel is compiled for."""
+        score = [Var("score", "float32")] if self.kind == "score_mod" else []
+        return print_expr(self.expression(*score, *(Var(n) for n in INDICES)))
 
     def expression(self, *scalars: Expr) -> Expr:
         """The value of the mod for a score and raw indices (a mask: for the indices)."""
@@ -69,14 +85,19 @@ class Mod:
 
 
 class _Indexed(TorchFunctionMode):
-    """`t[q_idx]` is a read at a symbol, where torch would ask a scalar tensor for its number."""
+    """`t[q_idx]` is a read at a symbol, where torch would ask a scalar tensor for its number. Questions for lengths
+    and numbers are noticed."""
+
+    sized = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.sized |= getattr(func, "__name__", "") in LENGTHS or getattr(func, "__self__", None) is SHAPE
         if func is torch.Tensor.__getitem__:
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             known = all(isinstance(x, torch.Tensor | int) and not isinstance(x, bool) for x in index)
             if known and any(isinstance(x, torch.Tensor) for x in index):
-                places = [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=torch.int32) for x in index]
+                like = next(x for x in index if isinstance(x, torch.Tensor))
+                places = [x if isinstance(x, torch.Tensor) else torch.full_like(like, x) for x in index]
                 return torch.ops.aten.index.Tensor(args[0], places)
         return func(*args, **(kwargs or {}))
 
@@ -88,9 +109,9 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
     """
     wanted = SIGNATURES[kind]
     _check_signature(function, kind, wanted)
-    module = _graph(function, kind)
+    module, sized = _graph(function, kind)
     # What a function counts, or draws at random, is another the second time.
-    if _graph(function, kind).code != module.code:
+    if _graph(function, kind)[0].code != module.code:
         _refuse(kind, function, "it does something else each time it is called", hint=WRITES)
     behind = [c for c in captured(function) if c.kind == "tensor"]
     held: dict[int, Captured] = {}
@@ -105,9 +126,9 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
     for c in held.values():
         names.append(_name(c.name, {*taken, *names}))
     made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
-    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function))
-    # Once on plain variables: what is no expression is refused here, and what is read at which index is known.
-    mod.expression(*([Var("score", "float32")] if kind == "score_mod" else []), *(Var(n) for n in INDICES))
+    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function), sized)
+    # What is no expression is refused here, and what is read at which index is known.
+    assert mod.text
     return mod
 
 
@@ -137,13 +158,16 @@ def _check_signature(function: Any, kind: str, wanted: Sequence[str]) -> None:
         return
 
 
-def _graph(function: Any, kind: str) -> GraphModule:
-    """What the function does, as a graph of ATen's functions."""
-    scalars = [torch.zeros((), dtype=torch.int32) for _ in INDICES]
-    scalars = scalars if kind == "mask_mod" else [torch.zeros(()), *scalars]
+def _graph(function: Any, kind: str) -> tuple[GraphModule, bool]:
+    """What the function does, as a graph of ATen's functions; and whether it asks for lengths."""
+    mode = _Indexed()
+    # Where what it holds is: so that no function of it sees two devices.
+    device = next((c.value.device for c in captured(function) if c.kind == "tensor" and c.value.is_cuda), "cpu")
+    scalars = [torch.zeros((), dtype=torch.int32, device=device) for _ in INDICES]
+    scalars = scalars if kind == "mask_mod" else [torch.zeros((), device=device), *scalars]
 
     def called(*args: torch.Tensor) -> Any:
-        with _Indexed():
+        with mode:
             result = function(*args)
         # Python's own numbers are no nodes of a graph.
         return torch.full((), result) if isinstance(result, bool | int | float) else result
@@ -151,7 +175,8 @@ def _graph(function: Any, kind: str) -> GraphModule:
     try:
         # Also while torch traces what calls us: this trace is another, of other tensors.
         with torch.no_grad(), torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
-            return make_fx(called, tracing_mode="fake", _allow_non_fake_inputs=True)(*scalars)
+            module = make_fx(called, tracing_mode="fake", _allow_non_fake_inputs=True)(*scalars)
+            return module, mode.sized
     except ExpressionError:
         raise
     except Exception as error:

@@ -44,8 +44,8 @@ class Mods:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """Their graphs, with names and dtypes of the tensors that they read: of options of a structure."""
-        return tuple((m.kind, f"{m.module.code}{m.placeholders}") for m in self.given)
+        """Their expressions, with names and dtypes of the tensors that they read: of options of a structure."""
+        return tuple((m.kind, f"{m.text} {[(t.name, t.dtype) for t in m.placeholders]}") for m in self.given)
 
 
 NONE = Mods()

@@ -50,7 +50,7 @@ def test_words_and_their_levels():
 def test_a_topic_that_does_not_exist_is_refused_with_the_legal_ones(word):
     with pytest.raises(NeptuneError) as info:
         logs.configure(f"tile,{word}")
-    assert "legal here: compiler, schedule, fusion, tile, codegen, runtime, cache, all" in str(info.value)
+    assert "legal here: compiler, schedule, fusion, tile, codegen, runtime, recompiles, cache, all" in str(info.value)
     assert logging.getLogger("neptune").handlers == []
 
 
@@ -68,8 +68,8 @@ def test_every_topic_says_something(monkeypatch, capsys):
     said += capsys.readouterr().err
     kernel.resources("cuda:90")
     said += capsys.readouterr().err
-    # The cache is another topic's business.
-    for topic in set(logs.TOPICS) - {"cache"}:
+    # The cache and functions on tensors are the business of other tests.
+    for topic in set(logs.TOPICS) - {"cache", "recompiles"}:
         assert f"[neptune.{topic}] " in said, topic
     assert "template matmul: does not apply" in said and "template softmax_row: chosen: predicted" in said
     assert "pass generate: " in said and "pieces" in said and "registers" in said and "by LLVM" in said

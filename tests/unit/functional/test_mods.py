@@ -128,6 +128,35 @@ def test_a_mod_is_traced_once_for_its_code_and_what_it_holds(monkeypatch: pytest
     assert len(traces) == 3
 
 
+@pytest.mark.parametrize("ask", [lambda t: t.shape[0], len, lambda t: t.size(0), lambda t: t.numel()])
+def test_numbers_that_a_tensor_is_asked_for_are_never_remembered(ask) -> None:
+    """A length or an element as a Python number is a constant of the expression: another tensor, another mod."""
+
+    def made(table: torch.Tensor):
+        return lambda b, h, i, j: j < ask(table)
+
+    keys = [mods_of(None, made(torch.full((n,), n)))[0].key for n in (3, 4, 3)]
+    assert keys[0] != keys[1] and keys[0] == keys[2]
+    one = [torch.tensor(n) for n in (3, 4)]
+    keys = [mods_of(None, lambda b, h, i, j, t=t: j < t.item())[0].key for t in one]
+    assert keys[0] != keys[1]
+
+
+def test_constants_of_a_mod_are_part_of_its_structure() -> None:
+    def with_default(w: int):
+        def mask(b, h, i, j, *, w=w):
+            return j < w
+
+        return mask
+
+    assert mods_of(None, with_default(3))[0].key != mods_of(None, with_default(4))[0].key
+    five, six = (
+        mods_of(None, f)[0].key
+        for f in (lambda b, h, i, j: j < torch.tensor(5), lambda b, h, i, j: j < torch.tensor(6))
+    )
+    assert five != six
+
+
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
