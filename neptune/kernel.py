@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from neptune.driver.resources import Resources
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
-OWN = "neptune_kernels"
-"""The namespace of the operators that kernels become where torch traces a call of them."""
 Result: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
 
@@ -93,8 +91,9 @@ class Kernel:
         if named:
             args = self.executable.signature.in_order(args, named)
         if torch.compiler.is_compiling():
-            plain = out is None and workspace is None and params is None and launcher is None
-            result: Result = traced(self, args) if plain else untraced(self, args, out, workspace, params, launcher)
+            from neptune.traced import traced
+
+            result: Result = traced(self, args, out, workspace, params, launcher)
             return result
         return self._call(args, out, workspace, params, launcher)
 
@@ -442,27 +441,6 @@ class Kernel:
         from neptune.driver.resources import compiled, resources_of
 
         return [resources_of(c) for c in compiled(self.executable, target)]
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _own_operator(kernel: Kernel) -> str:
-    """The name under which a kernel that is called in traced code is an operator; torch asks once a trace."""
-    name = f"{OWN}::{kernel.name}_{kernel._content[:16]}"
-    kernel.torch_op(name)
-    return name.removeprefix(f"{OWN}::")
-
-
-def traced(kernel: Kernel, args: tuple[Any, ...]) -> Any:
-    """A call in code that torch traces."""
-    return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
-
-
-@torch.compiler.disable(  # type: ignore[untyped-decorator, no-untyped-call]
-    reason="a Neptune kernel with out=, workspace=, params= or launcher= is called as it is"
-)
-def untraced(kernel: Kernel, *call: Any) -> Result:
-    """A call that an operator cannot express: torch's graph ends before it, and goes on behind."""
-    return kernel._call(*call)
 
 
 def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:

@@ -1,0 +1,36 @@
+"""Calls of kernels in code that torch traces. Imported there alone: torch's tracer takes seconds to import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from neptune.kernel import Kernel
+
+OWN = "neptune_kernels"
+"""The namespace of the operators that such calls become."""
+
+
+def traced(kernel: Kernel, args: tuple[Any, ...], *rest: Any) -> Any:
+    """A call as an operator, or, where it has out=, workspace=, params= or launcher=, as it is, between two graphs."""
+    if any(x is not None for x in rest):
+        return _untraced(kernel, args, *rest)
+    return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _own_operator(kernel: Kernel) -> str:
+    """The name under which a kernel is an operator; torch asks once a trace."""
+    name = f"{OWN}::{kernel.name}_{kernel._content[:16]}"
+    kernel.torch_op(name)
+    return name.removeprefix(f"{OWN}::")
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator, no-untyped-call]
+    reason="a Neptune kernel with out=, workspace=, params= or launcher= is called as it is"
+)
+def _untraced(kernel: Kernel, *call: Any) -> Any:
+    """A call that an operator cannot express: torch's graph ends before it, and goes on behind."""
+    return kernel._call(*call)
