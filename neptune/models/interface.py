@@ -146,7 +146,8 @@ def attention_mask(
             return None
         return keep
     options["allow_is_causal_skip"] = options["allow_is_bidirectional_skip"] = False
-    made: Tensor | None = sdpa_mask(
+    dense: Any = sdpa_mask
+    made: Tensor | None = dense(
         batch_size=batch_size,
         q_length=q_length,
         kv_length=kv_length,
