@@ -38,6 +38,7 @@ def register(name: str = NAME) -> None:
     AttentionMaskInterface.register(name, attention_mask)
 
 
+@public
 def attention_forward(
     module: torch.nn.Module,
     query: Tensor,
