@@ -17,9 +17,9 @@ SHORT = {"cuda:80": "sm_80", "cuda:90": "sm_90", "hip:gfx942": "gfx942"}
 INTRO = """# Chains of reductions
 
 What the template that fuses most makes of each chain of reductions, in attention and beyond. No template and no line
-of the compiler is there for any one of them: a chain is an expression ([programs](../bench/chain_programs.py),
-[attention](../bench/chain_attention.py)), and its repairs are solved and proved. Those whose names end in `_split` are
-scheduled by `flash_decoding`, which splits the fused axis into parts.
+of the compiler is there for any one of them: a chain is an expression, that of a shipped [operator](operators.md)
+([rows](../bench/chain_programs.py), [attention](../bench/chain_attention.py)), and its repairs are solved and proved.
+Those whose names end in `_split` are scheduled by `flash_decoding`, which splits the fused axis into parts.
 
 ```
 python -m bench.chains --resources --json bench/results/chains.json       # everything below; no GPU needed

@@ -5,14 +5,19 @@ A message is one screen: what was asked, what is wrong, where, what is legal her
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+
+from neptune.codes import kind_of
 
 
 class NeptuneError(Exception):
     """Base of all errors a user can cause.
 
     `asked` is the request in the user's words; `wrong` what is the matter; `where` the IR line or the
-    argument; `legal` the choices that would have been accepted; `hint` what to try next.
+    argument; `legal` the choices that would have been accepted; `hint` what to try next. `text` is all of them, and
+    the message also has the `code` of its kind, which follows from the class and the module, or from the word `kind`
+    (neptune/codes.py).
     """
 
     def __init__(
@@ -23,8 +28,12 @@ class NeptuneError(Exception):
         where: str | None = None,
         legal: Sequence[str] = (),
         hint: str | None = None,
+        kind: str | None = None,
     ) -> None:
         self.asked, self.wrong, self.where, self.legal, self.hint = asked, wrong, where, tuple(legal), hint
+        self.kind: str = kind or sys._getframe(1).f_globals.get("__name__", "")
+        known = kind_of(type(self), self.kind)
+        self.code = None if known is None else known.code
         lines = [asked]
         lines += ["  " + line for line in wrong.splitlines()]
         if self.legal:
@@ -34,7 +43,8 @@ class NeptuneError(Exception):
         if where:
             first, *rest = where.splitlines()
             lines += ["  at: " + first, *("      " + line for line in rest)]
-        super().__init__("\n".join(lines))
+        self.text = "\n".join(lines)
+        super().__init__(self.text if self.code is None else f"{self.text}\n  code: {self.code}")
 
 
 class ExpressionError(NeptuneError):

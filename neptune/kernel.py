@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -21,12 +22,12 @@ from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime import custom_op, saved
-from neptune.runtime.artifact import WARNINGS, Packed, pack, unpack, unpack_variants
+from neptune.runtime.artifact import WARNINGS, Packed, facts_of, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
 from neptune.runtime.devices import target_on
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts, Remark
-from neptune.runtime.launch import LAUNCHERS, Launch, Target, free_scalars, parse_target
+from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.plans import Specialisation
 from neptune.runtime.recording import Launcher
@@ -169,7 +170,7 @@ class Kernel:
     @property
     def scalars(self) -> tuple[str, ...]:
         """The names of the scalar arguments that follow the tensors."""
-        return free_scalars(self.executable.loops)
+        return tuple(s.name for s in self.executable.signature.free)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -270,8 +271,9 @@ class Kernel:
 
     @cached_property
     def facts(self) -> Facts:
-        """Kernels, loops, temporaries, and how often each input is read."""
-        return self.executable.artifact.facts
+        """Kernels with their numbers of programs and their products of tiles, loops, temporaries, and how often each
+        input is read."""
+        return facts_of(self._explanation)
 
     @property
     @public
@@ -413,6 +415,16 @@ class Kernel:
 
         return write_report(self.build, self.facts, path)
 
+    def _repr_html_(self) -> str:
+        """The report in a frame, as notebooks show a kernel; of a loaded one, what explain() says."""
+        if self._make_build is None:
+            return f"<pre>{escape(self.explain())}</pre>"
+        from neptune.driver.report import report
+
+        page = escape(report(self.build, self.facts))
+        # A frame of its own: the page's style is not that of the notebook.
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
     @public
     def asm(self, target: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
@@ -485,7 +497,7 @@ def load(path: str | PathLike[str], target: str | None = None) -> Kernel:
         kernel = _unpickled(packed)
         return kernel.for_target(target or config.read().target or saved.target_here(kernel.target))
     except RecordError as error:
-        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint) from None
+        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint, kind=error.kind) from None
 
 
 def _unpickled(packed: Packed) -> Kernel:

@@ -10,6 +10,8 @@ __version__ = "0.1.0"
 IMPORTED = time.time_ns()
 """When this process came to know Neptune: its files that change later are not the code that runs here."""
 PACKAGES = ("torch", "triton")
+TESTED = ("3.6",)
+"""The versions of Triton that kernels were tested and measured with; others may compile them otherwise."""
 
 
 @cache
@@ -17,6 +19,14 @@ def versions(*others: str) -> dict[str, str | None]:
     """Python, Neptune, torch, Triton and `others` (names of distributions); None for one that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "neptune": __version__}
     return found | {name: _version(name) for name in (*PACKAGES, *others)}
+
+
+def untested() -> str | None:
+    """What to say of a Triton that nothing was tested with; None where there is nothing to say."""
+    present = versions()["triton"]
+    if present is None or ".".join(present.split(".")[:2]) in TESTED:
+        return None
+    return f"this is Triton {present}, and Neptune was tested and measured with {', '.join(TESTED)}"
 
 
 def _version(name: str) -> str | None:

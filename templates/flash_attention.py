@@ -19,6 +19,7 @@ from neptune.schedule.roles import (
     group_loop,
     pack_rows,
     spread,
+    tiled,
 )
 from neptune.schedule.template import template
 
@@ -32,16 +33,14 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
     if packed is not False:
         pack_rows(sch, "flash_attention", always=packed is True)
     parts = chain(sch, "flash_attention")
-    query, key = parts.row_axis, parts.fused_axis
     first = parts.first
-    rows = sch.definition(first).extents[query]
+    rows = sch.definition(first).extents[parts.row_axis]
     if isinstance(rows, Const):
         # A tile that is much larger than all rows would compute with nothing.
         enough = max(FEW_ROWS, min(int(rows.value), 128))
         block_m = sch.param("BLOCK_M", [n for n in (128, 64, 32, 16) if n < 2 * enough])
     heads = group_loop(sch, parts)
-    i, j = sch.loop_of(first, query), sch.loop_of(first, key)
-    i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
+    i0, j0 = tiled(sch, parts, block_m, block_n)
     spread(sch, first, i0, first=heads)
     before_the_chain(sch, parts, i0, block_n)
     for stage in parts.maps_before:

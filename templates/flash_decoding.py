@@ -25,6 +25,7 @@ from neptune.schedule.roles import (
     reaches,
     rows_inlined,
     spread,
+    tiled,
 )
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
@@ -60,8 +61,7 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     """The kernel that folds the parts; returns the loop over the tiles of one."""
     first = local.first
     heads = group_loop(sch, local)
-    i, j = sch.loop_of(first, local.row_axis), sch.loop_of(first, local.fused_axis)
-    i0, j0, *_ = sch.tile([i, j], [block_m, block_n])
+    i0, j0 = tiled(sch, local, block_m, block_n)
     spread(sch, first, i0, first=heads)
     before_the_chain(sch, local, i0, block_n)
     for stage in local.maps_before:

@@ -4,7 +4,7 @@
 ```python title="mine.py"  written to that file
 ```sh                      run by bash
 ```console                 commands for a GPU or for files of the reader's: not run
-```text                    right behind one of these: what it prints; a line … stands for any lines
+```text                    right behind one of these: what it prints, where … stands for lines, or the rest of one
 """
 
 from __future__ import annotations
@@ -57,11 +57,16 @@ def steps(text: str) -> Iterator[Step]:
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """True where `printed` is what is shown, but for spaces at the ends of lines; a line … in `shown` stands for any
-    number of lines."""
+    """True where `printed` is what is shown, but for spaces at the ends of lines. In `shown` a line … stands for any
+    number of lines, and … at the end of a line for the rest of it."""
     printed = re.sub(r" +$", "", printed, flags=re.MULTILINE)
-    lines = (r"(?:.*\n)*?" if line == "…" else re.escape(line) + "\n" for line in shown.splitlines())
-    return re.fullmatch("".join(lines), printed) is not None
+    return re.fullmatch("".join(_pattern(line) for line in shown.splitlines()), printed) is not None
+
+
+def _pattern(line: str) -> str:
+    if line == "…":
+        return r"(?:.*\n)*?"
+    return re.escape(line[:-1]) + ".*\n" if line.endswith(" …") else re.escape(line) + "\n"
 
 
 def run_in_order(page: Path, but: tuple[str, ...] = ()) -> list[tuple[Step, str]]:

@@ -17,8 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from neptune.cli.cache import cache_group
+from neptune.cli.codes import explain_error_command
 from neptune.cli.inputs import checked_target, expression, named_numbers, template
-from neptune.cli.outputs import DONE, REFUSED, guarded, say, say_error, show, table
+from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.tune import autotune_command
 from neptune.errors import NeptunePerformanceWarning
 
@@ -41,7 +42,8 @@ class App(click.Group):
         except click.ClickException as error:
             if not self.as_json:
                 raise
-            say_error("UsageError" if isinstance(error, click.UsageError) else "Error", error.format_message(), True)
+            kind = "UsageError" if isinstance(error, click.UsageError) else "Error"
+            say_error(kind, error.format_message(), True, error.error if isinstance(error, UsersMistake) else None)
             raise SystemExit(error.exit_code) from None
 
 
@@ -245,6 +247,7 @@ def check_env_command(as_json: bool) -> None:
 app.add_command(autotune_command)
 app.add_command(autotune_command, "tune")
 app.add_command(cache_group)
+app.add_command(explain_error_command)
 
 
 @app.command("calibrate", short_help="Measure the GPU at hand for the cost model.")

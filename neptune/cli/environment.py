@@ -7,11 +7,19 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from typing import Any
 
+import neptune
+from neptune.codes import INSTALL_TE
+from neptune.versions import TESTED, untested
+
 REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "", "sympy": "1.13", "einops": "0.8"}
+TRACKER = "neptune"
+"""The distribution of an experiment tracker whose package has the name of ours."""
 OPTIONAL = {"apache-tvm": ("0.27", "te"), "click": ("8.1", "cli"), "rich": ("13", "cli")}
 GPU_TARGETS = ("cuda:80", "cuda:90", "hip:gfx942")
 
@@ -34,7 +42,15 @@ def examine() -> list[Finding]:
     # Without its packages nothing below could say more than that.
     if any(f.required and not f.good for f in packages):
         return packages
-    return [*packages, _settings(), _cache(), *_targets(), _gpu()]
+    return [
+        *packages,
+        _triton(),
+        folder_shared(Path(neptune.__file__).parent),
+        _settings(),
+        _cache(),
+        *_targets(),
+        _gpu(),
+    ]
 
 
 def usable(findings: list[Finding]) -> bool:
@@ -58,6 +74,37 @@ def _packages() -> Iterator[Finding]:
         yield _package(name, least, f"pip install '{name}{'>=' + least if least else ''}'", required=True)
     for name, (least, extra) in OPTIONAL.items():
         yield _package(name, least, f"pip install 'neptune-compiler[{extra}]'", required=False)
+
+
+def _triton() -> Finding:
+    """Whether kernels were tested with this Triton; others are used all the same."""
+    wrong = untested()
+    tested = f"pip install 'triton=={TESTED[-1]}.*', where kernels behave oddly"
+    return Finding("tested with triton", wrong or ", ".join(TESTED), wrong is None, tested if wrong else "")
+
+
+def folder_shared(folder: Path) -> Finding:
+    """The folder that `import neptune` takes, and whether files of the other package of that name lie in it: pip lets
+    either write over the other without a word."""
+    found = f"import neptune takes {folder}"
+    strangers = sorted(_strangers(folder))
+    if not strangers:
+        return Finding("package", found, True)
+    some = ", ".join(strangers[:3]) + (", …" if strangers[3:] else "")
+    remedy = (
+        f"pip uninstall {TRACKER} && pip install --force-reinstall neptune-compiler; "
+        'python -c "import neptune; print(neptune.__file__)" tells which one is imported'
+    )
+    wrong = f"{found}, where files of the experiment tracker `{TRACKER}` lie, too: {some}"
+    return Finding("package", wrong, False, remedy, required=True)
+
+
+def _strangers(folder: Path) -> Iterator[str]:
+    """What the tracker's distribution has put into a folder."""
+    with suppress(PackageNotFoundError):
+        theirs = (Path(str(f.locate())).resolve() for f in distribution(TRACKER).files or ())
+        here = folder.resolve()
+        yield from {f.relative_to(here).parts[0] for f in theirs if f.is_relative_to(here)}
 
 
 def _package(name: str, least: str, remedy: str, *, required: bool) -> Finding:
@@ -87,7 +134,7 @@ def _settings() -> Finding:
     try:
         logs.parse(config.read().logs)
     except NeptuneError as error:
-        return Finding("settings", str(error).replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
+        return Finding("settings", error.text.replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
     if unknown:
         return Finding(
             "settings", shown, False, f"there is no {', '.join(unknown)}; known: {', '.join(config.VARIABLES)}"
@@ -123,7 +170,7 @@ def _cache() -> Finding:
 
 
 def _targets() -> Iterator[Finding]:
-    yield _attempt("run on llvm", lambda: _run("llvm"), "pip install 'neptune-compiler[te]'")
+    yield _attempt("run on llvm", lambda: _run("llvm"), INSTALL_TE)
     yield _attempt("run on interpret", lambda: _run("interpret"), "pip install 'triton>=3.6' numpy")
     for target in GPU_TARGETS:
         remedy = "pip install --force-reinstall triton (its compilers come with it)"

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from neptune.cli.outputs import UsersMistake
 from neptune.errors import NeptuneError
 
 
@@ -29,7 +30,7 @@ def expression(reference: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         # The user's own mistake, like one at the top of the file; one that exits would look like success.
-        raise click.ClickException(f"{made.__name__}() of {reference} fails: {type(error).__name__}: {error}") from None
+        raise UsersMistake(f"{made.__name__}() of {reference} fails", error) from None
 
 
 def _operator(reference: str) -> Callable[[], Any]:
@@ -132,7 +133,7 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         # The user's own mistake: its last line says what, the traceback of the command would not help.
-        raise click.ClickException(f"{file} cannot be imported: {type(error).__name__}: {error}") from None
+        raise UsersMistake(f"{file} cannot be imported", error) from None
     finally:
         sys.path.pop(0)
     return module

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
+from neptune.boundary import users_frames
+from neptune.codes import BY_CODE
 from neptune.errors import InternalError, NeptuneError
 
 DONE, REFUSED, USAGE, DEFECT = 0, 1, 2, 3
@@ -50,10 +53,40 @@ def table(rows: list[dict[str, Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(printed)
 
 
-def say_error(kind: str, message: str, as_json: bool) -> None:
-    """An error: its class in red, and what it says."""
+class UsersMistake(click.ClickException):
+    """An exception of the user's own file, with where it was raised."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        super().__init__(f"{what}: {type(error).__name__}: {error}")
+        self.error = error
+
+
+def fields(error: BaseException) -> dict[str, Any]:
+    """What an error knows beside its message: the parts of a NeptuneError, and the last line of the user's.
+
+    {"code": "NPT-S001", "kind": "There is no such stage, …", "asked": …, "legal": […], "file": "mine.py", "line": 9}
+    """
+    found: dict[str, Any] = {}
+    if isinstance(error, NeptuneError):
+        kind = BY_CODE.get(error.code or "")
+        found = {"code": error.code, "kind": kind and kind.title, "asked": error.asked, "wrong": error.wrong}
+        found |= {"where": error.where, "legal": list(error.legal), "hint": error.hint}
+    if isinstance(error, SyntaxError):
+        return {**found, "file": error.filename, "line": error.lineno}
+    frames = [
+        (f.filename, f.lineno)
+        for f in traceback.extract_tb(users_frames(error.__traceback__))
+        # The machinery that imports the user's file.
+        if not f.filename.startswith("<")
+    ]
+    return found | (dict(zip(("file", "line"), frames[-1], strict=True)) if frames else {})
+
+
+def say_error(kind: str, message: str, as_json: bool, error: BaseException | None = None) -> None:
+    """An error: its class in red, and what it says; as JSON, with the fields of the exception behind it."""
     if as_json:
-        click.echo(json.dumps({"error": kind, "message": message}, indent=2))
+        more = {} if error is None else fields(error)
+        click.echo(json.dumps({"error": kind, "message": message, **more}, indent=2))
     else:
         plain = False if os.environ.get("NO_COLOR") else None
         click.secho(f"{kind}: ", err=True, nl=False, fg="red", bold=True, color=plain)
@@ -65,5 +98,5 @@ def guarded(act: Callable[[], None], as_json: bool) -> None:
     try:
         act()
     except (NeptuneError, InternalError) as error:
-        say_error(type(error).__name__, str(error), as_json)
+        say_error(type(error).__name__, str(error), as_json, error)
         raise SystemExit(REFUSED if isinstance(error, NeptuneError) else DEFECT) from None

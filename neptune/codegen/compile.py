@@ -112,7 +112,7 @@ def compile_kernels(
     options = {"num_warps": int(params.get("num_warps", 4)), "num_stages": int(params.get("num_stages", 2))}
     values = {name: int(value) for name, value in params.items() if name not in options}
     request: Json = {"source": source, "target": parse_target(target), "options": options}
-    results = []
+    results, hint = [], "other tile sizes, num_warps or num_stages"
     _prepare(source, target)
     for kernel in kernels:
         start = time.perf_counter()
@@ -121,9 +121,9 @@ def compile_kernels(
         try:
             answer, asm = WORKER.request(request)
         except EOFError:
-            raise TargetError(asked, "the compiler aborted", hint="other tile sizes, num_warps or num_stages") from None
+            raise TargetError(asked, "the compiler aborted", hint=hint, kind="triton") from None
         if "error" in answer:
-            raise TargetError(asked, _short(answer["error"]), hint="other tile sizes, num_warps or num_stages")
+            raise TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
         made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
         results.append(made)
         ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"

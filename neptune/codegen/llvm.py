@@ -19,6 +19,7 @@ from neptune.boundary import public
 from neptune.codegen.clamp import clamped
 from neptune.codegen.tvm_values import carrier
 from neptune.codegen.tvmscript import print_tvmscript
+from neptune.codes import INSTALL_TE
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
@@ -306,7 +307,7 @@ def _tvm() -> Any:
         import tvm
     except ImportError as error:
         raise TargetError(
-            "compile for llvm", f"TVM cannot be imported: {error}", hint="pip install apache-tvm"
+            "compile for llvm", f"TVM cannot be imported: {error}", hint=INSTALL_TE, kind="package"
         ) from None
     return tvm
 
@@ -316,7 +317,7 @@ def _target(tvm: Any, fast: bool) -> Any:
     unasked, so on x86 the instructions are taken away (elsewhere the text fences its products)."""
     cpu = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
     if cpu is None:
-        raise TargetError("compile for llvm", "this build of TVM has no LLVM", hint="pip install --upgrade apache-tvm")
+        raise TargetError("compile for llvm", "this build of TVM has no LLVM", hint=INSTALL_TE, kind="package")
     options: dict[str, Any] = {"kind": "llvm", "mcpu": cpu()}
     if fast:
         options |= {"fast-math-reassoc": True, "fast-math-contract": True}

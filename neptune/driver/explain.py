@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
+from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
@@ -50,7 +51,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "target": str(build.target),
         "template": build.template,
         "inputs": [_declared(b) for b in p.inputs],
-        "scalars": [s.name for s in p.scalars if s.name not in p.shape_scalars],
+        "scalars": [s.name for s in free_scalars(p)],
         "outputs": [_declared(b) for b in p.outputs],
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
@@ -67,6 +68,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
                 "grid": dict(k.grid),
                 "loops": [{"axis": x.axis, "trips": x.trips} for x in k.loops],
                 "temporaries": list(k.temporaries),
+                "products": list(k.products),
             }
             for k in facts.kernels
         ],
@@ -176,6 +178,7 @@ def as_text(e: dict[str, Any]) -> str:
 def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from _warning_lines(e.get(WARNINGS, ()))
     yield f"kernel {e['name']} for {e['target']}, by template {e['template']}"
+    yield from _lead(e)
     for word in ("inputs", "scalars", "outputs"):
         yield from (f"  {line}" for line in _row(word, ", ".join(e[word])))
     yield from (f"  {line}" for line in _row("params", _pairs(e["params"])))
@@ -190,6 +193,18 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from _assumption_lines(e.get("assumptions", ()))
     yield from _kernel_lines(e)
     yield from _check_lines(e["checks"])
+
+
+def _lead(e: dict[str, Any]) -> Iterator[str]:
+    """What matters most, a line a kernel: is it on the matrix unit, and how many programs are there?"""
+    p = e.get(PREDICTION) or {"kernels": (), "sizes": {}}
+    programs = {k["name"]: k["programs"] for k in p["kernels"]}
+    for k in e["kernels"]:
+        products = Counter(k.get("products", ()))
+        unit = "on the matrix unit" if set(products) - {"float32"} else "off the matrix unit"
+        of = ", ".join(f"{_count(n, 'product')} in {dtype}" for dtype, n in products.items()) or "no products of tiles"
+        count = f"; {_count(programs[k['name']], 'program')}{_at(p['sizes'])}" if k["name"] in programs else ""
+        yield f"  {k['name']}: {unit} ({of}){count}"
 
 
 def _warning_lines(found: Iterable[dict[str, str]]) -> Iterator[str]:

@@ -36,5 +36,5 @@ def check_granted(kernel: Kernel, assume: tuple[str, ...]) -> None:
         if name not in made:
             wrong = f"explain() lists {'no such assumption' if made else 'no assumption'} of this kernel"
             raise ScheduleError(
-                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made))
+                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made)), kind="assume"
             )

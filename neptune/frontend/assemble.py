@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from neptune.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, rewrite, walk
+from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq
 
@@ -66,6 +66,7 @@ class Fold:
             f"{self!r} inside a larger expression",
             "a reduction must be the outermost expression of its stage",
             hint="give the reduction a stage of its own and read that stage here",
+            kind="reduction_inside",
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
@@ -139,12 +140,14 @@ class Tensor:
             raise ExpressionError(
                 f"reading `{_read(self.name, exprs)}`",
                 f"`{self.name}` has {len(self.shape)} dimensions, but {len(exprs)} indices were given",
+                kind="reading",
             )
         for i, dim in zip(exprs, self.shape, strict=True):
             if isinstance(i, Const) and (i.value < 0 or (isinstance(dim, Const) and i.value >= dim.value)):
                 raise ExpressionError(
                     f"reading `{_read(self.name, exprs)}`",
                     f"index {i.value} is outside the dimension [0, {print_expr(dim)})",
+                    kind="reading",
                 )
         return Read(self.name, exprs, self.dtype, source=self)
 
@@ -163,7 +166,8 @@ class Tensor:
             e = None
         if e is None or not is_int(e.dtype):
             what = repr(value) if e is None else f"`{print_expr(e)}` ({e.dtype})"
-            raise ExpressionError(f"reading `{self.name}`", f"index {position} is {what}, not an integer expression")
+            wrong = f"index {position} is {what}, not an integer expression"
+            raise ExpressionError(f"reading `{self.name}`", wrong, kind="reading")
         return e
 
 
@@ -224,7 +228,8 @@ def build(
     stages = [t for t in tensors if t.body is not None]
     if clash := {t.name for t in tensors} & {s.name for s in scalars}:
         shared = sorted(clash)[0]
-        raise ExpressionError(asked, f"`{shared}` names both a tensor and a size or scalar", hint="rename one of them")
+        wrong = f"`{shared}` names both a tensor and a size or scalar"
+        raise ExpressionError(asked, wrong, hint="rename one of them", kind="naming")
     _check_name(asked, program)
     return Program(
         program,
@@ -271,7 +276,9 @@ def _arguments(
 
 def _check_name(asked: str, name: str) -> None:
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise ExpressionError(asked, f"`{name}` is not a name", hint="use letters, digits and underscores")
+        raise ExpressionError(
+            asked, f"`{name}` is not a name", hint="use letters, digits and underscores", kind="naming"
+        )
 
 
 def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
@@ -279,11 +286,19 @@ def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
     for t in tensors:
         _check_name(asked, t.name)
         if t.name in seen:
-            raise ExpressionError(asked, f"two tensors are named `{t.name}`", hint="stage names must be unique")
+            same = [x for x in tensors if x.name == t.name]
+            wrong, hint = f"two tensors are named `{t.name}`", "stage names must be unique"
+            if any(t.name in {x.buffer for e in x.body.exprs for x in loads(e)} for x in same if x.body is not None):
+                wrong += (
+                    ", and one of them reads the other: scans cannot be written, where an element needs those before"
+                )
+                hint = "a reduction for each element, or a scan of torch's in front of the kernel; else unique names"
+            raise ExpressionError(asked, wrong, hint=hint, kind="naming")
         seen.add(t.name)
     for t in tensors:
         if t.stage and t.leads and t.stage in seen:
-            raise ExpressionError(asked, f"a tensor has the name of the stage `{t.stage}`", hint="rename one of them")
+            wrong = f"a tensor has the name of the stage `{t.stage}`"
+            raise ExpressionError(asked, wrong, hint="rename one of them", kind="naming")
         seen.add(t.written_by)
 
 

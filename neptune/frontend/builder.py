@@ -202,12 +202,14 @@ def compute(
     try:
         value = fcompute(*axes)
     except ExpressionError as error:
-        where = error.where or _user_line(error)
-        raise ExpressionError(asked, f"{error.asked}: {error.wrong}", where=where, hint=error.hint) from None
+        where, wrong = error.where or _user_line(error), f"{error.asked}: {error.wrong}"
+        raise ExpressionError(asked, wrong, where=where, hint=error.hint, kind=error.kind) from None
     except KeyError as error:
         if not _raised_by_us(error):
             raise
-        raise ExpressionError(asked, f"unknown dtype {error}", where=_user_line(error), legal=tuple(DTYPES)) from None
+        raise ExpressionError(
+            asked, f"unknown dtype {error}", where=_user_line(error), legal=tuple(DTYPES), kind="dtypes"
+        ) from None
     except TypeError as error:
         if not _raised_by_us(error):
             raise

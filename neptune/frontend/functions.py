@@ -213,5 +213,5 @@ def checked_predicate(p: ExprLike) -> Expr:
 
 def checked_dtype(asked: str, dtype: str) -> str:
     if dtype not in DTYPES:
-        raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES))
+        raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES), kind="dtypes")
     return dtype

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from neptune import config, logs
-from neptune.driver.pipeline import compile as compile_program
+from neptune.driver.pipeline import compile
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -63,7 +63,7 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
-                made = compile_program(program, target=target)
+                made = compile(program, target=target)
                 # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
                 _BY_TEXT[text] = made.with_params() if device == "cpu" else made
             _KERNELS[of, device] = _BY_TEXT[text]

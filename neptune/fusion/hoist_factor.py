@@ -213,7 +213,8 @@ def _proved(state: State, d: ReductionDef, h: Hoisted, name: str, request: str) 
     steps = {x: tuple(map(known.put, taken)) for x, taken in h.steps.items()}
     ranges = owed(query, h.psi, phis, steps, {})
     for p in ranges.problems:
-        raise FusionError(request, f"`{print_expr(known.back(p.part))}`: {known.told(p.reason)}", hint=p.hint)
+        wrong = f"`{print_expr(known.back(p.part))}`: {known.told(p.reason)}"
+        raise FusionError(request, wrong, hint=p.hint, kind="range")
     evidence = Evidence(obligations=(*ranges.records, NOT_FINITE))
     repair = Repair((Slot("sum", h.psi, dtype),), times(product(phis, dtype), dtype), evidence=evidence)
     try:

@@ -190,6 +190,7 @@ def _refusal(query: Query, symbols: Symbols, problems: list[Problem]) -> FusionE
         legal=("fuse_at an outer loop", f"leave `{query.stage}` in a kernel of its own"),
         hint=hints[0] if hints else None,
         where=f"{query.stage}: {query.reducer} of {_short(print_expr(query.value), 100)}",
+        kind="range" if problems[0].strategy == "range" else None,
     )
 
 

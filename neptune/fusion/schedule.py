@@ -102,7 +102,9 @@ def perform(sch: Schedule, trace: Sequence[Step]) -> None:
             getattr(sch, step.primitive)(*step.args)
         except NeptuneError as error:
             asked = f"{at}: {error.asked}"
-            raise type(error)(asked, error.wrong, where=error.where, legal=error.legal, hint=error.hint) from None
+            raise type(error)(
+                asked, error.wrong, where=error.where, legal=error.legal, hint=error.hint, kind=error.kind
+            ) from None
 
 
 PRIMITIVES = tuple(name for name in dir(Schedule) if is_primitive(getattr(Schedule, name)))

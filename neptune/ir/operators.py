@@ -64,7 +64,7 @@ class Operators:
     def __bool__(self) -> bool:
         raise TypeError(
             "a Neptune expression has no truth value while it is being built: use select(), "
-            "logical_and() and logical_or() instead of if, and, or and chained comparisons"
+            "all_of() and any_of() instead of if, and, or and chained comparisons"
         )
 
     def __iter__(self) -> NoReturn:

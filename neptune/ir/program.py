@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TypeAlias
 
 from neptune.ir.expr import Const, Expr, Var, variables
@@ -218,8 +219,12 @@ class Program:
 
     @property
     def shape_scalars(self) -> frozenset[str]:
-        """Names of scalars that some input's shape binds."""
+        """Names of scalars that are a dimension of some input (`ir/sizes.py` has those inside of dimensions)."""
         return frozenset(d.name for b in self.inputs for d in b.shape if isinstance(d, Var))
+
+    def _repr_html_(self) -> str:
+        """The text, as notebooks show a program."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def with_body(self, body: Stmt) -> Program:
         return replace(self, body=body)

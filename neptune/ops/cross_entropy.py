@@ -1,4 +1,8 @@
-"""Cross-entropy and log-sum-exp, of logits and of a linear layer whose logits are never stored.
+"""Cross-entropy and log-sum-exp, of logits and of a linear layer whose logits need not be stored.
+
+The templates `flash_attention` and `flash_decoding` (which spreads the classes over the GPU) never store the logits of
+a linear layer, whatever its depth. A plain compile takes what the model finds fastest, which for a long depth is to
+store them: 2 GB for 4096 rows of 128256 classes. Ask for a template where that memory is not there.
 
 Logits are [rows, cols], a column a class. Targets are class indices, [rows] of `targets` (int64 as torch's, or int32);
 the result is the loss of each row in float32, as `reduction="none"` gives it: a mean is over the rows that count.
@@ -51,7 +55,8 @@ def linear_cross_entropy(
     ignore_index: int | None = -100,
     targets: str = "int64",
 ) -> Program:
-    """`cross_entropy` of the logits x wᵀ + bias, which are summed in float32, not rounded, and never stored.
+    """`cross_entropy` of the logits x wᵀ + bias, which are summed in float32 and not rounded: see above for which
+    templates never store them.
 
     x: [rows, depth], w: [cols, depth] as nn.Linear has it, bias: [cols] (with `bias`), all of `dtype`; t: [rows], loss:
     f32[rows]. `depth` is a number, or None for a symbolic one. `softcap` c: logits c·tanh(logit/c), as Gemma's. The
@@ -72,7 +77,7 @@ def linear_cross_entropy(
 
 @public
 def linear_logsumexp(dtype: str = "float16", *, depth: int | None = None) -> Program:
-    """y = log Σ exp of each row of the logits x wᵀ, which are never stored.
+    """y = log Σ exp of each row of the logits x wᵀ; what is stored is said above.
 
     x: [rows, depth], w: [cols, depth], of `dtype`, y: f32[rows]; `depth` as in `linear_cross_entropy`. Stages: s, m, e,
     l, y. Raises ExpressionError for another dtype, or a depth below 1.

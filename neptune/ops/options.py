@@ -16,7 +16,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 def check_dtype(asked: str, dtype: object, of: str = "this operator", legal: tuple[str, ...] = DTYPES) -> None:
     """Raise ExpressionError for a dtype that the tensors of an operator do not have."""
     if dtype not in legal:
-        raise ExpressionError(asked, f"{dtype!r:.60} is no dtype of {of}", legal=legal)
+        raise ExpressionError(asked, f"{dtype!r:.60} is no dtype of {of}", legal=legal, kind="dtypes")
 
 
 def check_choice(asked: str, option: str, value: object, legal: tuple[str, ...]) -> None:

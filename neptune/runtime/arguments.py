@@ -6,7 +6,7 @@ off the inputs' shapes, and every tensor that shares a size must agree on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral, Real
@@ -16,10 +16,11 @@ import torch
 
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Const, Var
+from neptune.ir.expr import Const, Var, variables
 from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer, Program, Scalar
+from neptune.ir.program import ZERO, Buffer, Program, Scalar
+from neptune.ir.sizes import Solved, given, solved
 from neptune.runtime.overlap import overlap, overlaps_itself
 
 INT32_MAX = 2**31 - 1
@@ -83,12 +84,14 @@ class Signature:
             self._refuse_count(len(args) + len(named))
         for name in named:
             if name not in names:
-                self._refuse(f"it has no argument `{name}`", legal=names)
+                self._refuse(f"it has no argument `{name}`", legal=names, kind="count")
             if name in names[: len(args)]:
-                self._refuse(f"argument `{name}` was given twice: as number {names.index(name) + 1} and by its name")
+                wrong = f"argument `{name}` was given twice: as number {names.index(name) + 1} and by its name"
+                self._refuse(wrong, kind="count")
         missing = [n for n in names[len(args) :] if n not in named]
         if missing:
-            self._refuse(f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+            legal = [f"{n}=…" for n in missing]
+            self._refuse(f"no value was given for {', '.join(missing)}", legal=legal, kind="count")
         return (*args, *(named[n] for n in names[len(args) :]))
 
     @cached_property
@@ -97,13 +100,28 @@ class Signature:
         return (*(b.name for b in self.program.inputs), *(s.name for s in self.free))
 
     def _refuse_count(self, count: int) -> NoReturn:
-        self._refuse(f"{count} arguments were given, it takes {len(self.names)}: {', '.join(self.names)}")
+        wrong = f"{count} arguments were given, it takes {len(self.names)}: {', '.join(self.names)}"
+        self._refuse("\n".join([wrong, *self._reasons()]), kind="count")
+
+    def _reasons(self) -> Iterator[str]:
+        """Why sizes of the inputs are arguments beside them."""
+        left = [s.name for s in self.free]
+        for b, d in ((x, d) for x in self.program.inputs for d in x.shape):
+            if names := [n for n in left if n in variables(d)]:
+                left = [n for n in left if n not in names]
+                are, them = ("are arguments", "them") if names[1:] else ("is an argument", "it")
+                shown = " and ".join(f"`{n}`" for n in names)
+                yield f"{shown} {are}: the dimension {print_expr(d)} of `{b.name}` does not give {them}"
 
     @cached_property
     def free(self) -> list[Scalar]:
-        """The scalars that no shape binds."""
-        bound = self.program.shape_scalars
-        return [s for s in self.program.scalars if s.name not in bound]
+        """The scalars that no shape gives."""
+        return free_scalars(self.program)
+
+    @cached_property
+    def _solved(self) -> tuple[Solved, ...]:
+        """The sizes that are inside of dimensions."""
+        return solved([b.shape for b in self.program.inputs])
 
     @cached_property
     def _computed(self) -> list[int]:
@@ -143,9 +161,11 @@ class Signature:
             self._refuse(
                 f"argument `{b.name}` requires a gradient, and there is no backward pass yet",
                 hint=f"{b.name}.detach(), or call under torch.no_grad()",
+                kind="gradient",
             )
         if device not in (t.device.type, str(t.device)):
-            self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=f'{b.name}.to("{device}")')
+            move = f'{b.name}.to("{device}")'
+            self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=move, kind="device")
         if not _in_memory(t):
             self._refuse(
                 f"argument `{b.name}` has no elements in memory: it is a fake tensor, or one inside torch.vmap",
@@ -153,15 +173,16 @@ class Signature:
             )
         if t.dtype != getattr(torch, b.dtype):
             cast = f"{b.name}.to(torch.{b.dtype})"
-            self._refuse(f"argument `{b.name}` is {t.dtype}", legal=[f"torch.{b.dtype}"], hint=cast)
+            self._refuse(f"argument `{b.name}` is {t.dtype}", legal=[f"torch.{b.dtype}"], hint=cast, kind="dtype")
         if t.dim() != len(b.shape):
             actual = f"argument `{b.name}` has {t.dim()} dimensions, {_shape(t)}"
-            self._refuse(actual, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"])
+            self._refuse(actual, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"], kind="shape")
         if t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1:
             self._refuse(
                 f"argument `{b.name}` has strides {tuple(t.stride())}",
                 legal=["any strides with a last one of 1"],
                 hint=f"{b.name}.contiguous()",
+                kind="strides",
             )
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
@@ -177,11 +198,22 @@ class Signature:
                 if sizes.setdefault(d.name, n) != n:
                     self._refuse(
                         f"arguments {first[d.name]} and {where} share the size {d.name}, "
-                        f"but the first has {sizes[d.name]} and the second {n}"
+                        f"but the first has {sizes[d.name]} and the second {n}",
+                        kind="sizes",
                     )
                 if d.name not in first:
                     first[d.name] = where
                     self._check_range(declared[d.name], n, f"size {d.name} of argument {where}")
+        for s in self._solved:
+            b, n = self.program.inputs[s.input], inputs[s.input].shape[s.dim]
+            dim, where = print_expr(b.shape[s.dim]), f"`{b.name}` (dimension {s.dim})"
+            value = s.value(n, sizes)
+            if value is None:
+                wrong = f"argument {where} is {n}, and has to be {dim} with a whole {s.name}"
+                legal = f"a multiple of {s.times}" + (f", plus {print_expr(s.rest)}" if s.rest != ZERO else "")
+                self._refuse(wrong, legal=[legal], kind="shape")
+            sizes[s.name] = value
+            self._check_range(declared[s.name], value, f"size {s.name} of argument {where}, {dim} = {n},")
         return sizes
 
     def _check_shape(self, b: Buffer, t: torch.Tensor, sizes: Mapping[str, int | float]) -> None:
@@ -191,20 +223,22 @@ class Signature:
             if n != expected:
                 what = "" if str(expected) == print_expr(d) else f" ({print_expr(d)})"
                 actual = f"argument `{b.name}` has shape {_shape(t)}; dimension {k} is {n}"
-                self._refuse(actual, legal=[f"{expected}{what}"])
+                self._refuse(actual, legal=[f"{expected}{what}"], kind="shape")
 
     # --- scalars ---
 
     def _scalar(self, s: Scalar, value: Any) -> int | float:
         """A trailing scalar argument, as a Python number."""
         if isinstance(value, torch.Tensor) and value.dim() == 0:
-            self._refuse(f"argument `{s.name}` is a tensor", legal=[f"a Python number ({s.dtype})"], hint=".item()")
+            legal = [f"a Python number ({s.dtype})"]
+            self._refuse(f"argument `{s.name}` is a tensor", legal=legal, hint=".item()", kind="scalar")
         if isinstance(value, bool) or not isinstance(value, Real):
-            self._refuse(f"argument `{s.name}` is {type(value).__name__} {_short(value)}", legal=[f"a {s.dtype}"])
+            wrong = f"argument `{s.name}` is {type(value).__name__} {_short(value)}"
+            self._refuse(wrong, legal=[f"a {s.dtype}"], kind="scalar")
         if is_float(s.dtype):
             return float(value)
         if not isinstance(value, Integral):
-            self._refuse(f"argument `{s.name}` is {value!r}", legal=[f"an integer ({s.dtype})"])
+            self._refuse(f"argument `{s.name}` is {value!r}", legal=[f"an integer ({s.dtype})"], kind="scalar")
         self._check_range(s, int(value), f"argument `{s.name}`")
         return int(value)
 
@@ -215,7 +249,7 @@ class Signature:
         hi = min(x for x in (highest, s.hi, self.bounds.get(s.name)) if x is not None)
         step = "" if s.divisor == 1 else f", a multiple of {s.divisor}"
         if not lo <= value <= hi or value % s.divisor:
-            self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"])
+            self._refuse(f"{what} is {value}", legal=[f"{lo} to {hi}{step}"], kind="bound")
 
     # --- outputs ---
 
@@ -238,7 +272,7 @@ class Signature:
         if tensors is None or len(tensors) != len(p.outputs):
             what = type(out).__name__ if tensors is None else f"{len(tensors)} tensors"
             names = ", ".join(b.name for b in p.outputs)
-            self._refuse(f"out= is {what}", legal=[f"{len(p.outputs)} tensor(s): {names}"])
+            self._refuse(f"out= is {what}", legal=[f"{len(p.outputs)} tensor(s): {names}"], kind="out")
         for b, t in zip(p.outputs, tensors, strict=True):
             self._check_tensor(b, t, str(device))
             self._check_shape(b, t, sizes)
@@ -251,13 +285,25 @@ class Signature:
         tensors = [*inputs, *outputs]
         for k in range(len(inputs), len(tensors)):
             if overlaps_itself(tensors[k]):
-                self._refuse(f"elements of out= `{names[k]}` lie on top of each other", hint="torch.empty(...)")
+                self._refuse(
+                    f"elements of out= `{names[k]}` lie on top of each other", hint="torch.empty(...)", kind="out"
+                )
             for other in range(k):
                 if overlap(tensors[k], tensors[other]):
-                    self._refuse(f"out= `{names[k]}` overlaps `{names[other]}` in memory", hint="out=None")
+                    wrong = f"out= `{names[k]}` overlaps `{names[other]}` in memory"
+                    self._refuse(wrong, hint="out=None", kind="out")
 
-    def _refuse(self, wrong: str, *, legal: Sequence[str] = (), hint: str | None = None) -> NoReturn:
-        raise ShapeError(f"call of kernel `{self.program.name}`", wrong, legal=legal, hint=hint, where=str(self))
+    def _refuse(
+        self, wrong: str, *, legal: Sequence[str] = (), hint: str | None = None, kind: str | None = None
+    ) -> NoReturn:
+        asked = f"call of kernel `{self.program.name}`"
+        raise ShapeError(asked, wrong, legal=legal, hint=hint, where=str(self), kind=kind)
+
+
+def free_scalars(program: Program) -> list[Scalar]:
+    """The scalars that no input's shape gives: the arguments of a call behind its tensors, in order."""
+    by_shapes = given([b.shape for b in program.inputs])
+    return [s for s in program.scalars if s.name not in by_shapes]
 
 
 def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -> dict[str, int | float]:
@@ -265,12 +311,14 @@ def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -
     names = [s.name for s in program.scalars if not is_float(s.dtype)]
     for name, value in given.items():
         if name not in names:
-            raise ShapeError(asked, f"it has no size `{name}`", legal=names)
+            raise ShapeError(asked, f"it has no size `{name}`", legal=names, kind="named_sizes")
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ShapeError(asked, f"{name}={value!r} is no size", legal=("a positive integer",))
+            legal = ("a positive integer",)
+            raise ShapeError(asked, f"{name}={value!r} is no size", legal=legal, kind="named_sizes")
     missing = [n for n in names if n not in given]
     if missing:
-        raise ShapeError(asked, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+        wrong = f"no value was given for {', '.join(missing)}"
+        raise ShapeError(asked, wrong, legal=[f"{n}=…" for n in missing], kind="named_sizes")
     return {n: int(v) for n, v in given.items()}
 
 

@@ -91,18 +91,7 @@ class Artifact:
     @property
     def facts(self) -> Facts:
         """Kernels, loops, temporaries and traversals, read off the explanation."""
-        e = self.explanation
-        kernels = tuple(
-            KernelFacts(
-                k["name"],
-                dict(k["grid"]),
-                tuple(LoopFacts(x["axis"], x["trips"]) for x in k["loops"]),
-                tuple(k["temporaries"]),
-            )
-            for k in e["kernels"]
-        )
-        traversals = {n: math.inf if isinstance(t, str) else t for n, t in e["traversals"].items()}
-        return Facts(kernels, tuple(e["temporaries"]), traversals)
+        return facts_of(self.explanation)
 
     @property
     def family(self) -> Json | None:
@@ -241,6 +230,25 @@ def check_manifest(manifest: Any) -> None:
 def damaged(what: str) -> RecordError:
     """Return the error for a stored kernel that cannot be read."""
     return RecordError("read a kernel", what, hint="compile it again and kernel.save(path)")
+
+
+def facts_of(e: Json) -> Facts:
+    """The facts that an explanation holds."""
+    programs = {k["name"]: k["programs"] for k in (e.get(PREDICTION) or {}).get("kernels", ())}
+    kernels = tuple(
+        KernelFacts(
+            k["name"],
+            dict(k["grid"]),
+            tuple(LoopFacts(x["axis"], x["trips"]) for x in k["loops"]),
+            tuple(k["temporaries"]),
+            # Kernels that were saved before these were have none.
+            tuple(k.get("products", ())),
+            programs.get(k["name"]),
+        )
+        for k in e["kernels"]
+    )
+    traversals = {n: math.inf if isinstance(t, str) else t for n, t in e["traversals"].items()}
+    return Facts(kernels, tuple(e["temporaries"]), traversals)
 
 
 def sha256(text: str) -> str:

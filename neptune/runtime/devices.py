@@ -8,8 +8,7 @@ from functools import cache
 
 from neptune.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
-from neptune.runtime.launch import default_target, parse_target
-from neptune.runtime.saved import has_tvm
+from neptune.runtime.launch import default_target, has_tvm, parse_target
 
 EXTRA = "pip install 'neptune-compiler[te]'"
 

@@ -6,7 +6,7 @@ A fused kernel is one whose facts say so: one kernel, no temporaries, every inpu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,20 @@ class LoopFacts:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """One launch. `grid` maps "x", "y", "z" to the number of programs, as text; `temporaries` are the
-    global buffers it touches that are written and read back."""
+    global buffers it touches that are written and read back; `products` the dtypes that its products of tiles
+    (`tl.dot`) multiply in, one for each; `programs` their number at the sizes of `explain()`, where it predicts one."""
 
     name: str
     grid: Mapping[str, str]
     loops: tuple[LoopFacts, ...]
     temporaries: tuple[str, ...]
+    products: tuple[str, ...] = ()
+    programs: int | None = field(default=None, compare=False)
+
+    @property
+    def on_matrix_unit(self) -> bool:
+        """True if some product is on the matrix unit, which takes every dtype but float32 (and that as tf32)."""
+        return any(p != "float32" for p in self.products)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
 
+from neptune.boundary import frames_of_package
 from neptune.errors import TargetError
 from neptune.ir.program import Program
 from neptune.runtime.capability import check_dtypes
@@ -23,6 +27,7 @@ from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
 from neptune.runtime.spills import tell
+from neptune.versions import untested
 
 LOG = logging.getLogger("neptune.runtime")
 LEGAL = ("cuda", "cuda:90", "hip", "hip:gfx942", "interpret", "llvm")
@@ -88,10 +93,18 @@ def parse_target(text: str) -> Target:
 
 
 def default_target() -> Target:
-    """The GPU where torch sees one, else this machine's CPU."""
+    """The GPU where torch sees one, else this machine's CPU: by LLVM where there is TVM, else Triton's interpreter."""
     if torch.cuda.is_available():
         return Target("hip" if torch.version.hip else "cuda")
-    return Target("llvm")
+    return Target("llvm" if has_tvm() else "interpret")
+
+
+def has_tvm() -> bool:
+    """Return True if TVM is installed; it is not imported."""
+    try:
+        return find_spec("tvm") is not None
+    except (ImportError, ValueError):  # also where it was said to be missing: sys.modules["tvm"] is None
+        return False
 
 
 def gpu_target() -> Target | None:
@@ -114,13 +127,22 @@ def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
         raise TargetError(
             f"run `{fused.name}` on {target}", "nothing has registered how to run on it", legal=tuple(LAUNCHERS)
         )
+    if target.kind != "llvm":
+        _tell_versions()
     return LAUNCHERS[target.kind](target, fused, modules)
+
+
+@cache
+def _tell_versions() -> None:
+    """Warn, once, where Triton is of another version than kernels were tested with."""
+    if wrong := untested():
+        warnings.warn(wrong, stacklevel=frames_of_package() + 1)
 
 
 def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:
     from neptune.runtime.interpret import run_interpreted
 
-    free = free_scalars(fused)
+    free = passed_scalars(fused)
 
     def launch(
         inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
@@ -138,17 +160,22 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     present = gpu_target()
     if present is None:
         raise TargetError(
-            asked, "torch sees no GPU here", legal=("interpret", "llvm"), hint="kernel.asm() and .source need no GPU"
+            asked,
+            "torch sees no GPU here",
+            legal=("interpret", "llvm"),
+            hint="kernel.asm() and .source need no GPU",
+            kind="no_gpu",
         )
     if present.kind != target.kind or target.arch not in ("", present.arch):
-        raise TargetError(asked, f"the GPU here is {present}", legal=(present.kind, str(present), "interpret", "llvm"))
+        legal = (present.kind, str(present), "interpret", "llvm")
+        raise TargetError(asked, f"the GPU here is {present}", legal=legal, kind="no_gpu")
     check_dtypes(fused, present)
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from triton.runtime.jit import JITFunction
 
     from neptune.runtime.source import load_source
 
-    free = free_scalars(fused)
+    free = passed_scalars(fused)
     keywords = dict(modules.params)
     asking = f"run `{fused.name}` on {present} with {keywords}"
     loaded: dict[Form, Callable[..., None]] = {}
@@ -199,11 +226,11 @@ def _said(asked: str) -> Iterator[None]:
     except TritonError as error:
         last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
         hint = "other tile sizes, num_warps or num_stages"
-        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint) from None
+        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint, kind="triton") from None
 
 
-def free_scalars(program: Program) -> tuple[str, ...]:
-    """The scalars that no input's shape binds: trailing arguments of a call, in order."""
+def passed_scalars(program: Program) -> tuple[str, ...]:
+    """The scalars that no input has as a dimension: trailing arguments of the launch function, in order."""
     bound = program.shape_scalars
     return tuple(s.name for s in program.scalars if s.name not in bound)
 

@@ -12,7 +12,6 @@ It is code: load only what you trust. The hashes detect damage, not malice.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
-from neptune.runtime.launch import default_target, gpu_target, parse_target
+from neptune.runtime.launch import default_target, gpu_target, has_tvm, parse_target
 from neptune.versions import versions
 
 MANIFEST = "manifest.json"
@@ -50,6 +49,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
             asked,
             "there is something else than a saved kernel",
             legal=("a path where nothing is", "a saved kernel, which is replaced"),
+            kind="saving",
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ValueError) as error:
         wrong = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise RecordError(asked, wrong, hint="a folder of yours, with room") from None
+        raise RecordError(asked, wrong, hint="a folder of yours, with room", kind="saving") from None
 
 
 def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
@@ -78,7 +78,7 @@ def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
         return Path(path)
     except TypeError:
         wrong = f"this is no path, but {type(path).__name__}"
-        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path")) from None
+        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path"), kind="saving") from None
 
 
 def shown(path: object) -> str:
@@ -227,14 +227,6 @@ def target_here(saved: str) -> str:
         present, wanted = default_target(), parse_target(saved)
         return saved if wanted.kind == present.kind and wanted.arch in ("", _arch()) else str(present)
     return saved if saved == "llvm" and has_tvm() else "interpret"
-
-
-def has_tvm() -> bool:
-    """True where target llvm can run; nothing is imported."""
-    try:
-        return importlib.util.find_spec("tvm") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def _arch() -> str:

@@ -24,7 +24,9 @@ def reverse_compute_at(state: State, name: str, ref: Loop) -> State:
     try:
         moved = fuse_at(state, name, ref)
     except ScheduleError as error:
-        raise ScheduleError(request, error.wrong, where=error.where, legal=error.legal, hint=error.hint) from None
+        raise ScheduleError(
+            request, error.wrong, where=error.where, legal=error.legal, hint=error.hint, kind=error.kind
+        ) from None
     owed = next((o for o in moved.program.owes if o.stage == name), None)
     if owed is not None:
         raise ScheduleError(

@@ -13,6 +13,9 @@ from neptune.schedule.pack import group_matrices, group_sizes, reads_each, row_s
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
 
+LONG = 256
+"""The longest depth of a product that is one tile."""
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -85,6 +88,26 @@ def chain(sch: ScheduleBase, template: str, over: StageAxis | None = None) -> Ch
         tuple(reductions),
         axes,
     )
+
+
+def tiled(sch: ScheduleBase, parts: Chain, block_m: Var, block_n: Var) -> tuple[Loop, Loop]:
+    """The loops over tiles of rows and of the fused axis of a chain's first stage.
+
+    A product in front whose depth is long, or not known, is summed in blocks of BLOCK_K: a tile of whole rows would not
+    fit on chip, as in front of a loss over a vocabulary.
+    """
+    first, blocks = parts.first, [block_m, block_n]
+    d = sch.definition(first)
+    axes = [parts.row_axis, parts.fused_axis]
+    if first not in parts.all_reductions and len(d.reduced) == 1 and not _is_short(d.extents[d.reduced[0]]):
+        axes.append(d.reduced[0])
+        blocks.append(sch.param("BLOCK_K", [64, 32, 128, 16]))
+    i0, j0, *_ = sch.tile([sch.loop_of(first, a) for a in axes], blocks)
+    return i0, j0
+
+
+def _is_short(depth: Expr) -> bool:
+    return isinstance(depth, Const) and int(depth.value) <= LONG
 
 
 def _reduces(sch: ScheduleBase, axes: Axes, stage: str, fused: StageAxis) -> bool:

@@ -156,7 +156,10 @@ class ScheduleBase:
         bad = [c for c in candidates if isinstance(c, bool) or not isinstance(c, int) or c < 1 or c & (c - 1)]
         if bad or not candidates:
             raise ScheduleError(
-                request, "tile sizes are powers of two, at least one of them", legal=["16", "32", "64", "128"]
+                request,
+                "tile sizes are powers of two, at least one of them",
+                legal=["16", "32", "64", "128"],
+                kind="param",
             )
         tunable = Tunable(name, tuple(candidates))
         if tunable not in self.program.tunables:
@@ -346,7 +349,10 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
         left = [c for c in tunable.candidates if c not in known.candidates]
         if left:
             raise ScheduleError(
-                request, f"`{tunable.name}` is declared, without {left[0]}", legal=[str(c) for c in known.candidates]
+                request,
+                f"`{tunable.name}` is declared, without {left[0]}",
+                legal=[str(c) for c in known.candidates],
+                kind="param",
             )
         narrowed = (tunable if t == known else t for t in program.tunables)
         return replace(state, program=replace(program, tunables=tuple(narrowed)))
@@ -364,5 +370,6 @@ def as_factor(factor: Factor) -> Expr:
             f"a factor of {factor!r}",
             "a tile size is a number or a param",
             legal=["64", 'sch.param("BLOCK_M", [64, 128])'],
+            kind="param",
         )
     return Const(factor, "int32")

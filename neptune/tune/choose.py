@@ -146,15 +146,28 @@ def candidates(
     program: Program, fuel: int | None = None, wishes: Wishes | None = None, machine: Machine = DEFAULT
 ) -> Iterator[Candidate]:
     """Shipped templates that schedule a program, best first: each is what the family of those that are left takes at
-    the typical sizes. `fuel` as in `apply`.
+    the typical sizes. `fuel` as in `apply`; it does not change which template is taken, so that runs with more and less
+    of it are prefixes of one schedule.
 
     Families are chosen by the times that the cost model predicts for the machine (`neptune.tune.family`). Where it
     predicts none, those come first whose tiles fit in registers, and of these those with the fewest temporaries and
     kernels. ScheduleError where no template applies.
     """
     wishes = wishes or Wishes()
+    if fuel is None:
+        yield from _ranked(program, None, AUTOMATIC, wishes, machine)
+        return
+    for full in _ranked(program, None, AUTOMATIC, wishes, machine):
+        with suppress(ScheduleError):
+            yield next(_ranked(program, fuel, (full.template,), wishes, machine))
+
+
+def _ranked(
+    program: Program, fuel: int | None, names: Sequence[str], wishes: Wishes, machine: Machine
+) -> Iterator[Candidate]:
+    """`candidates` among the templates of these names."""
     known = shipped_templates()
-    applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in AUTOMATIC if n in known))
+    applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in names if n in known))
     passed = list(refused)
     made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
     at = points(program, wishes.typical, wishes.bounds)
@@ -197,12 +210,13 @@ def _applying(
         try:
             made[name] = replace(lowered(template, program, fuel, strict=name != AUTOMATIC[-1]), template=name)
         except NeptuneError as error:
-            passed.append(Decision("template", name, "does not apply", str(error)))
+            passed.append(Decision("template", name, "does not apply", error.text))
     if not made:
         raise ScheduleError(
             f"choose a template for `{program.name}`",
             "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
             legal=("template=<a function over a Schedule>", *shipped_templates()),
+            kind="no_template",
         )
     return made, tuple(passed)
 

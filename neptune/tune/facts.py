@@ -12,6 +12,7 @@ from neptune.ir.program import ZERO
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
 from neptune.tile.ir import (
     Branch,
+    Dot,
     LoadTile,
     Loop,
     Scalar,
@@ -39,7 +40,9 @@ def read_facts(program: TileProgram) -> Facts:
     read = {b for k in program.kernels for b in _read(k)}
     back = tuple(b for b in program.globals if b in written & read)
     kernels = tuple(
-        KernelFacts(k.name, _grid(k), tuple(_loops(k.body)), tuple(b for b in back if b in _touched(k)))
+        KernelFacts(
+            k.name, _grid(k), tuple(_loops(k.body)), tuple(b for b in back if b in _touched(k)), tuple(_products(k))
+        )
         for k in program.kernels
     )
     traversals = {b.name: sum(_passes(k, b.name) for k in program.kernels) for b in program.inputs}
@@ -65,6 +68,12 @@ def _loops(body: tuple[TStmt, ...]) -> Iterator[LoopFacts]:
     for s in walk_stmts(body):
         if isinstance(s, Loop):
             yield LoopFacts(s.var, print_expr(trips(s)))
+
+
+def _products(kernel: TileKernel) -> Iterator[str]:
+    """What each product multiplies in, in order; pieces of one loop have one each."""
+    for e in (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s)):
+        yield from ("tf32" if x.allow_tf32 else x.a.dtype for x in walk(e) if isinstance(x, Dot))
 
 
 def trips(loop: Loop) -> Expr:

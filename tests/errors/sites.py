@@ -38,14 +38,14 @@ class Site:
 
 def every_site() -> list[Site]:
     """The sites of the whole package, in order."""
-    trees = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for p in _modules()}
+    trees = {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text()) for p in modules()}
     functions = [n for t in trees.values() for n in ast.walk(t) if isinstance(n, ast.FunctionDef)]
     makers = {f.name for f in functions if isinstance(f.returns, ast.Name) and f.returns.id in CLASSES}
     never = {f.name for f in functions if isinstance(f.returns, ast.Name) and f.returns.id == "NoReturn"}
     return [s for path, tree in trees.items() for s in _sites(path, tree, makers, never - {"__iter__"})]
 
 
-def _modules() -> list[Path]:
+def modules() -> list[Path]:
     """Every module of the package, those behind the link to the templates too (`rglob` passes links by)."""
     linked = [p for folder in PACKAGE.iterdir() if folder.is_symlink() for p in folder.rglob("*.py")]
     return sorted({*PACKAGE.rglob("*.py"), *linked})

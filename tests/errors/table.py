@@ -7,9 +7,9 @@ One case is a function in `tests/errors/cases/*.py` that does what a user did wr
         sch = Schedule(matmul())
         sch.split(sch.loops("c")[0], 0)
 
-Its message is golden (`docs/errors/<file>.md`; `tests/errors/pages.py` says how to rewrite it), the last frame of its
-traceback must be a line of the tests, a primitive that raises must leave its schedule as it was, and the `raise` it
-came from counts as covered. A function may take pytest's
+Its message is golden (`tests/golden/errors/<file>.md`; `tests/errors/pages.py` says how to rewrite it), the last frame
+of its traceback must be a line of the tests, a primitive that raises must leave its schedule as it was, and the `raise`
+it came from counts as covered. A function may take pytest's
 `monkeypatch` and `tmp_path`, which is written <tmp> in the golden.
 """
 
@@ -89,7 +89,9 @@ def outcome(case: Case) -> Outcome:
         error = case.run(Path(folder))
         message = re.sub(r"0x[0-9a-f]{6,}", "0x…", str(error).replace(folder, "<tmp>"))
     if case.quotes:
-        message = re.sub(r"\n.*?(?=\n  (?:try|legal here|at): |$)", "\n  <its words>", message, count=1, flags=re.S)
+        message = re.sub(
+            r"\n.*?(?=\n  (?:try|legal here|at|code): |$)", "\n  <its words>", message, count=1, flags=re.S
+        )
     files = tuple(Path(f.filename) for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__)
     # What was caught on the way counts where the user reads it in the message.
     final = [_in_package(x) for e, x in made if e is error or e.wrong.splitlines()[0] in str(error)]
@@ -153,7 +155,9 @@ def recorded() -> Iterator[list[tuple[NeptuneError, set[tuple[str, int]]]]]:
             lines.add((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
         made.append((self, lines))
-        original(self, *args, **kwargs)
+        # The module that makes an error gives it its kind, and that is not this one.
+        kind = kwargs.pop("kind", None) or sys._getframe(1).f_globals["__name__"]
+        original(self, *args, kind=kind, **kwargs)
 
     NeptuneError.__init__ = init  # type: ignore[method-assign]
     try:

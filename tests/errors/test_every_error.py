@@ -5,6 +5,7 @@ How to add a case: see `tests/errors/table.py`.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,13 +13,14 @@ import pytest
 
 import neptune
 from neptune.boundary import public
+from neptune.codes import BY_CODE, BY_KEY, KINDS
 from neptune.errors import ScheduleError
 from neptune.frontend.builder import compute, placeholder
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ops.softmax import softmax
 from tests.errors.pages import DOCS, index, page
-from tests.errors.sites import every_site
+from tests.errors.sites import every_site, modules
 from tests.errors.table import PACKAGE, Case, every_case, outcome
 from tests.errors.unreached import UNREACHED
 from tests.goldens import check_golden
@@ -40,15 +42,39 @@ def test_an_error(case: Case) -> None:
     lines = found.message.splitlines()
     assert 2 <= len(lines) <= 24 and max(map(len, lines)) <= 400, found.message
     assert not any("Traceback" in x or "object at 0x" in x for x in lines)
+    assert found.error.code is not None, "no row of neptune/codes.py has this class and module"
+    assert lines[-1] == f"  code: {found.error.code}"
 
 
 @pytest.mark.parametrize("family", sorted({c.family for c in CASES}))
 def test_messages(family: str) -> None:
-    check_golden(f"errors/{family}.md", page(family, [c for c in CASES if c.family == family]), DOCS)
+    check_golden(f"errors/{family}.md", page(family, [c for c in CASES if c.family == family]))
 
 
 def test_the_index() -> None:
     check_golden("errors.md", index(CASES), DOCS)
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {outcome(c).error.code for c in CASES} == set(BY_CODE)
+
+
+def test_a_row_of_kinds_names_what_there_is() -> None:
+    """Modules of the package, or words that a `raise` gives."""
+    texts = "".join(p.read_text() for p in modules())
+    for (_, key), kind in BY_KEY.items():
+        path = PACKAGE.joinpath(*key.split("."))
+        assert path.is_dir() or path.with_suffix(".py").exists() or f'kind="{key}"' in texts, (kind.code, key)
+
+
+def test_codes_are_told_apart() -> None:
+    assert len(BY_CODE) == len(KINDS) and len(BY_KEY) == sum(len(k.keys) for k in KINDS)
+    assert all(re.fullmatch(r"[ESFCTRN][0-9]{3}", k.number) for k in KINDS)
+
+
+def test_an_error_of_a_users_template_has_no_code() -> None:
+    error = ScheduleError("my own", "no rows")
+    assert error.code is None and str(error) == "my own\n  no rows"
 
 
 def test_every_raise_is_provoked() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neptune
+from neptune import versions
 from neptune.ir.parser import parse_program
 from neptune.ops.softmax import softmax
-from neptune.runtime.launch import Target, parse_target
+from neptune.runtime import launch
+from neptune.runtime.launch import Target, default_target, parse_target
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
 
 ON_CPU = ("llvm", "interpret")
@@ -141,6 +145,13 @@ def test_targets_parse_and_print(text):
     assert str(parse_target(text)) == text
 
 
+def test_the_default_target_is_one_that_runs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert str(default_target()) == "llvm"
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    assert str(default_target()) == "interpret"
+
+
 def test_gpu_targets_take_gpu_tensors():
     assert [Target(k).device for k in ("cuda", "hip", "interpret", "llvm")] == ["cuda", "cuda", "cpu", "cpu"]
 
@@ -202,3 +213,30 @@ def test_arguments_by_name_come_behind_those_without():
         assert torch.equal(kernel(*args, **named), expected)
     out = torch.empty(3)
     assert kernel(x, w=w, scale=2.0, shift=3, out=out) is out and torch.equal(out, expected)
+
+
+def test_notebooks_show_the_report_and_programs(tmp_path):
+    kernel = neptune.compile(rows_program(), rows_fused, target="llvm")
+    shown = kernel._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and "&lt;!doctype html&gt;" in shown and "<style>" not in shown
+    kernel.save(tmp_path / "k")
+    loaded = neptune.load(tmp_path / "k")._repr_html_()
+    assert loaded.startswith("<pre>kernel rows for") or loaded.startswith("<pre>warning:")
+    program = rows_program()
+    assert html.unescape(program._repr_html_()) == f"<pre>{program}</pre>"
+
+
+@pytest.mark.parametrize(("version", "told"), [("3.6.0", 0), ("3.6.1+cu128", 0), ("3.9.0", 1), ("2.1", 1), (None, 0)])
+def test_another_triton_than_was_tested_is_told_once(monkeypatch, version, told):
+    kernel = neptune.compile(rows_program(), rows_fused, target="interpret")
+    fused, modules = kernel.program, kernel.executable.artifact.modules
+    monkeypatch.setattr(versions, "versions", lambda: {"triton": version})
+    launch._tell_versions.cache_clear()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            launch.make_launch(parse_target("interpret"), fused, modules)
+    launch._tell_versions.cache_clear()
+    assert [str(w.message) for w in found] == [
+        f"this is Triton {version}, and Neptune was tested and measured with 3.6"
+    ] * told

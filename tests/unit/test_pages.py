@@ -60,6 +60,7 @@ def test_commands_that_are_only_shown_exist() -> None:
 
 def test_what_is_shown_may_be_shortened() -> None:
     assert agrees("a\n…\nd\n", "a\nb\nc\nd\n") and agrees("a\n…\n", "a\n") and agrees("", "")
+    assert agrees("a …\nb\n", "a c\nb\n") and not agrees("a …\nb\n", "a\nb\n")
     assert not agrees("a\n…\nd\n", "a\nb\nd\ne\n") and not agrees("a\n…\n", "b\n") and not agrees("", "a\n")
 
 

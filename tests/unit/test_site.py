@@ -15,6 +15,7 @@ import pytest
 
 import neptune
 from neptune.frontend import builder
+from neptune.ops.shipped import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -85,6 +86,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     wanted = {f"{m.__name__}.{name}" for m in (neptune, builder) for name in m.__all__}
     # A package that can be called; the reference shows what it calls.
     wanted = wanted - {"neptune.autotune"} | {"neptune.autotune.tuner.autotune"}
+    wanted |= {f"neptune.ops.{shipped.call.partition('(')[0]}" for shipped in OPERATORS.values()}
     assert sorted(wanted - known) == []
     assert {f"neptune.Schedule.{p}" for p in ("split", "rolling_update", "split_k")} <= known
 

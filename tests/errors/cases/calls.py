@@ -31,12 +31,33 @@ def pair() -> neptune.Kernel:
     return neptune.compile(pair_program(), pair_apart, target="llvm")
 
 
+@cache
+def blocks() -> neptune.Kernel:
+    """The sizes of x[g * h, n] are arguments, but for n."""
+    g, h, n = var("g"), var("h"), var("n")
+    x = placeholder((g * h, n), "float32", "x")
+    return neptune.compile(compute((g, n), lambda i, k: x[i * h, k], "y"), target="llvm")
+
+
+@cache
+def quarters() -> neptune.Kernel:
+    """w[4 * h + 1] gives h, which x has as well."""
+    h = var("h")
+    x, w = placeholder((h, 6), "float32", "x"), placeholder((4 * h + 1,), "float32", "w")
+    z = placeholder((2 * var("k") + 2,), "float32", "z")
+    return neptune.compile(compute((h,), lambda i: x[i, 0] * w[4 * i] * z[0], "y"), target="llvm")
+
+
 def _of(kernel: Callable[[], neptune.Kernel], *args: Any, out: Any = None) -> Callable[[], object]:
     return lambda: kernel()(*args, out=out)
 
 
 H, B = torch.zeros(2, 4, 64, dtype=torch.float16), torch.zeros(2, 4, dtype=torch.float16)
 case(ShapeError, "too_few")(_of(rows, X))
+case(ShapeError, "too_few_with_sizes_that_no_shape_gives")(_of(blocks, X))
+case(ShapeError, "a_remainder")(_of(quarters, X, torch.zeros(17), torch.zeros(5)))
+case(ShapeError, "less_than_no_size")(_of(quarters, X, torch.zeros(17), torch.zeros(0)))
+case(ShapeError, "a_size_in_two_dimensions")(_of(quarters, X, torch.zeros(21), torch.zeros(4)))
 case(ShapeError, "a_list")(_of(rows, [1.0], W, 1.0, 0))
 case(ShapeError, "sparse")(_of(rows, X.to_sparse(), W, 1.0, 0))
 case(ShapeError, "negated")(_of(rows, torch._neg_view(X), W, 1.0, 0))

@@ -13,7 +13,19 @@ from tvm import te, tirx
 import neptune
 from neptune.errors import ExpressionError
 from neptune.frontend import builder as nt
-from neptune.frontend.builder import build, compute, eq, exp, if_then_else, max, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import (
+    build,
+    compute,
+    eq,
+    exp,
+    if_then_else,
+    max,
+    placeholder,
+    reduce_axis,
+    select,
+    sum,
+    var,
+)
 from neptune.frontend.te import from_te
 from neptune.ir.parser import parse_program
 from neptune.ops import masks
@@ -317,7 +329,14 @@ def compile_without_tvm(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "neptune.frontend.te", None)
-    neptune.compile(object(), rows_fused, target="llvm")
+    neptune.compile(te.placeholder((4,), name="x"), rows_fused, target="llvm")
+
+
+@case(ExpressionError)
+def a_recurrence():
+    n = var("n")
+    x, y = placeholder((n,), "float32", "x"), placeholder((n,), "float32", "y")
+    build(compute((n,), lambda i: x[i] + select(i > 0, y[i - 1] * 0.5, 0.0), "y"))
 
 
 # --- compile -------------------------------------------------------------------------------------

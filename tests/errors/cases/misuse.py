@@ -162,3 +162,28 @@ def a_name_to_compile():
 @case(ExpressionError)
 def a_function_to_compile():
     neptune.compile(rows_program)
+
+
+@case(ExpressionError)
+def a_list_of_functions_to_compile():
+    neptune.compile([rows_program])
+
+
+@case(ExpressionError)
+def a_tensor_of_torch_to_compile():
+    neptune.compile(torch.ones(3))
+
+
+@case(ExpressionError)
+def a_module_of_torch_to_compile():
+    neptune.compile(torch.nn.Softmax())
+
+
+@case(ExpressionError)
+def an_expression_to_compile():
+    neptune.compile(var("n") * 2)
+
+
+@case(ExpressionError)
+def a_dict_to_compile():
+    neptune.compile({"x": 1})

@@ -106,7 +106,39 @@ def test_errors_are_one_screen_and_have_their_code(file, args, code, said):
 def test_errors_as_json(file):
     done = invoke("explain", f"{file}:rows", "-t", f"{file}:wrong", "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["error"] == "ScheduleError"
+    said = json.loads(done.stdout)
+    assert said["error"] == "ScheduleError" and said["code"] == "NPT-S001" == said["message"].split()[-1]
+    assert "y" in said["legal"] and said["asked"] == "unknown stage `nothing`" and said["wrong"] in said["message"]
+    assert said["kind"] in errors_page() and said["where"] is None and said["hint"] is None
+    assert (said["file"], FILE.splitlines()[said["line"] - 1].strip()) == (file, 'sch.stage("nothing")')
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("def made():\n    x = 1\n    return x // 0\n", 3, "ZeroDivisionError"),
+        ("x = 1\nimport nothing_at_all\n", 2, "ModuleNotFoundError"),
+        ("x = 1\n\ndef f(:\n", 3, "SyntaxError"),
+    ],
+)
+def test_a_users_own_mistake_as_json(tmp_path, text, line, said):
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    found = json.loads(invoke("compile", str(path), "--json").stdout)
+    assert found["error"] == "Error" and said in found["message"]
+    assert (found["file"], found["line"]) == (str(path), line) and "code" not in found
+
+
+def errors_page():
+    return (Path(neptune.__file__).parents[1] / "docs/errors.md").read_text()
+
+
+def test_what_a_code_stands_for():
+    said = json.loads(invoke("explain-error", "npt-c005", "--json").stdout)
+    assert set(said) == {"code", "kind", "cure"} and all(x in errors_page() for x in said.values())
+    assert invoke("explain-error", "NPT-C005").stdout.startswith(f"NPT-C005: {said['kind']}\n")
+    done = invoke("explain-error", "NPT-C999")
+    assert done.exit_code == 2 and "no code 'NPT-C999'" in done.stderr
 
 
 def test_the_only_function_needs_no_name(tmp_path):
@@ -326,3 +358,19 @@ def test_strict_refuses_what_is_slow(file):
     done = invoke("compile", f"{file}:soft", "-t", "stagewise", "--strict")
     assert done.exit_code == 1 and "strict=True" in done.stderr and not done.stdout
     assert invoke("compile", f"{file}:soft", "-t", "softmax_online", "--strict").exit_code == 0
+
+
+def test_the_tracker_of_the_same_name_in_our_folder_is_found(tmp_path, monkeypatch):
+    folder = tmp_path / "neptune"
+    folder.mkdir()
+    assert environment.folder_shared(folder).good
+    info = tmp_path / "neptune-1.10.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neptune\nVersion: 1.10\n")
+    (info / "RECORD").write_text("neptune/__init__.py,,\nneptune/run.py,,\nneptune-1.10.dist-info/RECORD,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = environment.folder_shared(folder)
+    assert not found.good and found.required and found.found.endswith("tracker `neptune` lie, too: __init__.py, run.py")
+    assert 'python -c "import neptune; print(neptune.__file__)"' in found.remedy
+    # Elsewhere it does no harm.
+    assert environment.folder_shared(Path(neptune.__file__).parent).good

@@ -26,7 +26,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Const
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul
-from neptune.ops.softmax import softmax
+from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.trace import trace_from_json, trace_to_json
 from neptune.tile import pipeline as tile_pipeline
 from neptune.tune import choose
@@ -244,6 +244,18 @@ def test_a_defect_where_every_template_is_rejected(monkeypatch):
         neptune.compile(softmax(), target="llvm")
     apply = {n for n in choose.AUTOMATIC if not n.startswith(OF_PRODUCTS)}
     assert all(f"{name}: the fused program differs" in str(info.value) for name in apply)
+
+
+@pytest.mark.parametrize("expression", [softmax, figure1])
+def test_fuel_does_not_change_the_template(expression):
+    full = next(choose.candidates(expression()))
+    kernels = []
+    for fuel in range(4):
+        less = next(choose.candidates(expression(), fuel))
+        assert less.template == full.template
+        kernels.append(len(less.lowered.tiles.kernels))
+    # More of it fuses more, and enough of it everything.
+    assert kernels == sorted(kernels, reverse=True) and kernels[0] > kernels[-1] == len(full.lowered.tiles.kernels)
 
 
 def test_each_candidate_is_the_best_of_those_that_are_left():

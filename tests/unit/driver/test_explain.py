@@ -42,6 +42,25 @@ def test_attention_tells_what_was_rolled_and_how_it_was_proved(attention):
         assert words in text
 
 
+def test_it_leads_with_the_matrix_unit_and_the_number_of_programs(attention):
+    _, lead, _ = attention.explain().split("\n", 2)
+    at = "batch=8, heads=8, s_q=4096, s_kv=4096"
+    assert lead == f"  prefill_causal_kernel: on the matrix unit (4 products in float16); 4096 programs at {at}"
+    (kernel,) = attention.facts.kernels
+    assert kernel.products == ("float16",) * 4 and kernel.on_matrix_unit and kernel.programs == 64 * 64
+    # Other tiles, other programs.
+    assert attention.with_params(BLOCK_M=128).facts.kernels[0].programs == 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"), [("float32", "off the matrix unit (2 products in float32)"), (None, "(no products of tiles)")]
+)
+def test_what_is_off_the_matrix_unit_says_so(dtype, said):
+    expression = softmax() if dtype is None else matmul(dtype=dtype)
+    kernel = neptune.compile(expression, "softmax_row" if dtype is None else "matmul", target="llvm")
+    assert said in kernel.explain().splitlines()[1] and not kernel.facts.kernels[0].on_matrix_unit
+
+
 def test_json_holds_the_same(attention):
     said = json.loads(json.dumps(attention.explain(json=True)))
     assert said["params"]["BLOCK_M"] == 64 and said["bounds"] == {"s_q": 4096}

@@ -90,18 +90,18 @@ def test_rows_between_loaded_bounds_are_looked_at_and_no_others(checked, target)
     # Element 2 belongs to no row.
     good = ints(0, 2, 2), ints(1, 4, 99)
     starts, cols = good
-    assert kernel(starts, X, cols, 2).tolist() == [5.0, 0.0]
+    assert kernel(starts, X, cols).tolist() == [5.0, 0.0]
     with pytest.raises(ShapeError, match=r"`col` leads out of `x`: `col\[j\]` is 99"):
-        kernel(ints(0, 2, 3), X, cols, 2)
+        kernel(ints(0, 2, 3), X, cols)
     with pytest.raises(ShapeError, match=r"`start` leads out of `col`: `j` is 3"):
-        kernel(ints(0, 2, 4), X, ints(1, 4, 0), 2)
+        kernel(ints(0, 2, 4), X, ints(1, 4, 0))
 
 
 def test_loaded_bounds_are_clamped_on_llvm():
     kernel = compiled(sparse).for_target("llvm")
-    found = kernel(ints(0, 2, 1_000_000), X, ints(1, 4, -7), 2)
+    found = kernel(ints(0, 2, 1_000_000), X, ints(1, 4, -7))
     assert found[0] == 5.0 and torch.isfinite(found).all()
-    kernel(ints(-(2**20), 2, 3), X, ints(1, 4, 2**31 - 1), 2)
+    kernel(ints(-(2**20), 2, 3), X, ints(1, 4, 2**31 - 1))
 
 
 @pytest.mark.parametrize("target", ["llvm", "interpret"])
