@@ -36,7 +36,12 @@ def main() -> float:
         model.set_attn_implementation(name)
         # Prefill of 17 tokens, then 8 of one token each with a cache.
         steps = model.generate(
-            prompt, max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=9,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
         found[name] = steps.logits
     pairs = zip(found["neptune"], found["eager"], strict=True)

@@ -152,7 +152,7 @@ def attention_mask(
         batch_size=batch_size,
         q_length=q_length,
         kv_length=kv_length,
-        q_offset=q_offset,  # type: ignore[arg-type]
+        q_offset=q_offset,
         kv_offset=kv_offset,
         mask_function=function,
         attention_mask=attention_mask,
