@@ -119,6 +119,12 @@ EXPRESSIONS = (
         "torch's functions of the score, the four indices and captured tensors at them; torch.where in place of if.",
         ("functional",),
     ),
+    Kind(
+        "E016",
+        "What neptune.fuse is given is no function, or no way to take regions",
+        'A torch function, and take="predicted", "all" or "none".',
+        ("graph",),
+    ),
 )
 SCHEDULES = (
     Kind(
@@ -364,6 +370,7 @@ CALLS = (
         "Tensors of one device and dtype, with the shapes that the message shows, that require no gradients.",
         ("functional",),
     ),
+    Kind("C021", "The attention of a model is for inference", "model.eval() and torch.no_grad().", ("models",)),
 )
 TARGETS = (
     Kind(

@@ -384,8 +384,37 @@ def _reduce(s: Import, node: Any, word: str, x: Value, dims: Any, keep: bool) ->
 
 @row(aten.amax.default, aten.amin.default)
 def _extreme(s: Import, node: Any, x: Any, dims: Any = (), keepdim: bool = False) -> Value:
+    # Our reducers pass over NaN, and torch's give it: behind an exponential its sum does.
+    if not only_shifts_exponents(node, x):
+        raise Unknown("a maximum or minimum that has to keep NaN")
     word = "max" if node.target is aten.amax.default else "min"
     return _reduce(s, node, word, s.value(x), list(dims), keepdim)
+
+
+def only_shifts_exponents(node: Any, x: Any) -> bool:
+    """True for a maximum m of x that is read as softmax and log-sum-exp read it: exp(x - m), and log(Σ …) + m.
+
+    A NaN in x is then one in the sum of these exponentials, which is all that the graph goes on with.
+    """
+    exponents = 0
+    for u in node.users:
+        if u.target is aten.sub.Tensor and u.args[0] is x and all(e.target is aten.exp.default for e in u.users):
+            exponents += 1
+        elif u.target is aten.where.self:
+            # log-sum-exp takes 0 for an infinite maximum.
+            if not only_shifts_exponents(u, x):
+                return False
+            exponents += 1
+        elif u.target is aten.add.Tensor and any(getattr(a, "target", None) is aten.log.default for a in u.args):
+            pass
+        elif u.target is aten.sub.Tensor and u.args[0] is x:
+            # log-softmax: x - m is read again, minus the logarithm of the sum.
+            exponents += any(e.target is aten.exp.default for e in u.users)
+            if not all(e.target in (aten.exp.default, aten.sub.Tensor) for e in u.users):
+                return False
+        elif u.target is not aten.abs.default:
+            return False
+    return exponents > 0
 
 
 @row(aten.sum.dim_IntList, aten.sum.default)

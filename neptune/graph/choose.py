@@ -90,6 +90,7 @@ def example_sizes(made: Imported) -> dict[str, int]:
         for d in merges:
             shape[d : d + 2] = [shape[d] * shape[d + 1]]
         sizes |= {d.name: n for d, n in zip(buffer.shape, shape, strict=True) if isinstance(d, Var)}
+    sizes |= {name: made.example[d] for name, d in zip(made.passed, made.scalars, strict=True) if d in made.example}
     return sizes
 
 

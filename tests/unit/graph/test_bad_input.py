@@ -42,6 +42,17 @@ def test_a_boundary_between_two_reductions_is_named() -> None:
     assert "the operator aten.cumsum.default is not in" in made.explain()
 
 
+def test_a_maximum_that_keeps_nan_is_not_taken() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x / x.abs().amax(-1, keepdim=True)
+
+    made = neptune.fuse(scaled, target="llvm", take="all")
+    x = torch.tensor([[1.0, float("nan"), 2.0], [1.0, 3.0, 2.0]])
+    with torch.no_grad():
+        assert torch.equal(made(x).isnan(), scaled(x).isnan())
+    assert "has to keep NaN" in made.explain()
+
+
 def test_changes_in_place_are_made() -> None:
     def normalise(x: Tensor) -> Tensor:
         x -= x.mean(-1, keepdim=True)
