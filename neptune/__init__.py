@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.versions import __version__ as __version__
 
 if TYPE_CHECKING:
+    from neptune import functional as functional
     from neptune.autotune.tuner import autotune
     from neptune.driver.pipeline import compile
     from neptune.errors import (
@@ -80,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "functional"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -151,3 +153,9 @@ def test_what_does_not_fit_is_one_screen() -> None:
         F.linear(x, WEIGHT, activation="mish")
     with torch.enable_grad(), pytest.raises(ShapeError, match="requires a gradient"):
         F.softmax(x.clone().requires_grad_())
+
+
+def test_importing_neptune_is_light() -> None:
+    light = "import sys, neptune; assert 'torch' not in sys.modules"
+    code = f"{light}; neptune.functional.softmax; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
