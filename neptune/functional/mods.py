@@ -202,7 +202,7 @@ def _shown(file: str) -> str:
 
 def _refuse(kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None) -> NoReturn:
     asked, place = _asked(kind, function)
-    raise ExpressionError(asked, wrong, hint=hint, where=where or place)
+    raise ExpressionError(asked, wrong, hint=hint, where=where or place) from None
 
 
 def _asked(kind: str, function: Any) -> tuple[str, str | None]:
@@ -262,7 +262,7 @@ class _Translation:
         raise AssertionError("a graph ends with its output")
 
     def _refuse(self, wrong: str, hint: str | None = None) -> NoReturn:
-        raise ExpressionError(self.mod.asked, wrong, hint=hint, where=self.mod.place)
+        raise ExpressionError(self.mod.asked, wrong, hint=hint, where=self.mod.place) from None
 
     def _result(self, node: Any) -> Expr:
         if not isinstance(node, Node):
