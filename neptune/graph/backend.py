@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from neptune import config
 from neptune.graph.choose import Choice, Take, choice
 from neptune.graph.launch import operator
 from neptune.graph.regions import proposed
@@ -24,7 +25,7 @@ from neptune.graph.report import Report
 from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
-from neptune.runtime.launch import default_target
+from neptune.runtime.launch import default_target, has_tvm, parse_target
 
 LOG = logging.getLogger("neptune.graph")
 
@@ -105,11 +106,12 @@ class Backend:
 
 
 def target_on(device: str) -> str:
-    """The target that runs on tensors of a device."""
-    chosen = default_target()
-    if device == "cpu" and chosen.on_gpu:
-        return "llvm"
-    return str(chosen)
+    """The target that runs on tensors of a device: $NEPTUNE_TARGET, unless that is another device's."""
+    asked = config.read().target
+    chosen = default_target() if asked is None else parse_target(asked)
+    if chosen.on_gpu == (device != "cpu"):
+        return str(chosen)
+    return str(default_target()) if device != "cpu" else "llvm" if has_tvm() else "interpret"
 
 
 def _needs_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:

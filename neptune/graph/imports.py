@@ -60,7 +60,9 @@ class Import:
 
     def named(self, name: str) -> str:
         """A name that no tensor has yet, and that does not tell one layer of a model from the next."""
-        found = unique(re.sub(r"_\d+$", "", name), self.names)
+        plain = re.sub(r"_\d+$", "", name)
+        # Generated code calls these itself.
+        found = unique(f"{plain}_of" if plain in ("max", "min") else plain, self.names)
         self.names.add(found)
         return found
 
