@@ -45,7 +45,11 @@ def test_mods_eager_and_by_inductor() -> None:
         close(compiled(q, k, v), wanted)
 
 
-@pytest.mark.parametrize("options", [{"causal": True}, {"mask_mod": causal}, {"mask_mod": sliding(40)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"causal": True}, {"mask_mod": causal}, {"mask_mod": sliding(40)}],
+    ids=["an option", "a mod", "a mod that holds a number"],
+)
 def test_in_a_cuda_graph(options) -> None:
     q, k, v = tensors(200, 200)
     out = F.attention(q, k, v, **options)
