@@ -10,6 +10,7 @@ import torch
 from neptune.boundary import public
 from neptune.functional import flex, plain
 from neptune.functional.softmax_attention import Options
+from neptune.functional.tensors import refuse
 
 Tensor = torch.Tensor
 
@@ -27,6 +28,7 @@ def attention(
     score_mod: Callable[..., Tensor] | None = None,
     mask_mod: Callable[..., Tensor] | None = None,
     block_mask: Any = None,
+    attn_mask: Tensor | None = None,
     sinks: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -57,7 +59,8 @@ def attention(
 
     A mod is traced once for its code and the dtypes of what it holds; new lengths compile nothing, another Python
     number does. Conditions on indices are sets to the compiler, and tiles outside of them are skipped. `block_mask`:
-    a `BlockMask` of FlexAttention; its mask_mod is used, its blocks are not.
+    a `BlockMask` of FlexAttention; its mask_mod is used, its blocks are not. `attn_mask`, in place of mods: a tensor
+    that broadcasts to [batch, heads, s_q, s_kv], bool (which keys are seen) or float (added to the scores).
 
     Raises ShapeError for tensors that do not fit or require gradients, ExpressionError for a mod that branches on
     values or does what is no expression, with the line of it.
@@ -70,7 +73,11 @@ def attention(
     result: Tensor | tuple[Tensor, Tensor]
     if score_mod is None and mask_mod is None:
         function = plain.attention_with_lse if return_lse else plain.attention
-        result = function(q, k, v, causal, window, softcap, alibi_slopes, sinks, scale, enable_gqa)
+        result = function(q, k, v, causal, window, softcap, alibi_slopes, sinks, scale, enable_gqa, attn_mask)
+    elif attn_mask is not None:
+        refuse(
+            "attention", "both attn_mask and a mod were given", hint="a mod that reads it: mask[b, h, q_idx, kv_idx]"
+        )
     else:
         options = Options(causal, window, softcap, scale, enable_gqa, return_lse)
         result = flex.attention((q, k, v), options, score_mod, mask_mod, alibi_slopes, sinks)

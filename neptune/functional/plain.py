@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
+from neptune.functional.given_masks import given_mask
 from neptune.functional.mods import Mod, traced
 from neptune.functional.operators import operator
 from neptune.functional.softmax_attention import Mods, Options, call
-from neptune.functional.tensors import refuse, shape_of
+from neptune.functional.tensors import refuse
 
 Tensor = torch.Tensor
 
@@ -27,10 +27,11 @@ def attention(
     sinks: torch.Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
+    attn_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """o, like q; see `neptune.functional.attention`."""
     options = Options(causal, window, softcap, scale, enable_gqa)
-    result: Tensor = call(q, k, v, options, alibi_slopes, sinks)
+    result: Tensor = call(q, k, v, options, alibi_slopes, sinks, *given_mask("attention", attn_mask, q, k))
     return result
 
 
@@ -46,10 +47,12 @@ def attention_with_lse(
     sinks: torch.Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
+    attn_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse); see `neptune.functional.attention`."""
     options = Options(causal, window, softcap, scale, enable_gqa, lse=True)
-    result: tuple[Tensor, Tensor] = call(q, k, v, options, alibi_slopes, sinks)
+    mods, captured = given_mask("attention", attn_mask, q, k)
+    result: tuple[Tensor, Tensor] = call(q, k, v, options, alibi_slopes, sinks, mods, captured)
     return result
 
 
@@ -76,34 +79,11 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         refuse(name, "both attn_mask and is_causal were given", hint="one of them")
     options = Options(scale=scale, enable_gqa=enable_gqa)
-    if attn_mask is None:
-        mods = Mods(mask=_top_left()) if is_causal else Mods()
-        plain: Tensor = call(query, key, value, options, mods=mods)
-        return plain
-    lead = (query.shape[0] if query.dim() > 3 else 1, query.shape[-3] if query.dim() > 2 else 1)
-    if attn_mask.dim() > 4 or query.dim() > 4:
-        refuse(name, f"attn_mask is {shape_of(attn_mask)}", legal=["up to [batch, heads, s_q, s_kv]"])
-    mask = attn_mask.expand(*lead, query.shape[-2], key.shape[-2])
-    mod = _read(attn_mask.dtype)
-    mods = Mods(mask=mod) if attn_mask.dtype == torch.bool else Mods(score=mod)
-    result: Tensor = call(query, key, value, options, mods=mods, captured=[mask])
+    mods, captured = (Mods(mask=_top_left()), []) if is_causal else given_mask(name, attn_mask, query, key)
+    result: Tensor = call(query, key, value, options, mods=mods, captured=captured)
     return result
 
 
 @cache
 def _top_left() -> Mod:
     return traced(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx, "mask_mod")
-
-
-@cache
-def _read(dtype: torch.dtype) -> Mod:
-    """A mod that reads a matrix of this dtype: a condition, or what is added to the score."""
-    mask = torch.zeros(1, 1, 1, 1, dtype=dtype)
-
-    def shown(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return mask[b, h, q_idx, kv_idx]
-
-    def added(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return score + mask[b, h, q_idx, kv_idx]
-
-    return traced(shown, "mask_mod") if dtype == torch.bool else traced(added, "score_mod")

@@ -5,13 +5,13 @@ mask that the mask interface has made for all layers of a kind. Ours makes none 
 
     mask made          when                                             what the kernel sees
     None               causal, or a causal window, and nothing padded   causal=True, window=…
-    bool [b, s_kv]     the same with padding                            besides: keep[b, j]
-    bool [b, 1, q, k]  anything else (packed sequences, static caches)  keep[b, 0, i, j]
+    bool [b, s_kv]     the same with padding                            besides: attn_mask[b, 0, 0, j]
+    bool [b, 1, q, k]  anything else (packed sequences, static caches)  attn_mask[b, 0, i, j]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -63,18 +63,15 @@ def attention_forward(
         raise ShapeError("attention of a model", f"dropout is {dropout}", hint="model.eval(), or attention_dropout = 0")
     causal = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
     window = sliding_window
-    mask_mod = score_mod = None
-    if attention_mask is not None and attention_mask.dim() == 4:
+    mask = attention_mask
+    if mask is not None and mask.dim() == 4:
         # It says everything, causality and windows included.
         causal, window = False, None
-        if attention_mask.dtype == torch.bool:
-            mask_mod = _dense_mask(attention_mask)
-        else:
-            score_mod = _added(attention_mask)
-    elif attention_mask is not None:
-        mask_mod = _kept_keys(attention_mask)
+        mask = mask[..., : key.shape[-2]]
+    elif mask is not None:
+        mask = mask[:, None, None, :]
     if position_bias is not None:
-        score_mod = _added(position_bias) if score_mod is None else _both(score_mod, _added(position_bias))
+        mask = position_bias if mask is None else _added(position_bias, mask)
     o = attention(
         query,
         key,
@@ -82,8 +79,7 @@ def attention_forward(
         causal=causal,
         window=window if causal else None,
         softcap=softcap,
-        score_mod=score_mod,
-        mask_mod=mask_mod,
+        attn_mask=mask,
         sinks=None if s_aux is None else s_aux.float(),
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
@@ -92,30 +88,9 @@ def attention_forward(
     return o.transpose(1, 2).contiguous(), None
 
 
-# --- mods -----------------------------------------------------------------------------------------
-
-
-def _kept_keys(keep: Tensor) -> Callable[..., Tensor]:
-    return lambda b, h, i, j: keep[b, j]
-
-
-def _dense_mask(mask: Tensor) -> Callable[..., Tensor]:
-    full = _over_heads(mask)
-    return (lambda b, h, i, j: mask[b, 0, i, j]) if full is None else (lambda b, h, i, j: mask[b, h, i, j])
-
-
-def _added(bias: Tensor) -> Callable[..., Tensor]:
-    if _over_heads(bias) is None:
-        return lambda s, b, h, i, j: s + bias[b, 0, i, j]
-    return lambda s, b, h, i, j: s + bias[b, h, i, j]
-
-
-def _over_heads(t: Tensor) -> Tensor | None:
-    return None if t.shape[1] == 1 else t
-
-
-def _both(first: Callable[..., Tensor], then: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda s, b, h, i, j: then(first(s, b, h, i, j), b, h, i, j)
+def _added(bias: Tensor, mask: Tensor) -> Tensor:
+    """What both say is added to the scores."""
+    return bias.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else bias + mask
 
 
 # --- the mask interface --------------------------------------------------------------------------
@@ -137,7 +112,9 @@ def attention_mask(
 
     function = mask_function or causal_mask_function
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
-    if aligned and says_no_more(function, local_size):
+    if aligned and (
+        _said(options, local_size) if torch.compiler.is_compiling() else says_no_more(function, local_size)
+    ):
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         if padding is None:
             return None
@@ -160,6 +137,14 @@ def attention_mask(
         **options,
     )
     return made
+
+
+def _said(options: Mapping[str, Any], local_size: int | None) -> bool:
+    """The same, where torch traces and does not show what functions hold: transformers says that nothing was added to a
+    causal mask, and its configuration that what is local is a window."""
+    config = options.get("config")
+    window = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+    return bool(options.get("allow_is_causal_skip")) and (local_size is None or window == (local_size, None))
 
 
 def says_no_more(function: Callable[..., Any], local_size: int | None) -> bool:

@@ -132,6 +132,21 @@ def slopes_of_half_precision() -> None:
 
 
 @case(ShapeError)
+def a_mask_that_cannot_be_broadcast() -> None:
+    attended(attn_mask=torch.ones(3, 3, dtype=torch.bool))
+
+
+@case(ShapeError)
+def a_mask_of_integers() -> None:
+    attended(attn_mask=torch.ones(1, 1, dtype=torch.int64))
+
+
+@case(ShapeError)
+def a_mask_and_a_mod() -> None:
+    attended(attn_mask=torch.ones(1, 1).bool(), mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+
+
+@case(ShapeError)
 def dropout() -> None:
     F.scaled_dot_product_attention(KV, KV, KV, dropout_p=0.1)
 
