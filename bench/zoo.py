@@ -304,7 +304,7 @@ def measure(name: str, dtype: str, s_q: int, s_kv: int) -> Line:
     def error(o: Tensor) -> float:
         return float(torch.linalg.vector_norm(o.double() - exact) / torch.linalg.vector_norm(exact))
 
-    kernel = next(reversed(neptune.functional.kernels.compiled().values()))
+    kernel = next(reversed(list(neptune.functional.kernels.compiled().values())))
     tiles = -(-s_q // TILE) * -(-s_kv // TILE)
     return Line(
         name,
