@@ -10,12 +10,12 @@ narrow floats compute in float32 and are rounded where the graph says so (a cast
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
+from neptune.functional.aten import RULES
 from neptune.graph.imports import NARROW, Import, computed, name_of
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import same, size_of
@@ -44,34 +44,26 @@ def row(*targets: Any) -> Callable[[Row], Row]:
 # --- maps ----------------------------------------------------------------------------------------
 
 
-def _gelu(x: Expr) -> Expr:
-    return x * 0.5 * (op("erf", x * math.sqrt(0.5)) + 1.0)
+def _rule(name: str) -> Callable[[Expr], Expr]:
+    """The function of one value that mods have under this name."""
+    return lambda x: RULES[name](x.dtype, x)
 
 
 def _named(word: str) -> Callable[..., Expr]:
     return lambda *args: op(word, *args) if len(args) == 1 else binary(word, *args)
 
 
-PLAIN = (
-    "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round",
-    "trunc", "abs", "neg",
-)  # fmt: skip
-"""Operators that have one name here and there."""
+SHARED = (
+    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round"),
+    *("trunc", "abs", "neg", "reciprocal", "silu", "gelu", "sign", "logical_not", "bitwise_not", "isnan", "isinf"),
+)
 UNARY: dict[Any, Callable[[Expr], Expr]] = {
-    **{getattr(aten, word).default: _named(word) for word in PLAIN},
-    aten.reciprocal.default: lambda x: Const(1.0, x.dtype) / x,
+    **{getattr(aten, word).default: _rule(word) for word in SHARED},
     aten.square.default: lambda x: x * x,
     aten.log1p.default: lambda x: op("log", x + 1.0),
-    aten.silu.default: lambda x: x * op("sigmoid", x),
-    aten.gelu.default: _gelu,
     # max passes over NaN, and relu does not.
     aten.relu.default: lambda x: select(binary("lt", x, 0), Const(0, x.dtype), x),
-    aten.sign.default: ir.sign,
-    aten.logical_not.default: lambda x: op("not", x) if x.dtype == "bool" else ir.eq(x, 0),
-    aten.bitwise_not.default: ir.invert,
-    aten.isnan.default: ir.is_nan,
-    aten.isinf.default: ir.is_inf,
-}  # fmt: skip
+}
 
 
 def _nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
