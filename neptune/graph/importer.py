@@ -19,7 +19,7 @@ from torch.fx import Node
 from neptune.errors import NeptuneError
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import build
-from neptune.graph import aten_attention, aten_choices
+from neptune.graph import aten_attention, aten_choices, aten_views
 from neptune.graph.aten import ROWS, aten
 from neptune.graph.imports import Import, name_of
 from neptune.graph.merge import merged
@@ -40,7 +40,8 @@ VIEWS = frozenset(
 """What gives elements of its argument other indices: no reason for a stage."""
 
 
-assert aten_attention.ROWS is aten_choices.ROWS is ROWS  # their rows are entered by importing them
+# Their rows are entered by importing them.
+assert all(m.ROWS is ROWS for m in (aten_attention, aten_choices, aten_views))
 
 
 @dataclass(frozen=True)
