@@ -34,6 +34,8 @@ class Structure(NamedTuple):
     options: Options
 
 
+TEMPLATES = {"linear_cross_entropy": "flash_decoding"}
+"""For what is promised: the fastest kernel may store the logits, which are larger than all inputs."""
 _PROGRAMS: dict[Structure, Program] = {}
 _KERNELS: dict[tuple[Structure, str], Kernel] = {}
 _BY_TEXT: dict[tuple[str, str], Kernel] = {}
@@ -64,7 +66,7 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
-                made = compile(program, target=target)
+                made = compile(program, TEMPLATES.get(of.operator), target=target)
                 # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
                 _BY_TEXT[text] = made.with_params() if device == "cpu" else made
             _KERNELS[of, device] = _BY_TEXT[text]

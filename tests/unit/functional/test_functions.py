@@ -119,6 +119,13 @@ def test_fake_results_are_those_of_real_ones(name: str) -> None:
     assert fake.dtype == (torch.float32 if "entropy" in name else torch.float16)
 
 
+def test_a_loss_stores_no_logits() -> None:
+    F.linear_cross_entropy(draw(3, 4, 12), WEIGHT, TARGET, label_smoothing=0.1)
+    (kernel,) = (k for (s, _), k in kernels.compiled().items() if s.operator == "linear_cross_entropy")
+    stored = {t for k in kernel.facts.kernels for t in k.temporaries}
+    assert stored and all(t.endswith("_split") for t in stored), "numbers of parts of rows alone"
+
+
 def test_torch_checks_operators() -> None:
     torch.library.opcheck(torch.ops.neptune.softmax, (draw(3, 4, 12), 1))
     torch.library.opcheck(torch.ops.neptune.linear, (draw(3, 4, 12), WEIGHT, BIAS))
