@@ -91,6 +91,8 @@ def _promoted(a: Any, b: Any) -> str:
     if isinstance(b, Number):
         if isinstance(a, Number):
             return "float32"
+        if a.dtype == "bool" and not isinstance(b, bool):
+            return "float32" if isinstance(b, float) else "int64"
         return a.dtype if not isinstance(b, float) or is_float(a.dtype) else "float32"
     if isinstance(a, Number):
         return _promoted(b, a)

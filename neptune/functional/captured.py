@@ -27,21 +27,27 @@ CONSTANT = ("torch", "math", "operator", "builtins", "functools", "typing", "num
 
 @dataclass(frozen=True)
 class Captured:
-    """A value behind a function: `kind` is "tensor", "function", "value", or "opaque", which nothing is known of."""
+    """A value behind a function: `kind` is "tensor", "function", "value", "constant" (a module, a type or a function
+    of torch's or of the standard library), or "opaque", which nothing is known of. `again`: the path on which this
+    same tensor or function was reached first."""
 
     path: Path
     kind: str
     value: Any
     name: str
+    again: Path | None = None
 
     @property
     def key(self) -> Any:
-        """What of it a trace depends on: of a tensor all but its data and its lengths."""
+        """What of it a trace depends on: of a tensor all but its data and its lengths. A trace does not tell two names
+        of one tensor apart, so that these are other than two tensors."""
         match self.kind:
             case "tensor":
-                return self.value.dtype, self.value.dim()
+                return self.value.dtype, self.value.dim(), self.again
             case "function":
-                return self.value.__code__
+                return self.value.__code__, self.again
+            case "constant":
+                return self.value
             case "value":
                 return type(self.value), repr(self.value)
             case _:
@@ -50,7 +56,7 @@ class Captured:
 
 def captured(function: Any) -> list[Captured]:
     """Everything that can be reached from a mod, the mod itself first."""
-    return list(_walk(function, (), "mod", set()))
+    return list(_walk(function, (), "mod", {}))
 
 
 def reach(function: Any, path: Path) -> Any:
@@ -72,20 +78,23 @@ def reach(function: Any, path: Path) -> Any:
     return value
 
 
-def _walk(value: Any, path: Path, name: str, seen: set[int]) -> Iterator[Captured]:
+def _walk(value: Any, path: Path, name: str, seen: dict[int, Path]) -> Iterator[Captured]:
     if isinstance(value, torch.Tensor):
-        yield Captured(path, "tensor", value, name)
+        yield Captured(path, "tensor", value, name, seen.get(id(value)))
+        seen.setdefault(id(value), path)
     elif isinstance(value, PLAIN):
         yield Captured(path, "value", value, name)
     elif isinstance(value, types.FunctionType):
         if _is_torchs(value) and not path_is_closure(value):
+            yield Captured(path, "constant", value, name)
             return
         if id(value) in seen:
+            yield Captured(path, "function", value, name, seen[id(value)])
             return
         if len(path) > DEEPEST:
             yield Captured(path, "opaque", value, name)
             return
-        seen.add(id(value))
+        seen[id(value)] = path
         yield Captured(path, "function", value, name)
         yield from _behind(value, path, seen)
     elif isinstance(value, tuple | list):
@@ -98,11 +107,11 @@ def _walk(value: Any, path: Path, name: str, seen: set[int]) -> Iterator[Capture
     elif isinstance(value, dict):
         for k, item in value.items():
             yield from _walk(item, (*path, ("item", k)), str(k), seen)
-    elif not _is_constant(value):
-        yield Captured(path, "opaque", value, name)
+    else:
+        yield Captured(path, "constant" if _is_constant(value) else "opaque", value, name)
 
 
-def _behind(function: types.FunctionType, path: Path, seen: set[int]) -> Iterator[Captured]:
+def _behind(function: types.FunctionType, path: Path, seen: dict[int, Path]) -> Iterator[Captured]:
     code = function.__code__
     for k, cell in enumerate(function.__closure__ or ()):
         try:

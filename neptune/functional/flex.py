@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -169,6 +171,10 @@ def _captured_in_a_trace(function: Any, kind: str) -> list[Tensor]:
         value = _reached(function, kind, "guarded", k)
         if not callable(value) and value != _value(function, kind, k):
             raise AssertionError("a captured value changes while torch traces")
+    for k in range(_count(function, kind, "again")):
+        # Looked at together, so that the tracer guards that the two are one.
+        if _reached(function, kind, "again", k) is not _reached(function, kind, "before", k):
+            raise AssertionError("a captured value changes while torch traces")
     return [_reached(function, kind, "tensors", k) for k in range(_count(function, kind, "tensors"))]
 
 
@@ -192,7 +198,13 @@ def _list(function: Any, kind: str, which: str) -> list[Captured]:
         )
     if which == "tensors":
         return list(mod.tensors)
-    return [c for c in behind if c.kind in ("value", "function") and c.path]
+    again = [c for c in behind if c.again is not None]
+    if which == "again":
+        return again
+    if which == "before":
+        return [replace(c, path=c.again or ()) for c in again]
+    kinds = ("value", "function", "constant")
+    return [c for c in behind if c.kind in kinds and c.path and not isinstance(c.value, types.ModuleType)]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -47,6 +47,9 @@ LENGTHS = (
     *("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__"),
 )
 """Questions to a tensor whose answers are numbers in the graph."""
+NAMED = ("alpha", "rounding_mode", "min", "max", "approximate")
+"""Named arguments of ATen's functions that change a value, and those that do not."""
+WHERE = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit")
 WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
 
 
@@ -301,11 +304,16 @@ class _Translation:
         if node.meta["val"].dim():
             raise NotAnExpression(f"{name} makes a tensor of {node.meta['val'].dim()} dimensions", WRITES)
         dtype = name_of(node.meta["val"].dtype)
+        if node.target is torch.ops.aten.view.dtype:
+            raise NotAnExpression("it reads a number's bits as another dtype", "x.to(dtype), which casts")
         return RULES[name](dtype, *scalars, **self._named(node))
 
     def _named(self, node: Node) -> dict[str, Any]:
         named = torch.fx.node.map_arg(node.kwargs, lambda n: self._scalar(self.done[n]))
-        return {n: v for n, v in named.items() if n in ("alpha", "rounding_mode", "min", "max", "approximate")}
+        unknown = [n for n, v in named.items() if n not in NAMED and n not in WHERE and v is not None]
+        if unknown:
+            raise NotAnExpression(f"it calls {node.target} with {unknown[0]}={named[unknown[0]]}", WRITES)
+        return {n: v for n, v in named.items() if n in NAMED}
 
     def _scalar(self, value: Any) -> Any:
         return value.value() if isinstance(value, _Part) else value

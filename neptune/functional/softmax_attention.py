@@ -67,6 +67,10 @@ def call(
     if q.dim() < 2 or k.dim() != q.dim() or v.dim() != q.dim():
         shapes = f"q is {shape_of(q)}, k {shape_of(k)}, v {shape_of(v)}"
         refuse(NAME, shapes, legal=["[batch, heads, length, depth], of one number of dimensions"])
+    for name, t in (("k", k), ("v", v)):
+        # Flattened, [2, 3] batches would pass for [3, 2].
+        if q.dim() > 4 and t.shape[:-3] not in (q.shape[:-3], (1,) * (q.dim() - 3)):
+            refuse(NAME, f"q is {shape_of(q)}, {name} {shape_of(t)}", legal=["the same leading dimensions, or all 1"])
     q, k, v = _of_four(q), _of_four(k), _of_four(v)
     batch, heads, s_q, depth = q.shape
     kv_heads, s_kv = k.shape[1], k.shape[2]

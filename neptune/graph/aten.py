@@ -311,15 +311,18 @@ def only_shifts_exponents(node: Any, x: Any) -> bool:
 
 @row(aten.sum.dim_IntList, aten.sum.default)
 def _sum(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return _reduce(s, node, "sum", _in_its_dtype(s, node, x), dims, keepdim)
+
+
+def _in_its_dtype(s: Import, node: Any, x: Any) -> Value:
+    """What is reduced, in the dtype of the result: integers are summed and multiplied in int64."""
     v, to = s.value(x), node.meta["val"].dtype
-    if v.dtype != to:
-        v = s.map(to, lambda e: cast(e, computed(to)), v)
-    return _reduce(s, node, "sum", v, dims, keepdim)
+    return v if v.dtype == to else s.map(to, lambda e: cast(e, computed(to)), v)
 
 
 @row(aten.prod.dim_int, aten.prod.default)
 def _prod(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return _reduce(s, node, "prod", s.value(x), dims, keepdim)
+    return _reduce(s, node, "prod", _in_its_dtype(s, node, x), dims, keepdim)
 
 
 def count(s: Import, v: Value, dims: Any) -> Expr:
@@ -349,7 +352,8 @@ def _var_mean(s: Import, node: Any, x: Any, dims: Any = None, *, correction: Any
     mean, _ = s.stage(total, f"{node.name}_mean")
     away = s.map(dtype, lambda a, b: (a - b) * (a - b), v, mean)
     spread = _reduce(s, node, "sum", away, dims, True)
-    below = binary("sub", n, Const(float(less), n.dtype)) if less else n
+    # torch divides by 0 where there are fewer elements than the correction.
+    below = binary("max", binary("sub", n, Const(float(less), n.dtype)), Const(0.0, n.dtype)) if less else n
     variance = s.map(dtype, lambda e: binary("div", e, below), spread)
     found = (_dropped(variance, dims, keepdim), _dropped(mean, dims, keepdim))
     return found if pair else found[0]

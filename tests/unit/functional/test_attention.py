@@ -218,6 +218,8 @@ def test_tensors_that_do_not_fit() -> None:
         attention(q, k, v.half())
     with pytest.raises(ShapeError, match=r"q has 2 heads, k and v 1(.|\n)*enable_gqa=True"):
         attention(q, k[:, :1], v[:, :1])
+    with pytest.raises(ShapeError, match="the same leading dimensions"):
+        attention(*(torch.zeros(*lead, 1, 4, 16) for lead in ((2, 3), (3, 2), (3, 2))))
     with pytest.raises(ShapeError, match="3 heads do not share 2 key heads evenly"):
         attention(torch.cat([q, q[:, :1]], 1), k, v, enable_gqa=True)
     with pytest.raises(ShapeError, match="depths of q and k are 16 and 8"):

