@@ -57,10 +57,10 @@ def rms_norm(
 ) -> torch.Tensor:
     """x / √(mean(x²) + eps) · weight over the last dimensions, which are `normalized_shape`; computed in float32.
 
-    `weight`: of that shape. `eps` is the dtype's epsilon by default, as torch's.
+    `weight`: of that shape. `eps` is that of float32, in which it is computed, by default, as torch's.
     """
     rows, dtype, (g,) = _norm("rms_norm", input, normalized_shape, weight=weight)
-    e = torch.finfo(input.dtype).eps if eps is None else eps
+    e = torch.finfo(torch.float32).eps if eps is None else eps
     of = structure("rms_norm", dtype=dtype, eps=e, gain=g is not None)
     return rows.back(run(of, lambda: norm.rms_norm(dtype, eps=e, gain=g is not None), rows.flat, *_given(g)))
 

@@ -88,12 +88,12 @@ def call(
     if grouped and (kv_heads == 0 or heads % kv_heads):
         refuse(NAME, f"{heads} heads do not share {kv_heads} key heads evenly", legal=["heads a multiple of kv_heads"])
     more: list[Tensor] = []
-    for name, t in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
-        if t is not None:
-            if t.dtype != torch.float32:
-                refuse(NAME, f"`{name}` is {t.dtype}", legal=["torch.float32"], hint=f"{name}.float()")
-            check_size(NAME, name, t, (heads,), "a number per head")
-            more.append(dense(t))
+    for name, given in (("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+        if given is not None:
+            if given.dtype != torch.float32:
+                refuse(NAME, f"`{name}` is {given.dtype}", legal=["torch.float32"], hint=f"{name}.float()")
+            check_size(NAME, name, given, (heads,), "a number per head")
+            more.append(dense(given))
     sizes = {"b": batch, "h": heads, "q_idx": s_q, "kv_idx": s_kv}
     read = _read(mods, captured, sizes)
     of = structure(

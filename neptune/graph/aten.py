@@ -290,7 +290,7 @@ def only_shifts_exponents(node: Any, x: Any) -> bool:
     """
     exponents = 0
     for u in node.users:
-        if u.target is aten.sub.Tensor and u.args[0] is x and all(e.target is aten.exp.default for e in u.users):
+        if u.target is aten.sub.Tensor and u.args[0] is x and all(map(_summed_exponential, u.users)):
             exponents += 1
         elif u.target is aten.where.self:
             # log-sum-exp takes 0 for an infinite maximum.
@@ -301,12 +301,18 @@ def only_shifts_exponents(node: Any, x: Any) -> bool:
             pass
         elif u.target is aten.sub.Tensor and u.args[0] is x:
             # log-softmax: x - m is read again, minus the logarithm of the sum.
-            exponents += any(e.target is aten.exp.default for e in u.users)
-            if not all(e.target in (aten.exp.default, aten.sub.Tensor) for e in u.users):
+            exponents += any(map(_summed_exponential, u.users))
+            if not all(e.target is aten.sub.Tensor or _summed_exponential(e) for e in u.users):
                 return False
         elif u.target is not aten.abs.default:
             return False
     return exponents > 0
+
+
+def _summed_exponential(node: Any) -> bool:
+    """An exponential that a sum takes as it is: behind a mask the sum would not see every NaN."""
+    through = [*node.users, *(v for u in node.users if u.target is prims.convert_element_type.default for v in u.users)]
+    return node.target is aten.exp.default and any(u.target is aten.sum.dim_IntList for u in through)
 
 
 @row(aten.sum.dim_IntList, aten.sum.default)

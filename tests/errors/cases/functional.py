@@ -137,6 +137,13 @@ def a_mask_that_cannot_be_broadcast() -> None:
 
 
 @case(ShapeError)
+def leading_dimensions_that_differ() -> None:
+    attended(
+        q=KV[None].expand(2, 3, -1, -1, -1), k=KV[None].expand(3, 2, -1, -1, -1), v=KV[None].expand(3, 2, -1, -1, -1)
+    )
+
+
+@case(ShapeError)
 def a_mask_of_integers() -> None:
     attended(attn_mask=torch.ones(1, 1, dtype=torch.int64))
 

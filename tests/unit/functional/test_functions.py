@@ -119,6 +119,13 @@ def test_fake_results_are_those_of_real_ones(name: str) -> None:
     assert fake.dtype == (torch.float32 if "entropy" in name else torch.float16)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_epsilon_of_rms_norm_is_torchs(dtype: torch.dtype) -> None:
+    x = (draw(3, 5) * 1e-3).to(dtype)
+    wanted = torchs.rms_norm(x, (5,)).float()
+    torch.testing.assert_close(F.rms_norm(x, (5,)).float(), wanted, atol=0.02, rtol=0.02)
+
+
 def test_a_loss_stores_no_logits() -> None:
     F.linear_cross_entropy(draw(3, 4, 12), WEIGHT, TARGET, label_smoothing=0.1)
     (kernel,) = (k for (s, _), k in kernels.compiled().items() if s.operator == "linear_cross_entropy")

@@ -63,18 +63,6 @@ def test_textbook_attention_is_the_kernel_that_the_template_makes(fused: Fused) 
     assert all(r.matrix for r in kernel.for_target("cuda:80").resources("cuda:80"))
 
 
-def test_integers_are_multiplied_as_torch_does_and_no_variance_is_negative() -> None:
-    def folded(x: Any, y: Any) -> Any:
-        return x.prod(-1), y.var(-1, correction=3)
-
-    x, y = torch.full((3, 8), 100, dtype=torch.int32), torch.randn(3, 2)
-    made = neptune.fuse(folded, target="llvm", take="all")
-    with torch.no_grad():
-        product, spread = made(x, y)
-    assert sum(len(r.taken) for r in made.reports) == 2
-    assert torch.equal(product, x.prod(-1)) and torch.equal(spread, torch.full((3,), torch.inf))
-
-
 def test_another_length_does_not_trace_anew_and_another_dtype_does(fused: Fused) -> None:
     before = len(fused.reports)
     for m, n in ((1, 47), (64, 64), (130, 65)):
