@@ -30,7 +30,7 @@ def given_mask(name: str, attn_mask: Tensor | None, query: Tensor, key: Tensor) 
         refuse(name, f"attn_mask is {shape_of(attn_mask)}", legal=[f"what broadcasts to {list(map(int, wanted))}"])
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         refuse(name, f"attn_mask is {attn_mask.dtype}", legal=["torch.bool", "a dtype of floats"])
-    mod = _read(attn_mask.dtype, tuple(n == 1 for n in mask.shape))
+    mod = _read(attn_mask.dtype, tuple(bool(n == 1) for n in mask.shape))
     return (Mods(mask=mod) if attn_mask.dtype == torch.bool else Mods(score=mod)), [mask]
 
 
