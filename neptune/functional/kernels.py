@@ -20,8 +20,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.arguments import Signature
 from neptune.runtime.custom_op import fake_results
-from neptune.runtime.devices import target_on
-from neptune.runtime.launch import parse_target
+from neptune.runtime.devices import chosen_on
 
 LOG = logging.getLogger("neptune.recompiles")
 Options = tuple[tuple[str, Any], ...]
@@ -62,7 +61,7 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
         return found
     with _LOCK:
         if (of, device) not in _KERNELS:
-            program, target = program_of(of, make), _target(device)
+            program, target = program_of(of, make), chosen_on(device)
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
@@ -79,12 +78,6 @@ def run(of: Structure, make: Callable[[], Program], *args: Any) -> Any:
         made = fake_results(Signature(program_of(of, make), args[0].device.type), args)
         return made[0] if len(made) == 1 else tuple(made)
     return kernel_of(of, make, args[0].device.type)(*args)
-
-
-def _target(device: str) -> str:
-    """$NEPTUNE_TARGET where it is one of the device, else what serves the device best."""
-    asked = config.read().target
-    return asked if asked and parse_target(asked).device == device else target_on(device)
 
 
 def has_no_data(t: torch.Tensor) -> bool:

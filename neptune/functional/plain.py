@@ -31,7 +31,8 @@ def attention(
 ) -> torch.Tensor:
     """o, like q; see `neptune.functional.attention`."""
     options = Options(causal, window, softcap, scale, enable_gqa)
-    result: Tensor = call(q, k, v, options, alibi_slopes, sinks, *given_mask("attention", attn_mask, q, k))
+    given = given_mask("attention", attn_mask, q, k)
+    result: Tensor = call(q, k, v, options, alibi_slopes, sinks, *given)
     return result
 
 
@@ -51,8 +52,8 @@ def attention_with_lse(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse); see `neptune.functional.attention`."""
     options = Options(causal, window, softcap, scale, enable_gqa, lse=True)
-    mods, captured = given_mask("attention", attn_mask, q, k)
-    result: tuple[Tensor, Tensor] = call(q, k, v, options, alibi_slopes, sinks, mods, captured)
+    given = given_mask("attention", attn_mask, q, k)
+    result: tuple[Tensor, Tensor] = call(q, k, v, options, alibi_slopes, sinks, *given)
     return result
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from neptune import config
 from neptune.graph.choose import Choice, Take, choice
 from neptune.graph.launch import operator
 from neptune.graph.regions import proposed
@@ -25,7 +24,7 @@ from neptune.graph.report import Report
 from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
-from neptune.runtime.launch import default_target, has_tvm, parse_target
+from neptune.runtime.devices import chosen_on
 
 LOG = logging.getLogger("neptune.graph")
 
@@ -98,20 +97,11 @@ class Backend:
         if len(found) > 1:
             return Choice(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
         try:
-            return choice(region, self.target or target_on(found.pop() if found else device), self.take)
+            return choice(region, self.target or chosen_on(found.pop() if found else device), self.take)
         except Exception as error:
             # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
             LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
             return Choice(region, False, f"a defect of Neptune's: {error!r:.200}")
-
-
-def target_on(device: str) -> str:
-    """The target that runs on tensors of a device: $NEPTUNE_TARGET, unless that is another device's."""
-    asked = config.read().target
-    chosen = default_target() if asked is None else parse_target(asked)
-    if chosen.on_gpu == (device != "cpu"):
-        return str(chosen)
-    return str(default_target()) if device != "cpu" else "llvm" if has_tvm() else "interpret"
 
 
 def _needs_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import count
-from math import prod
 from typing import Any
 
 import torch
 
+from neptune.functional.tensors import dense
 from neptune.kernel import Kernel
 
 _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -51,9 +51,4 @@ def _flattened(t: torch.Tensor, merges: tuple[int, ...]) -> torch.Tensor:
     """A tensor as the kernel takes it: some dimensions as one, the last one dense."""
     for d in merges:
         t = t.flatten(d, d + 1)
-    return _dense(t)
-
-
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    """A tensor whose last dimension is dense, as kernels take it."""
-    return t if not t.dim() or t.stride(-1) == 1 or t.shape[-1] == 1 or not prod(t.shape) else t.contiguous()
+    return dense(t)

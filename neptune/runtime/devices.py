@@ -6,11 +6,11 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
+from neptune import config
 from neptune.boundary import frames_of_package
+from neptune.codes import INSTALL_TE
 from neptune.errors import NeptunePerformanceWarning
 from neptune.runtime.launch import default_target, has_tvm, parse_target
-
-EXTRA = "pip install 'neptune-compiler[te]'"
 
 
 def target_on(device: str, wanted: str = "interpret") -> str:
@@ -23,12 +23,18 @@ def target_on(device: str, wanted: str = "interpret") -> str:
     return "llvm"
 
 
+def chosen_on(device: str) -> str:
+    """$NEPTUNE_TARGET where it is one of the device, else what serves the device best."""
+    asked = config.read().target
+    return asked if asked and parse_target(asked).device == device else target_on(device)
+
+
 @cache
 def _interpreted() -> str:
     """Say it in the first call, and in no later one."""
     warnings.warn(
         "CPU tensors run in Triton's interpreter, which is slow and there to try things out; compiled code for this "
-        f"machine's CPU needs TVM: {EXTRA}",
+        f"machine's CPU needs TVM: {INSTALL_TE}",
         NeptunePerformanceWarning,
         stacklevel=2 + frames_of_package(),
     )
