@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CHECKED := $(wildcard neptune bench examples appendix_examples)
 
-.PHONY: demo test test-all test-ray lint docs clean
+.PHONY: demo test test-all test-ray test-gluon lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/causal_attention.py
@@ -22,6 +22,12 @@ test-all: $(STAMP)
 test-ray: $(STAMP)
 	$(PIP) 'ray>=2.9'
 	$(BIN)/python -m pytest -q tests/unit/autotune/test_cluster.py
+
+# Sixteen Gluon kernels, compiled by the pinned Triton and by the newest one, which is installed beside it (280 MB).
+NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
+test-gluon: $(STAMP)
+	test -d $(NEWEST) || { $(PIP) --no-deps --target $(NEWEST).new triton==$(subst triton-,,$(notdir $(NEWEST))) && mv $(NEWEST).new $(NEWEST); } || echo "$(notdir $(NEWEST)) is not to be had here: its tests are skipped"
+	NEPTUNE_OTHER_TRITON=$$(test -d $(NEWEST) && echo $(NEWEST)) $(BIN)/python -m pytest -q tests/unit/hopper/test_versions.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

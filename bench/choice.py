@@ -43,10 +43,11 @@ from bench import record
 from bench.cases import environment
 from bench.setups import Setup, setups
 from bench.speed_operators import graphed
-from neptune.autotune.timer import GpuTimer, captured
+from neptune.autotune.timer import GpuTimer
 from neptune.driver.device import machine_for
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
+from neptune.runtime.bench import captured
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import AUTOMATIC, lowered
 from neptune.tune.columns import Points

@@ -28,22 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-_SECTION = re.compile(r"^\.text\.(\S+):")
-_LABEL = re.compile(r"^(\.L\S+):")
-_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z]\S*)\s*([^;]*);")
-_TARGET = re.compile(r"`\((\.L\S+)\)")
-_ENDS = ("EXIT", "RET", "BRX", "JMX", "KILL")
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One line of SASS: `guarded` when a predicate decides whether it takes effect."""
-
-    address: int
-    opcode: str
-    operands: str
-    guarded: bool
-    target: str | None
+from neptune.errors import InternalError
+from neptune.hopper.listing import Function, Instruction, disassemble, functions, loops
 
 
 @dataclass(frozen=True)
@@ -104,14 +90,19 @@ class CompileError(Exception):
 
 def analyse(cubin: bytes) -> list[LoopStats]:
     """The loops of every kernel in a cubin, in the order of their addresses, outer before inner."""
-    return [stats for name, code, labels in _functions(_disassemble(cubin)) for stats in _loops(name, code, labels)]
+    try:
+        text = disassemble(cubin)
+    except InternalError as error:
+        raise CompileError(error.wrong) from None
+    return [stats for function in functions(text) for stats in _stats(function)]
 
 
-def clean_loop(loops: Iterable[LoopStats]) -> LoopStats | None:
-    """The innermost loop with matrix instructions that compares and selects least: the one over unmasked tiles."""
-    matrix = [loop for loop in loops if loop.hgmma or loop.hmma]
+def clean_loop(found: Iterable[LoopStats]) -> LoopStats | None:
+    """The innermost loop with matrix instructions that compares and selects least: the one over unmasked tiles. Each
+    consumer of a warp-specialised kernel has a copy of it, some instructions longer or shorter: the shortest."""
+    matrix = [loop for loop in found if loop.hgmma or loop.hmma]
     inner = [a for a in matrix if not any(b is not a and a.start <= b.start and b.end <= a.end for b in matrix)]
-    return min(inner, key=lambda loop: (loop.selects, loop.start), default=None)
+    return min(inner, key=lambda loop: (loop.selects, loop.instructions, loop.start), default=None)
 
 
 def compile_kernel(request: Request, timeout: float = 300.0) -> Report:
@@ -159,110 +150,13 @@ def _complaint(stdout: str, stderr: str) -> str:
     return tail[-1][:400] if tail else "the compiler process died without a message"
 
 
-def _disassemble(cubin: bytes) -> str:
-    from triton import knobs  # here, so that reading a cubin's statistics is all that needs it
-
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "kernel.cubin")
-        path.write_bytes(cubin)
-        done = subprocess.run([knobs.nvidia.nvdisasm.path, "-c", str(path)], capture_output=True, text=True)
-    if done.returncode:
-        raise CompileError(f"nvdisasm: {done.stderr.strip()[:400]}")
-    return done.stdout
-
-
-def _functions(text: str) -> Iterable[tuple[str, list[Instruction], dict[str, int]]]:
-    """Each function's name, its instructions, and where its labels point (an index into the instructions)."""
-    name, code, labels = "", list[Instruction](), dict[str, int]()
-    for line in text.splitlines():
-        if section := _SECTION.match(line):
-            if code:
-                yield name, code, labels
-            name, code, labels = section[1], [], {}
-        elif label := _LABEL.match(line):
-            labels[label[1]] = len(code)
-        elif found := _INSTRUCTION.match(line):
-            address, guard, opcode, operands = found.groups()
-            target = _TARGET.search(operands)
-            code.append(Instruction(int(address, 16), opcode, operands, guard is not None, target and target[1]))
-    if code:
-        yield name, code, labels
-
-
-def _loops(name: str, code: Sequence[Instruction], labels: dict[str, int]) -> list[LoopStats]:
-    """Natural loops: backward edges to a block that dominates their source.
-
-    Dominance matters: a wait that ptxas moved behind the kernel ends with a jump back into the middle of a loop, which
-    is backward and yet no loop.
-    """
-    starts, successors = _blocks(code, labels)
-    dominators = _dominators(successors)
-    spans: dict[int, set[int]] = {}
-    for source, targets in enumerate(successors):
-        for header in targets:
-            if header in dominators[source] and starts[header] <= starts[source]:
-                spans.setdefault(header, set()).update(_natural_loop(header, source, successors))
+def _stats(function: Function) -> list[LoopStats]:
+    """What each loop of a kernel holds."""
     found = []
-    for header, body in spans.items():
-        latch = max(block for block in body if header in successors[block])
-        inside = [index for block in sorted(body) if header <= block <= latch for index in _block(block, starts, code)]
-        found.append(_measure(name, [code[index] for index in inside]))
+    for loop in loops(function):
+        inside = [function.code[i] for block in loop.blocks for i in function.block(block)]
+        found.append(_measure(function.name, inside))
     return sorted(found, key=lambda loop: (loop.start, -loop.end))
-
-
-def _block(block: int, starts: Sequence[int], code: Sequence[Instruction]) -> range:
-    return range(starts[block], starts[block + 1] if block + 1 < len(starts) else len(code))
-
-
-def _blocks(code: Sequence[Instruction], labels: dict[str, int]) -> tuple[list[int], list[list[int]]]:
-    """Where basic blocks start, and which blocks follow each."""
-    cuts = {0, *labels.values()}
-    cuts |= {i + 1 for i, op in enumerate(code) if op.opcode.startswith(("BRA", *_ENDS))}
-    starts = sorted(cut for cut in cuts if cut < len(code))
-    number = {start: block for block, start in enumerate(starts)}
-    successors: list[list[int]] = []
-    for block in range(len(starts)):
-        last = code[_block(block, starts, code)[-1]]
-        jumps = last.opcode.startswith("BRA") and last.target in labels
-        # A branch may also be conditional through an operand: `BRA.U !UP0, target`.
-        certain = not last.guarded and (not jumps or last.operands.strip().startswith("`"))
-        follow = [number[labels[last.target]]] if jumps and last.target and labels[last.target] in number else []
-        if not (certain and last.opcode.startswith(("BRA", *_ENDS))) and block + 1 < len(starts):
-            follow.append(block + 1)
-        successors.append(follow)
-    return starts, successors
-
-
-def _dominators(successors: Sequence[Sequence[int]]) -> list[set[int]]:
-    """For each block, the blocks on every path to it from the first; empty for a block that nothing reaches."""
-    sources: list[list[int]] = [[] for _ in successors]
-    for block, targets in enumerate(successors):
-        for target in targets:
-            sources[target].append(block)
-    known: list[set[int]] = [set() for _ in successors]
-    known[0] = {0}
-    changed = True
-    while changed:
-        changed = False
-        for block in range(1, len(successors)):
-            reached = [known[source] for source in sources[block] if known[source]]
-            now = {block} | set.intersection(*reached) if reached else set()
-            changed |= now != known[block]
-            known[block] = now
-    return known
-
-
-def _natural_loop(header: int, latch: int, successors: Sequence[Sequence[int]]) -> set[int]:
-    """The header and every block that reaches the latch without passing the header."""
-    body, work = {header, latch}, [latch]
-    while work:
-        block = work.pop()
-        if block == header:
-            continue
-        before = [source for source, targets in enumerate(successors) if block in targets and source not in body]
-        body.update(before)
-        work += before
-    return body
 
 
 def _measure(name: str, body: Sequence[Instruction]) -> LoopStats:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from neptune import functional as functional
     from neptune.autotune.tuner import autotune
     from neptune.driver.pipeline import compile
+    from neptune.driver.superoptimize import superoptimize
     from neptune.errors import (
         ExpressionError,
         FusionError,
@@ -53,6 +54,7 @@ __all__ = [
     "compile",
     "fuse",
     "load",
+    "superoptimize",
     "template",
 ]
 
@@ -65,6 +67,7 @@ _HOME = {
     "compile": "neptune.driver.pipeline",
     "fuse": "neptune.graph.fuse",
     "load": "neptune.kernel",
+    "superoptimize": "neptune.driver.superoptimize",
     "template": "neptune.schedule.template",
 }
 

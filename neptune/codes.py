@@ -125,6 +125,12 @@ EXPRESSIONS = (
         'A torch function, and take="predicted", "all" or "none".',
         ("graph",),
     ),
+    Kind(
+        "E017",
+        "A µGraph that is not valid, or a program that no µGraph has",
+        "docs/mirage.md says what a graph is; compile the program by a template where it has masks or indices.",
+        ("mirage",),
+    ),
 )
 SCHEDULES = (
     Kind(
@@ -242,6 +248,12 @@ SCHEDULES = (
         "docs/schedule.md says what it takes.",
         ("fusion.hoist_factor", "fusion.direct"),
     ),
+    Kind(
+        "S033",
+        "A graph has no schedule, or is of another program",
+        "A graph of this program, with fewer axes in the grid of its kernels.",
+        ("mirage", "rewriting"),
+    ),
 )
 FUSIONS = (
     Kind(
@@ -286,6 +298,12 @@ FUSIONS = (
         ("codegen.llvm",),
     ),
     Kind("F010", "The fuel of fusions is spent", "Unset NEPTUNE_FUSION_FUEL.", ("schedule.fuel",)),
+    Kind(
+        "F011",
+        "A graph uses the fold of a tile as if it were that of the whole axis",
+        "An accumulator in front of what is not linear in the sum.",
+        ("mirage",),
+    ),
 )
 CALLS = (
     Kind(
@@ -401,6 +419,12 @@ TARGETS = (
         ("driver.resources", "runtime.executable"),
     ),
     Kind("T008", "A calibration that cannot be believed", "Calibrate when nothing else runs.", ("autotune.calibrate",)),
+    Kind(
+        "T009",
+        "A kernel or a target without the form that was asked for",
+        'form="auto" or form=None: then another form of the kernel runs.',
+        ("driver.asynchronous",),
+    ),
 )
 RECORDS = (
     Kind(
@@ -437,7 +461,12 @@ OTHERS = (
         "help(neptune.config) lists them.",
         ("config", "logs", "driver.dump"),
     ),
-    Kind("N002", "A search is asked for something that it has not", "One of the values that are legal.", ("autotune",)),
+    Kind(
+        "N002",
+        "A search is asked for something that it has not",
+        "One of the values that are legal.",
+        ("autotune", "tune.budget"),
+    ),
     Kind("N003", "A report cannot be written", "A path in a folder of yours.", ("driver.report",)),
 )
 KINDS = (*EXPRESSIONS, *SCHEDULES, *FUSIONS, *CALLS, *TARGETS, *RECORDS, *OTHERS)

@@ -22,7 +22,7 @@ from neptune.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime import custom_op, saved
-from neptune.runtime.artifact import WARNINGS, Packed, facts_of, pack, unpack, unpack_variants
+from neptune.runtime.artifact import WARNINGS, Artifact, Packed, facts_of, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
 from neptune.runtime.devices import target_on
 from neptune.runtime.executable import Executable
@@ -37,6 +37,7 @@ from neptune.variants import Accept, MakeVariant, Variant, family_of, number_of,
 if TYPE_CHECKING:
     from neptune.driver.build import Build
     from neptune.driver.resources import Resources
+    from neptune.mirage.ir import Graph
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
 Result: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
@@ -195,6 +196,17 @@ class Kernel:
         return self.executable.source
 
     @property
+    @public
+    def graph(self) -> Graph | None:
+        """The µGraph that the kernel computes, where a search has found it (`neptune.superoptimize`); None elsewhere.
+
+        print_graph(neptune.superoptimize(expr, shapes=sizes).graph)
+        """
+        from neptune.driver.searched import graph_of
+
+        return graph_of(self._explanation)
+
+    @property
     def program(self) -> Program:
         """The fused program, which every target executes."""
         return self.executable.program
@@ -348,8 +360,18 @@ class Kernel:
         of, make = self.executable, None
         artifact = with_params(of.artifact.alone(), of.modules.declared, params, values)
         if self._make_build is not None:
-            make = lambda: replace(self.build, params=artifact.params, family=None, rivals=())  # noqa: E731
+            make = lambda: replace(self.build, params=artifact.params, family=None, rivals=(), asynchronous=None)  # noqa: E731
         return Kernel(Executable(artifact, of.loops), make)
+
+    def saying(self, entry: str, said: Any) -> Kernel:
+        """The same kernel with an entry more in its explanation, plain values."""
+        of = self.executable.artifact
+        return self.keeping(replace(of, explanation={**of.explanation, entry: said}))
+
+    def keeping(self, artifact: Artifact) -> Kernel:
+        """The same kernel with more in its artifact: what it says of itself, a verdict."""
+        variant = None if self._family is None else self._family.kernel
+        return Kernel(Executable(artifact, self.executable.loops), self._make_build, variant, self._accept)
 
     @public
     def tune(

@@ -22,7 +22,8 @@ from bench.comparison.columns import Call, Column, Unfit
 from bench.comparison.gate import Gate
 from bench.comparison.subjects import Subject, as_tuple
 from neptune.autotune.reference import errors
-from neptune.autotune.timer import GpuTimer, captured
+from neptune.autotune.timer import GpuTimer
+from neptune.runtime.bench import captured
 from neptune.verify.numerics import allowance
 
 ROUNDS = 3

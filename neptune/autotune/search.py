@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from neptune.autotune.budget import Clock
 from neptune.autotune.journal import Journal
 from neptune.autotune.place import Executor, Lost, Outcome
 from neptune.autotune.progress import Progress, State
@@ -16,6 +15,7 @@ from neptune.autotune.rounds import Search
 from neptune.autotune.space import Key, Trial
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
+from neptune.tune.budget import Clock
 
 ROUNDS = 3
 """How often the finalists are timed, one after the other."""

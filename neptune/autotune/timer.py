@@ -1,33 +1,26 @@
 """Times of calls: the interface that a measuring process uses, and how a GPU is timed.
 
-Each figure is one call, captured as a CUDA graph so that launching costs nothing, behind a write to more memory than
-the L2 cache holds.
+How calls are timed there: `neptune.runtime.bench.GpuCalls`.
 """
 
 from __future__ import annotations
 
 import importlib
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from statistics import median
 from typing import Any, Protocol
 
 import torch
 
 from neptune.kernel import Kernel
+from neptune.runtime.bench import LEAST, MOST, Call, GpuCalls, captured
 from neptune.runtime.launch import gpu_target
 from neptune.runtime.warm import warm_up
 from neptune.tune.machine import machine_of
 
 GPU = "neptune.autotune.timer:GpuTimer"
-CLEARED = 256 << 20
-"""Bytes that are written before each call, more than any L2 cache has."""
-WARM = 3
-LEAST, MOST, ENOUGH = 5, 25, 20_000.0
-"""Calls that are timed, at least and at most, and the microseconds that they may take together."""
 CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem"}
-Call = Callable[[], Any]
 
 
 class Timer(Protocol):
@@ -67,7 +60,7 @@ class GpuTimer:
     device = "cuda"
 
     def __init__(self) -> None:
-        self._cleared: torch.Tensor | None = None
+        self._timed = GpuCalls()
 
     def compile(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         warm_up(kernel.executable, sizes)
@@ -81,20 +74,7 @@ class GpuTimer:
 
     def samples(self, call: Call, least: int = LEAST, most: int = MOST) -> list[float]:
         """Microseconds of calls of what `captured` gives, so many at least, and at most."""
-        first = [self._one(call) for _ in range(least)]
-        more = min(most, int(ENOUGH / max(median(first), 1e-3))) - least
-        return first + [self._one(call) for _ in range(more)]
-
-    def _one(self, call: Call) -> float:
-        if self._cleared is None:
-            self._cleared = torch.empty(CLEARED, dtype=torch.int8, device=self.device)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._cleared.zero_()
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e3
+        return self._timed.samples(call, least, most)
 
     def clocks(self) -> Mapping[str, int]:
         with suppress(OSError, subprocess.SubprocessError, ValueError, AttributeError):
@@ -110,18 +90,3 @@ class GpuTimer:
     def name(self) -> str:
         present = gpu_target()
         return "" if present is None else machine_of(present.arch, torch.cuda.get_device_name()).device
-
-
-def captured(call: Call) -> Call:
-    """The call as the replay of a graph; one that cannot be captured, itself."""
-    for _ in range(WARM):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            call()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return call
-    return graph.replay

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from neptune import config
-from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.autotune.executors import EXECUTORS, executor_of
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.learn import ordered
@@ -41,6 +40,7 @@ from neptune.records.record import structure_of
 from neptune.records.store import Store
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
+from neptune.tune.budget import Clock, checked_count, seconds_of
 from neptune.tune.choose import AnyTemplate, shipped_templates
 from neptune.tune.machine import Machine
 from neptune.tune.params import checked_params, checked_sizes, space_of

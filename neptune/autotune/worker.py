@@ -25,11 +25,12 @@ from typing import Any
 
 import torch
 
-from neptune.autotune.reference import Unfused, differs, drawn, grown, poisoned, small, smaller, trusted
+from neptune.autotune.reference import Unfused, differs, grown, small, smaller, trusted
 from neptune.autotune.timer import Timer, made
 from neptune.ir.parser import parse_program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Packed, unpack
+from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
 from neptune.runtime.worker import Json, serve
 from neptune.verify.numerics import Errors

@@ -14,7 +14,7 @@ import click
 from neptune import config
 from neptune.cli.outputs import guarded, say, table
 from neptune.records import exchange
-from neptune.records.record import Failure, Record, Unknown, parse
+from neptune.records.record import Discovery, Failure, Record, Unknown, parse
 from neptune.records.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +53,7 @@ def ls_command(as_json: bool) -> None:
         rows = [_summary(group) for group in groups.values()]
         counts = {"records": sum(isinstance(r, Record) for r in own)}
         counts |= {"failed": sum(isinstance(r, Failure) for r in own)}
+        counts |= {"graphs": sum(isinstance(r, Discovery) for r in own)}
         counts |= {"unknown": sum(isinstance(r, Unknown) for r in own), "unreadable": own.count(None)}
 
         def shown() -> None:

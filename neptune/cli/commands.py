@@ -20,6 +20,7 @@ from neptune.cli.cache import cache_group
 from neptune.cli.codes import explain_error_command
 from neptune.cli.inputs import checked_target, expression, named_numbers, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
+from neptune.cli.search import search_command
 from neptune.cli.tune import autotune_command
 from neptune.errors import NeptunePerformanceWarning
 
@@ -246,6 +247,7 @@ def check_env_command(as_json: bool) -> None:
 
 app.add_command(autotune_command)
 app.add_command(autotune_command, "tune")
+app.add_command(search_command)
 app.add_command(cache_group)
 app.add_command(explain_error_command)
 

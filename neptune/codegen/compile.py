@@ -34,6 +34,7 @@ TYPES = {
 }
 LOG = logging.getLogger("neptune.codegen")
 WORKER = Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None})
+HINT = "other tile sizes, num_warps or num_stages"
 _SERVED: set[str] = set()
 """The targets that the worker may have compiled for."""
 
@@ -112,23 +113,28 @@ def compile_kernels(
     options = {"num_warps": int(params.get("num_warps", 4)), "num_stages": int(params.get("num_stages", 2))}
     values = {name: int(value) for name, value in params.items() if name not in options}
     request: Json = {"source": source, "target": parse_target(target), "options": options}
-    results, hint = [], "other tile sizes, num_warps or num_stages"
+    results = []
     _prepare(source, target)
     for kernel in kernels:
         start = time.perf_counter()
-        request |= asdict(_with_values(kernel, values))
-        asked = f"compile kernel {kernel.function} for {target} with {values | options}"
-        try:
-            answer, asm = WORKER.request(request)
-        except EOFError:
-            raise TargetError(asked, "the compiler aborted", hint=hint, kind="triton") from None
-        if "error" in answer:
-            raise TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
+        request |= asdict(with_values(kernel, values))
+        answer, asm = answered(request, f"compile kernel {kernel.function} for {target} with {values | options}")
         made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
         results.append(made)
         ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
         LOG.info("%s compiled for %s: %s, %.0f ms", made.name, target, used, ms)
     return results
+
+
+def answered(request: Json, asked: str, hint: str = HINT, worker: Worker = WORKER) -> tuple[Json, bytes]:
+    """What the compiler's process answers; TargetError where it refuses, or dies of it."""
+    try:
+        answer, data = worker.request(request)
+    except EOFError:
+        raise TargetError(asked, "the compiler aborted", hint=hint, kind="triton") from None
+    if "error" in answer:
+        raise TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
+    return answer, data
 
 
 def _prepare(source: str, target: str) -> None:
@@ -145,10 +151,11 @@ def _prepare(source: str, target: str) -> None:
 def launch_types(program: TileProgram, params: Mapping[str, int], *, loads: str = "pointer") -> list[KernelTypes]:
     """Return the types that a real launch would find for each kernel's parameters, in launch order."""
     values = tunable_values(program, params)
-    return [_with_values(k, values) for k in kernel_parameters(program, loads=loads)]
+    return [with_values(k, values) for k in kernel_parameters(program, loads=loads)]
 
 
-def _with_values(kernel: KernelParameters, values: Mapping[str, int]) -> KernelTypes:
+def with_values(kernel: KernelParameters, values: Mapping[str, int]) -> KernelTypes:
+    """The types of a kernel's parameters where its tunables have these values."""
     types = dict(kernel.types)
     for name, box in kernel.boxes.items():
         extents = (str(values[e] if isinstance(e, str) else e) for e in box)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import re
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from neptune.runtime.source import load_source
 from neptune.runtime.worker import Json, serve
-
-_folder = tempfile.TemporaryDirectory(prefix="neptune-")
 
 
 class _Driver:
@@ -26,28 +24,77 @@ class _Driver:
 
 
 def compile_kernel(request: Json, _: bytes) -> tuple[Json, bytes]:
-    """Compile one kernel and measure it."""
+    """Compile one kernel and measure it. `language` names another class of source than that of plain Triton, and with
+    `kinds` the answer is these forms of the kernel one after the other, their sizes in the header."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
+    where, _, name = request.get("language", "triton.compiler:ASTSource").partition(":")
     fn = getattr(load_source(request["source"]), request["function"])
     attrs = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["aligned"]}
-    source = ASTSource(fn, request["types"], request["constants"], attrs)
+    types = {n: _with_layout(request["types"][n], request.get("layout")) for n in fn.arg_names}
+    source = getattr(importlib.import_module(where), name)(fn, types, request["constants"], attrs)
     backend, arch, warp = request["target"]
     target = GPUTarget(backend, arch, warp)
     # What a kernel asks of `tl.target_info` is about the GPU that it is compiled for, not the one here.
     triton.runtime.driver.set_active(_Driver(target))
-    compiled = triton.compile(source, target=target, options=request["options"])
-    if backend == "cuda":
-        return _measure_cuda(compiled, arch)
-    return _measure_hip(compiled)
+    compiled, log = _compiled(source, target, request["options"])
+    answer, asm = _measure_cuda(compiled, log) if backend == "cuda" else _measure_hip(compiled)
+    if "kinds" not in request:
+        return answer, asm
+    forms = [_as_bytes(compiled.asm[kind]) for kind in request["kinds"]]
+    more = {"sizes": list(map(len, forms)), "disassembler": triton.knobs.nvidia.nvdisasm.path}
+    return {**answer, **more}, b"".join(forms)
 
 
-def _measure_cuda(compiled: Any, arch: int) -> tuple[Json, bytes]:
-    """Registers, spills and remarks from `ptxas -v` on the PTX that triton made (its own run may be cached)."""
+def _as_bytes(form: str | bytes) -> bytes:
+    return form.encode() if isinstance(form, str) else form
+
+
+def _with_layout(written: str, layout: str | None) -> str:
+    """The type of a parameter; that of a descriptor with the layout of its box in shared memory, where it wants one.
+
+    "tensordesc<fp16[64, 128]>" → "tensordesc<fp16[64, 128],NVMMASharedLayout(…)>"
+    """
+    found = re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", written)
+    if found is None or layout is None:
+        return written
+    where, _, name = layout.partition(":")
+    module = importlib.import_module(where)
+    dtype = module.dtype(found[1])
+    made = getattr(module, name).get_default_for([int(n) for n in found[2].split(",")], dtype)
+    return f"tensordesc<{found[1]}[{found[2]}],{made!r}>"
+
+
+def _compiled(source: Any, target: Any, options: Json) -> tuple[Any, str]:
+    """A compiled kernel and what the assembler said of it, which is only printed when it runs: a kernel that Triton
+    kept from another time is compiled again."""
+    import triton
+
+    for again in (False, True):
+        said = io.StringIO()
+        with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+            triton.knobs.nvidia.dump_ptxas_log = True
+            triton.knobs.compilation.always_compile = again
+            try:
+                compiled = triton.compile(source, target=target, options=options)
+            except Exception as error:
+                raise _first(error) from None
+        if target.backend != "cuda" or "ptxas info" in said.getvalue():
+            break
+    return compiled, said.getvalue()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Where a function that is called does not compile, Triton tells where it is called, and by its cause why."""
+    while type(error.__cause__) is type(error):
+        error = error.__cause__
+    return error
+
+
+def _measure_cuda(compiled: Any, log: str) -> tuple[Json, bytes]:
+    """Registers, spills and remarks as the assembler says them."""
     ptx: str = compiled.asm["ptx"]
-    log = _ptxas(ptx, arch)
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.search(r"(\d+) bytes spill stores", log)
     answer = {
@@ -58,15 +105,6 @@ def _measure_cuda(compiled: Any, arch: int) -> tuple[Json, bytes]:
         "warnings": sorted(set(re.findall(r"C75\d\d[^\n]*", log))),
     }
     return answer, ptx.encode()
-
-
-def _ptxas(ptx: str, arch: int) -> str:
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
-
-    path = Path(_folder.name, "kernel.ptx")
-    path.write_text(ptx)
-    command = [get_ptxas(arch).path, "-v", f"--gpu-name={sm_arch_from_capability(arch)}", str(path), "-o", "/dev/null"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
 def _measure_hip(compiled: Any) -> tuple[Json, bytes]:

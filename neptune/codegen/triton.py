@@ -55,7 +55,7 @@ def generate(
 
 def module_text(program: TileProgram, kernels: list[KernelText], defaults: Mapping[str, int], header: str = "") -> str:
     """The Python module of kernels that `kernel_texts` has written."""
-    lines = [*_docstring(header or f"Triton kernels of `{program.name}`."), ""]
+    lines = [*docstring(header or f"Triton kernels of `{program.name}`."), ""]
     lines += _imports(program, kernels)
     for name in sorted(frozenset[str]().union(*(k.helpers for k in kernels))):
         lines += ["", "", *HELPERS[name].splitlines()]
@@ -65,7 +65,7 @@ def module_text(program: TileProgram, kernels: list[KernelText], defaults: Mappi
     return "\n".join(lines) + "\n"
 
 
-def _docstring(text: str) -> list[str]:
+def docstring(text: str) -> list[str]:
     """The text as a docstring, whatever quotes and backslashes are in it."""
     lines = text.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
     if len(lines) == 1:

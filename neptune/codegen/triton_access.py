@@ -89,8 +89,9 @@ def base(ctx: Context, buffer: str, parts: Parts) -> Text:
 
 def iota(ctx: Context, axis: str) -> str:
     """`offs_<axis>`: 0, 1, … along a tile axis."""
-    text = call("tl.arange", "0", ctx.scalar(ctx.extents[axis]))
-    return ctx.define(("iota", axis), f"offs_{ctx.labels[axis]}", text, 0, first=True)
+    layout = ctx.layout((axis,))
+    text = call("tl.arange", "0", ctx.scalar(ctx.extents[axis]), *(f"layout={x}" for x in layout))
+    return ctx.define(("iota", axis, layout), f"offs_{ctx.labels[axis]}", text, 0, first=True)
 
 
 def offsets(ctx: Context, buffer: str, parts: Parts, dims: tuple[str, ...]) -> Text | None:

@@ -12,7 +12,9 @@ are what is loaded in bulk. Whether a call's tensors comply is for the caller to
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from neptune.codegen.triton_index import Term, linear
 from neptune.codegen.triton_scope import Context
@@ -20,11 +22,21 @@ from neptune.codegen.triton_text import ATOM, Text
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Op, Var
 from neptune.ir.program import Buffer
-from neptune.tile.ir import Iota, LoadTile, Rearrange, Scalar, StoreTile, TExpr
+from neptune.tile.ir import Iota, LoadTile, Rearrange, Scalar, StoreTile, TExpr, TileProgram
 
 MAX_RANK = 5
 MAX_BOX = 256
 ALIGNMENT = 16
+
+
+class Shapes(Protocol):
+    """What is asked of a kernel here: its program, and the extents of its tile axes."""
+
+    @property
+    def program(self) -> TileProgram: ...
+
+    @property
+    def extents(self) -> Mapping[str, Expr]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +47,9 @@ class Box:
     starts: tuple[tuple[Term, ...], ...]
 
 
-def box_of(ctx: Context, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> Box | None:
+def box_of(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> Box | None:
     """The box of an access, or None where it is not one."""
-    b = ctx.buffer(buffer)
+    b = ctx.program.globals[buffer]
     axes: list[str | None] = []
     starts: list[tuple[Term, ...]] = []
     for e in index:
@@ -65,7 +77,7 @@ def aligned_rows(b: Buffer) -> bool:
     return isinstance(last, Const) and _bytes(b, int(last.value)) % ALIGNMENT == 0
 
 
-def _lengths(ctx: Context, extent: Expr) -> list[int]:
+def _lengths(ctx: Shapes, extent: Expr) -> list[int]:
     """Return the lengths in elements that a tile axis may have; [] if it follows a size."""
     if isinstance(extent, Const):
         return [int(extent.value)]
@@ -77,7 +89,7 @@ def _bytes(b: Buffer, count: int) -> int:
     return count * DTYPES[b.dtype].bits // 8
 
 
-def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:
+def inside(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:
     """True where `mask` is a conjunction of `index[k] < size of dimension k`."""
     if mask is None:
         return True
@@ -87,7 +99,7 @@ def inside(ctx: Context, buffer: str, index: tuple[TExpr, ...], mask: TExpr | No
         return inside(ctx, buffer, index, mask.arg)
     if not (isinstance(mask, Op) and mask.name == "lt" and isinstance(mask.args[1], Scalar)):
         return False
-    shape = ctx.buffer(buffer).shape
+    shape = ctx.program.globals[buffer].shape
     bound = (_unordered(linear(mask.args[0])), mask.args[1].expr)
     return any(bound == (_unordered(linear(i)), size) for i, size in zip(index, shape, strict=True))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
 from neptune.codegen.triton_index import place
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
-from neptune.codegen.triton_scope import Context, local_names, stride_name
+from neptune.codegen.triton_scope import Context, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
@@ -73,11 +74,11 @@ def write_kernel(
     program: TileProgram, kernel: TileKernel, *, descriptors: bool = False, int64_offsets: bool = False
 ) -> KernelText:
     """One kernel."""
-    writer = _Writer(Context(program, kernel, descriptors, int64_offsets))
+    writer = Writer(Context(program, kernel, descriptors, int64_offsets))
     writer.grid()
     writer.statements(kernel.body)
     ctx = writer.ctx
-    parameters = _parameters(ctx)
+    parameters = parameters_used(ctx)
     name = function_name(program, kernel)
     signature = ", ".join(f"{p.name}: tl.constexpr" if p.kind == "tunable" else p.name for p in parameters)
     general = _general(program, kernel, parameters)
@@ -118,8 +119,8 @@ def _names(names: list[str]) -> str:
     return "[" + ", ".join(f'"{n}"' for n in names) + "]"
 
 
-def _parameters(ctx: Context) -> tuple[Parameter, ...]:
-    """Return the parameters that the body uses, in a fixed order: pointers, strides, scalars, tunables."""
+def parameters_used(ctx: Context) -> tuple[Parameter, ...]:
+    """The parameters that the body uses, in a fixed order: pointers, strides, scalars, tunables."""
     parameters: list[Parameter] = []
     for b in ctx.program.globals.values():
         if f"{b.name}_ptr" in ctx.used:
@@ -136,6 +137,11 @@ def _parameters(ctx: Context) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
+def grid_order(grid: tuple[GridAxis, ...]) -> tuple[GridAxis, ...]:
+    """The grid axes on one launch dimension, the fastest first."""
+    return tuple(g for a in AXES for g in grid if g.axis == a)
+
+
 def grid_letters(grid: tuple[GridAxis, ...]) -> dict[str, tuple[GridAxis, ...]]:
     """Launch dimensions in order, each with the grid axes that share it, the fastest first.
 
@@ -148,7 +154,7 @@ def grid_letters(grid: tuple[GridAxis, ...]) -> dict[str, tuple[GridAxis, ...]]:
     groups = {a: group for a in AXES if (group := tuple(g for g in grid if g.axis == a))}
     if all(_fits(group) for a, group in groups.items() if a != "x"):
         return groups
-    return {"x": tuple(g for group in groups.values() for g in group)}
+    return {"x": grid_order(grid)}
 
 
 def _fits(group: tuple[GridAxis, ...]) -> bool:
@@ -156,10 +162,12 @@ def _fits(group: tuple[GridAxis, ...]) -> bool:
     return len(sizes) == len(group) and math.prod(sizes) <= MAX_Y
 
 
-class _Writer:
+class Writer:
+    """Writes the statements of one kernel; `tile` writes its expressions."""
+
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self.locals = local_names(ctx.program, ctx.kernel)
+        self.locals = ctx.tiles
         self.notes = accumulators(ctx.kernel)
         self.tile = TileWriter(ctx, self.locals)
         self.stage = ""
@@ -210,7 +218,13 @@ class _Writer:
                     )
                 case Branch():
                     self.branch(s, "What is left." if is_rest(body[k - 1] if k else None, s) else "")
+                case _:
+                    self.other(s)
             self.tile.statement_done()
+
+    def other(self, s: Any) -> None:
+        """A statement of a form of kernels that has more of them."""
+        raise InternalError(f"a kernel of Triton has no statement {type(s).__name__}")
 
     def comment(self, stage: str, name: str) -> None:
         """Name the stage that the next lines compute, where the name that they assign does not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from neptune.codegen.triton_expr import HostPrinter
 from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
@@ -30,10 +30,10 @@ def shape_sources(program: TileProgram) -> dict[str, str]:
     return sources
 
 
-def launch_signature(program: TileProgram, defaults: Mapping[str, int]) -> str:
+def launch_signature(program: TileProgram, defaults: Mapping[str, int], *, numbers: bool = True) -> str:
     """`q, k, out, scale, *, part=None, BLOCK_M=64, num_warps=4, num_stages=2, launcher=lambda kernel: kernel`.
 
-    What has no default must be given.
+    What has no default must be given. Without `numbers`, warps and stages are the function's own.
     """
     sources = shape_sources(program)
     words = [b.name for b in (*program.inputs, *program.outputs)]
@@ -41,7 +41,7 @@ def launch_signature(program: TileProgram, defaults: Mapping[str, int]) -> str:
     words.append("*")
     words += [f"{b.name}=None" for b in program.temporaries]
     words += [f"{t.name}=None" if t.covers is not None else _value(t.name, defaults) for t in program.tunables]
-    words += [_value(name, defaults) for name in ("num_warps", "num_stages")]
+    words += [_value(name, defaults) for name in ("num_warps", "num_stages") if numbers]
     return ", ".join([*words, f"{LAUNCHER}=lambda kernel: kernel"])
 
 
@@ -51,26 +51,34 @@ def _value(name: str, defaults: Mapping[str, int]) -> str:
 
 def write_launch(program: TileProgram, kernels: list[KernelText], defaults: Mapping[str, int]) -> list[str]:
     """The launch function's lines."""
-    lines = [f"def {program.name}({launch_signature(program, defaults)}):", *_describe(program, kernels)]
+    lines = [f"def {program.name}({launch_signature(program, defaults)}):", *describe(program, _described(kernels))]
     sources = shape_sources(program)
-    needed = _needed(program, kernels)
+    needed = sizes_needed(program, kernels)
     lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
-    for t in program.tunables:
-        lines += _cover(t)
+    lines += prepared(program)
+    for kernel, text in zip(program.kernels, kernels, strict=True):
+        lines += launched(kernel, text)
+    return [x for line in lines for x in wrap(line)]
+
+
+def prepared(program: TileProgram) -> list[str]:
+    """The lines that give tiles and temporaries that were not given."""
+    lines = [line for t in program.tunables for line in _cover(t)]
     for b in program.temporaries:
         sizes = ", ".join(_text(d) for d in b.shape)
         comma = "," if len(b.shape) == 1 else ""
         device = f"{(program.inputs or program.outputs)[0].name}.device"
         lines.append(f"    if {b.name} is None:")
         lines.append(f"        {b.name} = torch.empty(({sizes}{comma}), dtype=torch.{b.dtype}, device={device})")
-    for kernel, text in zip(program.kernels, kernels, strict=True):
-        lines += _launch(kernel, text)
-    return [x for line in lines for x in wrap(line)]
+    return lines
 
 
-def _describe(program: TileProgram, kernels: list[KernelText]) -> list[str]:
-    """The docstring: what each tensor must be."""
-    described = {p.of for k in kernels for p in k.parameters if p.kind == "descriptor"}
+def _described(kernels: list[KernelText]) -> frozenset[str]:
+    return frozenset(p.of for k in kernels for p in k.parameters if p.kind == "descriptor")
+
+
+def describe(program: TileProgram, described: frozenset[str]) -> list[str]:
+    """The docstring: what each tensor must be; `described` go through descriptors."""
     lines = ["Launch on tensors whose last dimension is dense; nothing is checked here.", ""]
     for b in (*program.inputs, *program.outputs):
         notes = ["written"] * (b in program.outputs) + ["16-byte aligned in address and strides"] * (
@@ -91,7 +99,7 @@ def _cover(t: Tunable) -> list[str]:
     return [f"    if {t.name} is None:", f"        {t.name} = triton.next_power_of_2({_text(t.covers)})"]
 
 
-def _needed(program: TileProgram, kernels: list[KernelText]) -> frozenset[str]:
+def sizes_needed(program: TileProgram, kernels: list[KernelText]) -> frozenset[str]:
     """The sizes that the launch function mentions."""
     exprs = [g.extent for k in program.kernels for g in k.grid]
     exprs += [d for b in program.temporaries for d in b.shape]
@@ -100,7 +108,7 @@ def _needed(program: TileProgram, kernels: list[KernelText]) -> frozenset[str]:
     return names | {p.name for k in kernels for p in k.parameters if p.kind == "scalar"}
 
 
-def _launch(kernel: TileKernel, text: KernelText) -> list[str]:
+def launched(kernel: TileKernel, text: KernelText) -> list[str]:
     """One kernel: its descriptors, its grid, the call."""
     lines = []
     for p in text.parameters:
@@ -115,12 +123,16 @@ def _launch(kernel: TileKernel, text: KernelText) -> list[str]:
     comma = "," if len(sizes) == 1 else ""
     lines.append(f"    grid = ({', '.join(sizes)}{comma})")
     lines.append(f"    {LAUNCHER}({text.function})[grid](")
-    for kind in ("tensor", "stride", "scalar"):
-        words = [_argument(p) for p in text.parameters if _group(p) == kind]
-        lines += wrap_words(words)
+    lines += passed(text.parameters)
     words = [f"{p.name}={p.name}" for p in text.parameters if p.kind == "tunable"]
     lines += wrap_words(words)
     return [*lines, "        num_warps=num_warps,", "        num_stages=num_stages,", "    )"]
+
+
+def passed(parameters: Sequence[Parameter]) -> list[str]:
+    """The lines of a call that give tensors, strides and scalars."""
+    kinds = ("tensor", "stride", "scalar")
+    return [x for k in kinds for x in wrap_words([_argument(p) for p in parameters if _group(p) == k])]
 
 
 def _group(p: Parameter) -> str:
@@ -133,7 +145,7 @@ def _argument(p: Parameter) -> str:
     return p.of if p.kind in ("pointer", "scalar") else p.name
 
 
-def wrap_words(words: list[str]) -> list[str]:
+def wrap_words(words: Sequence[str], pad: str = " " * 8) -> list[str]:
     """Arguments on as few lines as they need."""
     lines: list[str] = []
     line = ""
@@ -141,5 +153,5 @@ def wrap_words(words: list[str]) -> list[str]:
         if line and len(line) + len(w) + 2 > WIDTH - 1:
             lines.append(line)
             line = ""
-        line = f"{line} {w}," if line else f"        {w},"
+        line = f"{line} {w}," if line else f"{pad}{w},"
     return [*lines, line] if line else lines

@@ -49,7 +49,14 @@ class Scope:
 class Context:
     """The state that all parts of the kernel writer share."""
 
-    def __init__(self, program: TileProgram, kernel: TileKernel, descriptors: bool, int64_offsets: bool) -> None:
+    def __init__(
+        self,
+        program: TileProgram,
+        kernel: TileKernel,
+        descriptors: bool,
+        int64_offsets: bool,
+        reserved: frozenset[str] = frozenset(),
+    ) -> None:
         self.program, self.kernel = program, kernel
         self.descriptors, self.int64_offsets = descriptors, int64_offsets
         self.extents = dict(kernel.axes)
@@ -61,9 +68,11 @@ class Context:
         self.boxes: dict[tuple[str, tuple[str | None, ...]], str] = {}
         self.stored = frozenset(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile))
         self.wide = frozenset() if descriptors else address_only(kernel)
+        self.ids = frozenset(g.var for g in kernel.grid)
         self._depth: dict[str, int] = {}
-        self.locals = {n: text for n, text in local_names(program, kernel).items() if n not in program.globals}
-        self._reserved = reserved_names(program, kernel)
+        self.reserved = reserved_names(program, kernel, reserved)
+        self.tiles = local_names(program, kernel, reserved)
+        self.locals = {n: text for n, text in self.tiles.items() if n not in program.globals}
         self._signs = {g.var: True for g in kernel.grid} | {t.name: True for t in program.tunables}
         sizes = frozenset(d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var))
         self._signs |= {s.name: s.name in sizes or (s.lo or -1) >= 0 or s.lo == 0 for s in program.scalars}
@@ -77,7 +86,7 @@ class Context:
         for Triton would carry it through the loop."""
         active = {n for s in self.scopes for n in s.names.values()}
         candidate, k = name, 0
-        while candidate in self._reserved or candidate in active or self._depth.get(candidate, level) != level:
+        while candidate in self.reserved or candidate in active or self._depth.get(candidate, level) != level:
             k += 1
             candidate = f"{name}_{k}"
         self._depth[candidate] = level
@@ -106,6 +115,10 @@ class Context:
     @property
     def depth(self) -> int:
         return len(self.scopes) - 1
+
+    def layout(self, _dims: tuple[str, ...]) -> tuple[str, ...]:
+        """The layout in registers of a tile that is made at this place, as arguments. Triton finds layouts itself."""
+        return ()
 
     @contextmanager
     def scope(self, *names: str) -> Iterator[Scope]:
@@ -196,10 +209,9 @@ class Context:
     def widened(self, text: Text, exprs: Iterable[Expr]) -> Text:
         """A scalar as int64, before it is multiplied by a stride and could pass 2**31."""
         names = frozenset[str]().union(*(variables(e) for e in exprs))
-        grid = self.scopes[0].vars
         if names & self.wide or not names - frozenset(t.name for t in self.program.tunables):
             return text
-        if names & grid:
+        if names & self.ids:
             return Text(f"{text.at(ATOM)}.to(tl.int64)")
         # Loop variables are plain numbers in the interpreter, without a method `to`.
         return call("tl.cast", text, "tl.int64")
@@ -218,20 +230,20 @@ def axis_labels(kernel: TileKernel) -> dict[str, str]:
     return {axis: stem if stems.count(stem) == 1 else axis for stem, (axis, _) in zip(stems, kernel.axes, strict=True)}
 
 
-def reserved_names(program: TileProgram, kernel: TileKernel) -> frozenset[str]:
-    """Names that no definition may take: parameters, loop variables, tile variables, modules."""
-    names = {"tl", "triton", "torch", "TensorDescriptor", "range", "float", *keyword.kwlist}
+def reserved_names(program: TileProgram, kernel: TileKernel, more: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Names that no definition may take: parameters, loop variables, tile variables, modules, and `more`."""
+    names = {"tl", "triton", "torch", "TensorDescriptor", "range", "float", *keyword.kwlist, *more}
     names |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
     names |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
-    names |= set(local_names(program, kernel).values())
+    names |= set(local_names(program, kernel, more).values())
     for b in program.globals.values():
         names |= {f"{b.name}_ptr", f"{b.name}_desc", *(stride_name(b, k) for k in range(len(b.shape)))}
     return frozenset(names)
 
 
-def local_names(program: TileProgram, kernel: TileKernel) -> dict[str, str]:
-    """The Python name of each tile variable: its own, unless a size or a loop variable has it."""
-    used = {"tl", "triton", "torch", "range", "float", *keyword.kwlist}
+def local_names(program: TileProgram, kernel: TileKernel, more: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The Python name of each tile variable: its own, unless a size, a loop variable or something in `more` has it."""
+    used = {"tl", "triton", "torch", "range", "float", *keyword.kwlist, *more}
     used |= {s.name for s in program.scalars} | {t.name for t in program.tunables}
     used |= {g.var for g in kernel.grid} | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
     names: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import cast
 
@@ -26,7 +27,7 @@ class TileWriter:
 
     def __init__(self, ctx: Context, locals_: dict[str, str]) -> None:
         self.ctx, self.locals = ctx, locals_
-        self.pending: dict[LoadTile, str] = {}
+        self.pending: dict[Hashable, str] = {}
         self.elements = Elements(ctx.extents, signs(ctx.is_nonnegative))
 
     def statement_done(self) -> None:
@@ -74,23 +75,25 @@ class TileWriter:
 
     def full(self, e: Full) -> Text:
         dims, dtype = access.shape(self.ctx, e.dims), TL_DTYPES[e.dtype]
+        layout = self.ctx.layout(e.dims)
         if isinstance(e.value.expr, Const) and e.value.expr.value == 0:
-            return call("tl.zeros", dims, dtype)
+            return call("tl.zeros", dims, dtype, *layout)
         value = (
             literal(e.value.expr.value, e.dtype) if isinstance(e.value.expr, Const) else self.ctx.scalar(e.value.expr)
         )
-        return call("tl.full", dims, value, dtype)
+        return call("tl.full", dims, value, dtype, *layout)
 
     # --- memory --------------------------------------------------------------------------------
 
     def named_load(self, e: LoadTile) -> Text:
-        if e not in self.pending:
+        key = (e, self.ctx.layout(e.dims))
+        if key not in self.pending:
             text = self.load(e)
             name = self.ctx.fresh(e.buffer, self.ctx.depth)
             self.ctx.scopes[-1].names[("load", name)] = name
             self.ctx.emit(f"{name} = {text}")
-            self.pending[e] = name
-        return Text(self.pending[e])
+            self.pending[key] = name
+        return Text(self.pending[key])
 
     def load(self, e: LoadTile) -> Text:
         """`tl.load` of a tile, or a read through a host tensor descriptor."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neptune.codegen.modules import all_modules, declarations
 from neptune.driver.device import machine_for
@@ -26,6 +26,9 @@ from neptune.tune.parts import invariant, parts_of, repeatable
 from neptune.tune.subject import Subject
 from neptune.verify.exact import ExactReport
 
+if TYPE_CHECKING:
+    from neptune.hopper.derive import Derived
+
 REJECTED = "rejected by the check"
 """The verdict on a template whose program differs from the expression."""
 
@@ -42,7 +45,8 @@ class Build:
     schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
     of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
-    assumptions are granted) are the caller's.
+    assumptions are granted) are the caller's, and
+    `asynchronous` is the form that was asked for beside Triton's.
     """
 
     loops: Program
@@ -66,6 +70,7 @@ class Build:
     deterministic: bool = False
     deciding: frozenset[str] | None = None
     assume: tuple[str, ...] = ()
+    asynchronous: Derived | None = None
 
     @cached_property
     def subject(self) -> Subject:
@@ -110,4 +115,5 @@ class Build:
             declarations=declarations(self.tiles),
             modules=all_modules(self.tiles, defaults(self.tiles), self.header),
             parts=self.parts,
+            asynchronous=None if self.asynchronous is None else self.asynchronous.plain(),
         )

@@ -31,6 +31,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
+from neptune.schedule.template import Rewriting
 from neptune.tune.samples import Candidate, Sample
 from neptune.versions import IMPORTED, versions
 
@@ -66,6 +67,7 @@ class Request:
     deterministic: bool = False
     batch_invariant: bool = False
     assume: tuple[str, ...] = ()
+    form: str | None = None
     samples: tuple[Sample, ...] = ()
     failed: frozenset[Candidate] = frozenset()
 
@@ -147,7 +149,8 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    asked = [request.deterministic, request.batch_invariant, *request.assume, digest(request.samples, request.failed)]
+    promised = [request.deterministic, request.batch_invariant, request.form or ""]
+    asked = [*promised, *request.assume, digest(request.samples, request.failed)]
     numbers = (request.params, request.shapes, request.bounds, request.at or {})
     try:
         sizes = [list(x.items()) for x in numbers]
@@ -163,6 +166,8 @@ def request_key(request: Request) -> str | None:
 def _template(template: Any) -> list[str | None] | None:
     if template is None or isinstance(template, str):
         return ["named", template]
+    if isinstance(template, Rewriting):
+        return ["rewriting", template.name, str(template.rewritten), template.text]
     digest = fingerprint(template)
     return None if digest is None else ["own", digest]
 

@@ -20,8 +20,14 @@ def machine_for(target: Target) -> Machine:
     if not target.on_gpu:
         return DEFAULT
     present = gpu_target()
-    if present is not None and target.kind == present.kind and target.arch in ("", present.arch):
+    if present is not None and at_hand(target):
         name = torch.cuda.get_device_name()
         measured = kept(config.read().cache_dir, name, str(present))
         return with_measured(machine_of(present.arch, name), measured, named(present.arch, name) is not None)
     return machine_of(target.arch) if target.arch else DEFAULT
+
+
+def at_hand(target: Target) -> bool:
+    """True where the GPU of a target is here, so that kernels for it can be timed."""
+    present = gpu_target() if target.on_gpu else None
+    return present is not None and target.kind == present.kind and target.arch in ("", present.arch)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from neptune.driver import asynchronous, searched
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
@@ -80,6 +81,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         **({} if build.at is None else {AT: dict(build.at)}),
         **_variants(build),
         **_records(build),
+        **({} if build.asynchronous is None else {asynchronous.ENTRY: build.asynchronous.said()}),
     }
 
 
@@ -188,6 +190,8 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from _family_lines(e.get(FAMILY))
     yield from _record_lines(e.get(RECORDS))
     yield from _prediction_lines(e.get(PREDICTION))
+    yield from searched.lines(e.get(searched.ENTRY))
+    yield from asynchronous.lines(e.get(asynchronous.ENTRY))
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
     yield from _assumption_lines(e.get("assumptions", ()))

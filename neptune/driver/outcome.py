@@ -45,6 +45,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         deterministic=asked.deterministic,
         deciding=work.wishes.deciding,
         assume=asked.assume,
+        asynchronous=work.asynchronous,
     )
 
 

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.codegen.triton import generate
 from neptune.driver import cache, loud
+from neptune.driver.acceptance import with_verdict
+from neptune.driver.asynchronous import AUTO, asynchronous_of, checked_form
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
@@ -22,7 +24,7 @@ from neptune.driver.known import known_of
 from neptune.driver.outcome import built as _built
 from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
-from neptune.errors import ExpressionError, FusionError, InternalError
+from neptune.errors import ExpressionError, FusionError, InternalError, TargetError
 from neptune.fusion.schedule import Schedule, perform
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -30,26 +32,34 @@ from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
 from neptune.schedule.state import Decision
+from neptune.schedule.template import Rewriting
 from neptune.schedule.trace import Step, trace_from_json, trace_to_json
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
-from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, candidates, check_settled, named
+from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, brought, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
 from neptune.tune.invariance import check_invariant, reduced_sizes
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import checked_params, checked_sizes
 from neptune.verify.draws import Shared
-from neptune.verify.exact import ExactReport, check_exact, unchecked
+from neptune.verify.exact import ExactReport, unchecked
+from neptune.verify.pieces import check
+
+if TYPE_CHECKING:
+    from neptune.hopper.derive import Derived
 
 LOG = logging.getLogger("neptune.compiler")
+SEARCHED = "mirage"
+"""The name that stands for the best graph that a search finds (`neptune.driver.superoptimize`)."""
 EVERY_FORM = 2
 """The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
 is verified, not the last one alone: 2 to 5 % of a compilation."""
@@ -83,6 +93,8 @@ class Work:
     checks: dict[str, ExactReport] = field(default_factory=dict)
     shared: list[Shared] = field(default_factory=list)
     trail: list[Snapshot] = field(default_factory=list)
+    form: str | None = None
+    asynchronous: Derived | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
         """Remember a form for dumps and reports."""
@@ -146,9 +158,10 @@ def _schedule(w: Work) -> None:
         w.trail += schedule_forms(w.schedule)
     else:
         w.used, template = named(w.template)
-        w.schedule = Schedule(w.definitions)
+        w.schedule = Schedule(brought(template, w.definitions))
+        w.choice += template.notes if isinstance(template, Rewriting) else ()
         try:
-            w.choice = apply(template, w.schedule, w.settings.fuel)
+            w.choice += apply(template, w.schedule, w.settings.fuel)
         finally:
             # Where the template fails, its steps until then are what one wants to see.
             w.trail += schedule_forms(w.schedule)
@@ -222,6 +235,27 @@ def _generate(w: Work) -> str:
     return generate(w.tiles, defaults(w.tiles), header=w.header)
 
 
+def _asynchronous(w: Work) -> str | None:
+    if w.form not in (ASYNCHRONOUS, AUTO):
+        return None
+
+    def differs(walked: TileProgram) -> str | None:
+        try:
+            _check(w, "asynchronous form", walked)
+        except Rejection as rejection:
+            return rejection.text("")
+        return None
+
+    try:
+        w.asynchronous = asynchronous_of(w.tiles, w.header, w.wishes.typical, differs)
+    except TargetError as error:
+        if w.form == ASYNCHRONOUS:
+            raise
+        w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
+        return None
+    return w.asynchronous.text.text
+
+
 PIPELINE = (
     Pass("import", "everything below knows Programs only, whatever the front end", _import),
     Pass("verify", "a defect of a front end should not look like one of a template", _verify),
@@ -234,6 +268,7 @@ PIPELINE = (
     Pass("verify-tiles", "the generator and the evaluator trust what it checks", _verify_tiles),
     Pass("check-tiles", "on the last form that is not text", _check_tiles),
     Pass("generate", "the text is a function of the tiles and their default values", _generate),
+    Pass("asynchronous", "last: another form of the same tiles, where it was asked for", _asynchronous),
 )
 
 
@@ -253,12 +288,14 @@ def compile(
     batch_invariant: bool = False,
     assume: Sequence[str] = (),
     records: bool = True,
+    form: str | None = None,
 ) -> Kernel:
     """Compile an expression to a kernel.
 
     `expr`: a `te.Tensor` or a sequence of them, a PrimFunc or an IRModule with one, tensors of
     `neptune.frontend.builder`, or a Program.
-    `template`: a function over a Schedule, the name of a shipped template, or None for an automatic choice.
+    `template`: a function over a Schedule, the name of a shipped template, "mirage" for a search of ten seconds for
+    a better algebra (`neptune.superoptimize`), or None for an automatic choice.
     `inputs`: the order of the call's arguments (for a Program, names of its inputs; for a PrimFunc, names).
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
     the GPU where there is one, else "llvm" where TVM is installed, else "interpret". All targets execute the same
@@ -274,15 +311,26 @@ def compile(
     (docs/numerics.md). `assume`: names of assumptions that explain() lists and the caller grants, as it then says.
     `records`: False lets the cost model choose alone; else what was measured of the program on the target's GPU counts,
     by this user or by what ships (docs/tuning.md), unless a template is named or something is promised of bits.
+    `form`: "asynchronous" also makes the form of sm_90 in which one warp loads for warpgroups that compute; it runs
+    where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md); "auto" makes it where a kernel
+    has one. None or "triton": tiles alone.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
         kernel = neptune.compile(prefill_causal(), "flash_attention", params={"BLOCK_M": 128})
         o = kernel(q, k, v)
     """
+    if template == SEARCHED:
+        from neptune.driver.superoptimize import by_template
+
+        of: dict[str, Any] = {"inputs": inputs, "target": target, "params": params, "shapes": shapes, "bounds": bounds}
+        of |= {"name": name, "strict": strict, "deterministic": deterministic, "batch_invariant": batch_invariant}
+        of["form"] = form
+        return by_template(expr, **of, assume=assume, records=records)
     settings = config.read()
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
+    form = checked_form(form, chosen)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
@@ -292,7 +340,7 @@ def compile(
     asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
     asked = replace(asked, strict=bool(strict), assume=granted)
-    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
+    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant), form=form)
     if template is None and records and not (deterministic or batch_invariant):
         found, failed = known_of(loops, machine, settings)
         asked = replace(asked, samples=found, failed=failed)
@@ -309,7 +357,7 @@ def _compiled(asked: cache.Request) -> Kernel:
     def make() -> Build:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
         wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
-        work = Work(asked.loops, asked.template, settings, wishes, machine_for(target))
+        work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
         try:
             _run_all(work)
             return _built(work, asked, target)
@@ -323,10 +371,11 @@ def _compiled(asked: cache.Request) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
         one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
-        one = replace(one, samples=(), failed=frozenset())
+        # The form that was asked for is of this kernel; another variant may have none.
+        one = replace(one, samples=(), failed=frozenset(), form=AUTO if asked.form == ASYNCHRONOUS else asked.form)
         return _compiled(one)
 
-    kernel = cache.cached(asked, make, variant)
+    kernel = with_verdict(cache.cached(asked, make, variant))
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
     if asked.strict:
@@ -407,7 +456,7 @@ def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | Non
         return None
     try:
         decisions = w.schedule.decisions
-        report = check_exact(
+        report = check(
             w.definitions,
             made,
             draws=w.settings.draws,

@@ -7,13 +7,17 @@ from weakref import WeakKeyDictionary
 
 from neptune.codegen.compile import Compiled, compile_kernels
 from neptune.errors import TargetError
+from neptune.ir.expr import variables
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.executable import Executable
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.runtime.modules import Form, covers
+from neptune.tile.context import SHORTEST_DOT
+from neptune.tune.defaults import SIDE
 
 TYPICAL_SIZE = 1024
-"""The size that offline compilation assumes where a tile covers one and no typical shape was given."""
+"""The size that offline compilation assumes where a tile covers one and no typical shape was given; sides of products
+that a tile covers have those of default values."""
 _compiled: WeakKeyDictionary[Executable, dict[Target, list[Compiled]]] = WeakKeyDictionary()
 
 
@@ -48,7 +52,11 @@ def compiled(executable: Executable, target: str | None) -> list[Compiled]:
     check_dtypes(executable.loops, chosen)
     if chosen not in known:
         artifact, modules = executable.artifact, executable.modules
-        typical = {s.name: artifact.shapes.get(s.name, TYPICAL_SIZE) for s in modules.declared.scalars}
+        sides = (t.covers for t in modules.declared.tunables if t.covers is not None and t.least >= SHORTEST_DOT)
+        short = dict.fromkeys((n for e in sides for n in variables(e)), SIDE)
+        typical = {
+            s.name: artifact.shapes.get(s.name, short.get(s.name, TYPICAL_SIZE)) for s in modules.declared.scalars
+        }
         params = {**covers(modules.declared, typical), **modules.params}
         source, kernels = modules.source(Form(chosen.loads)), artifact.modules[chosen.loads].kernels
         known[chosen] = [

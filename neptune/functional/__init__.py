@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from neptune.functional.attention import attention
 from neptune.functional.plain import scaled_dot_product_attention
-from neptune.functional.products import gated_linear, linear, linear_cross_entropy
+from neptune.functional.positions import rope
+from neptune.functional.products import gated_linear, linear, linear_cross_entropy, lora_linear, quantised_linear
 from neptune.functional.rows import (
+    add_rms_norm,
     cosine_similarity,
     group_norm,
     layer_norm,
@@ -19,9 +21,11 @@ from neptune.functional.rows import (
     logsumexp,
     rms_norm,
     softmax,
+    softmax_top_k,
 )
 
 __all__ = [
+    "add_rms_norm",
     "attention",
     "cosine_similarity",
     "gated_linear",
@@ -31,7 +35,11 @@ __all__ = [
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
+    "lora_linear",
+    "quantised_linear",
     "rms_norm",
+    "rope",
     "scaled_dot_product_attention",
     "softmax",
+    "softmax_top_k",
 ]

@@ -127,11 +127,41 @@ def _power(dtype: str, a: Any, b: Any) -> Expr:
     return ir.binary("pow", x, as_dtype(b, dtype))
 
 
+def nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
+    """torch's maximum ("max") and minimum ("min"), which keep NaN where ours pass over it.
+
+    >>> from neptune.ir.printer import print_expr
+    >>> print_expr(nan_first("max")(ir.Var("x", "float32"), Const(1.0, "float32")))
+    'select(x < 1.0, 1.0, x)'
+    """
+    beyond, within = ("lt", "ge") if word == "max" else ("gt", "le")
+
+    def choose(a: Expr, b: Expr) -> Expr:
+        if is_int(a.dtype):
+            return ir.binary(word, a, b)
+        if isinstance(b, Const) and not math.isnan(b.value):
+            return ir.select(ir.binary(beyond, a, b), b, a)
+        return ir.select(ir.logical_or(ir.is_nan(a), ir.binary(within, a, b)), a, b)
+
+    return choose
+
+
+def _extreme(word: str) -> Rule:
+    return lambda dtype, a, b: nan_first(word)(as_dtype(a, dtype), as_dtype(b, dtype))
+
+
 def _clamped(dtype: str, a: Any, low: Any = None, high: Any = None, **named: Any) -> Expr:
-    low, high = named.get("min", low), named.get("max", high)
     x = as_dtype(a, dtype)
-    x = x if low is None else ir.maximum(x, as_dtype(low, dtype))
-    return x if high is None else ir.minimum(x, as_dtype(high, dtype))
+    for word, bound in (("max", named.get("min", low)), ("min", named.get("max", high))):
+        x = x if bound is None else _extreme(word)(dtype, x, bound)
+    return x
+
+
+def _sign(dtype: str, a: Any) -> Expr:
+    x = as_dtype(a, dtype)
+    # torch's sign of NaN is 0, ours NaN.
+    minus, zero, one = (as_dtype(n, dtype) for n in (-1, 0, 1))
+    return ir.select(ir.binary("gt", x, 0), one, ir.select(ir.binary("lt", x, 0), minus, zero))
 
 
 def _chosen(dtype: str, pred: Any, a: Any, b: Any) -> Expr:
@@ -166,14 +196,14 @@ _UNARY = (
     *("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos"),
     *("floor", "ceil", "round", "trunc"),
 )
-_SAME = ("_to_copy", "lift_fresh", "lift_fresh_copy", "clone", "detach", "alias", "to", "view", "squeeze")
+SAME = ("_to_copy", "lift_fresh", "lift_fresh_copy", "clone", "detach", "alias", "to", "view", "squeeze")
 _NEW = {"ones": 1, "zeros": 0, "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0}
 RULES: Mapping[str, Rule] = {
     **{name: _of(name) for name in (*_UNARY, "mul")},
     **{name: _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{f"logical_{name}": _logical(name) for name in ("and", "or", "xor")},
     **{f"bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor")},
-    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(SAME, _same),
     **{name: _constant(0, value) for name, value in _NEW.items()},
     "add": _added("add"),
     "sub": _added("sub"),
@@ -184,8 +214,8 @@ RULES: Mapping[str, Rule] = {
     "remainder": _remainder,
     "fmod": _of("fmod"),
     "pow": _power,
-    "maximum": _of("max"),
-    "minimum": _of("min"),
+    "maximum": _extreme("max"),
+    "minimum": _extreme("min"),
     "clamp": _clamped,
     "clamp_min": _clamped,
     "clamp_max": lambda dtype, a, high: _clamped(dtype, a, None, high),
@@ -194,10 +224,10 @@ RULES: Mapping[str, Rule] = {
     "bitwise_not": lambda dtype, a: ir.invert(as_dtype(a, dtype)),
     "isnan": lambda dtype, a: ir.is_nan(a),
     "isinf": lambda dtype, a: ir.is_inf(a),
-    "sign": lambda dtype, a: ir.sign(as_dtype(a, dtype)),
+    "sign": _sign,
     "reciprocal": lambda dtype, a: ir.binary("div", 1.0, as_dtype(a, dtype)),
     "tan": lambda dtype, a: fn.sin(as_dtype(a, dtype)) / fn.cos(as_dtype(a, dtype)),
-    "relu": lambda dtype, a: ir.maximum(as_dtype(a, dtype), 0),
+    "relu": lambda dtype, a: _extreme("max")(dtype, a, 0),
     "silu": lambda dtype, a: as_dtype(a, dtype) * fn.sigmoid(as_dtype(a, dtype)),
     "gelu": _gelu,
     "scalar_tensor": _constant(0),

@@ -28,7 +28,7 @@ from neptune.boundary import PACKAGE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
-from neptune.functional.aten import RULES, NotAnExpression, as_dtype, name_of
+from neptune.functional.aten import RULES, SAME, NotAnExpression, as_dtype, name_of
 from neptune.functional.captured import Captured, captured
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, Op, Var
@@ -50,6 +50,11 @@ LENGTHS = (
 NAMED = ("alpha", "rounding_mode", "min", "max", "approximate")
 """Named arguments of ATen's functions that change a value, and those that do not."""
 WHERE = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "copy", "implicit")
+HELD = {torch.int16: torch.int32, torch.uint16: torch.int32}
+"""Tensors of dtypes that expressions do not have are read as copies of these, which hold all of their numbers."""
+SHORT = (torch.int8, torch.uint8, torch.int16, torch.uint16)
+CHOOSES = ("where", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", *SAME)
+"""Functions whose results are one of their arguments: the only ones of short integers, which wrap around in torch."""
 WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
 
 
@@ -137,7 +142,7 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
     try:
-        dtype = name_of(value.dtype)
+        dtype = name_of(HELD.get(value.dtype, value.dtype))
     except NotAnExpression as error:
         _refuse(kind, function, f"it reads `{name}`: {error.wrong}", hint=error.hint)
     return placeholder([var(f"{name}_{k}") for k in range(value.dim())] or [1], dtype, name)
@@ -303,7 +308,10 @@ class _Translation:
         scalars = [self._scalar(a) for a in args]
         if node.meta["val"].dim():
             raise NotAnExpression(f"{name} makes a tensor of {node.meta['val'].dim()} dimensions", WRITES)
-        dtype = name_of(node.meta["val"].dtype)
+        made = node.meta["val"].dtype
+        if made in SHORT and (name not in CHOOSES or any(getattr(a, "dtype", made) != made for a in _read_by(node))):
+            raise NotAnExpression(f"it computes in {made}, which wraps around", "tensor[…].to(torch.int32)")
+        dtype = name_of(HELD.get(made, made))
         if node.target is torch.ops.aten.view.dtype:
             raise NotAnExpression("it reads a number's bits as another dtype", "x.to(dtype), which casts")
         return RULES[name](dtype, *scalars, **self._named(node))
@@ -336,6 +344,12 @@ class _Translation:
             # torch counts negative indices from the end.
             places.append(e if _at_least_0(e) else ir.select(e < 0, e + size, e))
         return _Part(part.tensor, part.scalar, tuple(places))
+
+
+def _read_by(node: Node) -> list[Any]:
+    """The values of a node's arguments, but for conditions."""
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    return [v for v in values if getattr(v, "dtype", None) != torch.bool]
 
 
 def _at_least_0(e: Expr) -> bool:

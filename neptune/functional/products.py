@@ -12,6 +12,7 @@ from neptune.functional.tensors import Rows, check_size, dense, dtype_of, refuse
 from neptune.ir.program import Program
 from neptune.ops import cross_entropy
 from neptune.ops import linear as linears
+from neptune.ops.quantise import HIGHEST, quantise_matmul
 
 Tensor = torch.Tensor
 REDUCTIONS = ("mean", "sum", "none")
@@ -68,6 +69,60 @@ def gated_linear(input: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, acti
     of = structure(name, dtype=dtype, activation=activation, trans_b=trans_b)
     y: Tensor = run(of, lambda: linears.gated_linear(dtype, activation=activation, trans_b=trans_b), rows, w, u)
     return y.reshape((*input.shape[:-1], gate.shape[0]))
+
+
+@operator
+def lora_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    lora_a: torch.Tensor,
+    lora_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """input weightᵀ + scale · (input lora_aᵀ) lora_bᵀ + bias: a linear layer with a correction of low rank.
+
+    input: […, k], weight: [n, k], lora_a: [rank, k], lora_b: [n, rank], bias: [n], the result: […, n], of one dtype.
+    Products are summed in float32; input lora_aᵀ is rounded to the dtype, as where a layer of its own makes it.
+    """
+    name = "lora_linear"
+    dtype = dtype_of(name, input=input, weight=weight, lora_a=lora_a, lora_b=lora_b, bias=bias)
+    rows, n, k = _rows(name, input, weight), weight.shape[0], weight.shape[1]
+    rank = int(lora_a.shape[0]) if lora_a.dim() else 0
+    check_size(name, "lora_a", lora_a, (rank, k), "[rank, k]")
+    check_size(name, "lora_b", lora_b, (n, rank), "[n, rank]")
+    more = [dense(t) for t in (weight, lora_a, lora_b)]
+    if bias is not None:
+        check_size(name, "bias", bias, (n,), "a number per row of the weight")
+        more.append(dense(bias))
+    options: dict[str, Any] = {"rank": rank, "scale": scale, "bias": bias is not None}
+    of = structure(name, dtype=dtype, **options)
+    y: Tensor = run(of, lambda: linears.lora_linear(dtype, **options), rows, *more)
+    return y.reshape((*input.shape[:-1], n))
+
+
+@operator
+def quantised_linear(input: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """input weightᵀ · scale, of 8 bits: each row of `input` is quantised by its largest element to the weight's dtype.
+
+    input: […, k]; weight: [n, k], int8 (summed in int32), float8_e4m3fn or float8_e5m2 (in float32); scale: [n], what
+    each row of the weight is to be multiplied by. The result: […, n], of the dtype of `input`, rounded once.
+    """
+    name = "quantised_linear"
+    dtype, to = dtype_of(name, input=input), str(weight.dtype).removeprefix("torch.")
+    if to not in HIGHEST:
+        refuse(name, f"`weight` is {weight.dtype}", legal=[f"torch.{n}" for n in HIGHEST])
+    rows = _rows(name, input, weight)
+    w, trans_b = _as_it_lies(weight)
+    more: list[Tensor] = []
+    if scale is not None:
+        dtype_of(name, scale=scale)
+        check_size(name, "scale", scale, (weight.shape[0],), "a number per row of the weight")
+        more.append(dense(scale.float()))
+    options: dict[str, Any] = {"to": to, "trans_b": trans_b, "scales": scale is not None, "out": dtype}
+    of = structure(name, dtype=dtype, **options)
+    y: Tensor = run(of, lambda: quantise_matmul(dtype, **options), rows, w, *more)
+    return y.reshape((*input.shape[:-1], weight.shape[0]))
 
 
 @operator

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from neptune.functional.kernels import run, structure
 from neptune.functional.operators import operator
 from neptune.functional.tensors import Rows, check_size, dense, dtype_of, refuse
-from neptune.ops import norm, statistics
+from neptune.ops import norm, route, statistics
 from neptune.ops import softmax as softmaxes
 from neptune.runtime.custom_op import UNTYPED
 
@@ -49,6 +50,23 @@ def logsumexp(input: torch.Tensor, dim: int = -1, keepdim: bool = False) -> torc
 
 
 @operator
+def softmax_top_k(input: torch.Tensor, k: int, renormalise: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights, experts): the `k` (1 to 8) largest of softmax(input, -1), descending, and where they stand; of equals
+    the first.
+
+    weights: float32 […, k], over their sum with `renormalise`; experts: int32 […, k], torch.topk's being int64.
+    """
+    name = "softmax_top_k"
+    rows, dtype = _row_wise(name, input, -1), dtype_of(name, input=input)
+    if not 1 <= k <= input.shape[-1]:
+        refuse(name, f"k={k} of {input.shape[-1]}", legal=["a number from 1 to the length of the last dimension"])
+    options: dict[str, Any] = {"k": int(k), "renormalise": renormalise}  # A traced k is a symbol.
+    found = run(structure(name, dtype=dtype, **options), lambda: route.softmax_top_k(dtype, **options), rows.flat)
+    weights, experts = (t.reshape((*input.shape[:-1], options["k"])) for t in found)
+    return weights, experts
+
+
+@operator
 def rms_norm(
     input: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -60,7 +78,7 @@ def rms_norm(
     `weight`: of that shape. `eps` is that of float32, in which it is computed, by default, as torch's.
     """
     rows, dtype, (g,) = _norm("rms_norm", input, normalized_shape, weight=weight)
-    e = torch.finfo(torch.float32).eps if eps is None else eps
+    e = _epsilon(eps)
     of = structure("rms_norm", dtype=dtype, eps=e, gain=g is not None)
     return rows.back(run(of, lambda: norm.rms_norm(dtype, eps=e, gain=g is not None), rows.flat, *_given(g)))
 
@@ -78,6 +96,25 @@ def layer_norm(
     has = {"gain": g is not None, "bias": b is not None}
     of = structure("layer_norm", dtype=dtype, eps=eps, **has)
     return rows.back(run(of, lambda: norm.layer_norm(dtype, eps=eps, **has), rows.flat, *_given(g, b)))
+
+
+@operator
+def add_rms_norm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(h), h) of h = input + residual, which is rounded to their dtype first; the rest as in `rms_norm`."""
+    name = "add_rms_norm"
+    rows, dtype, (g,) = _norm(name, input, normalized_shape, weight=weight)
+    dtype_of(name, input=input, residual=residual)
+    check_size(name, "residual", residual, tuple(input.shape), "as input")
+    e, other = _epsilon(eps), Rows.of(residual, width=len(normalized_shape))
+    of = structure(name, dtype=dtype, eps=e, gain=g is not None)
+    y, h = run(of, lambda: norm.add_rms_norm(dtype, eps=e, gain=g is not None), rows.flat, other.flat, *_given(g))
+    return rows.back(y), rows.back(h)
 
 
 @operator
@@ -134,6 +171,10 @@ def _norm(
         if t is not None:
             check_size(name, argument, t, shape, "normalized_shape")
     return Rows.of(x, width=len(shape)), dtype, [None if t is None else dense(t.reshape(-1)) for t in vectors.values()]
+
+
+def _epsilon(eps: float | None) -> float:
+    return torch.finfo(torch.float32).eps if eps is None else eps
 
 
 def _given(*tensors: Tensor | None) -> list[Tensor]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from neptune.functional.kernels import Structure, program_of, run, structure
-from neptune.functional.mods import Mod
+from neptune.functional.mods import HELD, Mod
 from neptune.functional.tensors import check_size, dense, dtype_of, refuse, shape_of
 from neptune.ir.program import Program
 from neptune.ops.attention import attention as expression
+from neptune.ops.masks import LONGEST
 
 NAME = "attention"
 Tensor = torch.Tensor
@@ -95,6 +96,8 @@ def call(
             check_size(NAME, name, given, (heads,), "a number per head")
             more.append(dense(given))
     sizes = {"b": batch, "h": heads, "q_idx": s_q, "kv_idx": s_kv}
+    if options.window is not None and options.window >= LONGEST:
+        options = replace(options, causal=True, window=None)
     read = _read(mods, captured, sizes)
     of = structure(
         NAME,
@@ -161,5 +164,9 @@ def _read(mods: Mods, captured: Sequence[Tensor], sizes: dict[str, Any]) -> dict
                     f"{r.dimension}, which reaches {sizes[r.axis] - 1}",
                     legal=[f"at least {sizes[r.axis]} elements there"],
                 )
-        ready |= {n: dense(t.reshape(1) if t.dim() == 0 else t) for n, t in by_name.items()}
+        ready |= {n: dense(_held(t.reshape(1) if t.dim() == 0 else t)) for n, t in by_name.items()}
     return ready
+
+
+def _held(t: Tensor) -> Tensor:
+    return t.to(HELD[t.dtype]) if t.dtype in HELD else t

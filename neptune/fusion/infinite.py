@@ -68,6 +68,17 @@ def contribution(value: Expr, reducer: str, e: Expr) -> Expr:
     return finite if finite in set(walk(e)) else value
 
 
+def finite_part(reducer: str, value: Expr) -> Expr:
+    """x where a maximum folds min(x, largest), a minimum max(x, lowest): the two differ at an infinite x alone.
+
+    There exp(x - m) is infinite in the expression as well, however far m is.
+    """
+    other = "min" if reducer == "max" else "max"
+    if isinstance(value, Op) and value.name == other and value.args[1] == _end(other, value.dtype):
+        return value.args[0]
+    return value
+
+
 def _end(reducer: str, dtype: str) -> Const:
     """Return the reducer's own start value."""
     return REDUCERS[reducer].identity(dtype)[0]

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.degrees import own_parts, steep, too_steep
-from neptune.fusion.infinite import unclamped
+from neptune.fusion.infinite import finite_part, unclamped
 from neptune.fusion.linear import additive
 from neptune.fusion.prove import assume, cancels, not_negative, sign
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Roles, Term
@@ -99,7 +99,7 @@ def ceiling(psi: Op[Expr], terms: Sequence[Term], roles: Roles, predicates: tupl
             return f"{t.load.buffer} is itself repaired in this loop, so that it may move both ways"
         if pred.value is None:
             return f"what {t.load.buffer} folds in at this position is unknown, so that nothing bounds {psi.name}"
-        values[t.load] = pred.value
+        values[t.load] = finite_part(pred.reducer, pred.value)
     known = {r: assume(v, predicates) for r, v in values.items()}
     rest = cancels(assume(psi.args[0], predicates), known, roles) if known else None
     if rest is None:

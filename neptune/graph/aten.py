@@ -10,19 +10,18 @@ narrow floats compute in float32 and are rounded where the graph says so (a cast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
-from neptune.functional.aten import RULES
+from neptune.functional.aten import RULES, nan_first
 from neptune.graph.imports import NARROW, Import, computed, name_of
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value
 from neptune.ir import expr as ir
-from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, binary, cast, op, select
 from neptune.ir.program import ZERO
 
@@ -55,34 +54,22 @@ def _named(word: str) -> Callable[..., Expr]:
 
 SHARED = (
     *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round"),
-    *("trunc", "abs", "neg", "reciprocal", "silu", "gelu", "sign", "logical_not", "bitwise_not", "isnan", "isinf"),
+    *("trunc", "relu", "abs", "neg", "reciprocal", "silu", "gelu", "sign", "logical_not", "bitwise_not", "isnan"),
+    "isinf",
 )
 UNARY: dict[Any, Callable[[Expr], Expr]] = {
     **{getattr(aten, word).default: _rule(word) for word in SHARED},
     aten.square.default: lambda x: x * x,
     aten.log1p.default: lambda x: op("log", x + 1.0),
-    # max passes over NaN, and relu does not.
-    aten.relu.default: lambda x: select(binary("lt", x, 0), Const(0, x.dtype), x),
 }
-
-
-def _nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
-    """torch's maximum and minimum, which keep NaN where ours pass over it."""
-
-    def choose(a: Expr, b: Expr) -> Expr:
-        if is_int(a.dtype):
-            return binary(word, a, b)
-        return select(ir.logical_or(ir.ne(a, a), binary("ge" if word == "max" else "le", a, b)), a, b)
-
-    return choose
 
 
 BINARY: dict[Any, Callable[[Expr, Expr], Expr]] = {
     aten.mul.Tensor: lambda a, b: binary("mul", a, b),
     aten.div.Tensor: lambda a, b: binary("div", a, b),
     aten.pow.Tensor_Tensor: lambda a, b: binary("pow", a, b),
-    aten.maximum.default: _nan_first("max"),
-    aten.minimum.default: _nan_first("min"),
+    aten.maximum.default: nan_first("max"),
+    aten.minimum.default: nan_first("min"),
     aten.logical_and.default: ir.logical_and,
     aten.logical_or.default: ir.logical_or,
     aten.bitwise_and.Tensor: lambda a, b: ir.bitwise("and", a, b),
@@ -107,9 +94,10 @@ def _unary(s: Import, node: Any, x: Any) -> Value:
 
 
 def binary_map(s: Import, node: Any, x: Any, y: Any, fn: Callable[[Expr, Expr], Expr]) -> Value:
-    """fn of two arguments in the dtype that torch promotes them to."""
+    """fn of two arguments in the dtype that torch promotes them to; integers are divided as floats."""
     dtype = node.meta["val"].dtype
     common = _promoted(s, x, y)
+    common = dtype if dtype.is_floating_point and not common.is_floating_point else common
     a, b = (s.value(v, like=common) for v in (x, y))
     into = None if common is None else computed(common)
 
@@ -191,7 +179,7 @@ def _clamp(s: Import, node: Any, x: Any, low: Any = None, high: Any = None) -> V
     v = s.value(x)
     for word, bound in (("max", low), ("min", high)):
         if bound is not None:
-            choose = _nan_first(word)
+            choose = nan_first(word)
             into = computed(node.meta["val"].dtype)
             b = s.value(bound, like=node.meta["val"].dtype)
             v = s.map(node.meta["val"].dtype, lambda e, f, c=choose, d=into: c(cast(e, d), cast(f, d)), v, b)
@@ -288,31 +276,58 @@ def only_shifts_exponents(node: Any, x: Any) -> bool:
 
     A NaN in x is then one in the sum of these exponentials, which is all that the graph goes on with.
     """
-    exponents = 0
-    for u in node.users:
-        if u.target is aten.sub.Tensor and u.args[0] is x and all(map(_summed_exponential, u.users)):
-            exponents += 1
-        elif u.target is aten.where.self:
-            # log-sum-exp takes 0 for an infinite maximum.
-            if not only_shifts_exponents(u, x):
-                return False
-            exponents += 1
-        elif u.target is aten.add.Tensor and any(getattr(a, "target", None) is aten.log.default for a in u.args):
-            pass
-        elif u.target is aten.sub.Tensor and u.args[0] is x:
+    shifts, over = 0, _folded_dims(node, x)
+    for u in _readers(node):
+        if u.target is aten.sub.Tensor and u.args[0] is x:
             # log-softmax: x - m is read again, minus the logarithm of the sum.
-            exponents += any(map(_summed_exponential, u.users))
-            if not all(e.target is aten.sub.Tensor or _summed_exponential(e) for e in u.users):
+            shifts += any(_summed_exponential(e, over) for e in u.users)
+            if not all(e.target is aten.sub.Tensor or _summed_exponential(e, over) for e in u.users):
+                return False
+        elif u.target is aten.add.Tensor:
+            if not any(_is_log_sum(a, x, over) for a in u.args):
                 return False
         elif u.target is not aten.abs.default:
             return False
-    return exponents > 0
+    return shifts > 0
 
 
-def _summed_exponential(node: Any) -> bool:
-    """An exponential that a sum takes as it is: behind a mask the sum would not see every NaN."""
+def _readers(node: Any) -> Iterator[Any]:
+    """What reads a maximum: log-sum-exp takes 0 for an infinite one, and drops the dimension of it."""
+    for u in node.users:
+        if u.target in (aten.where.self, aten.squeeze.dim, aten.squeeze.dims):
+            yield from _readers(u)
+        else:
+            yield u
+
+
+def _folded_dims(node: Any, x: Any) -> frozenset[int]:
+    """The dimensions of x that a maximum or a sum of it folds."""
+    n = x.meta["val"].dim()
+    dims = node.args[1] if len(node.args) > 1 and node.args[1] else range(n)
+    return frozenset(d % n for d in ([dims] if isinstance(dims, int) else dims))
+
+
+def _summed_exponential(node: Any, over: frozenset[int]) -> bool:
+    """An exponential that a sum takes as it is: behind a mask, or along others, the sum would not see every NaN."""
     through = [*node.users, *(v for u in node.users if u.target is prims.convert_element_type.default for v in u.users)]
-    return node.target is aten.exp.default and any(u.target is aten.sum.dim_IntList for u in through)
+    sums = (u for u in through if u.target is aten.sum.dim_IntList)
+    return node.target is aten.exp.default and any(_folded_dims(u, node) == over for u in sums)
+
+
+def _is_log_sum(node: Any, x: Any, over: frozenset[int]) -> bool:
+    """The logarithm of the sum of exponentials of x below its maximum."""
+    if getattr(node, "target", None) is not aten.log.default:
+        return False
+    total = _behind_cast(node.args[0])
+    if total.target is not aten.sum.dim_IntList or _folded_dims(total, total.args[0]) != over:
+        return False
+    e = _behind_cast(total.args[0])
+    below = e.args[0] if e.target is aten.exp.default else e
+    return below.target is aten.sub.Tensor and below.args[0] is x
+
+
+def _behind_cast(node: Any) -> Any:
+    return _behind_cast(node.args[0]) if node.target is prims.convert_element_type.default else node
 
 
 @row(aten.sum.dim_IntList, aten.sum.default)

@@ -51,7 +51,7 @@ def parse_program(text: str) -> Program:
     return _ProgramReader(text).program()
 
 
-class _Line(Line):
+class ProgramLine(Line):
     """One line of a program, with the grammar of declarations and stages."""
 
     # --- declarations ---
@@ -154,14 +154,14 @@ class _ProgramReader:
         self.source = [(k, line.rstrip()) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
         number, first = self.source[0] if self.source else (1, "")
         if not first.startswith("program "):
-            _Line(number, "").fail("a program starts with `program <name>`")
+            ProgramLine(number, "").fail("a program starts with `program <name>`")
         self.name = first.removeprefix("program ").strip()
-        self.lines = [_Line(number, line) for number, line in self.source[1:]]
+        self.lines = [ProgramLine(number, line) for number, line in self.source[1:]]
         self.at = 0
 
     def program(self) -> Program:
         words = ("in", "out", "temp", "scalar", "tunable", "owes", "made")
-        groups: dict[str, list[_Line]] = {word: [] for word in words}
+        groups: dict[str, list[ProgramLine]] = {word: [] for word in words}
         while (line := self.next_line()).peek() != "body":
             word = line.take()
             if word not in groups:
@@ -190,9 +190,9 @@ class _ProgramReader:
                 line.fail(f"no stage is called {line.tokens[1]!r}", sorted(names))
         return Program(self.name, buffers["in"], buffers["out"], buffers["temp"], scalars, tunables, body, owes)
 
-    def next_line(self) -> _Line:
+    def next_line(self) -> ProgramLine:
         if self.at == len(self.lines):
-            _Line(self.source[-1][0], self.source[-1][1]).fail("the program ends before its `body:`")
+            ProgramLine(self.source[-1][0], self.source[-1][1]).fail("the program ends before its `body:`")
         self.at += 1
         return self.lines[self.at - 1]
 
@@ -210,7 +210,7 @@ class _ProgramReader:
             stmts.append(self.statement(line, env))
         return seq(*stmts)
 
-    def statement(self, line: _Line, env: Env) -> Stmt:
+    def statement(self, line: ProgramLine, env: Env) -> Stmt:
         # `for: y[] = …` is a stage of that name: a keyword is one only where no stage text follows a colon.
         if line.peek(1) == ":" and line.peek(2):
             stage = line.stage(env)
@@ -230,11 +230,11 @@ class _ProgramReader:
                 return self.inner(line.indent, env)
         line.fail("expected a statement", ("for", "if", "alloc", "block", "<stage>: …"))
 
-    def head_end(self, line: _Line) -> None:
+    def head_end(self, line: ProgramLine) -> None:
         line.expect(":")
         line.end()
 
-    def loop(self, line: _Line, env: Env) -> For:
+    def loop(self, line: ProgramLine, env: Env) -> For:
         var = line.name()
         line.expect("in", "[")
         lo = line.expr(env)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
-from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, stages
+from neptune.ir.program import Alloc, Buffer, For, If, Program, Scalar, Seq, Stage, Stmt, Store, stages
 from neptune.ir.reducers import REDUCERS
 
 # Binding strength of the infix operators, loosest first; `-` and `/` families associate to the left.
@@ -85,6 +85,14 @@ def print_buffer(b: Buffer) -> str:
     return f"{b.name}: {DTYPES[b.dtype].short}[{', '.join(print_expr(d) for d in b.shape)}]"
 
 
+def print_scalar(s: Scalar) -> str:
+    """A size or scalar argument without what it is at most: `m: i32 lo 1`."""
+    text = f"{s.name}: {DTYPES[s.dtype].short}"
+    text += "" if s.lo is None else f" lo {s.lo}"
+    text += "" if s.hi is None else f" hi {s.hi}"
+    return text if s.divisor == 1 else f"{text} divisor {s.divisor}"
+
+
 def print_stage(stage: Stage) -> str:
     """One stage on one line."""
     action = stage.action
@@ -132,10 +140,7 @@ def print_program(program: Program) -> str:
     for word, group in (("in", program.inputs), ("out", program.outputs), ("temp", program.temporaries)):
         lines += [f"  {word} {print_buffer(b)}" + ("" if b.scope == "global" else f" @{b.scope}") for b in group]
     for s in program.scalars:
-        text = f"  scalar {s.name}: {DTYPES[s.dtype].short}"
-        text += "" if s.lo is None else f" lo {s.lo}"
-        text += "" if s.hi is None else f" hi {s.hi}"
-        text += "" if s.divisor == 1 else f" divisor {s.divisor}"
+        text = f"  scalar {print_scalar(s)}"
         lines.append(text + ("" if s.upto is None else f" upto {print_expr(s.upto)}"))
     for t in program.tunables:
         text = f"  tunable {t.name} in {{{', '.join(map(str, t.candidates))}}}"

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeAlias
 
-from neptune.ir.expr import Const, Expr, Var, variables
+from neptune.ir.expr import Const, Expr, Var, args_of, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,14 @@ class Tunable:
     name: str
     candidates: tuple[int, ...]
     covers: Expr | None = None
+
+    @property
+    def least(self) -> int:
+        """The least value that it may have: of one that covers max(n, 16), the side of a product, 16."""
+        if self.covers is None:
+            return min(self.candidates, default=1)
+        sides = args_of(self.covers, "max")
+        return max((int(x.value) for x in sides if isinstance(x, Const)), default=1)
 
 
 @dataclass(frozen=True, slots=True)

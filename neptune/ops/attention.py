@@ -33,7 +33,7 @@ from neptune.frontend.functions import checked_predicate
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
-from neptune.ops.masks import Mask, with_queries
+from neptune.ops.masks import LONGEST, Mask, with_queries
 from neptune.ops.operands import SCALES, Reader, check_rotation, normed, rotated, rounded, scaled, scales, stored
 from neptune.ops.options import check_choice, check_counts, check_dtype, check_eps, check_factors, check_flags
 
@@ -229,7 +229,7 @@ def attention(
         if score is not None:
             x = _called(name, "score(b, h, i, j, s)", score, (b, h, i, j, x))
         sees = [j <= i + s_kv - s_q] if causal or window is not None else []
-        sees += [] if window is None else [i + s_kv - s_q - j < window]
+        sees += [] if window is None or window >= LONGEST else [i + s_kv - s_q - j < window]
         if mask is not None:
             shown = checked_predicate(_called(name, "mask(b, h, i, j)", mask, (b, h, i, j)))
             sees.append(with_queries(shown, s_q))

@@ -260,7 +260,8 @@ def _unit_rows(x: Tensor, eps: float) -> Tensor:
 def distance_attention(depth: int = 128, **options: Any) -> Program:
     """softmax(-|q - k|²) v: near keys count. Stages: far, score, m, e, l, acc, o.
 
-    Distances are no product for the matrix unit. `options` as in `off_by_one_attention`.
+    Distances are no product for the matrix unit, which a warning says: multiplied out they would be, with fewer digits.
+    `options` as in `off_by_one_attention`.
     """
     a = Heads("distance_attention", depth, **options)
     q, k, v = a.queries(), a.keys(), a.keys("v")

@@ -80,7 +80,8 @@ def linear_logsumexp(dtype: str = "float16", *, depth: int | None = None) -> Pro
     """y = log Σ exp of each row of the logits x wᵀ; what is stored is said above.
 
     x: [rows, depth], w: [cols, depth], of `dtype`, y: f32[rows]; `depth` as in `linear_cross_entropy`. Stages: s, m, e,
-    l, y. Raises ExpressionError for another dtype, or a depth below 1.
+    l, y. With a logit of inf y is NaN: to tell it apart would cost each logit an operation. Raises ExpressionError for
+    another dtype, or a depth below 1.
     """
     x, w, s = _logits("linear_logsumexp", dtype, depth)
     m, _, l = exponentials(lambda i, j: s[i, j])  # noqa: E741 (the field's name)

@@ -23,6 +23,8 @@ from neptune.ops.options import check_tensors
 Mask = Callable[[Expr, Expr, Expr, Expr], Expr]
 """(b, h, i, j) → does query i see key j? The indices are raw."""
 S_Q, S_KV = Var("s_q"), Var("s_kv")
+LONGEST = 2**31 - 1
+"""No axis is longer: a window of as many keys cuts nothing off."""
 
 
 def position(i: Expr) -> Expr:
@@ -59,8 +61,13 @@ def causal(q_lengths: Tensor | None = None, kv_lengths: Tensor | None = None) ->
 
 @public
 def window(w: ExprLike) -> Mask:
-    """The last w keys up to the query's own: 0 ≤ i + s_kv - s_q - j < w. Implies causal. `w`: a number or a scalar."""
+    """The last w keys up to the query's own: 0 ≤ i + s_kv - s_q - j < w. Implies causal. `w`: a number or a scalar.
+
+    From `LONGEST` on it is `causal()`.
+    """
     size = _integer("window", w)
+    if isinstance(size, Const) and size.value >= LONGEST:
+        return causal()
     return lambda b, h, i, j: logical_and(j <= position(i), position(i) - j < size)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Any
 
-from neptune.frontend.builder import Reduction, Tensor, compute, exp, max, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import Reduction, Tensor, compute, exp, max, minimum, placeholder, reduce_axis, sum, var
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr
 
 ROWS, COLS = var("rows"), var("cols")
@@ -50,9 +51,13 @@ def product(left: Cell, right: Cell, name: str, cols: Any) -> Tensor:
     return compute((ROWS, cols), lambda i, c: sum(left(i, j) * right(j, c), axis=j), name)
 
 
-def exponentials(x: Cell, suffix: str = "") -> tuple[Tensor, Tensor, Tensor]:
-    """The maximum m of each row, e = exp(x - m), and the sum l of e over the row."""
-    m = per_row(max, x, f"m{suffix}")
+def exponentials(x: Cell, suffix: str = "", *, infinite: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """The maximum m of each row, e = exp(x - m), and the sum l of e over the row.
+
+    `infinite`: an x may be inf. m stays finite beside it, so that its e is inf, and not the NaN of inf - inf.
+    """
+    largest = DTYPES["float32"].highest
+    m = per_row(max, (lambda i, j: minimum(x(i, j), largest)) if infinite else x, f"m{suffix}")
     e = cells(lambda i, j: exp(x(i, j) - m[i]), f"e{suffix}")
     return m, e, per_row(sum, lambda i, j: e[i, j], f"l{suffix}")
 

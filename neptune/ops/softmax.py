@@ -1,7 +1,8 @@
 """Softmax over rows and its relatives, and the paper's Figure 1.
 
 `x`: [rows, cols], both symbolic. All is computed and summed in float32, and rounded once, at the end. A row whose
-largest element is -inf has no probabilities: like torch's, its softmax and log_softmax are NaN, its logsumexp is -inf.
+largest element is -inf or inf has no probabilities: like torch's, its softmax and log_softmax are NaN, its logsumexp
+is that element.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def logsumexp(dtype: str = "float32") -> Program:
     """y = log Σ exp(x) along each row; y: [rows] of `dtype`. Stages: m, e, l, y. Errors as in `softmax`."""
     check_dtype("logsumexp", dtype)
     x = matrix("x", dtype=dtype)
-    m, _, l = exponentials(lambda i, j: wide(x[i, j]))  # noqa: E741
+    m, _, l = exponentials(lambda i, j: wide(x[i, j]), infinite=True)  # noqa: E741
     return build(compute((ROWS,), lambda i: (m[i] + log(l[i])).astype(dtype), "y"), name="logsumexp")
 
 

@@ -25,13 +25,13 @@ from neptune.records.structure import DIGITS
 from neptune.records.structure import structure_of as structure_of
 
 SCHEMA = 1
-KIND, FAILED = "time", "failed"
+KIND, FAILED, GRAPH = "time", "failed", "graph"
 HOW = ("wrong", "hung", "died", "memory", "failed")
 """How a candidate may fail: other results than the unfused program's, no end, the end of its process, too little
 memory, or an error."""
 MAX_LINE = 1 << 16
 """Bytes of a line; a longer one is nobody's record."""
-MAX_NAME, MAX_NAMES, MAX_SAMPLES = 80, 64, 1000
+MAX_NAME, MAX_NAMES, MAX_SAMPLES, MAX_TEXT = 80, 64, 1000, 1 << 15
 LEAST_US = 0.1
 """No launch takes less time: what says so was not measured."""
 MAX_INT, MAX_US, MAX_MHZ = (1 << 63) - 1, 1e9, 1e6
@@ -60,14 +60,13 @@ def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@dataclass(frozen=True)
-class Record:
-    """One measurement of one candidate.
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What every line of a store says, by name.
 
-    `structure`: of the program (`structure_of`). `sizes`: exact, at least 1 each. `device`: as `neptune.tune.machine`
-    names it, "H200". `template` and `params`: the candidate; `numbers`: what a launch was given beside
-    (NUM_SPLITS=4). `us`: microseconds, a figure a round. `versions`: as `neptune.versions.versions()`. `clocks`: MHz
-    by name, {} where nobody knows. `when`: UTC. `name`: what the program was called, for people.
+    `structure`: of the program (`structure_of`). `device`: as `neptune.tune.machine` names it, "H200". `template` and
+    `params`: the candidate; `sizes`: at least 1 each; `numbers`: whole numbers beside. `versions`: as
+    `neptune.versions.versions()`. `when`: UTC. `name`: what the program was called, for people.
 
     Raises RecordError for what could not be read back.
     """
@@ -77,16 +76,41 @@ class Record:
     template: str
     sizes: Sizes
     params: Mapping[str, int]
-    us: Sequence[float]
     versions: Mapping[str, str | None]
     numbers: Mapping[str, int] = field(default_factory=dict)
-    clocks: Mapping[str, float] = field(default_factory=dict)
     when: str = field(default_factory=now)
     name: str = ""
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("kind", "structure", "device", *RESTS[type(self)]):
+            holds, wanted = FIELDS[name]
+            value = getattr(self, name)
+            if not holds(value):
+                raise RecordError(f"a tuning record with {name}={_short(value)}", f"{name} is {wanted}")
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, dict(sorted(value.items())))
+
+    def line(self) -> bytes:
+        """The line of a file, with its end; `parse` gives it back."""
+        rest = {name: getattr(self, name) for name in RESTS[type(self)]}
+        text = json.dumps({"kind": self.kind, **rest}, separators=(",", ":"), allow_nan=False)
+        return prefix(self.structure, self.device) + text[1:].encode() + b"\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Base):
+    """One measurement of one candidate, at exact sizes; `numbers` are what a launch was given beside (NUM_SPLITS=4).
+
+    `us`: microseconds, a figure a round. `clocks`: MHz by name, {} where nobody knows. The rest is as in `Base`.
+    """
+
+    us: Sequence[float]
+    clocks: Mapping[str, float] = field(default_factory=dict)
     kind: str = KIND
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
         # One form for what was given and what is read back.
         object.__setattr__(self, "us", tuple(map(float, self.us)))
 
@@ -95,56 +119,32 @@ class Record:
         """The bucket of its sizes."""
         return bucket_of(self.sizes)
 
-    def line(self) -> bytes:
-        """The line of a file, with its end; `parse` gives the record back."""
-        return _line(self)
-
 
 Record.__init__ = public(Record.__init__)  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A candidate that did not come to be timed: `how` is one of HOW, the rest is as of a Record.
+@dataclass(frozen=True, kw_only=True)
+class Failure(Base):
+    """A candidate that did not come to be timed: `how` is one of HOW, the rest is as of a Record."""
 
-    Raises RecordError for what could not be read back.
-    """
-
-    structure: str
-    device: str
-    template: str
-    sizes: Sizes
-    params: Mapping[str, int]
     how: str
-    versions: Mapping[str, str | None]
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    when: str = field(default_factory=now)
-    name: str = ""
     kind: str = FAILED
 
-    def __post_init__(self) -> None:
-        _check(self)
 
-    def line(self) -> bytes:
-        """The line of a file, with its end; `parse` gives the failure back."""
-        return _line(self)
+@dataclass(frozen=True, kw_only=True)
+class Discovery(Base):
+    """What a search for graphs came to: `graph` is the best as text, "" where a template's kernel is no worse.
 
+    `sizes` are a bucket (`bucket_of`), `params` the bounds of the search, `numbers` what it took (states, tries, …).
+    Whoever takes the graph checks it like any other.
+    """
 
-def _check(said: Record | Failure) -> None:
-    """Raise RecordError for a field that is not what it must be; bring mappings into one order."""
-    for name in ("kind", "structure", "device", *RESTS[type(said)]):
-        holds, wanted = FIELDS[name]
-        value = getattr(said, name)
-        if not holds(value):
-            raise RecordError(f"a tuning record with {name}={_short(value)}", f"{name} is {wanted}")
-        if isinstance(value, Mapping):
-            object.__setattr__(said, name, dict(sorted(value.items())))
+    graph: str
+    template: str = "mirage"
+    kind: str = GRAPH
 
 
-def _line(said: Record | Failure) -> bytes:
-    rest = {name: getattr(said, name) for name in RESTS[type(said)]}
-    text = json.dumps({"kind": said.kind, **rest}, separators=(",", ":"), allow_nan=False)
-    return prefix(said.structure, said.device) + text[1:].encode() + b"\n"
+Said: TypeAlias = Record | Failure | Discovery
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def prefix(structure: str, device: str) -> bytes:
     return f'{{"record":{SCHEMA},"structure":"{structure}","device":"{device}",'.encode()
 
 
-def parse(line: bytes) -> Record | Failure | Unknown | None:
+def parse(line: bytes) -> Said | Unknown | None:
     """What a line says; None for one that is torn, damaged or no record. Raises nothing, whatever the bytes are."""
     line = line.rstrip(b"\r\n")
     head = HEAD.match(line) if len(line) <= MAX_LINE else None
@@ -246,6 +246,10 @@ def _moment(x: Any) -> bool:
     return True
 
 
+def _is_text(x: Any) -> bool:
+    return isinstance(x, str) and len(x) <= MAX_TEXT and x.isascii() and x.replace("\n", "").isprintable()
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= MAX_NAME else text[:MAX_NAME] + "…"
@@ -254,7 +258,7 @@ def _short(value: Any) -> str:
 _named, _version = _text(NAME), _text(VERSION)
 A_NAME = f"a name of at most {MAX_NAME} letters, digits, _, . and -"
 FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "kind": (lambda x: x in KINDS, f'"{KIND}" or "{FAILED}"'),
+    "kind": (lambda x: x in KINDS, " or ".join(f'"{k}"' for k in (KIND, FAILED, GRAPH))),
     "structure": (_text(STRUCTURE), f"what structure_of gives, {DIGITS} hexadecimal digits"),
     "device": (_text(DEVICE), 'the name of a GPU, such as "H200"'),
     "template": (_named, A_NAME),
@@ -264,11 +268,12 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "numbers": (_mapping(_int(0)), "a mapping from names to integers of at least 0"),
     "us": (_samples, f"1 to {MAX_SAMPLES} microseconds, each at least {LEAST_US} and at most {MAX_US:.0e}"),
     "how": (lambda x: x in HOW, f"one of {', '.join(HOW)}"),
+    "graph": (_is_text, f"printable lines of at most {MAX_TEXT} characters"),
     "versions": (_mapping(lambda x: x is None or _version(x)), "a mapping from packages to versions or None"),
     "clocks": (_mapping(_positive(MAX_MHZ)), "a mapping from names to MHz above 0"),
     "when": (_moment, 'a moment in UTC, such as "2026-11-22T23:07:44Z"'),
 }
-KINDS: Mapping[str, type[Record | Failure]] = {KIND: Record, FAILED: Failure}
+KINDS: Mapping[str, type[Said]] = {KIND: Record, FAILED: Failure, GRAPH: Discovery}
 
 
 RESTS: Mapping[type, tuple[str, ...]] = {

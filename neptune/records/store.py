@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from neptune import private
-from neptune.records.record import Failure, Record, Unknown, parse, prefix
+from neptune.records.record import Discovery, Failure, Record, Said, Unknown, parse, prefix
 
 FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -36,7 +36,7 @@ CHUNK = 1 << 21
 LOG = logging.getLogger("neptune.cache")
 _said: set[str] = set()
 Key: TypeAlias = tuple[Any, ...]
-Line: TypeAlias = Record | Failure | Unknown
+Line: TypeAlias = Said | Unknown
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class Store:
         """What `find` and `failures` give, read at once."""
         return self._read(prefix(structure, device))
 
+    def discoveries(self, structure: str, device: str) -> list[Discovery]:
+        """What the user's searches for graphs of a structure on a device came to, oldest first."""
+        lines = () if self.path is None else _lines(self.path, prefix(structure, device))
+        return [d for d in map(parse, lines) if isinstance(d, Discovery)]
+
     def all(self) -> list[Record]:
         """Every record, as `find` gives them."""
         return self._read(b"")[0]
@@ -117,7 +122,7 @@ class Store:
             yield self.path
 
 
-def key_of(record: Record | Failure) -> Key:
+def key_of(record: Said) -> Key:
     """What was measured: records of one key are measurements of the same."""
     mappings = (record.sizes, record.params, record.numbers)
     return (record.structure, record.device, record.template, *(tuple(m.items()) for m in mappings))

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var
 
 LOADS = ("pointer", "descriptor")
 """The ways in which a module may address memory."""
+ASYNCHRONOUS = "asynchronous"
+"""The form of `Asynchronous`, beside the ways in which a module of tiles may address memory."""
 LIMIT = 2**31
 
 
@@ -51,6 +54,26 @@ class Addressing:
     aligned: tuple[str, ...]
     spans: tuple[Span, ...]
     kernels: tuple[KernelParameters, ...]
+
+
+@dataclass(frozen=True)
+class Asynchronous:
+    """The module of the form in which a producer warp loads for warpgroups that compute (sm_90), and what it asks.
+
+    `text` is the module, of tile sizes of its own, which `levers` names with the other choices, as plain numbers and
+    words; it runs on `architecture`, "cuda:90". `aligned` are the inputs and outputs that go through descriptors,
+    `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
+    verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
+    everywhere.
+    """
+
+    text: str
+    aligned: tuple[str, ...]
+    kernel: KernelParameters
+    levers: Mapping[str, int | str]
+    architecture: str
+    record: Mapping[str, Any] | None = None
+    spans: tuple[Span, ...] = ()
 
 
 def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], tunables: Mapping[str, int]) -> bool:

@@ -177,7 +177,8 @@ class Signature:
         if t.dim() != len(b.shape):
             actual = f"argument `{b.name}` has {t.dim()} dimensions, {_shape(t)}"
             self._refuse(actual, legal=[f"{len(b.shape)} dimensions, {_dims(b)}"], kind="shape")
-        if t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1:
+        # Where there are no elements any strides do; numpy gives zeros.
+        if t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1 and t.numel():
             self._refuse(
                 f"argument `{b.name}` has strides {tuple(t.stride())}",
                 legal=["any strides with a last one of 1"],

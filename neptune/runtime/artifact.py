@@ -17,7 +17,15 @@ from typing import Any, TypeAlias
 from neptune.errors import ExpressionError, RecordError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
-from neptune.runtime.addressing import LOADS, Addressing, KernelParameters, Span, extent_of
+from neptune.runtime.addressing import (
+    ASYNCHRONOUS,
+    LOADS,
+    Addressing,
+    Asynchronous,
+    KernelParameters,
+    Span,
+    extent_of,
+)
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark
 from neptune.runtime.family import FAMILY
 from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
@@ -39,7 +47,7 @@ class Artifact:
     `explanation` is what explain(json=True) says, `programs` the text of every stage that ir() shows,
     `declarations` the parameters of the tile program as a Program without a body, `modules` the Triton
     modules and what they ask of tensors, by "pointer" and "descriptor", `parts` how each launch chooses
-    the numbers that it does choose.
+    the numbers that it does choose. `asynchronous` is a further form of the kernel, where it has one.
     """
 
     explanation: Json
@@ -47,6 +55,7 @@ class Artifact:
     declarations: str
     modules: Mapping[str, Addressing]
     parts: tuple[Parts, ...] = ()
+    asynchronous: Asynchronous | None = None
 
     @property
     def name(self) -> str:
@@ -156,6 +165,10 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
             "spans": [_span_json(s) for s in module.spans],
             "kernels": [_kernel_json(k) for k in module.kernels],
         }
+    more: Json = {}
+    if artifact.asynchronous is not None:
+        more = {ASYNCHRONOUS: _asynchronous_json(artifact.asynchronous)}
+        files[more[ASYNCHRONOUS]["source"]] = artifact.asynchronous.text
     manifest: Json = {
         "format": FORMAT,
         "version": VERSION,
@@ -165,6 +178,7 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
         "declarations": artifact.declarations.splitlines(),
         "modules": modules,
         "parts": [parts_json(p) for p in artifact.parts],
+        **more,
         "files": {name: sha256(text) for name, text in files.items()},
     }
     return Packed({**manifest, "digest": digest(manifest)}, files)
@@ -276,7 +290,8 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     }
     programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
     declarations = "\n".join(manifest["declarations"]) + "\n"
-    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations))
+    asynchronous = _asynchronous(manifest[ASYNCHRONOUS], files) if ASYNCHRONOUS in manifest else None
+    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), asynchronous)
     # Whatever a kernel reads off it later is there.
     _ = (
         made.name,
@@ -318,6 +333,30 @@ def _kernel_json(k: KernelParameters) -> Json:
 def _kernel(j: Mapping[str, Any]) -> KernelParameters:
     boxes: dict[str, Sequence[int | str]] = {name: tuple(box) for name, box in j["boxes"].items()}
     return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
+
+
+def _asynchronous_json(a: Asynchronous) -> Json:
+    return {
+        "source": f"kernel_{ASYNCHRONOUS}.py",
+        "aligned": list(a.aligned),
+        "kernel": _kernel_json(a.kernel),
+        "levers": dict(a.levers),
+        "architecture": a.architecture,
+        "record": None if a.record is None else dict(a.record),
+        "spans": [_span_json(s) for s in a.spans],
+    }
+
+
+def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronous:
+    return Asynchronous(
+        files[j["source"]],
+        tuple(j["aligned"]),
+        _kernel(j["kernel"]),
+        dict(j["levers"]),
+        j["architecture"],
+        j.get("record"),
+        tuple(_span(s) for s in j["spans"]),
+    )
 
 
 def _axis_extent(j: int | str) -> Expr:

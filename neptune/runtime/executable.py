@@ -18,6 +18,7 @@ from neptune.ir.expr import Expr
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.capability import check_dtypes
@@ -51,7 +52,7 @@ class Executable:
         self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
-        self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one)
+        self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.asynchronous)
 
     def call(
         self,
@@ -148,8 +149,8 @@ class Executable:
 
     @property
     def source(self) -> str:
-        """The Triton module, as it runs on the target."""
-        return self.modules.source(Form(self.target.loads))
+        """The module, as it runs on the target: where there is an asynchronous form, that one."""
+        return self.modules.source(Form(self.target.loads if self.modules.asynchronous is None else ASYNCHRONOUS))
 
     @cached_property
     def program(self) -> Program:
@@ -166,7 +167,12 @@ class Executable:
         return {**scalars, **covers(self.modules.declared, scalars), **self.modules.params}
 
     def _places(self, scalars: Mapping[str, int | float]) -> tuple[Place, ...]:
-        return places(self.modules.declared.temporaries, self._sizes(scalars))
+        return places(self.modules.declared.temporaries, self._sizes(scalars), self._uses)
+
+    @cached_property
+    def _uses(self) -> list[tuple[str, ...]]:
+        """The temporaries of each launch."""
+        return [k.temporaries for k in self.artifact.facts.kernels]
 
     @cached_property
     def _numbers(self) -> Numbers:

@@ -22,6 +22,8 @@ import torch
 from neptune.boundary import frames_of_package
 from neptune.errors import TargetError
 from neptune.ir.program import Program
+from neptune.runtime import accepted
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
@@ -176,8 +178,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     from neptune.runtime.source import load_source
 
     free = passed_scalars(fused)
-    keywords = dict(modules.params)
-    asking = f"run `{fused.name}` on {present} with {keywords}"
+    asking = f"run `{fused.name}` on {present} with {dict(modules.params)}"
     loaded: dict[Form, Callable[..., None]] = {}
 
     def launch(
@@ -190,6 +191,10 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
         form = modules.form(tensors, scalars, present.loads)
+        if runs_asynchronously(modules, present):
+            form = modules.form(tensors, scalars, ASYNCHRONOUS)
+        # The tiles of the asynchronous form are in its text.
+        keywords = {} if form.loads == ASYNCHRONOUS else dict(modules.params)
         fresh, start = form not in loaded, time.perf_counter()
         if fresh:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
@@ -214,6 +219,12 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         return plan
 
     return launch
+
+
+def runs_asynchronously(modules: Modules, present: Target) -> bool:
+    """True where the kernel's asynchronous form is for this GPU, and what it compiles to has been accepted."""
+    of = modules.asynchronous
+    return of is not None and of.architecture == str(present) and accepted.runs(of)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The forms of a kernel's Triton module, and which of them a call needs.
 
 Descriptors want tensors on 16 bytes, int32 tile offsets want strides that are not huge; the module with
-pointers and int64 offsets takes everything.
+pointers and int64 offsets takes everything. On sm_90 some kernels have an asynchronous form, which wants what
+descriptors want, and a verdict on what was compiled (`neptune.hopper.accept`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program, Tunable
-from neptune.runtime.addressing import Addressing, int32_suffices
+from neptune.runtime.addressing import ASYNCHRONOUS, Addressing, Asynchronous, int32_suffices
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Form:
     int64_offsets: bool = False
 
     def __str__(self) -> str:
+        if self.loads == ASYNCHRONOUS:
+            return "the asynchronous form"
         return f"the form with {self.loads} loads and {'int64' if self.int64_offsets else 'int32'} offsets"
 
 
@@ -39,6 +42,7 @@ class Modules:
     declarations: str
     params: Mapping[str, int]
     of_one: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    asynchronous: Asynchronous | None = None
     _chosen: dict[tuple[object, ...], Form] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -48,10 +52,14 @@ class Modules:
 
     def source(self, form: Form) -> str:
         """The module's text."""
+        if form.loads == ASYNCHRONOUS:
+            assert self.asynchronous is not None, "a form that this kernel does not have"
+            return self.asynchronous.text
         return self.by_loads[form.loads].texts[form.int64_offsets]
 
     def form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
-        """The form for these tensors (inputs, then outputs), descriptors only where `loads` says so."""
+        """The form for these tensors (inputs, then outputs): descriptors only where `loads` says so, and where it says
+        "asynchronous", that form for tensors that it takes, else descriptors."""
         # Lengths alone change nothing, but for the strides of temporaries.
         lengths = tuple(sizes.values()) if self.declared.temporaries else ()
         key = (loads, lengths, *((t.stride(), t.data_ptr() % 16) for t in tensors))
@@ -64,10 +72,16 @@ class Modules:
     def _form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
         p = self.declared
         named = dict(zip((b.name for b in (*p.inputs, *p.outputs)), tensors, strict=True))
-        if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in self.by_loads[loads].aligned):
-            loads = "pointer"
         strides: dict[str, Sequence[int]] = {n: t.stride() for n, t in named.items()}
         strides |= {b.name: _dense(b, sizes) for b in p.temporaries}
+        if loads == ASYNCHRONOUS:
+            of = self.asynchronous
+            aligned = of is not None and all(on_16_bytes(named[n]) for n in of.aligned)
+            if of is not None and aligned and int32_suffices(of.spans, strides, {}):
+                return Form(ASYNCHRONOUS)
+            loads = "descriptor"
+        if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in self.by_loads[loads].aligned):
+            loads = "pointer"
         tunables = {**covers(p, sizes), **self.params}
         return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
 

@@ -9,7 +9,7 @@ those. So a plan keeps them, with holes where this call's tensors go:
     plan:             run(64, 1, 1, stream, kernel, …, descriptor of tensor 0, tensor 3, 65536, 8, 1024, 128)
 
 Everything that Triton specialises on (dtypes, alignment of addresses, divisibility of strides, constexprs) is part
-of the key or constant in the plan. A plan keeps no tensor alive.
+of the key or constant in the plan. A plan keeps no tensor alive but tables of the launch function's (`recording.KEPT`).
 """
 
 from __future__ import annotations

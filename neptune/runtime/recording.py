@@ -17,6 +17,9 @@ Launcher: TypeAlias = Callable[[Any], Any]
 """A kernel → what is launched in its place, by `[grid](*arguments)`: torch.library.wrap_triton is one."""
 LAUNCHER = "launcher"
 """The argument of a generated launch function by which its caller sees every kernel before its launch."""
+KEPT = "kept"
+"""An attribute that a launch function gives a tensor that is the same for all calls of its key, such as a table of the
+order of tiles: a plan keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,8 @@ def _step(r: Recorded, known: Sequence[Any], temporaries: list[Tensor]) -> Step 
     values: list[Any] = list(r.values)
     holes: list[Hole] = []
     for k, value in enumerate(r.values):
+        if isinstance(value, Tensor) and getattr(value, KEPT, False):
+            continue
         if isinstance(value, Tensor):
             holes.append((k, number(value), None))
         elif isinstance(getattr(value, "base", None), Tensor):

@@ -8,7 +8,7 @@ is, whatever it holds, and must not be in use by another call at the same time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from neptune.errors import ShapeError
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Buffer
+from neptune.runtime.offsets import Block, plan
 from neptune.runtime.overlap import overlap
 
 ALIGNMENT = 256
@@ -36,20 +37,26 @@ class Place:
         return prod(self.shape) * self.dtype.itemsize
 
 
-def places(temporaries: Sequence[Buffer], sizes: Mapping[str, int | float]) -> tuple[Place, ...]:
-    """One temporary behind the other."""
-    result: list[Place] = []
-    at = 0
-    for b in temporaries:
-        place = Place(b.name, at, tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype))
-        result.append(place)
-        at += -(-place.bytes // ALIGNMENT) * ALIGNMENT
-    return tuple(result)
+def places(
+    temporaries: Sequence[Buffer], sizes: Mapping[str, int | float], launches: Sequence[Sequence[str]]
+) -> tuple[Place, ...]:
+    """Temporaries of which no two that are in use at one time share memory. `launches` are the temporaries that each
+    launch writes or reads, in order: one that is read for the last time gives its place to later ones."""
+    found = [
+        Place(b.name, 0, tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype)) for b in temporaries
+    ]
+    blocks: list[Block] = []
+    for p in found:
+        # What no launch names is kept for all of them.
+        used = [k for k, names in enumerate(launches) if p.name in names] or [0, len(launches)]
+        blocks.append(Block(p.bytes, used[0], used[-1]))
+    offsets = plan(blocks, ALIGNMENT).offsets
+    return tuple(replace(p, offset=at) for p, at in zip(found, offsets, strict=True))
 
 
 def size(temporaries: Sequence[Place]) -> int:
     """The bytes that temporaries take together."""
-    return temporaries[-1].offset + temporaries[-1].bytes if temporaries else 0
+    return max((p.offset + p.bytes for p in temporaries), default=0)
 
 
 def deal(workspace: torch.Tensor, temporaries: Sequence[Place]) -> list[torch.Tensor]:

@@ -7,7 +7,8 @@ results that one stage hands to the other, and only where there are none through
 - `align(state, d, nest)` picks, for one stage that moves into a nest, the axes of the stages there that it
   can run along with in full, over the loops as they are now. Where that leaves loops of the nest, it goes by the
   relation of the whole program;
-- `tiled(state, name, d, nest, aligned)` finds, of its other axes, those whose tiles a stage there counts (`replicate`).
+- `tiled(state, name, d, nest, aligned)` finds, of its other axes, those whose tiles a stage there counts (`replicate`);
+- `counted(state, name, d, nest, aligned)` finds those that count tiles themselves, which loops of the nest count.
 
 Where an axis is now is `State.axes`: an expression over loops. After `fuse` that is a quotient or a remainder of
 a loop: such a loop can only be shared by running over all axes in it.
@@ -18,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.expr import Expr, Op, Var, ceildiv, substitute, variables, walk
 from neptune.ir.program import For, for_loops, paths, stages, writes
+from neptune.ir.quotients import quotient
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State
 
@@ -82,10 +85,14 @@ def same_extent(d: Definition, mine: str, other: Definition, theirs: str, env: M
 
 
 class Axes:
-    """The classes of a program's axes that are the same axis: joined where one stage reads another's result."""
+    """The classes of a program's axes that are the same axis: joined where one stage reads another's result.
+
+    Two axes of one stage may be in one class, as those of x[i] · x[j]: then the nearest are each other's.
+    """
 
     def __init__(self, definitions: Mapping[str, Definition]) -> None:
         self._parent: dict[StageAxis, StageAxis] = {}
+        self._met: dict[StageAxis, list[StageAxis]] = {}
         self._definitions = definitions
         self._results = {b for d in definitions.values() for b in writes(d.action)}
         self._join(through_inputs=False)
@@ -103,8 +110,30 @@ class Axes:
         return a
 
     def of(self, stage: str, like: StageAxis) -> str | None:
-        """The axis of `stage` that is the same axis as `like`."""
-        return next((n for n in self._definitions[stage].names if self.same((stage, n), like)), None)
+        """The axis of `stage` that is the same axis as `like`, and as no axis of that stage that is nearer."""
+        mine, theirs = self._like(stage, like), self._like(like[0], like)
+        if len(mine) <= 1 and len(theirs) <= 1:
+            return mine[0] if mine else None
+        steps = self._steps(like)
+        best = min(mine, key=lambda n: steps[stage, n], default=None)
+        if best is None:
+            return None
+        back = self._steps((stage, best))
+        return best if all(back[like] <= back[like[0], n] for n in theirs) else None
+
+    def _like(self, stage: str, like: StageAxis) -> list[str]:
+        """The axes of a stage that are in the class of `like`."""
+        d = self._definitions.get(stage)
+        return [] if d is None else [n for n in d.names if self.same((stage, n), like)]
+
+    def _steps(self, begin: StageAxis) -> dict[StageAxis, int]:
+        """How many meetings apart the axes of a class are from one of them."""
+        steps, todo = {begin: 0}, [begin]
+        for at in todo:
+            fresh = [a for a in self._met.get(at, ()) if a not in steps]
+            steps |= dict.fromkeys(fresh, steps[at] + 1)
+            todo += fresh
+        return steps
 
     def _join(self, through_inputs: bool) -> None:
         for name, d in self._definitions.items():
@@ -116,6 +145,8 @@ class Axes:
                     env: dict[str, Expr] = {a: Var(b) for a, b in along if b is not None}
                     if same_extent(d, mine, other, theirs, env):
                         self._parent[self.root((name, mine))] = self.root((host, theirs))
+                        self._met.setdefault((name, mine), []).append((host, theirs))
+                        self._met.setdefault((host, theirs), []).append((name, mine))
 
 
 # --- moving into a nest ------------------------------------------------------------------------------
@@ -162,6 +193,52 @@ def tiled(
             counts = axis.whole and other.axis(theirs.name).hi == ceildiv(axis.extent, width)
             if counts and theirs.name in other.names and _free(state, (host, theirs.name), known, nest):
                 result.setdefault(whole.name, ((host, theirs.name), width))
+    return result
+
+
+def counting(state: State, name: str, axis: str) -> tuple[StageAxis, Expr] | None:
+    """The axis whose tiles an axis of a stage counts (`replicate`), and their width: what reads the stage says so."""
+    seen: set[StageAxis] = set()
+    todo = [(name, axis)]
+    while todo:
+        at = todo.pop()
+        d = state.definitions.get(at[0])
+        if at in seen or d is None or Var(at[1]) not in d.action.index:
+            continue
+        seen.add(at)
+        place = d.action.index.index(Var(at[1]))
+        for reader in dict.fromkeys(r for b in writes(d.action) for r in state.readers(b)):
+            for x in (x for x in state.definitions[reader].reads() if x.buffer in writes(d.action)):
+                match x.index[place]:
+                    case Op("floordiv", (Var(whole), width), _) if whole in state.definitions[reader].names:
+                        return (reader, whole), width
+                    case Var(other):
+                        todo.append((reader, other))
+    return None
+
+
+def counted(state: State, name: str, d: Definition, nest: Nest, aligned: Mapping[str, StageAxis]) -> dict[str, Expr]:
+    """axis of `d` → the loop of the nest that it is: the axis counts tiles (`replicate`), and so does the loop."""
+    result: dict[str, Expr] = {}
+    axes: Axes | None = None
+    for a in d.axes:
+        found = None if a.name in aligned or name not in state.definitions else counting(state, name, a.name)
+        if found is None:
+            continue
+        like, width = found
+        if axes is None:
+            axes = Axes(state.definitions)
+            axes.join_through_inputs()
+        for host in (h for h in nest.hosts if h in state.definitions):
+            theirs = axes.of(host, like)
+            if theirs is None or theirs not in state.axes[host]:
+                continue
+            scope = scope_of(state.program, state.loops(host))
+            parts = quotient(poly(state.axes[host][theirs]), poly(width), scope)
+            loop = None if parts is None else to_expr(parts[0])
+            if isinstance(loop, Var) and loop.name in nest.names:
+                result[a.name] = loop
+                break
     return result
 
 

@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "loops": ("loops, as sch.loops(stage) returns them", _is_loops),
     "axis": ("a grid axis, or a list of them", lambda x: isinstance(x, str | list | tuple)),
     "factors": ("a list of numbers or params", lambda x: isinstance(x, list | tuple)),
+    "least": ("a whole number, 1 or more", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1),
     "candidates": ("a list of numbers", lambda x: isinstance(x, list | tuple)),
     "where": ("a loop or a list of loops", lambda x: isinstance(x, Loop) or _is_loops(x)),
 }

@@ -42,7 +42,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.ir.quotients import divided
-from neptune.schedule.alignment import Nest, align, nest_of, shared_in_part, tiled
+from neptune.schedule.alignment import Nest, align, counted, nest_of, shared_in_part, tiled
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
@@ -55,11 +55,14 @@ def place(
     aligned = align(state, d, nest)
     tiles = tiled(state, name, d, nest, aligned)
     env: dict[str, Expr] = {}
+    counts = counted(state, name, d, nest, aligned)
     loops: list[For] = []
     guards: list[Expr] = []
     names = set(nest.names)
     for axis in d.axes:
-        if axis.name in tiles:
+        if axis.name in counts:
+            env[axis.name] = counts[axis.name]
+        elif axis.name in tiles:
             host, width = tiles[axis.name]
             run = _along(state, *host, nest, names)
             var = fresh_name(names | {f.var for f in run.loops}, axis.name)

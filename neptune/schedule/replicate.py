@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import linear, poly, scope_of, to_expr
-from neptune.ir.expr import Expr, Load, Op, Var, binary, ceildiv, loads, rewrite, variables
+from neptune.ir.expr import Expr, Load, Var, binary, ceildiv, loads, rewrite, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import ZERO, For, If, Stage, Stmt, map_action, paths, stages, writes
 from neptune.ir.quotients import quotient
-from neptune.schedule.alignment import Axes
+from neptune.schedule.alignment import Axes, counting
 from neptune.schedule.cache_read import own_nest
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, reads, replace_node
@@ -157,13 +157,10 @@ def _tile(state: State, axes: Axes, reader: str, tiles: _Tiles) -> Expr | None:
     axis = axes.of(reader, like)
     if axis is not None:
         return binary("floordiv", Var(axis), tiles.width)
-    action = state.definitions[reader].action
-    for name, d in state.definitions.items():
-        for x in (x for x in d.reads() if x.buffer in writes(action)):
-            for at, own in zip(x.index, action.index, strict=True):
-                match at:
-                    case Op("floordiv", (Var(a), width), _) if width == tiles.width and axes.same((name, a), like):
-                        return own
+    for own in state.definitions[reader].names:
+        found = counting(state, reader, own)
+        if found is not None and found[1] == tiles.width and axes.same(found[0], like):
+            return Var(own)
     return None
 
 

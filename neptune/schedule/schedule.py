@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from neptune.boundary import public
 from neptune.errors import ScheduleError
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Const, Expr, Var, maximum
 from neptune.ir.names import fits
 from neptune.ir.program import Program, Tunable
 from neptune.schedule.bind import bind
@@ -180,15 +180,16 @@ class ScheduleBase:
         return Loop(loop.stage, outer), Loop(loop.stage, inner)
 
     @primitive
-    def cover(self, loop: Loop, name: str) -> Loop:
-        """Make a whole loop one tile of `name` iterations, the smallest power of two ≥ its extent.
+    def cover(self, loop: Loop, name: str, least: int = 1) -> Loop:
+        """Make a whole loop one tile of `name` iterations, the smallest power of two ≥ its extent and ≥ `least`.
 
-        `for j in [0, n)` → `for j in [0, BLOCK_N)` guarded by `j < n`.
+        `for j in [0, n)` → `for j in [0, BLOCK_N)` guarded by `j < n`. The matrix unit sums over 16 elements at least.
         """
         extent = self._state.loop(loop).hi
+        covered = extent if least == 1 else maximum(extent, least)
         # The step declares the tunable itself: it takes effect as a whole or not at all.
-        state = declare(self._state, Tunable(name, (), extent), f"cover(`{loop.var}`, {name!r})")
-        self._commit(cover(state, loop, name), "cover", loop, name)
+        state = declare(self._state, Tunable(name, (), covered), f"cover(`{loop.var}`, {name!r})")
+        self._commit(cover(state, loop, name), "cover", loop, name, *([] if least == 1 else [least]))
         return loop
 
     @checked

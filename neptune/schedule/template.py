@@ -20,6 +20,8 @@ from typing import Any
 
 from neptune.boundary import public
 from neptune.errors import ScheduleError
+from neptune.ir.program import Program
+from neptune.schedule.state import Decision
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,19 @@ class Template:
         """One template for every combination of structural choices, the defaults first."""
         for values in product(*self.choices.values()):
             yield self.with_choices(**dict(zip(self.choices, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class Rewriting(Template):
+    """A template that computes a program by other definitions, which it brings: those of a µGraph.
+
+    `rewritten` has the program's inputs and outputs; what the schedule makes of it is checked against the program
+    itself. `text` is all that the template depends on, `notes` what explain() says of the definitions.
+    """
+
+    rewritten: Program | None = None
+    text: str = ""
+    notes: tuple[Decision, ...] = ()
 
 
 # A mistake in a declaration ends at the line that makes it.

@@ -45,7 +45,7 @@ class Context:
         if isinstance(extent, Const):
             return int(extent.value) >= SHORTEST_DOT
         tunable = next((t for t in self.program.tunables if extent == Var(t.name)), None)
-        return tunable is not None and tunable.covers is None and min(tunable.candidates) >= SHORTEST_DOT
+        return tunable is not None and tunable.least >= SHORTEST_DOT
 
     def reducing(self, buffer: str, index: tuple[Expr, ...]) -> frozenset[str]:
         """Loops (not tile axes) that fold into one element of a local."""

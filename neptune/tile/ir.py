@@ -20,7 +20,8 @@ Semantics.
 - A `Local` is a mutable tile variable: `Assign` sets it, a loop carries it. Elements outside the guard
   of the stage that assigned them are unspecified, and masked out before they can reach another element.
 - `Loop` and grid variables are int32 scalars; `Scalar` wraps any loop-IR expression over them.
-- Bounds of a `Loop` and the condition of a `Branch` may read a scalar `Local`, as `Load(name)` without an index.
+- Bounds of a `Loop`, the condition of a `Branch` and a `Scalar` may read a scalar `Local`, as `Load(name)` without
+  an index.
 """
 
 from __future__ import annotations

@@ -36,8 +36,6 @@ from neptune.tile.ir import (
     TStmt,
 )
 
-_TILE = {"full", "iota", "masked", "where", "reduce", "dot", "rearrange"}
-
 
 def parse_tiles(text: str, program: Program | TileProgram) -> TileProgram:
     """Return the TileProgram that `text` prints, with the declarations of `program`.
@@ -47,7 +45,7 @@ def parse_tiles(text: str, program: Program | TileProgram) -> TileProgram:
     lines = [TileLine(k, line.rstrip()) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
     first = lines[0] if lines else TileLine(1, "")
     first.expect("tile", "program")
-    reader = _Reader(lines, Env(parameter_names(program.scalars, program.tunables), _dtypes(program)))
+    reader = TileReader(lines, scope_of(program))
     kernels = []
     while reader.at < len(lines):
         kernels.append(reader.kernel())
@@ -62,12 +60,14 @@ def parse_tiles(text: str, program: Program | TileProgram) -> TileProgram:
     )
 
 
-def _dtypes(program: Program | TileProgram) -> dict[str, str]:
-    return {b.name: b.dtype for b in (*program.inputs, *program.outputs, *program.temporaries)}
+def scope_of(program: Program | TileProgram) -> Env:
+    """The parameters and buffers of a program."""
+    dtypes = {b.name: b.dtype for b in (*program.inputs, *program.outputs, *program.temporaries)}
+    return Env(parameter_names(program.scalars, program.tunables), dtypes)
 
 
 @dataclass
-class _Reader:
+class TileReader:
     """The lines of a tile program; `env` holds parameters and buffers."""
 
     lines: list[TileLine]
@@ -113,9 +113,7 @@ class _Reader:
         return tuple(found)
 
     def statement(self, line: TileLine, env: Env) -> TStmt:
-        line.locals = self.locals
-        scalars = {x.name: x.dtype for x in self.locals.values() if not x.dims}
-        line.env = Env(env.variables, {**scalars, **env.buffers})
+        self.scope(line, env)
         if line.accept("for"):
             return self.loop(line, env)
         if line.accept("if"):
@@ -127,6 +125,12 @@ class _Reader:
         assign = line.assign()
         self.locals[assign.name] = Local(assign.name, assign.value.dims, assign.value.dtype)
         return assign
+
+    def scope(self, line: TileLine, env: Env) -> None:
+        """Tell a line what is known above it."""
+        line.locals = self.locals
+        scalars = {x.name: x.dtype for x in self.locals.values() if not x.dims}
+        line.env = Env(env.variables, {**scalars, **env.buffers})
 
     def loop(self, line: TileLine, env: Env) -> Loop:
         var = line.name()
@@ -149,6 +153,8 @@ class TileLine(Line):
     """One line of a tile program. Expressions are read from ranges of its tokens, whose ends are known."""
 
     pattern = re.compile(rf"'[^']*'|{Line.pattern.pattern}")
+    functions = frozenset({"full", "iota", "masked", "where", "reduce", "dot", "rearrange"})
+    """What makes a tile of its arguments."""
 
     def __init__(self, number: int, text: str) -> None:
         code, _, self.comment = text.partition("  # ")
@@ -232,7 +238,7 @@ class TileLine(Line):
         """True if a tile stands in a range."""
         for k in range(start, end):
             after = self.tokens[k + 1] if k + 1 < len(self.tokens) else ""
-            if k in self.spans or (after == "(" and self.tokens[k] in _TILE):
+            if k in self.spans or (after == "(" and self.tokens[k] in self.functions):
                 return True
             if self.tokens[k] in self.locals and after not in ("[", "("):
                 return True

@@ -10,6 +10,7 @@ from neptune.tile.ir import (
     Branch,
     Dot,
     Full,
+    GridAxis,
     Iota,
     LoadTile,
     Local,
@@ -54,6 +55,8 @@ def print_texpr(e: TExpr) -> str:
             return text if acc is None else f"({print_texpr(acc)} + {text})"
         case Rearrange(arg, pattern):
             return f"rearrange({print_texpr(arg)}, {pattern!r})"
+        case _:
+            return str(e)  # a node that only a later form of kernels has
 
 
 def print_tstmt(s: TStmt, indent: int) -> list[str]:
@@ -74,12 +77,16 @@ def print_tstmt(s: TStmt, indent: int) -> list[str]:
             return [f"{pad}if {print_expr(pred)}:", *(line for x in body for line in print_tstmt(x, indent + 1))]
 
 
+def print_grid(grid: tuple[GridAxis, ...]) -> str:
+    """The variables of a grid, with their extents and launch dimensions."""
+    return ", ".join(f"{g.var} < {print_expr(g.extent)} @{g.axis}" for g in grid)
+
+
 def print_tile_program(program: TileProgram) -> str:
     """The whole program as text."""
     lines = [f"tile program {program.name}"]
     for kernel in program.kernels:
-        grid = ", ".join(f"{g.var} < {print_expr(g.extent)} @{g.axis}" for g in kernel.grid)
         axes = ", ".join(f"{name}: {print_expr(extent)}" for name, extent in kernel.axes)
-        lines += [f"kernel {kernel.name}  grid({grid})  axes({axes})"]
+        lines += [f"kernel {kernel.name}  grid({print_grid(kernel.grid)})  axes({axes})"]
         lines += [line for s in kernel.body for line in print_tstmt(s, 1)]
     return "\n".join(lines) + "\n"

@@ -80,7 +80,7 @@ class _Scope:
 
     @property
     def readable(self) -> dict[str, Buffer]:
-        """Return the buffers that bounds and conditions may read: globals, and assigned locals that are scalars."""
+        """Return the buffers that scalars, bounds and conditions may read: globals, and assigned scalar locals."""
         scalars = {n: dtype for n, (dims, dtype) in self.shapes.items() if n in self.assigned and not dims}
         return {**{n: Buffer(n, (), dtype, "tile") for n, dtype in scalars.items()}, **self.buffers}
 
@@ -220,8 +220,9 @@ def _check_texpr(e: TExpr, scope: _Scope) -> Iterator[str]:
 def _check_node(e: TExpr, scope: _Scope) -> Iterator[str]:
     match e:
         case Scalar(expr):
-            yield from check_expr(expr, scope.names, scope.buffers)
-            yield from (_unwritten(x.buffer) for x in loads(expr) if x.buffer not in scope.written)
+            yield from check_expr(expr, scope.names, scope.readable)
+            known = scope.written | scope.assigned
+            yield from (_unwritten(x.buffer) for x in loads(expr) if x.buffer not in known)
         case Full(value, dims, dtype):
             yield from _check_dims(dims, scope)
             if value.dtype != dtype:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neptune.runtime.facts import Remark
+from neptune.tune.slow_distances import lost_expansions
 from neptune.tune.slow_loops import (
     idle_processors,
     narrow_sums,
@@ -40,6 +41,14 @@ RULES = (
         lost_products,
         "`{stage}` is a product of matrices off the matrix unit: it {why}",
         "{remedy}",
+    ),
+    Rule(
+        "unexpanded-product",
+        lost_expansions,
+        "`{stage}` is summed over `{d}` element by element, off the matrix unit; multiplied out it is products of "
+        "matrices: one factor of `{i}` and `{d}`, one of `{j}` and `{d}`",
+        "expand the square: q² - 2qk + k², each term a sum of its own; it loses digits where q and k are nearer to "
+        "each other than to 0",
     ),
     Rule(
         "widened-product",

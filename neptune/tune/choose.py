@@ -19,7 +19,7 @@ from neptune.ir.program import Program, stages
 from neptune.runtime.family import pick
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
-from neptune.schedule.template import Template
+from neptune.schedule.template import Rewriting, Template
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
@@ -95,6 +95,16 @@ def _check_signature(name: str, template: Function) -> None:
         raise ScheduleError(asked, f"it cannot be called with a Schedule: {error}", legal=legal) from None
     except ValueError:  # a function written in C
         return
+
+
+def brought(template: Template | Function, program: Program) -> Program:
+    """The definitions that a template schedules: those of the program, unless it brings its own."""
+    if not isinstance(template, Rewriting) or template.rewritten is None:
+        return program
+    if (template.rewritten.inputs, template.rewritten.outputs) != (program.inputs, program.outputs):
+        asked, wrong = f"template `{template.name}`", f"it computes another program than `{program.name}`"
+        raise ScheduleError(asked, wrong, hint="a graph with the inputs and outputs of this program", kind="rewriting")
+    return template.rewritten
 
 
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
@@ -262,7 +272,7 @@ def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
 def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Candidate:
     """A template with what it makes of a program; NeptuneError where it does not apply."""
     name, template = named(asked)
-    sch = Schedule(program)
+    sch = Schedule(brought(template, program))
     spent = apply(template, sch, fuel)
     check_settled(sch.program)
     return Candidate(name, sch, lowering(sch.program, strict=strict), spent)

@@ -31,7 +31,9 @@ class Constants:
     norm: float = 1.665
     norm_products: float = 2.5
     alone: float = 5.08
-    narrow: float = 80.0
+    narrow: float = 16.0
+    written_back: float = 0.25
+    zeros: float = 14.0
     memory_norm: float = 4.87
     memory: float = 0.94
     first: float = 5.7

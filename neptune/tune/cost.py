@@ -27,7 +27,7 @@ from neptune.ir.expr import Expr, variables
 from neptune.ir.integers import known_size
 from neptune.runtime.artifact import launch_name
 from neptune.tile.ir import Branch, Loop, TileProgram
-from neptune.tune import column_loads
+from neptune.tune import beyond, column_loads
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import Machine
@@ -220,7 +220,7 @@ class _Kernel:
             special / machine.special,
             slots * self.warps * machine.warp / machine.lanes,
             shared / machine.shared_rate,
-            moved / machine.port,
+            moved / machine.port + self._zeros(s),
         )
 
     def _instructions(self, s: Section) -> Array:
@@ -282,6 +282,14 @@ class _Kernel:
     def _bytes(self, m: Move) -> Array:
         return self.size(m.axes) * m.bits / 8
 
+    def _zeros(self, s: Section) -> Array:
+        """Cycles for what is copied from beyond the ends of tensors, at a rate of all processors together."""
+        working = np.minimum(1.0, self.programs / self.machine.processors)
+        return beyond.zeros(s, self.size, self._length) / self.constants.zeros * working
+
+    def _length(self, buffer: str, dimension: int) -> Array:
+        return self.model.number(self.model.program.globals[buffer].shape[dimension])(self.known)
+
     def _moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
         return sum(self._bytes(m) for m in s.moves) + column_loads.more(s, self.size)
@@ -309,10 +317,11 @@ class _Kernel:
         if not s.products:
             return own + exposed
         ahead = np.maximum(1, self.stages - 1)
-        if not s.folds:
+        computed = any(p.in_registers for p in s.products)
+        if not (s.folds and computed):
             # A buffer is loaded again once its product has ended: so many steps take a load and a product, at least.
-            # Operands that threads compute are waited for.
-            share = c.hidden_synchronous if any(p.in_registers for p in s.products) else 1.0
+            # Operands that threads compute are waited for; a fold beside products of loaded operands is not.
+            share = c.hidden_synchronous if computed else 1.0
             return np.where(self.stages > 1, _norm(c.norm_plain, own, (own + exposed) / ahead**share), own + exposed)
         synchronous = np.logical_or.reduce([~self.asynchronous(p) for p in s.products])
         hidden = exposed / ahead ** np.where(synchronous, c.hidden_synchronous, c.hidden)
@@ -410,7 +419,11 @@ class _Kernel:
                 before = asked.get((m.buffer, m.store), (0.0, 0.0))
                 asked[m.buffer, m.store] = (before[0] + whole, before[1] + by_wave)
                 narrow[m.buffer, m.store] = np.maximum(narrow.get((m.buffer, m.store), 1.0), self._narrow(m))
-        return sum(narrow[key] * self._through(*key, *bytes_) for key, bytes_ in asked.items())
+        through = {key: self._through(*key, *bytes_) for key, bytes_ in asked.items()}
+        read = sum(bytes_ for (_, store), bytes_ in through.items() if not store)
+        # What is read takes the place of what ran before has written, and that goes to memory first.
+        back = self.constants.written_back * np.minimum(read, self.machine.l2)
+        return back + sum(narrow[key] * bytes_ for key, bytes_ in through.items())
 
     def _narrow(self, m: Move) -> Array:
         """How much longer memory takes for rows of a tile that are short parts of the buffer's rows."""

@@ -25,8 +25,8 @@ MATRIX_ROWS = 16
 STAGES = 2
 BUDGET = 176
 """Registers that the estimate may come to, of the 255 that a thread of sm_80 and sm_90 has."""
-TYPICAL = 1024
-"""What a tile is taken to cover that covers a size."""
+TYPICAL, SIDE = 1024, 64
+"""What a tile is taken to cover that covers a size, and one that is a side of a product of matrices."""
 
 
 def least_tiles(program: TileProgram) -> dict[str, int]:
@@ -48,7 +48,7 @@ def _defaults(program: TileProgram, fixed: tuple[tuple[str, int], ...]) -> dict[
     warps = MATRIX_WARPS if any(True for k in program.kernels for _ in dots(k)) else WARPS
     values = {**free, "num_warps": warps, "num_stages": STAGES, **given}
     candidates = {t.name: t.candidates for t in program.tunables if t.covers is None and t.name not in given}
-    covers = {t.name: TYPICAL for t in program.tunables if t.covers is not None}
+    covers = _covering(program)
     for kernel in program.kernels:
         while registers(kernel, {**covers, **values}) > BUDGET:
             smaller = _shortened(kernel, candidates, values)
@@ -59,9 +59,14 @@ def _defaults(program: TileProgram, fixed: tuple[tuple[str, int], ...]) -> dict[
     return values
 
 
+def _covering(program: TileProgram) -> dict[str, int]:
+    covers = (t for t in program.tunables if t.covers is not None)
+    return {t.name: SIDE if t.least >= SHORTEST_DOT else TYPICAL for t in covers}
+
+
 def fits(program: TileProgram) -> bool:
     """True if all tiles stay in registers with default values; one that covers a size is taken to be TYPICAL long."""
-    values = {**{t.name: TYPICAL for t in program.tunables if t.covers is not None}, **defaults(program)}
+    values = {**_covering(program), **defaults(program)}
     return all(registers(k, values) <= BUDGET for k in program.kernels)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import variables
+from neptune.ir.integers import known_size
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
 from neptune.tune.columns import Points, columns_of
@@ -27,9 +28,13 @@ from neptune.tune.cost import Model
 from neptune.tune.machine import Machine
 from neptune.tune.parts import parts_of
 from neptune.tune.prediction import Prediction, Predictions
+from neptune.tune.work import KernelWork
 
 WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""
+DEEP, GROUP_ROWS = 5, 64
+"""A longer pipeline where a loop streams an operand past fewer rows than a warp group takes: nothing else hides
+loads."""
 ROW_WARPS, ROW_STAGES = (4, 8, 16), (2,)
 """Without: more threads for longer rows; nothing is pipelined."""
 MOST = 512
@@ -96,7 +101,8 @@ def ranked_at(
     ends = [0]
     fixed = dict(given)
     for kept in tiles:
-        whole = (params | launch | fixed for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
+        launched = (params | launch for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
+        whole = (params | fixed for params in launched if _of_use(model, params))
         asked += {tuple(p.items()): p for p in whole}.values()
         ends.append(len(asked))
     if not asked:
@@ -136,7 +142,8 @@ def worth_trying(
             r.params for sizes in many for r in ranked(program, sizes, machine, given)
         )
     else:
-        every = ({**values, **given} for values in _combinations(_space(program)))
+        of_use = (values for values in _combinations(_space(program)) if _of_use(model_of(program), values))
+        every = ({**values, **given} for values in of_use)
     return [dict(p) for p in {tuple(p.items()): p for p in every}.values()]
 
 
@@ -144,7 +151,20 @@ def _space(program: TileProgram) -> dict[str, tuple[int, ...]]:
     """The values that are tried of each parameter."""
     products = any(True for k in program.kernels for _ in dots(k))
     tiles = {t.name: t.candidates for t in program.tunables if t.covers is None}
-    return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": STAGES if products else ROW_STAGES}
+    stages = (*STAGES, DEEP) if products else ROW_STAGES
+    return tiles | {"num_warps": WARPS if products else ROW_WARPS, "num_stages": stages}
+
+
+def _of_use(model: Model, params: Mapping[str, int]) -> bool:
+    """False for a longer pipeline than the others where no loop multiplies few rows by what it loads."""
+    return params["num_stages"] != DEEP or any(_streams(work, params) for work in model.works)
+
+
+def _streams(work: KernelWork, params: Mapping[str, int]) -> bool:
+    extents = dict(work.kernel.axes)
+    loops = (s.products for s in work.sections if s.loop is not None and s.products)
+    loaded = (p for products in loops if not any(x.in_registers for x in products) for p in products)
+    return any(p.rows in extents and known_size(extents[p.rows], params) < GROUP_ROWS for p in loaded)
 
 
 def _tiles(

@@ -49,7 +49,7 @@ def _of_matrices(s: Subject, loops: tuple[For, ...], stage: Stage) -> Contractio
     """A stage as a product of matrices that a matrix unit would take; None for anything else."""
     if not isinstance(stage.action, Update) or stage.action.reducer != "sum":
         return None
-    product = product_form(_unmasked(stage.action), [f.var for f in loops])
+    product = product_form(unmasked(stage.action), [f.var for f in loops])
     if product is None or not product.of_matrices:
         return None
     lengths = {f.var: s.length(f) for f in loops}
@@ -76,7 +76,7 @@ def _hidden(s: Subject, loops: tuple[For, ...], stage: Stage) -> tuple[Contracti
     return _of_matrices(s, loops, replace(stage, action=replace(stage.action, values=(value,)))), still
 
 
-def _unmasked(action: Update) -> Update:
+def unmasked(action: Update) -> Update:
     """A sum without the choice of what it leaves out."""
     match action.values:
         case (Select(_, value, Const(0)),):

@@ -46,8 +46,8 @@ Axes = tuple[str, ...]
 @dataclass(frozen=True)
 class Move:
     """A tile that is loaded or stored: its axes, what its index depends on, whether products alone read it. `inner` is
-    the axis along the last dimension of the buffer, "1" where there is none. `column`: a loop around goes along that
-    dimension, an element of each row at a time."""
+    the axis along the last dimension of the buffer, "1" where there is none. `along`: the dimension of the buffer that
+    each of the axes runs along. `column`: a loop around goes along the last one, an element of each row at a time."""
 
     buffer: str
     axes: Axes
@@ -57,6 +57,7 @@ class Move:
     store: bool
     inner: str
     column: bool = False
+    along: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ class _Collected:
         last = e.index[-1] if e.dims and e.index else None
         along = set[str]() if last is None or last.dims else {b.var for b in blocks if isinstance(b, Loop)}
         column = last is not None and bool(along & moves_with(last, self.known))
-        return Move(e.buffer, _axes(e.dims), DTYPES[dtype].bits, depends, operand, store, inner, column)
+        axes = _axes(e.dims)
+        dimensions = tuple(next((k for k, i in enumerate(e.index) if a in i.dims), None) for a in axes)
+        return Move(e.buffer, axes, DTYPES[dtype].bits, depends, operand, store, inner, column, dimensions)
 
     def held(self) -> tuple[tuple[tuple[Axes, int], ...], tuple[tuple[Axes, int], ...]]:
         """The tiles that loops carry, and the others, products' operands apart."""

@@ -45,13 +45,13 @@ def number(e: Expr, sizes: Mapping[str, int]) -> int:
     return int(Evaluator(Memory(Float64())).run(e, sizes))
 
 
-def _allowed(s: Scalar, largest: int) -> list[int]:
+def _allowed(s: Scalar, largest: int) -> range:
     """Small values of a scalar that respect its bounds and divisor."""
     low = 1 if s.lo is None else s.lo
     first = -(-low // s.divisor) * s.divisor
     last = max(first, largest if s.lo is None else max(largest, s.lo + 1))
     last = last if s.hi is None else min(last, s.hi)
-    return list(range(first, last + 1, s.divisor)) or [first]
+    return range(first, max(first, last) + 1, s.divisor)
 
 
 def _statement_names(program: AnyProgram) -> Iterator[frozenset[str]]:
@@ -116,7 +116,9 @@ def draw_sizes(
     while True:
         sizes: Sizes = {}
         for s in scalars.values():
-            allowed = _allowed(s, REPEATS if s.name not in structural else largest if s.upto is None else PARTS)
+            allowed: Sequence[int] = _allowed(
+                s, REPEATS if s.name not in structural else largest if s.upto is None else PARTS
+            )
             if s.upto is not None:
                 allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]

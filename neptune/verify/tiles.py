@@ -78,7 +78,8 @@ class Tiles:
                         self._body(inner, env)
 
     def _bound(self, e: Expr, env: dict[str, Any]) -> Any:
-        """The value of a bound or a condition, in which scalar tile variables stand like buffers of one element."""
+        """The value of a scalar, a bound or a condition, in which scalar tile variables stand like buffers of one
+        element."""
 
         if id(e) not in self._loading:
             self._loading[id(e)] = bool(loads(e))
@@ -162,10 +163,8 @@ class Tiles:
     def value(self, e: TExpr, env: dict[str, Any]) -> Value:
         """The value of a tile expression; an axis along which it is constant may have length one."""
         match e:
-            case Scalar(expr):
-                return self.evaluator.run(expr, env)
-            case Full(scalar, _, _):
-                return self.evaluator.run(scalar.expr, env)
+            case Scalar(expr) | Full(Scalar(expr), _, _):
+                return self._bound(expr, env)
             case Iota(axis):
                 return np.arange(self.extents[axis])
             case Local(name, dims, _):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,9 @@ def test_what_is_legal_is_taken():
     assert call.inputs[0] is X and call.outputs[0].shape == (4,)
     # A last dimension of one element has no stride to speak of.
     ROWS.bind([torch.zeros(4, 6)[:, 2:3], torch.zeros(1), 1.0, 0])
+    # Nor have those of tensors without elements, which numpy says are 0.
+    empty = torch.from_numpy(np.zeros((0, 6), "float32"))
+    assert empty.stride() == (0, 0) and ROWS.bind([empty, W, 1.0, 0]).outputs[0].shape == (0,)
     # Rows may be anywhere, also on top of each other: they are only read.
     ROWS.bind([torch.zeros(6).expand(4, 6), W, 1.0, 0])
 

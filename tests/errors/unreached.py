@@ -6,11 +6,17 @@ knowing its callers. An entry that is reached, or whose code is gone, fails the 
 
 NO_CALLER = "no call of a user's takes the text of a tile program yet; tests/unit/tile/test_tile_parser.py refuses some"
 IN_TORCH = "raised below torch's dispatcher, whose frames stay; tests/unit/runtime/test_custom_op.py provokes it"
+NO_CALLER_ASYNC = (
+    "no call of a user's takes the text of an asynchronous kernel; tests/unit/hopper/test_roles.py reads some"
+)
 UNREACHED: dict[str, str] = {
     "functional/flex.py:_list#1": "raised in a trace of torch.compile, which wraps it; tests/unit/functional has it",
     "functional/operators.py:check_tensors#1": "torch has devices beside these, but no tensor of one here",
     "runtime/custom_op.py:check_gradients#1": IN_TORCH,
     "runtime/custom_op.py:fake_results#1": IN_TORCH,
+    "driver/whole.py:Whole._compiled#1": "caught: the next graph is taken, and explain() says it",
+    "mirage/abstract.py:apply#1": "programs have no running maxima; tests/unit/mirage/test_search.py provokes it",
+    "mirage/layouts.py:solve#1": "who asks for layouts looks first; tests/unit/mirage/test_layouts.py provokes it",
     "frontend/tvmscript.py:_Importer.pair#2": "what `updates` lets through has old values and new ones",
     "fusion/split_k.py:_check_local#2": "the solver finds no bound for what reads a result of which part is deferred",
     "schedule/compute_at.py:_check_reads#1": "what its readers read is complete there, unless a fusion owes a repair",
@@ -23,4 +29,8 @@ UNREACHED: dict[str, str] = {
     "tile/parser.py:TileLine.tile#1": NO_CALLER,
     "tile/parser.py:TileLine.tile#2": NO_CALLER,
     "tile/parser.py:TileLine.tile#3": NO_CALLER,
+    "hopper/parser.py:AsyncLine.function#1": NO_CALLER_ASYNC,
+    "hopper/parser.py:_Reader.fill#1": NO_CALLER_ASYNC,
+    "hopper/parser.py:_Reader.issue#1": NO_CALLER_ASYNC,
+    "hopper/parser.py:_turn#1": NO_CALLER_ASYNC,
 }

@@ -17,7 +17,20 @@ from neptune.schedule.trace import trace_from_json
 
 WITHOUT_ERRORS = {
     *("as_code", "decisions", "program", "stages", "trace", "combinations"),
-    *("explain", "inputs", "name", "outputs", "params", "scalars", "source", "specialisations", "target", "facts"),
+    *(
+        "explain",
+        "inputs",
+        "keeping",
+        "name",
+        "outputs",
+        "params",
+        "saying",
+        "scalars",
+        "source",
+        "specialisations",
+        "target",
+        "facts",
+    ),
     # Operators: of what is no operand they say so in a TypeError, as Python's own do.
     *("eq", "ne", "maximum", "minimum", "ceildiv"),
 }

@@ -62,6 +62,11 @@ def test_options() -> None:
     assert beside is not None and set(QUOTED.findall(beside[1])) == (tuned & compiled) - {"shapes"}
 
 
+def test_options_of_a_search() -> None:
+    asked, compiled = keywords(neptune.superoptimize) - {"expr"}, keywords(neptune.compile)
+    assert set(table("neptune.superoptimize")) == asked - compiled
+
+
 def test_the_command_line() -> None:
     shown = table("Command line")
     there = dict(commands(app))

@@ -45,6 +45,9 @@ class Bounds(Ranges):
     def _operator(self, e: Op[TExpr]) -> Range:
         if e.name in LOGARITHMS:
             return _within(2.0**11)  # of the largest float64, and of the smallest
+        ends = [constant_range(x.expr).most for x in e.args if isinstance(x, Scalar)]
+        if e.name in ("min", "max") and any(LARGE <= end < inf for end in ends):
+            return ANY  # who cuts off there expects more than ordinary numbers
         size = applied(e.name, [self._argument(e, x) for x in e.args]).most
         # Signs, which sizes leave out, bound some: 1 / √(2^x + 1) is at most 1.
         return _within(size if size < inf else self.signed.of(e).most)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, sqrt
 
+from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Op, Select, args_of
-from neptune.ir.facts import range_of
+from neptune.ir.facts import applied, of_dtype, range_of
 from neptune.ir.ops import ANY, Range
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Assign, Branch, Full, Local, Loop, Rearrange, Reduce, Scalar, TExpr, TileKernel, TStmt, bare
@@ -22,11 +23,19 @@ Exponent = tuple[TExpr, str]
 
 
 class Lows(Ranges):
-    """Ranges in which a sum of exponentials that holds its own maximum is at least 1."""
+    """Ranges in which a sum of exponentials that holds its own maximum is at least 1, and a root is 0 or no less than
+    that of the smallest number of its dtype: 3.7e-23 of float32."""
 
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__(kernel)
         self._held: dict[str, bool] = {}
+
+    def known(self, e: TExpr) -> Range | None:
+        match e:
+            case Op("sqrt", (x,), dtype) if is_float(dtype):
+                root = applied("sqrt", [range_of(x, self.known)])
+                return replace(root, least=max(root.least, sqrt(of_dtype(dtype).least)))
+        return super().known(e)
 
     def settled(self, name: str, value: Range) -> Range:
         if name not in self._held:

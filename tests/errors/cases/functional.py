@@ -93,6 +93,27 @@ def targets_that_are_floats() -> None:
     F.linear_cross_entropy(X, W, torch.zeros(2))
 
 
+@case(ShapeError)
+def weights_that_are_not_of_8_bits() -> None:
+    F.quantised_linear(X, W)
+
+
+@case(ShapeError)
+def more_experts_than_there_are() -> None:
+    F.softmax_top_k(X, 13)
+
+
+@case(ShapeError)
+def a_row_to_turn() -> None:
+    F.rope(X, X, X)
+
+
+@case(ShapeError)
+def positions_of_32_bits() -> None:
+    tables = torch.ones(8, KV.shape[3] // 2)
+    F.rope(KV, tables, tables, torch.zeros(KV.shape[0], KV.shape[2], dtype=torch.int32))
+
+
 # --- attention ----------------------------------------------------------------------------------------
 
 
@@ -238,9 +259,15 @@ def a_mod_that_writes() -> None:
 
 
 @case(ExpressionError)
+def a_mod_that_computes_in_eight_bits() -> None:
+    bits = TABLE.to(torch.uint8)
+    attended(score_mod=lambda score, b, h, q_idx, kv_idx: score + bits[h] * 3)
+
+
+@case(ExpressionError)
 def a_captured_tensor_of_another_dtype() -> None:
-    numbers = torch.ones(4, dtype=torch.int16)
-    attended(mask_mod=lambda b, h, q_idx, kv_idx: numbers[h] > 0)
+    numbers = torch.ones(4, dtype=torch.complex64)
+    attended(mask_mod=lambda b, h, q_idx, kv_idx: numbers[h] == 0)
 
 
 @case(ExpressionError)

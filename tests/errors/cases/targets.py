@@ -15,10 +15,13 @@ from neptune.codegen.compile import WORKER, compile_offline
 from neptune.errors import ExpressionError, ScheduleError, TargetError
 from neptune.frontend.builder import build, compute, placeholder
 from neptune.fusion.schedule import Schedule
+from neptune.hopper import versions
+from neptune.hopper.compile import compile_gluon
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax
 from neptune.runtime import launch
+from neptune.runtime.addressing import KernelParameters
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
 from tests.errors.table import case
@@ -132,6 +135,30 @@ def tvm_without_llvm(monkeypatch):
     kernel = neptune.compile(_fresh(), nothing, target="llvm")
     monkeypatch.setattr(tvm, "get_global_func", lambda *_, **__: None)
     kernel(torch.zeros(3))
+
+
+@case(TargetError)
+def a_triton_without_gluon(monkeypatch):
+    import triton
+
+    monkeypatch.setattr(triton, "__version__", "3.1.0")
+    monkeypatch.setattr(versions, "missing", lambda: f"there is no {versions.GLUON}")
+    public(compile_gluon)("", KernelParameters("attention_kernel", {}, {}, ()))
+
+
+@case(TargetError)
+def a_form_that_is_none():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="gluon")
+
+
+@case(TargetError)
+def a_form_of_another_gpu():
+    neptune.compile(rows_program(), rows_fused, target="cuda:80", form="asynchronous")
+
+
+@case(TargetError)
+def a_form_that_does_not_fit():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous")
 
 
 def _fresh() -> neptune.Program:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from neptune.autotune.reference import differs, drawn, errors, grown, poisoned, small, smaller, trusted
+from neptune.autotune.reference import differs, errors, grown, small, smaller, trusted
 from neptune.errors import ShapeError
 from neptune.frontend.builder import build, compute, placeholder, var
 from neptune.ir.program import Program
@@ -14,6 +14,7 @@ from neptune.kernel import Kernel
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.runtime.drawn import drawn, poisoned
 from neptune.verify.numerics import Errors, rel_error
 
 NONE = Errors(0.0, 0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import sass
+from tests.examples.listings import listing
 
 Measure = Callable[..., list[sass.LoopStats]]
 
@@ -42,22 +43,10 @@ def wrong(x, BLOCK: tl.constexpr):
 """
 
 
-def listing(*lines: str) -> str:
-    """SASS as nvdisasm prints it: `.L_x_0` alone is a label, anything else an instruction."""
-    text, address = [".text.kernel:"], 0
-    for line in lines:
-        if line.startswith(".L"):
-            text.append(f"{line}:")
-        else:
-            text.append(f"        /*{address:04x}*/                   {line} ;")
-            address += 16
-    return "\n".join(text)
-
-
 @pytest.fixture
 def loops_of(monkeypatch: pytest.MonkeyPatch) -> Measure:
     def measure(*lines: str) -> list[sass.LoopStats]:
-        monkeypatch.setattr(sass, "_disassemble", lambda cubin: cubin.decode())
+        monkeypatch.setattr(sass, "disassemble", lambda cubin: cubin.decode())
         return sass.analyse(listing(*lines).encode())
 
     return measure

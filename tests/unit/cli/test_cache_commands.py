@@ -53,7 +53,7 @@ def test_ls(store: Store) -> None:
     store.extend([record(3.0, name="mine"), record(2.0, name="mine", sizes={"n": 1}), record(1.0, device="A100")])
     assert store.path is not None
     with store.path.open("ab") as file:
-        file.write(record(1.0).line().replace(b'"time"', b'"graph"') + b"torn")
+        file.write(record(1.0).line().replace(b'"time"', b'"picture"') + b"torn")
     found = said("ls")
     assert (found["records"], found["unknown"], found["unreadable"]) == (3, 1, 1)
     assert found["programs"][:2] == [
@@ -61,7 +61,7 @@ def test_ls(store: Store) -> None:
         {"structure": A, "name": "", "device": "A100", "records": 1, "sizes": 1, "newest": "2026-11-22T00:00:00Z"},
     ]
     text = invoke("ls").stdout
-    assert A[:12] in text and A not in text and "3 records, 0 failed, 1 unknown, 1 no record" in text
+    assert A[:12] in text and A not in text and "3 records, 0 failed, 0 graphs, 1 unknown, 1 no record" in text
 
 
 def test_show(store: Store) -> None:

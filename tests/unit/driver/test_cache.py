@@ -24,7 +24,7 @@ import pytest
 import torch
 
 import neptune
-from neptune import config
+from neptune import config, shelf
 from neptune.driver import cache, store
 from neptune.driver.store import Store
 from neptune.errors import NeptuneError, RecordError, ScheduleError
@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """A cache of this test's own."""
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("NEPTUNE_VERIFY", "0")
-    monkeypatch.setattr(store, "_said", set())
+    monkeypatch.setattr(shelf, "_said", set())
     # The working tree may be newer than this process.
     monkeypatch.setattr(cache, "IMPORTED", time.time_ns() + 10**12)
     return tmp_path / "cache" / store.FOLDER
@@ -495,7 +495,7 @@ def test_a_full_disk(folder, monkeypatch, caplog):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.os, "replace", full)
+    monkeypatch.setattr(shelf.os, "replace", full)
     for _ in range(3):
         assert compiled().params["BLOCK_M"] == 16
     assert entries(folder) == [] and [r.levelname for r in caplog.records] == ["WARNING"]

@@ -99,6 +99,54 @@ def test_mods_eager_and_compiled_at_several_lengths() -> None:
     assert traces.frame_count <= 2, "one with the first sizes, one with symbols"
 
 
+def test_nan_passes_through_a_mod_as_torchs_do() -> None:
+    """A row of queries for each function: of NaN in a tensor, and of a NaN that the mod writes."""
+    q, k, v = tensors(9, 21)
+    table = torch.randn(9, 21)
+    table[:, 4], table[:, 7] = torch.nan, torch.inf
+    functions = (
+        torch.relu,
+        lambda x: x.clamp(-1, 1),
+        lambda x: x.clamp_min(-1),
+        lambda x: torch.minimum(x, torch.full_like(x, 0.5)),
+        lambda x: torch.maximum(torch.full_like(x, -0.5), -x),
+        lambda x: torch.where(torch.isnan(x) | torch.isinf(x), -1.0, x),
+        lambda x: torch.sign(x),
+        lambda x: torch.where(x < 0, x, torch.nan),
+    )
+
+    def mod(score, b, h, i, j):
+        result = torch.where(j == 20, torch.nan, score)
+        for n, f in enumerate(functions):
+            result = torch.where(i == n, f(score + table[i, j]), result)
+        return result
+
+    found, exact = attention(q, k, v, score_mod=mod), of_torch(Mods(mod), q, k, v)
+    seen = exact.isnan().all(-1)[0, 0].tolist()
+    assert seen == [True, True, True, True, True, False, False, True, True]
+    torch.testing.assert_close(found, exact, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_beyond_every_length_is_none() -> None:
+    q, k, v = tensors(5, 23)
+    exact = bottom_right(q, k, v)
+    attention(q, k, v, causal=True)
+    before = count()
+    for window in (2**31 - 1, 2**31, 2**40):
+        torch.testing.assert_close(attention(q, k, v, window=window), exact)
+    assert count() == before
+
+
+def test_tensors_of_short_integers_are_read() -> None:
+    q, k, v = tensors(5, 23)
+    bias, kind = torch.randint(-30000, 30000, (23,)).short(), torch.arange(23).to(torch.uint8) // 4
+
+    def mod(score, b, h, i, j):
+        return torch.where(kind[j] == kind[i], score + bias[j] / 1000, -torch.inf)
+
+    torch.testing.assert_close(attention(q, k, v, score_mod=mod), of_torch(Mods(mod), q, k, v), rtol=1e-5, atol=1e-5)
+
+
 def test_captured_tensors_are_inputs_of_a_compiled_graph() -> None:
     """Another tensor of the same kind is read, without another trace; another number is traced anew."""
     held = {"bias": torch.randn(HEADS)}

@@ -31,11 +31,66 @@ def _wide(*tensors):
     return [t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in tensors]
 
 
+def _float(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.is_floating_point() else x
+
+
 def by_hand(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, **options) -> torch.Tensor:
     logits = x @ weight.t()
     return torchs.cross_entropy(logits.reshape(-1, 7), target.reshape(-1), **options)
 
 
+def routed(x: torch.Tensor, k: int, _: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    weights, experts = torch.topk(torch.softmax(x, -1), k)
+    return weights / weights.sum(-1, keepdim=True), experts.int()
+
+
+def low_rank(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *rest) -> torch.Tensor:
+    bias, scale = rest
+    return x @ w.t() + scale * (x @ a.t()) @ b.t() + bias
+
+
+def eight_bits(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    unit = x.abs().amax(-1, keepdim=True) / 127
+    return ((x / unit).round() @ w.to(x.dtype).t()) * unit * scale
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    cos, sin = (t[positions][:, None] for t in (cos, sin))
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def turned_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    cos, sin, a, b = cos[:, None], sin[:, None], x[..., ::2], x[..., 1::2]
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+
+
+def turned_rows(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    return F.rope(x, cos, sin, convention="interleaved", layout="bshd")
+
+
+ANGLES = draw(9, 4)
+EIGHT = (draw(7, 12) * 20).round().clamp(-127, 127).to(torch.int8)
+CHAINS: dict[str, tuple[Call, Call, tuple, dict]] = {
+    "add_rms_norm": (
+        F.add_rms_norm,
+        lambda x, r, *rest: (torchs.rms_norm(x + r, *rest), x + r),
+        (draw(3, 4, 12), draw(4, 3, 12).transpose(0, 1), (12,), GAIN, 1e-5),
+        {},
+    ),
+    "softmax_top_k": (F.softmax_top_k, routed, (draw(3, 4, 12), 2, True), {}),
+    "lora_linear": (F.lora_linear, low_rank, (draw(3, 4, 12), WEIGHT, draw(2, 12), draw(7, 2), BIAS, 0.5), {}),
+    "quantised_linear": (F.quantised_linear, eight_bits, (draw(3, 4, 12), EIGHT, draw(7)), {}),
+    "rope": (
+        F.rope,
+        turned,
+        (draw(2, 3, 5, 8), ANGLES.cos(), ANGLES.sin(), torch.tensor([[0, 8, 3, 3, 1], [4, 5, 6, 7, 0]])),
+        {},
+    ),
+    "rope, interleaved": (turned_rows, turned_pairs, (draw(2, 9, 3, 8), ANGLES.cos(), ANGLES.sin()), {}),
+}
+"""Chains that torch has no function of."""
 ROWS: dict[str, tuple[Call, Call, tuple, dict]] = {
     "softmax": (F.softmax, torch.softmax, (draw(3, 4, 12), -1), {}),
     "softmax of another dimension": (F.softmax, torch.softmax, (draw(3, 4, 12), 1), {}),
@@ -78,6 +133,7 @@ ROWS: dict[str, tuple[Call, Call, tuple, dict]] = {
         (draw(2, 2, 5, 16), draw(2, 2, 9, 16), draw(2, 2, 9, 16), draw(5, 9)),
         {},
     ),
+    **CHAINS,
 }
 
 
@@ -92,7 +148,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_function_agrees_with_torch(name: str) -> None:
     """Eager and compiled without breaks, of float32, against torch in float64; other lengths compile nothing."""
     ours, theirs, args, options = ROWS[name]
-    wanted = theirs(*_wide(*args), **options).float()
+    exact = theirs(*_wide(*args), **options)
+    wanted = tuple(map(_float, exact)) if isinstance(exact, tuple) else _float(exact)
     torch.testing.assert_close(ours(*args, **options), wanted, atol=2e-5, rtol=2e-5)
     before = len(kernels.compiled())
     compiled = torch.compile(lambda *a: ours(*a, **options), fullgraph=True, dynamic=True, backend="aot_eager")
@@ -115,8 +172,10 @@ def test_fake_results_are_those_of_real_ones(name: str) -> None:
         fake = ours(*(mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in half), **options)
     assert len(kernels.compiled()) == before
     real = theirs(*args, **options)
-    assert fake.shape == real.shape
-    assert fake.dtype == (torch.float32 if "entropy" in name else torch.float16)
+    for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (fake, real)), strict=True):
+        assert one.shape == other.shape
+        stays = "entropy" in name or "top_k" in name
+        assert one.dtype == (other.dtype if stays else torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -136,6 +195,11 @@ def test_a_loss_stores_no_logits() -> None:
 def test_torch_checks_operators() -> None:
     torch.library.opcheck(torch.ops.neptune.softmax, (draw(3, 4, 12), 1))
     torch.library.opcheck(torch.ops.neptune.linear, (draw(3, 4, 12), WEIGHT, BIAS))
+
+
+@pytest.mark.parametrize("name", [n for n in CHAINS if "," not in n])
+def test_torch_checks_operators_of_chains(name: str) -> None:
+    torch.library.opcheck(getattr(torch.ops.neptune, name), CHAINS[name][2])
 
 
 def test_sizes_of_zero() -> None:
@@ -159,6 +223,15 @@ def test_what_does_not_fit_is_one_screen() -> None:
         (lambda: F.group_norm(x, 5), r"\[3, 12\] in 5 groups"),
         (lambda: F.linear_cross_entropy(x, WEIGHT, torch.zeros(3)), r"`target` is torch\.float32"),
         (lambda: F.linear_cross_entropy(x, WEIGHT, torch.zeros(3).long(), reduction="max"), "reduction='max'"),
+        (lambda: F.add_rms_norm(x, x[:2], (12,)), r"`residual` is \[2, 12\]"),
+        (lambda: F.softmax_top_k(x, 13), "k=13 of 12"),
+        (lambda: F.lora_linear(x, WEIGHT, draw(2, 11), draw(7, 2)), r"`lora_a` is \[2, 11\]"),
+        (lambda: F.lora_linear(x, WEIGHT, draw(2, 12), draw(7, 3)), r"`lora_b` is \[7, 3\]"),
+        (lambda: F.quantised_linear(x, WEIGHT), r"`weight` is torch\.float32"),
+        (lambda: F.quantised_linear(x, EIGHT, draw(3)), r"`scale` is \[3\]"),
+        (lambda: F.rope(x, x, x), r"`input` is \[3, 12\]"),
+        (lambda: F.rope(draw(1, 1, 9, 8), ANGLES, ANGLES[:, :3]), r"`sin` is \[9, 3\]"),
+        (lambda: F.rope(draw(1, 1, 5, 8), ANGLES, ANGLES, torch.zeros(1, 5).int()), r"`positions` is torch\.int32"),
         (lambda: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), "dropout_p=0.5"),
     ):
         with pytest.raises(ShapeError, match=words):

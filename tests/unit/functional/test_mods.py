@@ -267,6 +267,16 @@ def _fails(b, h, i, j):
     raise RuntimeError("mine")
 
 
+def test_short_integers_are_read_and_do_not_compute() -> None:
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.uint16):
+        table = torch.zeros(4, dtype=dtype)
+        assert "table_in" in shown(lambda s, b, h, i, j: s + torch.where(i > j, table[i], table[j]))  # noqa: B023
+        assert "table_in" in shown(lambda s, b, h, i, j: s + table[i].to(torch.int32) * 3)  # noqa: B023
+        for wraps in (lambda t, i: t[i] + t[i], lambda t, i: -t[i], lambda t, i: i.to(t.dtype)):
+            wrong = refused(lambda s, b, h, i, j: s + wraps(table, i), "score_mod")  # noqa: B023
+            assert f"computes in {dtype}" in wrong and ".to(torch.int32)" in wrong
+
+
 def test_python_numbers_are_results() -> None:
     assert print_expr(traced(lambda b, h, i, j: True, "mask_mod").expression(*INDICES)) == "True"
     assert isinstance(ZOO["causal"](1, 1), Mods)

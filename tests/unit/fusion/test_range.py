@@ -117,6 +117,18 @@ def test_what_a_predecessor_folds_is_proved() -> None:
     assert assumed(ask(X / M, TOP)) == ["|x[i, j]| < 3.4e+38 / n"]
 
 
+def test_a_maximum_that_is_kept_finite_bounds_what_it_folds() -> None:
+    largest = 3.4028234663852886e38
+    kept = Predecessor(M, "max", nt.minimum(X, largest))
+    r = ask(op("exp", X - M), kept)
+    assert not r.evidence.ranges and any("exp(x[i, j] - m[i]) <= 1" in o.statement for o in r.evidence.obligations)
+    ask(op("exp", M - X), Predecessor(M, "min", nt.maximum(X, -largest)))
+    # What is cut off earlier bounds nothing: exp(x - m) of a finite x leaves float32 while the expression does not.
+    for cut in (nt.minimum(X, 3e38), nt.maximum(X, largest), nt.minimum(X, Y)):
+        with pytest.raises(FusionError, match="does not bound it"):
+            ask(op("exp", X - M), Predecessor(M, "max", cut))
+
+
 def test_predicates() -> None:
     assert assumed(ask(X / L * Y, SUM)) == ["1.2e-38 < |x[i, j] * y[i, j]| < 3.4e+38 / n"]
     assert assumed(ask(op("exp", X - M) / L * Y, MAX, EXP)) == ["|y[i, j]| < 3.4e+38 / n"]

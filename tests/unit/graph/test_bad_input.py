@@ -143,7 +143,9 @@ def test_without_a_compiler_the_rest_runs_op_by_op_and_says_so_once(caplog: Any)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none_here)
+        found.cache_clear()  # the tests before this one have asked, where there is a compiler
         with caplog.at_level(logging.WARNING, "neptune.graph"):
             assert [found(device) is None for device in ("cpu", "cpu", "cuda")] == [False, False, True]
+    found.cache_clear()
     lines = [r.getMessage() for r in caplog.records if "op by op" in r.getMessage()]
     assert lines == ["Inductor has no C++ compiler here (no C++ compiler): the rest runs op by op"]

@@ -129,6 +129,12 @@ def test_any_window(target: str, w: int) -> None:
     check(target, case, 40, 16, {}, {"w": w})
 
 
+def test_a_window_longer_than_any_axis_is_causal() -> None:
+    b, h, i, j = map(Var, "bhij")
+    assert masks.window(masks.LONGEST)(b, h, i, j) == masks.window(2**40)(b, h, i, j) == masks.causal()(b, h, i, j)
+    assert masks.window(masks.LONGEST - 1)(b, h, i, j) != masks.causal()(b, h, i, j)
+
+
 def test_decoding() -> None:
     """One query: positions are those of a program with a fixed number of queries."""
     kv_len = placeholder((var("batch"),), "int32", "kv_len")

@@ -34,6 +34,22 @@ def test_kernels_are_as_exact_as_the_expression(operator, dtype):
         kernel_agrees(kernel, program, lambda x: [TORCH[operator](x, -1)], x)
 
 
+@pytest.mark.parametrize("template", ["softmax_row", "softmax_online", "flash_decoding"])
+def test_logsumexp_of_inf_is_inf_and_of_nan_is_nan(template):
+    inf, nan = np.inf, np.nan
+    x = hard("huge", 9, 41)
+    x[0, 3] = x[1, 40] = x[2, [0, 40]] = inf
+    x[3, 3], x[3, 40] = inf, nan
+    x[4, 3], x[4, 40] = nan, inf
+    x[5], x[6], x[7, 20] = inf, -inf, -inf
+    x[7, 3], x[8, 40] = inf, 3e38
+    kernel = neptune.compile(logsumexp(), target="llvm", template=template)
+    small = {n: 16 for n in kernel.params if n.startswith("BLOCK")}
+    given = torch.from_numpy(x).float()
+    found = kernel.with_params(**small)(given)
+    torch.testing.assert_close(found, torch.logsumexp(given, -1), rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
 @pytest.mark.parametrize("operator", TORCH)
 def test_other_dtypes_are_refused(operator):
     with pytest.raises(ExpressionError, match="'int32' is no dtype"):

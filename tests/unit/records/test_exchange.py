@@ -22,7 +22,7 @@ def record(us: float, minute: int = 0, **other: Any) -> Record:
     return Record(**{**given, "us": [us], "versions": {}, "when": f"2026-11-22T00:{minute:02}:00Z", **other})
 
 
-UNKNOWN = record(1.0).line().replace(b'"time"', b'"graph"')
+UNKNOWN = record(1.0).line().replace(b'"time"', b'"picture"')
 
 
 @pytest.fixture

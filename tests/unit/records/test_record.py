@@ -18,6 +18,7 @@ from neptune.records.record import (
     FIELDS,
     MAX_LINE,
     MAX_SAMPLES,
+    Discovery,
     Failure,
     Record,
     Unknown,
@@ -116,8 +117,8 @@ def test_what_no_record_holds(field: str) -> None:
 
 def test_every_field_is_refused_something() -> None:
     assert set(WRONG) == {f.name for f in fields(Record)}
-    # `how` is refused below.
-    assert set(FIELDS) == {*WRONG, "how"}
+    # `how` and `graph` are refused below.
+    assert set(FIELDS) == {*WRONG, "how", "graph"}
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-0.0", "1e-400", "9" * 5000])
@@ -141,7 +142,7 @@ def test_a_line_must_be_whole_and_say_each_thing_once() -> None:
 
 
 def test_other_kinds_and_later_schemas_are_kept_as_they_are() -> None:
-    other = line_with(kind="graph", us=..., more={"nodes": [1, 2]})
+    other = line_with(kind="picture", us=..., more={"nodes": [1, 2]})
     later = line_with(record=2, us={"median": 4})
     for line in (other, later):
         kept = parse(line + b"\n")
@@ -192,6 +193,24 @@ def test_a_failure_is_a_line_of_its_own_kind() -> None:
     assert parse(said.line().replace(b'"how":"wrong"', b'"us":[1.0]')) is None
     assert parse(said.line().replace(b'"kind":"failed"', b'"kind":"time"')) is None
     assert parse(said.line().replace(b'"how":"wrong"', b'"how":"slow"')) is None
+
+
+def test_what_a_search_came_to_is_a_line_of_its_own_kind(tmp_path) -> None:
+    made = {"structure": "a" * 32, "device": "H200", "sizes": {"n": 8}, "params": {"max_kernels": 3}}
+    said = Discovery(
+        **made, graph="graph g\n  axis i: m\n", versions={"neptune": "1"}, numbers={"tries": 5}, name="row"
+    )
+    none = Discovery(**made, graph="", versions={})
+    assert [parse(x.line()) for x in (said, none)] == [said, none] and b'"kind":"graph"' in said.line()
+    for wrong in ("\0", "a\tb", "é", "x" * (1 << 15) + "x", None, 3):
+        with pytest.raises(RecordError):
+            Discovery(**{**made, "graph": wrong, "versions": {}})
+    assert parse(said.line().replace(b'"graph":"graph', b'"us":[1.0],"graph":"graph')) is None
+    store = Store(tmp_path, shipped=tmp_path / "none")
+    assert store.append(said) and store.append(none)
+    assert store.discoveries("a" * 32, "H200") == [said, none]
+    assert store.discoveries("a" * 32, "A100") == store.discoveries("b" * 32, "H200") == []
+    assert store.all() == store.failures() == [] and exchange.prune_records(store, 1, failed=True).removed == 0
 
 
 def test_failures_are_no_measurements(tmp_path) -> None:

@@ -131,7 +131,7 @@ def test_damaged_and_foreign_lines_are_passed_over(store: Store) -> None:
     store.extend(records)
     junk = [draw.randbytes(draw.randint(1, 500)).replace(b"\n", b"") for _ in range(50)]
     junk += [numbered(0, 7).line()[:-40], b"{}", b"null", b"\0" * 4096, b'"' + numbered(0, 0).line()[:-1]]
-    kind = numbered(0, 3).line().replace(b'"kind":"time"', b'"kind":"graph"')[:-1]
+    kind = numbered(0, 3).line().replace(b'"kind":"time"', b'"kind":"picture"')[:-1]
     lines = [*(r.line()[:-1] for r in records), *junk, kind]
     draw.shuffle(lines)
     file_of(store).write_bytes(b"\n".join(lines) + b"\n")

@@ -87,3 +87,20 @@ def test_what_meets_nothing_of_a_nest_goes_by_what_follows() -> None:
     sch.fuse_at("u", j0)
     assert [x.var for x in sch.loops("t")][:2] == [x.var for x in (i0, j0)]
     check_same(before, sch.program)
+
+
+def test_of_two_axes_in_one_class_the_nearest_are_each_others() -> None:
+    """Queries and keys are made of the rows of one matrix: i and j of the scores are one axis, from afar."""
+    m = var("m")
+    x, rows = placeholder((m, 8), name="x"), reduce_axis((0, 8), "p")
+    j = reduce_axis((0, m), "j")
+    a = compute((m, 8), lambda i, d: x[i, d] * 2.0, "a")
+    q, k, v = (compute((m, 8), lambda i, d, s=s: a[i, d] * s, n) for s, n in ((3.0, "q"), (4.0, "k"), (5.0, "v")))
+    s = compute((m, m), lambda i, j: sum(q[i, rows] * k[j, rows], axis=rows), "s")
+    o = compute((m, 8), lambda i, d: sum(s[i, j] * v[j, d], axis=j), "o")
+    axes = axes_of(Schedule(build(o, inputs=[x])))
+    assert axes.same(("o", "i"), ("o", "j"))
+    assert axes.of("v", ("o", "j")) == "i" and axes.of("v", ("o", "i")) is None
+    assert axes.of("q", ("s", "i")) == "i" and axes.of("k", ("s", "j")) == "i"
+    assert axes.of("s", ("o", "i")) == "i" and axes.of("s", ("o", "j")) == "j"
+    assert axes.of("o", ("v", "i")) == "j" and axes.of("o", ("q", "i")) == "i"

@@ -218,3 +218,28 @@ def test_it_must_stay_on_chip() -> None:
 
     with pytest.raises(ScheduleError, match="keep `ss` on chip"):
         neptune.compile(norm_linear(), apart, target="llvm")
+
+
+def tiled_product() -> Schedule:
+    """c = x w in tiles of rows and columns, with t = Σ x² of rows for each tile of columns, and y = c / (1 + t)."""
+    x, w, p = placeholder((M, K), name="x"), placeholder((K, N), name="w"), reduce_axis((0, K), "p")
+    c = compute((M, N), lambda i, j: sum(x[i, p] * w[p, j], axis=p), "c")
+    t = compute((M,), lambda i: sum(x[i, p] * x[i, p], axis=p), "t")
+    u = compute((M,), lambda i: t[i] * 2.0, "u")
+    return Schedule(build(compute((M, N), lambda i, j: c[i, j] / (1.0 + u[i]), "y"), name="product"))
+
+
+def test_a_replica_joins_the_nest_whose_tiles_it_counts() -> None:
+    sch = tiled_product()
+    before = sch.program
+    _, j0, p0, *_ = sch.tile(sch.loops("c"), [4, 2, 2])
+    # A replica that only a replica reads counts the same tiles.
+    sch.replicate("u", j0)
+    sch.replicate("t", j0)
+    sch.rolling_update("t", p0)
+    assert [f.var for f in sch.loops("t")][:3] == ["i0", "j0", "p0"]
+    sch.fuse_at("u", j0)
+    sch.fuse_at("y", j0)
+    assert len({sch.loops(s)[0].var for s in ("c", "t", "u", "y")}) == 1
+    check_same(before, sch.program)
+    check_round_trips(sch, before)

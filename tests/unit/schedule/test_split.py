@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
-from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Var
+from neptune.fusion.schedule import Schedule, replay
+from neptune.ir.expr import Var, maximum
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, for_loops, paths, stages
 from neptune.ir.verify import verify
+from neptune.runtime.modules import covers
 from tests.examples.schedule_examples import check_same, maps, matmul, row_max, row_sums
 
 
@@ -101,6 +102,16 @@ def test_cover(axis: int) -> None:
     assert sch.cover(loop, "WIDE") == loop
     assert sch.program.tunables[0].covers == Var("mn"[axis])
     check_same(row_sums(), sch.program)
+
+
+def test_a_tile_that_covers_a_side_of_a_product_is_at_least_that_long() -> None:
+    sch = Schedule(row_sums())
+    sch.cover(sch.loops("r")[1], "WIDE", 16)
+    (tile,) = sch.program.tunables
+    assert tile.covers == maximum(Var("n"), 16) and tile.least == 16
+    assert covers(sch.program, {"n": 5})["WIDE"] == 16 and covers(sch.program, {"n": 33})["WIDE"] == 64
+    check_same(row_sums(), sch.program)
+    assert replay(row_sums(), sch.trace).program == sch.program
 
 
 def test_cover_under_fused_stages() -> None:

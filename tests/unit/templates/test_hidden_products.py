@@ -44,7 +44,7 @@ def test_plain_rms_norm_and_product_are_on_the_matrix_unit(depth: str) -> None:
     """In one kernel; or where rows are long the statistic may be one of its own, if that is predicted to be faster."""
     kernel = neptune.compile(rms_linear(k=DEPTHS[depth]), target="cuda:90")
     one = len(kernel.facts.kernels) == 1 and not kernel.facts.temporaries
-    alone = len(kernel.facts.kernels) == 2 and kernel.facts.temporaries == ("ss",) and depth == "4096"
+    alone = len(kernel.facts.kernels) == 2 and kernel.facts.temporaries == ("ss",) and depth in ("4096", "symbolic")
     assert (one or alone) and not kernel.warnings
     assert products(kernel) == {("float16", "float16")} and "tl.dot(x, w" in kernel.source
     assert kernel.explain(json=True)["assumptions"] == []

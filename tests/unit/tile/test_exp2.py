@@ -288,6 +288,8 @@ def test_a_mask_from_memory(buffer: str) -> None:
     "score",
     [
         where(INSIDE, H, Scalar(Var("scale", "float32"))),
+        map_("min", H, lit(-LOWEST)),
+        map_("max", times(H, 0.5), lit(LOWEST)),
         map_("add", H, Scalar(Var("scale", "float32"))),
         map_("mul", Cast(load("h"), "float32"), Scalar(Var("scale", "float32"))),
         times(times(H, 1e20), 1e15),

@@ -51,6 +51,15 @@ def test_a_divisor_that_may_be_subnormal_is_divided_by() -> None:
     assert apply(reciprocal, before) == before
 
 
+def test_a_root_is_0_or_has_an_inverse() -> None:
+    """That of the smallest float32 is 3.7e-23; a root that is scaled may be as small as anything."""
+    root = map_("sqrt", SQUARES)
+    after = keeps_meaning(reciprocal, kernel(Assign("a", load("w")), Assign("l", root), put(divided())))
+    assert assigned(after, "inv_l") and count(after, "div") == 1
+    before = kernel(Assign("a", load("w")), Assign("l", map_("mul", root, lit(1e-30))), put(divided()))
+    assert apply(reciprocal, before) == before
+
+
 def test_a_product_with_an_inverse_that_may_overflow_becomes_a_division() -> None:
     inverse = column(map_("div", lit(1.0), row("l")))
     product = put(map_("mul", tile("a"), inverse))

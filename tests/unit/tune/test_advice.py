@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +13,14 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.frontend.builder import build, compute, maximum, placeholder, reduce_axis, select, sum, var
 from neptune.ops.attention import OPERATORS, operator, prefill_causal
 from neptune.ops.linear import matmul
+from neptune.ops.shipped import OPERATORS as SHIPPED
 from neptune.ops.softmax import figure1, softmax
 from neptune.tune.advice import RULES, advice
 from neptune.tune.choose import Wishes, candidates, lowered
 from neptune.tune.defaults import defaults
 from neptune.tune.machine import DEFAULT
 from neptune.tune.points import reference, sizes_of
+from neptune.tune.slow_distances import lost_expansions
 from neptune.tune.subject import Subject
 
 M, N, K = var("m"), var("n"), var("k")
@@ -161,6 +164,73 @@ def test_a_matrix_times_a_vector_is_no_lost_product():
 def test_widened_operands_are_told_with_what_to_write(left, right, remedy):
     (found,) = judged(product(left, right), "matmul")
     assert (found.code, found.stage) == ("widened-product", "c") and remedy in found.remedy
+
+
+# --- distances -------------------------------------------------------------------------------------
+
+
+def apart(what, depth=K, dtype="float16"):
+    """far[i, j], the sum over d of something of x[i, d], y[j, d] and g[j, d]."""
+    q, k, g = (placeholder((n, depth), dtype, name) for n, name in ((M, "x"), (N, "y"), (N, "g")))
+    d = reduce_axis((0, depth), "d")
+
+    def term(i, j):
+        return what(*(x.astype("float32") for x in (q[i, d], k[j, d], g[j, d])))
+
+    return build(compute((M, N), lambda i, j: sum(term(i, j), axis=d), "far"), name="apart")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda a, b, c: (a - b) * (a - b),
+        lambda a, b, c: (a - b) * (a - b) * c,
+        lambda a, b, c: (b - a) * (b - a) / c,
+        lambda a, b, c: (a - b) ** 2,
+        lambda a, b, c: -(a * b + a * a * c),
+        lambda a, b, c: (a + b) * c,
+    ],
+)
+def test_what_multiplies_out_to_products_is_told(what):
+    (found,) = judged(apart(what), "stagewise")
+    assert (found.code, found.stage) == ("unexpanded-product", "far")
+    assert "summed over `d`" in found.message and "expand the square: q² - 2qk + k²" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        apart(lambda a, b, c: abs(a - b)),
+        apart(lambda a, b, c: maximum(a, b)),
+        apart(lambda a, b, c: a * b),
+        apart(lambda a, b, c: a + b),
+        apart(lambda a, b, c: (b - c) * (b - c)),
+        apart(lambda a, b, c: (a - b) * (a - b), depth=4),
+        apart(lambda a, b, c: (a - b) * (a - b), dtype="float64"),
+    ],
+)
+def test_what_does_not_multiply_out_to_products(program):
+    assert "unexpanded-product" not in [c for c, _ in codes(program, "stagewise")]
+
+
+def test_the_remedy_of_a_distance_is_one():
+    q, k, d = placeholder((M, 64), "float16", "x"), placeholder((N, 64), "float16", "y"), reduce_axis((0, 64), "d")
+    qk = compute((M, N), lambda i, j: sum(q[i, d].astype("float32") * k[j, d].astype("float32"), axis=d), "qk")
+
+    def squares(x, n, name):
+        return compute((n,), lambda i: sum(x[i, d].astype("float32") * x[i, d].astype("float32"), axis=d), name)
+
+    qq, kk = squares(q, M, "qq"), squares(k, N, "kk")
+    far = compute((M, N), lambda i, j: qq[i] - 2.0 * qk[i, j] + kk[j], "far")
+    assert codes(build(far, name="apart"), "stagewise") == []
+
+
+def test_of_the_shipped_operators_only_distances_are_told():
+    told = []
+    for name, shipped_one in SHIPPED.items():
+        untiled = Subject(shipped_one(), SimpleNamespace(kernels=()), {}, {}, False, {}, DEFAULT)
+        told += [name for _ in lost_expansions(untiled)]
+    assert told == ["distance_attention", "kernel_density", "gaussian_mixture"]
 
 
 # --- loops -----------------------------------------------------------------------------------------

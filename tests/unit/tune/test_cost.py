@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
+from neptune.tune.beyond import zeros
 from neptune.tune.choose import lowered
 from neptune.tune.cost import Model
 from neptune.tune.machine import BY_ARCH, DEVICES, machine_of
@@ -47,8 +49,8 @@ def test_measured_kernels_are_ordered_right():
     measured = bench.points()
     figures = bench.by_family(measured, bench.predictions(measured, bench.FITTED))
     assert figures["all"].points >= 10000 and figures["all"].setups >= 255
-    assert figures["all"].pairs >= 0.915 and figures["all"].regret <= 0.03 and figures["all"].error <= 0.14
-    assert figures["all"].of_four <= 0.01
+    assert figures["all"].pairs >= 0.922 and figures["all"].regret <= 0.023 and figures["all"].error <= 0.14
+    assert figures["all"].of_four <= 0.005
     for family, worst in (("prefill", 0.14), ("decode", 0.27), ("products", 0.25), ("rows", 0.31), ("chains", 0.07)):
         assert figures[family].pairs >= 0.88 and figures[family].worst <= worst, family
 
@@ -199,3 +201,55 @@ def test_columns_take_the_time_that_their_lines_take(name: str) -> None:
         found[us] = Model(made).predict(params, sizes, DEVICES["H200"]).us
         assert us / 1.4 < found[us] < us * 1.4, (template, rows, cols, warps)
     assert found[min(found)] == min(found.values())
+
+
+def test_rows_beyond_the_end_are_copied_as_zeros() -> None:
+    """16 rows in tiles of 64: three quarters of the left operand are zeros, and none of the right one."""
+    work = Model(tiles("matmul")).works[0]
+    section = next(s for s in work.sections if s.loop is not None and s.products)
+    lengths = {"a": (16, 4096), "b": (4096, 6144)}
+    (product,) = section.products
+    extents = {product.rows: 64, product.cols: 32, product.depth: 128}
+
+    def size(axes: tuple[str, ...]) -> float:
+        return float(prod(extents[a] for a in axes))
+
+    assert zeros(section, size, lambda buffer, k: lengths[buffer][k]) == 48 * 128 * 2
+    assert zeros(section, size, lambda buffer, k: 1 << 20) == 0
+    rows = next(s for s in Model(tiles("rows")).works[0].sections if s.moves)
+    assert not rows.products and zeros(rows, lambda axes: 64.0, lambda buffer, k: 1) == 0
+
+
+def test_narrow_columns_wait_for_zeros() -> None:
+    """Measured, 16 × 4096 · 4096 × 6144: 225.8 µs with tiles of 256 × 16 × 32, 25.2 with 16 × 64 × 128."""
+    sizes = {"m": 16, "n": 6144, "k": 4096}
+    launch = {"GROUP_M": 1, "num_warps": 8, "num_stages": 4}
+    slow = us("matmul", {"BLOCK_M": 256, "BLOCK_N": 16, "BLOCK_K": 32} | launch, sizes)
+    fast = us("matmul", {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128} | launch | {"num_warps": 4}, sizes)
+    assert 150 < slow < 340 and 22 < fast < 28
+
+
+def test_what_was_written_before_is_written_back() -> None:
+    """As many bytes as L2 has, whatever is read: a share of a short kernel's time, and little of a long one's."""
+    clean = replace(bench.FITTED, written_back=0.0)
+    params = {"BLOCK_M": 1, "BLOCK_N": 1024, "num_warps": 4, "num_stages": 2}
+    model = Model(tiles("rows"))
+
+    def more(rows: int) -> float:
+        sizes = {"rows": rows, "cols": 1024}
+        return model.predict(params, sizes, H200).us - model.predict(params, sizes, H200, clean).us
+
+    assert 0 < more(1024) < more(16384)
+    # Beside what is stored, the time of a quarter of L2 at most.
+    most = 0.25 * H200.l2 / (bench.FITTED.memory * H200.memory * 1e3)
+    assert more(1 << 20) <= most * 1.001 and more(1 << 20) == pytest.approx(more(1 << 19), rel=0.02)
+
+
+def test_a_graph_of_few_rows_streams_its_weights() -> None:
+    """RMSNorm → linear of 16 rows in one kernel: of what was measured, the first choice is the fastest, 22.8 µs."""
+    measured = list(bench._graphs())
+    figures = bench.judged(measured, bench.predictions(measured, bench.FITTED))
+    assert figures.points >= 30 and figures.regret == 0
+    assert figures.pairs >= 0.91 and figures.error <= 0.06
+    chosen = ranked(measured[0].model.program, {}, H200)[0]
+    assert chosen.params["BLOCK_I"] == 16 and chosen.params["BLOCK_P"] == 256 and chosen.prediction.us < 24

@@ -130,3 +130,18 @@ def test_the_first_of_an_order() -> None:
     assert [order[:1] for order in whole] == first
     every, least = (calls(partial(ranked_at, tiles, many, H200, {}, most)) for most in (None, 1))
     assert every - least > 3 * (len(whole[0]) + len(whole[1]) - 2)
+
+
+def test_longer_pipelines_are_for_few_rows() -> None:
+    """Nothing was measured of five stages beside tiles of a warp group, or where threads compute an operand."""
+    every = ranked(lowered("matmul", matmul()).lowered.tiles, {"m": 16, "n": 6144, "k": 4096}, H200)
+    deep = [r.params for r in every if r.params["num_stages"] == rank.DEEP]
+    assert deep and all(p["BLOCK_M"] < rank.GROUP_ROWS for p in deep)
+    attention = lowered("flash_attention", operator("decode_gqa")).lowered.tiles
+    for candidates in (
+        [r.params for r in ranked(attention, {"batch": 8, "s_kv": 1024}, H200)],
+        rank.worth_trying(attention, [], H200, {}),
+    ):
+        assert candidates and all(p["num_stages"] in rank.STAGES for p in candidates)
+    given = ranked(attention, {"batch": 8, "s_kv": 1024}, H200, {"num_stages": rank.DEEP})
+    assert {r.params["num_stages"] for r in given} == {rank.DEEP}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.autotune.budget import Clock, checked_count, seconds_of
 from neptune.errors import NeptuneError
+from neptune.tune.budget import Clock, checked_count, seconds_of
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("1.5m", 90), ("2h", 7200), ("0.25s", 0.25)])

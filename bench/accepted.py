@@ -1,0 +1,134 @@
+"""Which operators get an asynchronous form, and what the verdict on its machine code is. No GPU is needed.
+
+    python -m bench.accepted [NAME …] [--shipped] [--json FILE]
+
+Options that matter to the form, or with `--shipped` every shipped operator by default. Each is compiled for sm_90 with
+the first levers that fit. Without a GPU no verdict is whole, as numbers are compared there: `faults` are the others. A
+form that has one does not run, and the Triton form does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import neptune
+from bench.record import as_json
+from neptune.errors import NeptunePerformanceWarning, TargetError
+from neptune.hopper.accept import examined
+from neptune.ir.program import Program
+from neptune.ops import masks
+from neptune.ops.attention import attention
+from neptune.ops.attention_variants import sigmoid_attention
+from neptune.ops.cross_entropy import linear_cross_entropy, linear_logsumexp
+from neptune.ops.linear import gated_linear, linear, matmul
+from neptune.ops.mixture import gaussian_mixture
+from neptune.ops.norm import rms_norm_linear
+from neptune.ops.shipped import OPERATORS
+from neptune.runtime.accepted import CLEAN, Compared
+
+FLASH, MATMUL = "flash_attention", "matmul"
+COMPARED = Compared(1, 0.0, 0.0)
+"""Stands for the comparison that needs a GPU."""
+
+
+Row: TypeAlias = "tuple[Callable[[], Program], str | None]"
+
+
+def _attention(depth: int = 128, causal: bool = True, **options: Any) -> tuple[Callable[[], Program], str]:
+    return lambda: attention(depth=depth, causal=causal, **options), FLASH
+
+
+OPTIONS: Mapping[str, Row] = MappingProxyType(
+    {
+        **{f"causal {d}": _attention(d) for d in (64, 128, 256)},
+        **{f"full {d}": _attention(d, causal=False) for d in (64, 128, 256)},
+        **{f"softcap {d}": _attention(d, softcap=30.0) for d in (64, 128)},
+        **{f"window {d}": _attention(d, window=512) for d in (64, 128)},
+        "alibi": _attention(alibi=True),
+        "sinks": _attention(sinks=True),
+        "log-sum-exp": _attention(lse=True),
+        "prefix": _attention(causal=False, mask=masks.or_(masks.causal(), masks.prefix(100))),
+        "grouped heads": _attention(heads=8, kv_heads=2),
+        "rows first": _attention(layout="bshd"),
+        "bfloat16": _attention(dtype="bfloat16"),
+        "float8 keys": _attention(kv_dtype="float8_e4m3fn"),
+        "depth of v 64": _attention(depth_v=64),
+        "sigmoid": (lambda: sigmoid_attention(128), FLASH),
+        "matmul": (matmul, MATMUL),
+        "linear, gelu": (lambda: linear(activation="gelu", bias=True), MATMUL),
+        "gated linear": (gated_linear, MATMUL),
+        "norm, linear": (rms_norm_linear, "norm_linear"),
+        "linear, log-sum-exp": (lambda: linear_logsumexp(depth=256), FLASH),
+        "linear, cross-entropy": (lambda: linear_cross_entropy(depth=256), FLASH),
+        "gaussian mixture": (lambda: gaussian_mixture(64, "float16"), FLASH),
+    }
+)
+
+
+SHIPPED: Mapping[str, Row] = MappingProxyType({name: (made, None) for name, made in OPERATORS.items()})
+
+
+def verdict_of(row: Row) -> dict[str, Any]:
+    """One row: `refused` with the reason, or levers, figures, `faults` and seconds."""
+    make, template = row
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        try:
+            kernel = neptune.compile(make(), template, target="cuda:90", form="asynchronous")
+        except TargetError as error:
+            return {"refused": error.wrong}
+    of, said = kernel.executable.artifact.asynchronous, kernel.executable.artifact.explanation["asynchronous"]
+    assert of is not None
+    made = time.perf_counter()
+    registers = said["registers"]
+    found = examined(of, (registers["consumer"], registers["producer"]))
+    figures = {
+        n: getattr(found, n) for n in ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
+    }
+    return {
+        "levers": dict(of.levers),
+        **figures,
+        # Its protocol is checked where the form is made.
+        "faults": list(replace(found, protocol=CLEAN, compared=COMPARED).faults),
+        "seconds": {"neptune": round(made - start, 1), "triton": round(time.perf_counter() - made, 1)},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(OPTIONS))
+    parser.add_argument("--shipped", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    known = SHIPPED if options.shipped else OPTIONS
+    unknown = [n for n in options.names if n not in known]
+    if unknown:
+        parser.error(f"no operator {unknown[0]!r}: {', '.join(known)}")
+    rows = {}
+    for name in options.names or known:
+        row = rows[name] = verdict_of(known[name])
+        print(f"{name:22} {_said(row)}", flush=True)
+    if options.json:
+        options.json.write_text(as_json(rows))
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    if "refused" in row:
+        return f"no form: {row['refused']}"
+    levers = " ".join(f"{n}={v}" for n, v in row["levers"].items())
+    under = f", {row['overlapped']} of {row['exps']} exponentials under a product" if row["exps"] else ""
+    verdict = f"not accepted: {'; '.join(row['faults'])}" if row["faults"] else "accepted but for numbers"
+    return f"{levers}: {row['in_flight']} groups in flight{under}; {verdict}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Hopper: generated asynchronous kernels beside their Triton form, the hand-written one, cuDNN and cuBLAS.
+
+    python -m bench.hopper [--json FILE] [--rounds 5] [--parts errors,attention,products]
+                           [--depths 64,128,256] [--lengths 1024,4096,16384]
+
+Attention: 16384 tokens a call, 2048 columns of heads (32 × 64, 16 × 128, 8 × 256), float16. Errors are against
+float64, relative to the largest element, at lengths that are no multiple of a tile; rates are medians of rounds in
+which the forms take turns, with the caches cleared before each call. `ours` is what a call runs with form="auto";
+`accepted` says whether that is the asynchronous form, `faults` why not. Every row is written when it is there, since a
+kernel that hangs takes its process with it. Nothing here needs TVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import neptune
+from bench.baselines import flash_attention_gluon as gluon_form
+from bench.record import as_json
+from neptune.ops.attention import attention
+from neptune.ops.linear import matmul
+from neptune.runtime.accepted import read
+
+TOKENS, COLUMNS = 16384, 2048
+TARGET = "cuda:90"
+PARTS = ("errors", "attention", "products")
+PRODUCTS = (
+    (4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096), (4096, 14336, 4096), (2048, 4096, 14336),
+    (512, 4096, 4096), (128, 4096, 4096), (256, 256, 16384),
+)  # fmt: skip
+"""(m, n, k): square, tall, wide and skinny."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", type=_words, default=PARTS)
+    parser.add_argument("--depths", type=_numbers, default=(64, 128, 256))
+    parser.add_argument("--lengths", type=_numbers, default=(512, 1024, 4096, 8192, 16384))
+    options = parser.parse_args(argv)
+    rows: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    for name, made in _rows(options):
+        rows[name] = made()
+        print(name, {k: v for k, v in rows[name].items() if k != "samples"}, flush=True)
+        if options.json:
+            options.json.write_text(as_json(rows))
+
+
+def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    both = (False, True)
+    if "errors" in options.parts:
+        for depth, causal, length in itertools.product(options.depths, both, (130, 512, 1000)):
+            yield _name("error", depth, length, causal), partial(error, depth, length, causal)
+    if "attention" in options.parts:
+        for depth, length, causal in itertools.product(options.depths, options.lengths, both):
+            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, options.rounds)
+    if "products" in options.parts:
+        for m, n, k in PRODUCTS:
+            yield f"product {m} {n} {k}", partial(product_rates, m, n, k, options.rounds)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+@functools.cache
+def generated(depth: int, causal: bool, form: str | None, lse: bool = False) -> neptune.Kernel:
+    """Attention as a user gets it; `form` as in compile()."""
+    program = attention(batch=1, depth=depth, causal=causal, lse=lse)
+    shapes = {"heads": COLUMNS // depth, "s_q": 4096, "s_kv": 4096}
+    return neptune.compile(program, "flash_attention", target=TARGET, shapes=shapes, form=form)
+
+
+def verdict(kernel: neptune.Kernel) -> dict[str, Any]:
+    """Whether a kernel runs in its asynchronous form, and why not."""
+    of = kernel.executable.artifact.asynchronous
+    found = None if of is None or of.record is None else read(of.record)
+    faults = ["it has no such form, or no verdict"] if found is None else list(found.faults)
+    return {"accepted": not faults, "faults": faults, "levers": {} if of is None else dict(of.levers)}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _name(kind: str, depth: int, length: int, causal: bool) -> str:
+    return f"{kind} {depth} {length} {'causal' if causal else 'full'}"
+
+
+def _inputs(depth: int, length: int, heads: int) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(heads, length, depth, device="cuda", dtype=torch.float16) for _ in range(3)]
+
+
+def error(depth: int, length: int, causal: bool) -> dict[str, Any]:
+    """The largest error relative to the largest element, of results and log-sum-exps: generated, and by hand."""
+    q, k, v = _inputs(depth, length, 3)
+    found, lse, launch = gluon_form.prepared(q, k, v, causal=causal, return_lse=True)
+    launch()
+    ours = generated(depth, causal, "auto", lse=True)
+    o, sums = ours(q[None], k[None], v[None])
+    scores = q.double() @ k.double().mT / depth**0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
+    exact, total = scores.softmax(-1) @ v.double(), scores.logsumexp(-1)
+
+    def off(x: torch.Tensor) -> float:
+        return float((x.double() - exact).abs().max() / exact.abs().max())
+
+    return {
+        "ours": off(o[0]),
+        "ours lse": float((sums[0].double() - total).abs().max()),
+        "by hand": off(found),
+        "by hand lse": float((lse.double() - total).abs().max()),
+        **verdict(ours),
+    }
+
+
+def rates(depth: int, length: int, causal: bool, rounds: int) -> dict[str, Any]:
+    """TFLOP/s of each form: the median over the rounds, and all samples."""
+    heads = TOKENS // length * (COLUMNS // depth)
+    q, k, v = _inputs(depth, length, heads)
+    _, _, by_hand = gluon_form.prepared(q, k, v, causal=causal)
+    ours, tiles = (generated(depth, causal, form) for form in ("auto", None))
+    out = torch.empty_like(q)[None]
+
+    def cudnn() -> object:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal)
+
+    forms: dict[str, Callable[[], object]] = {
+        "ours": lambda: ours(q[None], k[None], v[None], out=out),
+        "triton": lambda: tiles(q[None], k[None], v[None], out=out),
+        "by hand": by_hand,
+        "cudnn": cudnn,
+    }
+    made = timed(forms, 4 * heads * length**2 * depth / (2 if causal else 1), rounds)
+    return {**made, "ratio": made["ours"] / made["cudnn"], **verdict(ours)}
+
+
+def product_rates(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
+    """TFLOP/s of a plain product."""
+    a, b = (torch.randn(*shape, device="cuda", dtype=torch.float16) for shape in ((m, k), (k, n)))
+    shapes = {"m": m, "n": n, "k": k}
+    ours, tiles = (neptune.compile(matmul(), target=TARGET, shapes=shapes, form=form) for form in ("auto", None))
+    out = torch.empty(m, n, device="cuda", dtype=torch.float16)
+    forms: dict[str, Callable[[], object]] = {
+        "ours": lambda: ours(a, b, out=out),
+        "triton": lambda: tiles(a, b, out=out),
+        "cublas": lambda: torch.mm(a, b, out=out),
+    }
+    made = timed(forms, 2 * m * n * k, rounds)
+    ours(a, b, out=out)
+    exact = a.double() @ b.double()
+    off = float((out.double() - exact).abs().max() / exact.abs().max())
+    return {**made, "ratio": made["ours"] / made["cublas"], "error": off, **verdict(ours)}
+
+
+def timed(forms: Mapping[str, Callable[[], object]], work: float, rounds: int) -> dict[str, Any]:
+    """Medians of rates, of rounds in which the forms take turns, and all samples."""
+    samples: dict[str, list[float]] = {name: [] for name in forms}
+    for _ in range(rounds):
+        for name, call in forms.items():
+            time = triton.testing.do_bench(call, warmup=10, rep=50, return_mode="median")
+            samples[name].append(work / time / 1e9)
+    return {**{name: statistics.median(s) for name, s in samples.items()}, "samples": samples}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The benchmarks of µGraphs in plain torch: as a user writes them, and their product alone.
+
+Each takes the inputs in the order of the benchmark's program. On float64 they are what results are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+Call = Callable[..., Tensor]
+
+
+def rms(x: Tensor, dim: int = -1) -> Tensor:
+    """x / √(mean x²), in float32 and rounded back."""
+    wide = x.float() if x.dtype != torch.float64 else x
+    return (wide * torch.rsqrt(wide.square().mean(dim, keepdim=True))).to(x.dtype)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k, -1) @ v
+
+
+def n_trans(x: Tensor, h: Tensor, alpha: Tensor) -> Tensor:
+    return rms(x + alpha * (rms(h) + x))
+
+
+def llama_blocks(x: Tensor, cos: Tensor, sin: Tensor, *weights: Tensor) -> Tensor:
+    """What `bench.mirage_llama.llama_blocks` computes."""
+
+    def turned(t: Tensor) -> Tensor:
+        a, b = t.to(cos.dtype).chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(t.dtype)
+
+    for wq, wk, wv, wo, gate, up, down in zip(*(weights[n::7] for n in range(7)), strict=True):
+        q, k, v = (torch.einsum("ip,phd->hid", rms(x), w) for w in (wq, wk, wv))
+        o = attention(turned(q) * q.shape[-1] ** -0.5, turned(k).mT, v)
+        y = x + torch.einsum("hid,hdn->in", o, wo)
+        x = y + (silu(rms(y) @ gate) * (rms(y) @ up)) @ down
+    return x
+
+
+EAGER: dict[str, Call] = {
+    "GQA": attention,
+    "QKNorm": lambda q, k, v: attention(rms(q), k, rms(v)),
+    "QKNorm-both": lambda q, k, v: attention(rms(q), rms(k, -2), v),
+    "RMSNorm": lambda x, w: rms(x) @ w,
+    "RMSNorm-gain": lambda x, g, w: rms(x * g) @ w,
+    "LoRA": lambda x, w, a, b: x @ w + (x @ a) @ b,
+    "GatedMLP": lambda x, w, u: silu(x @ w) * (x @ u),
+    "nTrans": n_trans,
+}
+PRODUCTS: dict[str, Call] = {
+    "RMSNorm": lambda x, w: x @ w,
+    "RMSNorm-gain": lambda x, g, w: x @ w,
+    "LoRA": lambda x, w, a, b: x @ w,
+    "GatedMLP": lambda x, w, u: x @ w,
+}
+"""cuBLAS on the largest product alone: what is left of the program if all else cost nothing."""

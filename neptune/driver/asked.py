@@ -1,0 +1,118 @@
+"""A request to superoptimize a program, what is at hand for it, and what comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from neptune.driver.device import at_hand
+from neptune.driver.pipeline import compile
+from neptune.driver.searched import Report, Way
+from neptune.errors import NeptuneError
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.mirage.discoveries import Discoveries
+from neptune.mirage.optimize import Lowering, Progress
+from neptune.mirage.problems import Bounds
+from neptune.records.store import Store
+from neptune.runtime.artifact import PREDICTION
+from neptune.runtime.launch import parse_target
+from neptune.schedule.template import Rewriting
+from neptune.tune.budget import Clock
+from neptune.tune.machine import Machine
+
+SEARCHED = 0.7
+"""The part of a budget that the search has; the rest is for what comes of it."""
+NO_BETTER = "none that is predicted to be faster than the template"
+NO_TIME = "none, since the budget is 0"
+Told: TypeAlias = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search: seconds, bounds, and the rest as `superoptimize` has it."""
+
+    seconds: float
+    bounds: Bounds
+    seed: int = 0
+    workers: int = 1
+    safe: bool = True
+    records: Store | None = None
+    progress: Told | None = None
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """What a record says of the bounds."""
+        return {
+            "max_block_ops": self.bounds.max_block_ops,
+            "max_kernels": self.bounds.max_kernels,
+            "safe": self.safe + 0,
+        }
+
+
+@dataclass(frozen=True)
+class Made:
+    """The kernel of an expression, what the search came to, and the graphs that were predicted, the fastest first."""
+
+    kernel: Kernel
+    report: Report
+    ways: tuple[Lowering, ...] = ()
+
+
+@dataclass
+class Case:
+    """A program to superoptimize: the template's kernel, `options` of `compile` for any other, typical `sizes` (every
+    size and scalar by name), the machine, and the time. `took`: seconds of each step so far, in order."""
+
+    loops: Program
+    how: Options
+    base: Kernel
+    template: Way
+    options: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    machine: Machine
+    clock: Clock
+    took: list[tuple[str, float]] = field(default_factory=list)
+
+    def template_kernel(self, why: str, **more: Any) -> Made:
+        """The template's kernel, and why."""
+        return Made(self.base, Report("", why, self.template, **more))
+
+    def kernel(self, template: Rewriting) -> Kernel:
+        """The kernel of a graph."""
+        return compile(self.loops, template, **self.options)
+
+    @property
+    def at_hand(self) -> bool:
+        """True where the target's GPU is there to be timed on."""
+        return at_hand(parse_target(self.base.target))
+
+    @cached_property
+    def discoveries(self) -> Discoveries:
+        """What records have of searches with these bounds."""
+        return Discoveries(self.how.records, self.machine.device, self.how.numbers)
+
+    @contextmanager
+    def timing(self, step: str) -> Iterator[None]:
+        """Take the time of a step, also of one that fails."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.took.append((step, time.monotonic() - begin))
+
+
+def predicted_us(kernel: Kernel) -> float | None:
+    """What the cost model predicts of a kernel, None where it says nothing."""
+    said = kernel.explain(json=True).get(PREDICTION)
+    return None if said is None else float(said["us"])
+
+
+def first_lines(error: Exception) -> str:
+    """What is the matter, on one line."""
+    text = error.text if isinstance(error, NeptuneError) else str(error)
+    return " ".join(line.strip() for line in text.splitlines()[:3])

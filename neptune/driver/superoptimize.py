@@ -1,0 +1,163 @@
+"""A program as the best graph that a search finds for it, or as the template's kernel where none is better.
+
+    compile by template ──▶ its prediction ────────────────────┐
+    the program's graph ──▶ search, verify, rank, predict ─────┴▶ the better one, checked as every kernel is
+    else its parts' graphs (`in_parts`)
+
+Where the target's GPU is at hand, the best graphs and the template are compiled and timed, and their times decide.
+What a search came to is a record, so that a second call searches nothing. A graph from a record is verified and checked
+like one that was just found.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from neptune import config
+from neptune.boundary import public
+from neptune.driver import in_parts, loud
+from neptune.driver.asked import Case, Made, Options, Told, first_lines, predicted_us
+from neptune.driver.device import machine_for
+from neptune.driver.imports import imported
+from neptune.driver.pipeline import compile, target_for
+from neptune.driver.searched import ENTRY, Way
+from neptune.driver.whole import Whole
+from neptune.errors import ExpressionError, NeptunePerformanceWarning
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.mirage.optimize import Goal, Progress
+from neptune.mirage.problems import Bounds
+from neptune.mirage.reference import reference
+from neptune.records.store import Store
+from neptune.tune.budget import Clock, checked_count, seconds_of
+from neptune.tune.params import checked_sizes
+from neptune.tune.points import reference as usual_sizes
+
+BY_TEMPLATE = "10s"
+"""The budget of `compile(expr, template="mirage")`."""
+LARGE = 24
+"""Operators of a program beyond which its parts are searched, and not the whole."""
+EVERY = 1.0
+"""Seconds between lines of progress."""
+
+
+@public
+def superoptimize(
+    expr: Any,
+    *,
+    shapes: Mapping[Any, int] | None = None,
+    target: str | None = None,
+    budget: str = "60s",
+    max_block_ops: int = 11,
+    max_kernels: int = 3,
+    seed: int = 0,
+    workers: int | None = None,
+    safe: bool = True,
+    records: bool | None = None,
+    progress: Told | None = None,
+    **options: Any,
+) -> Kernel:
+    """Compile an expression to the best graph that a search finds for it: its algebra may change, too.
+
+    `shapes`: typical sizes, by which graphs are compared. `budget`: "60s", "5m" or "1h" for the search and for what
+    comes of it, compiled best first; what is best by then is taken, as it is at Ctrl-C. The call takes as long as
+    `neptune.compile(expr)`, the budget, and one more graph that is verified and compiled when it is over; explain()
+    says what each step took. `max_block_ops`, `max_kernels`: how large a kernel of a graph may be (its loads are
+    counted), and how many there may be. `workers`: processes that search, by default this one alone; a script that
+    asks for more needs `if __name__ == "__main__":`. `safe=False` leaves exponentials as the graph has them, without a
+    running maximum. `records`: False reads and keeps nothing of what searches came to. `progress`: called with a
+    `neptune.mirage.optimize.Progress` now and then. Other `options` and `target` are as in `neptune.compile`.
+
+    The kernel is called like any other; `kernel.graph` is the graph, and explain() says what it changes, how it was
+    verified, and what it is predicted to take beside the template's kernel. Where no graph is predicted to be faster,
+    the program is one that the search does not serve, or the budget is too short, the kernel is the template's, and
+    explain() says why. Raises what `neptune.compile` raises.
+
+        kernel = neptune.superoptimize(expr, shapes={"m": 16, "k": 4096, "n": 6144}, budget="30s")
+        y = kernel(x, w)
+    """
+    how = options_of(budget, max_block_ops, max_kernels, seed, workers, safe, records, progress)
+    return optimized(expr, how, shapes=shapes, target=target, **options).kernel
+
+
+def options_of(
+    budget: str,
+    max_block_ops: int,
+    max_kernels: int,
+    seed: int,
+    workers: int | None,
+    safe: bool,
+    records: bool | None,
+    progress: Told | None,
+) -> Options:
+    """The options of a caller. NeptuneError for a budget or a number that is none."""
+    asked = "superoptimize"
+    bounds = Bounds(
+        checked_count("max_block_ops", "operators", max_block_ops, asked) or Bounds.max_block_ops,
+        checked_count("max_kernels", "kernels", max_kernels, asked) or Bounds.max_kernels,
+    )
+    many = checked_count("workers", "processes", workers, asked) or 1
+    draws = checked_count("seed", "a generator", seed, asked, least=0) or 0
+    store = None if records is False else Store(config.read().cache_dir)
+    return Options(seconds_of(budget, asked, least=0), bounds, draws, many, bool(safe), store, progress)
+
+
+def by_template(expr: Any, **options: Any) -> Kernel:
+    """`compile(expr, template="mirage", …)`: a short search, printed while it runs, or what a record has of it."""
+    store = Store(config.read().cache_dir) if options.pop("records", True) else None
+    how = Options(seconds_of(BY_TEMPLATE), Bounds(), records=store, progress=printed())
+    return optimized(expr, how, **options).kernel
+
+
+def printed() -> Told:
+    """Progress as lines on the standard error, one now and then."""
+    last = 0.0
+
+    def told(at: Progress) -> None:
+        nonlocal last
+        if at.seconds >= last + EVERY:
+            last = at.seconds
+            print(f"mirage: {at}", file=sys.stderr, flush=True)
+
+    return told
+
+
+def optimized(expr: Any, how: Options, **options: Any) -> Made:
+    """The kernel of an expression with these options of a search and of `compile`."""
+    loops = imported(expr, options.pop("inputs", None), options.pop("name", None))
+    with warnings.catch_warnings():
+        # What makes a kernel slow is said of the one that is returned.
+        warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        made = _made(loops, how, options)
+    loud.warn(made.kernel)
+    return replace(made, kernel=made.kernel.saying(ENTRY, made.report.json()))
+
+
+def _made(loops: Program, how: Options, options: Mapping[str, Any]) -> Made:
+    begin = time.monotonic()
+    base = compile(loops, **options)
+    took = [("template, compiled", time.monotonic() - begin)]
+    template = Way(f"template {base.executable.artifact.template}", predicted_us(base))
+    machine = machine_for(target_for(options.get("target"), config.read()))
+    typical = checked_sizes("shapes", loops, options.get("shapes"))
+    sizes = usual_sizes(loops, typical, checked_sizes("bounds", loops, options.get("bounds")))
+    # The budget is that of the search: the template's kernel is the fallback, whatever it takes.
+    case = Case(loops, how, base, template, dict(options), sizes, machine, Clock(how.seconds), took)
+    made = _of_case(case)
+    return replace(made, report=replace(made.report, took=tuple(case.took)))
+
+
+def _of_case(case: Case) -> Made:
+    try:
+        goal = Goal(reference(case.loops), case.sizes, case.machine, case.how.bounds, case.how.seed)
+        if len(goal.reference.steps) <= LARGE:
+            return Whole(case, goal).made()
+        why = f"since it has {len(goal.reference.steps)} operators"
+    except ExpressionError as error:
+        why = first_lines(error)
+    return in_parts.made(case, why)

@@ -1,0 +1,135 @@
+"""One counter for rings that advance together.
+
+    k_turn = k_turn + 1                       …
+    Release(v, v_turn)            →           Release(v, turn - 1)
+    v_turn = v_turn + 1                       turn = turn + 1
+
+Counters are one where, at every point of both roles, they differ by a number that is known there: in all iterations of
+a loop by the same. In the values' product a step late that number is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from neptune.hopper.ir import AStmt, Await, Fill, Issue, Release, Staged, inside, tile_of, with_inside
+from neptune.ir.expr import Const, Expr, Load, Op, op, rewrite
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, Scalar, TExpr
+
+Body = tuple[AStmt, ...]
+Offsets = Mapping[str, int]
+"""By how much each counter is ahead of the one that takes its place."""
+
+
+class _Apart(Exception):
+    """Counters whose difference is not known."""
+
+
+def advanced(counter: str) -> Assign:
+    """The statement that counts a turn."""
+    return Assign(counter, Op("add", (Local(counter, (), "int32"), Scalar(Const(1, "int32"))), "int32"), counter)
+
+
+def turn_of(counter: str, ahead: int = 0) -> Expr:
+    """The turn that a counter is at, or a later one."""
+    at = Load(counter, (), "int32")
+    return at if not ahead else op("add" if ahead > 0 else "sub", at, abs(ahead))
+
+
+def shared(counters: tuple[str, ...], bodies: tuple[Body, ...], name: str) -> tuple[tuple[str, ...], tuple[Body, ...]]:
+    """The bodies with as few counters as can be, and these; one that stands for several is called `name`, or like the
+    first of them."""
+    left, kept = list(counters), list[str]()
+    while left:
+        group = [left.pop(0)]
+        for other in tuple(left):
+            if all(_apart(b, (*group, other)) is None for b in bodies):
+                group.append(other)
+                left.remove(other)
+        if len(group) > 1:
+            kept.append(group[0] if name in kept else name)
+            bodies = tuple(_merged(b, tuple(group), kept[-1]) for b in bodies)
+        else:
+            kept += group
+    return tuple(kept), bodies
+
+
+def _merged(body: Body, group: tuple[str, ...], name: str) -> Body:
+    """A role's body with one counter for a group. Raises _Apart."""
+    out, end = _block(body, dict.fromkeys(group, 0), name)
+    if any(end.values()):
+        raise _Apart
+    return out
+
+
+def _apart(body: Body, group: tuple[str, ...]) -> _Apart | None:
+    """Why a group has no counter in common."""
+    try:
+        _merged(body, group, group[0])
+    except _Apart as apart:
+        return apart
+    return None
+
+
+def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets]:
+    """A block, and the offsets behind it."""
+    steps = {c: [k for k, s in enumerate(body) if isinstance(s, Assign) and s.name == c] for c in offsets}
+    counts = {len(x) for x in steps.values()}
+    # Where all advance as often, the new counter does with the last of them, else with the first in the group.
+    places = (
+        {max(x) for x in zip(*steps.values(), strict=True)} if len(counts) == 1 else set(next(iter(steps.values())))
+    )
+    now = dict(offsets)
+    out: list[AStmt] = []
+    either: dict[str, int] | None = None
+    for k, s in enumerate(body):
+        if isinstance(s, Assign) and s.name in now:
+            now[s.name] += 1
+        elif isinstance(s, Loop | Branch):
+            inner, behind = _block(inside(s), now, name)
+            out.append(with_inside(s, inner))
+            if isinstance(s, Branch) and _other_side(s, body, k):
+                either = dict(behind)
+                continue
+            if dict(behind) != (now if either is None else either):
+                raise _Apart
+            now, either = dict(behind), None
+        else:
+            out.append(_counted(s, now, name))
+        if k in places:
+            out.append(advanced(name))
+            now = {c: n - 1 for c, n in now.items()}
+    return tuple(out), now
+
+
+def _other_side(s: Branch, body: Body, at: int) -> bool:
+    """True where the statement behind a branch is what is done otherwise."""
+    after = body[at + 1] if at + 1 < len(body) else None
+    return isinstance(after, Branch) and after.pred == op("not", s.pred)
+
+
+def _counted(s: AStmt, offsets: Offsets, name: str) -> AStmt:
+    """A statement by the new counter."""
+
+    def turn(e: Expr) -> Expr:
+        match e:
+            case Load(c, (), _) if c in offsets:
+                return turn_of(name, offsets[c])
+            case Op("add" | "sub" as sign, (Load(c, (), _), Const(n, _)), _) if c in offsets:
+                return turn_of(name, offsets[c] + (int(n) if sign == "add" else -int(n)))
+        return e
+
+    def staged(e: TExpr) -> TExpr:
+        return rewrite(e, lambda x: tile_of(replace(x, turn=turn(x.turn))) if isinstance(x, Staged) else None)
+
+    match s:
+        case Fill() | Await() | Release():
+            return replace(s, turn=turn(s.turn))
+        case Issue():
+            return replace(s, dot=cast("Dot", staged(s.dot)))
+        case Assign():
+            return replace(s, value=staged(s.value))
+        case _:
+            return s

@@ -1,0 +1,158 @@
+"""gang: consumers of 64 rows, neighbours along one grid variable, instead of programs of any number of rows.
+
+grid(j0, i0 < cdiv(m, BLOCK_M))               →  BLOCK_M is 64, `rows` is i0
+grid(i01 < G, j0, i00 < cdiv(cdiv(m, BM), G))  →  grid(i0 < cdiv(m, 64), j0): groups of rows are the launch's business
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.scalars import in_kernel, is_less, reads_var, replaced, var, with_values
+from neptune.ir.affine import linear, poly
+from neptune.ir.expr import Const, Expr, Op, Var, binary, variables, walk
+from neptune.ir.program import Tunable
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Dot,
+    GridAxis,
+    Iota,
+    Scalar,
+    TileKernel,
+    TileProgram,
+    stmt_exprs,
+    walk_stmts,
+)
+from neptune.tile.passes.util import names_in
+
+ROWS = 64
+"""Rows of a consumer: the rows of a product of one warpgroup."""
+
+
+@dataclass(frozen=True)
+class Ganged:
+    """A kernel whose rows follow one grid variable: along `axis`, `block` of them from `rows * block` on. `values` has
+    a number for every tunable, ROWS for `block`; in `kernel` they are still tunables, so that it can be checked with
+    small ones. `band` tiles of rows were to be done before the next columns, 0 where the grid says how."""
+
+    kernel: TileKernel
+    rows: str
+    axis: str
+    block: str
+    band: int
+    values: Mapping[str, int]
+
+
+def products(kernel: TileKernel) -> list[tuple[Assign | None, Dot]]:
+    """Every product of matrices, with the assignment it stands in."""
+    found: list[tuple[Assign | None, Dot]] = []
+    for s in walk_stmts(kernel.body):
+        nodes = (x for e in stmt_exprs(s) for x in walk(e))
+        found += [(s if isinstance(s, Assign) else None, x) for x in nodes if isinstance(x, Dot)]
+    return found
+
+
+def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged | Refusal:
+    """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate."""
+    dots = [dot for _, dot in products(kernel)]
+    if not dots:
+        return Refusal("it has no product of matrices", fits="a kernel with products")
+    axes = sorted({dot.dims[0] for dot in dots})
+    if len(axes) > 1:
+        return Refusal(f"its products have different rows, {' and '.join(axes)}", fits="rows that all products share")
+    (axis,) = axes
+    extent = dict(kernel.axes)[axis]
+    if not isinstance(extent, Var):
+        return Refusal("the number of its rows is fixed", axis, "a tile size")
+    found = _position(kernel, axis, extent)
+    if found is None:
+        return Refusal("its rows are no tile along a grid variable", axis, "rows that programs share out")
+    one = _single(kernel, found)
+    if isinstance(one, Refusal):
+        return one
+    made, rows, width = one
+    values = _values(program, made, tiles, extent.name)
+    if isinstance(values, Refusal):
+        return values
+    groups = next(g.extent for g in with_values(made, values).grid if g.var == rows)
+    if isinstance(groups, Const) and groups.value <= 1:
+        return Refusal(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
+    band = next((_value(t, tiles) for t in program.tunables if width == var(t.name)), None)
+    return Ganged(made, rows, axis, extent.name, band or 0, values)
+
+
+def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
+    """The tile of rows that a program has: `r` where positions are `r * block + iota(axis)`, always the same one."""
+    found: set[Expr] = set()
+    for s in walk_stmts(kernel.body):
+        for e in stmt_exprs(s):
+            for x in walk(e):
+                if isinstance(x, Op) and x.name == "add" and x.args[1] == Iota(axis) and isinstance(x.args[0], Scalar):
+                    found.add(x.args[0].expr)
+    if len(found) != 1:
+        return None
+    (start,) = found
+    match start:
+        case Op("mul", (r, b), _) if b == block:
+            return r
+    return None
+
+
+def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None] | Refusal:
+    """The kernel with one grid variable for the tile of rows, its name, and how many tiles of rows there are of the
+    faster of two."""
+    grid = {g.var: g for g in kernel.grid}
+    if isinstance(r, Var) and r.name in grid:
+        return kernel, r.name, None
+    parts = [grid[v] for v in sorted(variables(r)) if v in grid]
+    width = _width(r, parts)
+    if width is None:
+        return Refusal("the tile of its rows is no count of programs", fits="one grid variable, or two that count it")
+    taken = names_in(kernel)
+    name = next(n for n in ("i0" + "_" * k for k in count()) if n not in taken)
+    made = in_kernel(kernel, replaced(r, var(name)))
+    if any(reads_var(s, g.var) for s in made.body for g in parts):
+        return Refusal("programs know more of their rows than which tile they are", fits="one grid variable of rows")
+    end = binary("mul", parts[0].extent, parts[1].extent)
+    *front, last = made.body
+    ends = is_less(last.pred) if isinstance(last, Branch) else None
+    if isinstance(last, Branch) and ends and ends[0] == var(name) and all(isinstance(s, Assign) for s in front):
+        # Which programs there are says what the condition did.
+        end, made = ends[1], replace(made, body=(*front, *last.body))
+    first = next(g for g in kernel.grid if g in parts)
+    kept = [GridAxis(name, end, g.axis) if g == first else g for g in kernel.grid if g == first or g not in parts]
+    return replace(made, grid=tuple(kept)), name, width
+
+
+def _width(r: Expr, parts: list[GridAxis]) -> Expr | None:
+    """The width where `r` is `outer * width + inner` of two grid variables, `inner` below it: every number once."""
+    if len(parts) != 2:
+        return None
+    for outer, inner in (parts, parts[::-1]):
+        split = linear(poly(r), outer.var)
+        if split is not None and split == (poly(inner.extent), poly(var(inner.var))):
+            return inner.extent
+    return None
+
+
+def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], rows: str) -> dict[str, int] | Refusal:
+    """A number for every tunable that the kernel reads."""
+    values: dict[str, int] = {}
+    used = names_in(kernel)
+    for t in program.tunables:
+        if t.name not in used:
+            continue
+        value = ROWS if t.name == rows else _value(t, tiles)
+        if value is None:
+            return Refusal("a tile covers a whole length, which is not known", t.name, "a value in `tiles`")
+        values[t.name] = value
+    return values
+
+
+def _value(t: Tunable, tiles: Mapping[str, int]) -> int | None:
+    """The value of a tunable: as given, else its first candidate."""
+    return tiles.get(t.name) or (t.candidates[0] if t.candidates and t.covers is None else None)

@@ -1,0 +1,324 @@
+"""The roles of an asynchronous kernel as Gluon functions: a producer warp, and consumers of one warpgroup each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from neptune.codegen import triton_access as access
+from neptune.codegen.triton_descriptor import Box, box_of, coordinates, descriptor_name, inside
+from neptune.codegen.triton_kernel import Writer, grid_order
+from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, infix
+from neptune.errors import InternalError
+from neptune.hopper.gluon_expr import GluonContext, GluonTile
+from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS
+from neptune.hopper.ir import (
+    AsyncKernel,
+    Await,
+    Drain,
+    Fill,
+    Finish,
+    Issue,
+    Release,
+    Send,
+    exprs_of,
+    scalars_of,
+    walk_async,
+)
+from neptune.hopper.ir import inside as body_of
+from neptune.hopper.lanes import Collected, step_of, with_collected
+from neptune.hopper.layouts import LANES, ROWS, Layout
+from neptune.hopper.pairs import paired
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Expr, children, loads, walk
+from neptune.tile.ir import (
+    Assign,
+    GridAxis,
+    Local,
+    Loop,
+    Scalar,
+    StoreTile,
+    TExpr,
+)
+
+TABLE, FIRST = "tile_table", "tile_first"
+PIN, LANE_SUMS, PAIRS, HALVES = "_pin", "_lane_sums", "_pairs", "_halves"
+
+
+def _scalars(s: Any) -> Iterator[Expr]:
+    """The scalar expressions of a statement, those in its tiles among them."""
+    yield from scalars_of(s)
+    for e in exprs_of(s):
+        yield from (x.expr for x in walk(e) if isinstance(x, Scalar))
+
+
+def _unread(s: Any) -> bool:
+    """True for what is done with a tile that is not read: waits, releases, counters."""
+    return isinstance(s, Await | Release) or (isinstance(s, Assign) and not s.value.dims)
+
+
+class RoleWriter(Writer):
+    """Writes one role. `rows` is the text of the consumer's variable, for a role that has one of its own."""
+
+    ctx: GluonContext
+    tile: GluonTile
+
+    def __init__(self, ctx: GluonContext, kernel: AsyncKernel) -> None:
+        super().__init__(ctx)
+        self.kernel, self.shared = kernel, ctx.shared
+        self.grid_axes = grid_order(kernel.grid)
+        self.tile = GluonTile(ctx, self.locals)
+
+    def role(self, body: tuple[Any, ...], consumer: bool) -> list[str]:
+        """The lines of a role: its body for each group of rows that the program has."""
+        self.paired = paired(body)
+        body, self.lanes = with_collected(body)
+        once = self.kernel.levers.persistent == "once"
+        self.sent = set() if once else {s.out for s in walk_async(body) if isinstance(s, Send)}
+        head = self.ctx.unbind()
+        tile = self.ctx.fresh("tile", 1)
+        bound = [g.var for g in self.kernel.grid] + [self.kernel.rows] * consumer
+        for name in self.kernel.counters:
+            if any(isinstance(s, Assign) and s.name == name for s in walk_async(body)):
+                head.first.append(f"{self.locals.get(name, name)} = 0")
+        if once:
+            head.vars = frozenset(bound)
+            if len(self.grid_axes) > 1:
+                head.first.append(f"{tile} = gl.program_id(0)")
+            self.group(Text(tile if len(self.grid_axes) > 1 else "gl.program_id(0)"), consumer)
+            self.name_bounds(body)
+            self.statements(body)
+        else:
+            with self.ctx.scope(*bound) as inner:
+                loop = self.programs(tile)
+                self.group(Text(tile), consumer)
+                self.name_bounds(body)
+                self.statements(body)
+            self.ctx.emit(loop, *(f"    {line}" for line in inner.lines))
+        if self.sent and not isinstance(body[-1], Drain):
+            # Memory that is still read must not go.
+            self.ctx.emit("tma.store_wait(0)")
+        return self.ctx.scopes[0].lines
+
+    def name_bounds(self, body: tuple[Any, ...]) -> None:
+        """Give bounds of loops that occur elsewhere too a name, before anything that reads them."""
+        every = Counter(x for s in walk_async(body) for e in _scalars(s) for x in walk(e))
+        for s in walk_async(body):
+            if isinstance(s, Loop) and children(s.hi) and every[s.hi] > 1 and not loads(s.hi):
+                self.ctx.name_scalar(s.hi, f"{s.var}_end")
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def programs(self, tile: str) -> str:
+        """The head of the loop over a program's groups."""
+        if self.kernel.levers.persistent == "stride":
+            count = " * ".join(self.size(g).at(MUL + 1) for g in self.grid_axes)
+            return f"for {tile} in range(gl.program_id(0), {count}, gl.num_programs(0)):"
+        self.ctx.used |= {TABLE, FIRST}
+        program = self.ctx.define("program", "program", "gl.program_id(0)", 0, first=True)
+        turn = self.ctx.fresh("turn", 1)
+        self.ctx.scopes[-1].first.append(f"{tile} = gl.load({TABLE} + {turn})")
+        return f"for {turn} in range(gl.load({FIRST} + {program}), gl.load({FIRST} + {program} + 1)):"
+
+    def group(self, source: Text, consumer: bool) -> None:
+        """Grid variables from the number of a group, the first running fastest."""
+        lines = self.ctx.scopes[-1].first
+        for k, g in enumerate(self.grid_axes):
+            text = source
+            if k + 1 < len(self.grid_axes):
+                size = self.size(g).at(MUL + 1)
+                text = Text(f"{source.at(MUL)} % {size}", MUL)
+                source = Text(f"{source.at(MUL)} // {size}", MUL)
+            lines.append(f"{g.var} = {text}")
+        if consumer and self.kernel.rows != self.kernel.group:
+            lines.append(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {CONSUMER}")
+
+    def size(self, g: GridAxis) -> Text:
+        """The extent of a grid axis, named at the head of the function where it is computed."""
+        if not children(g.extent):
+            return self.ctx.scalar(g.extent)
+        return Text(self.ctx.define(g.extent, f"{g.var}_count", self.ctx.scalar(g.extent), 0, first=True))
+
+    # --- statements ----------------------------------------------------------------------------
+
+    def assign(self, s: Assign) -> None:
+        if s.name in self.lanes:
+            self.lane_sum(s)
+            return
+        dims = self.types[s.name].dims if s.name in self.types else s.value.dims
+        layout = None if s.name in self.paired else self.ctx.layouts.operands.get(s.name)
+        with self.ctx.framed(dims, layout):
+            super().assign(s)
+
+    def set(self, name: str, value: Text) -> None:
+        if name in self.paired:
+            self.ctx.helpers.add(PAIRS)
+            value = call(PAIRS, value)
+        super().set(name, value)
+
+    def lane_sum(self, s: Assign) -> None:
+        """A sum of rows of which each lane holds its part."""
+        step = step_of(s)
+        if step is None:
+            self.set(s.name, Text(f"gl.zeros([{ROWS}, 4], {TL_DTYPES[s.value.dtype]}, {LANES})"))
+            return
+        total = Text(self.locals[s.name])
+        if step.factor is not None:
+            with self.ctx.framed(step.factor.dims, Layout(LANES, kept=0)):
+                factor = self.tile(step.factor).at(ATOM)
+            total = infix("mul", total, Text(f"{factor}[:, None]" if step.factor.dims else factor))
+        if step.terms is not None:
+            self.ctx.helpers.add(LANE_SUMS)
+            with self.ctx.framed(step.terms.dims):
+                total = infix("add", total, call(LANE_SUMS, self.tile(step.terms)), "float32")
+        self.set(s.name, total)
+
+    def collect(self, name: str) -> None:
+        """The rows' sums, of the parts that lanes hold."""
+        layout = self.ctx.layouts.of(self.types[name].dims)
+        total = f"gl.convert_layout(gl.sum({self.locals[name]}, axis=1), {layout})"
+        self.ctx.emit(f"{self.locals[name]} = {total}")
+
+    def store(self, s: StoreTile) -> None:
+        with self.ctx.framed(s.dims, self.tile.natural(s.value) if s.value.dims == s.dims else None):
+            super().store(s)
+
+    def other(self, s: Any) -> None:
+        match s:
+            case Fill():
+                self.fill(s)
+            case Await(ring, turn):
+                r, at = self.shared.rings[ring], self.ctx.scalar(turn)
+                self.ctx.used.add(f"{ring}_full")
+                self.ctx.emit(f"mbarrier.wait({self.shared.full(r, at)}, {self.shared.phase(r, at)})")
+            case Release(ring, turn):
+                r, at = self.shared.rings[ring], self.ctx.scalar(turn)
+                self.ctx.used.add(f"{ring}_empty")
+                self.ctx.emit(f"mbarrier.arrive({self.shared.empty(r, at)}, count=1)")
+            case Issue():
+                self.issue(s)
+            case Finish():
+                self.finish(s)
+            case Collected(name):
+                self.collect(name)
+            case Send():
+                self.send(s)
+            case Drain(out):
+                # The thread that stored waits, and all of the warpgroup for it.
+                if out in self.sent or self.ctx.depth:
+                    self.ctx.emit("tma.store_wait(0)", "barrier()")
+            case _:
+                super().other(s)
+
+    def fill(self, s: Fill) -> None:
+        """Wait for the stage, say how many bytes come, and copy them: of an own ring a tile for each consumer."""
+        ctx, ring, turn = self.ctx, self.shared.rings[s.ring], self.ctx.scalar(s.turn)
+        ctx.used |= {f"{s.ring}_{kind}" for kind in ("tiles", "full", "empty")}
+        full, empty = self.shared.full(ring, turn), self.shared.empty(ring, turn)
+        extents = [ctx.scalar(ctx.extents[d]) for d in ring.dims]
+        sizes = [CONSUMERS] * ring.own + [str(x) for x in (*extents, DTYPES[ring.dtype].bits // 8)]
+        ctx.emit(f"mbarrier.wait({empty}, ({self.shared.phase(ring, turn)}) ^ 1)")
+        ctx.emit(f"mbarrier.expect({full}, {' * '.join(sizes)})")
+        box = self.box(s.load.buffer, s.load.index, s.load.dims, s.load.mask)
+        if not ring.own:
+            self.copy(s.load.buffer, box, full, self.shared.tile(ring, turn), ring.dims)
+            return
+        with ctx.scope(self.kernel.rows) as inner:
+            w = ctx.fresh("w", ctx.depth)
+            ctx.emit(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {w}")
+            self.copy(s.load.buffer, box, full, self.shared.tile(ring, turn, w), ring.dims)
+        ctx.emit(f"for {w} in gl.static_range({CONSUMERS}):", *(f"    {line}" for line in inner.lines))
+
+    def copy(self, buffer: str, box: Box, full: str, tile: str, dims: tuple[str, ...]) -> None:
+        if tuple(a for a in box.axes if a is not None) != dims:
+            raise InternalError(f"the tiles of {buffer} are not in the order of its dimensions: {dims}")
+        name = self.descriptor(buffer, box)
+        tile = self.boxed(tile, box)
+        self.ctx.emit(f"async_load({name}, {coordinates(self.ctx, box)}, {full}, {tile})")
+
+    def box(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...], mask: TExpr | None) -> Box:
+        """The box of an access through a descriptor, which holds all that its mask lets through."""
+        box = box_of(self.ctx, buffer, index, dims)
+        if box is None or not inside(self.ctx, buffer, index, mask):
+            raise InternalError(f"an access to {buffer} is no box of it")
+        return box
+
+    def descriptor(self, buffer: str, box: Box) -> str:
+        name = descriptor_name(self.ctx, buffer, box)
+        self.ctx.used.add(name)
+        return name
+
+    def boxed(self, tile: str, box: Box) -> str:
+        """A tile in shared memory with the rank of the tensor that it is a box of."""
+        if None not in box.axes:
+            return tile
+        sizes = ("1" if a is None else str(self.ctx.scalar(self.ctx.extents[a])) for a in box.axes)
+        return f"{tile}.reshape([{', '.join(sizes)}])"
+
+    def issue(self, s: Issue) -> None:
+        """A product that is not waited for. One from zero names an accumulator that is never read."""
+        self.comment(s.stage, s.name)
+        dims, layout = s.dot.dims, self.ctx.layouts.of(s.dot.dims)
+        if s.dot.a.dtype == "float32" or s.dot.dtype != "float32":
+            raise InternalError(f"no product of a warpgroup has operands of {s.dot.a.dtype}")
+        b = self.tile.memory(s.dot.b)
+        a = self.operand(s.dot.a)
+        if s.dot.acc is None:
+            shape = access.shape(self.ctx, dims)
+            zeros = f"gl.zeros({shape}, {TL_DTYPES[s.dot.dtype]}, {layout})"
+            start = self.ctx.define(("zeros", zeros), f"{s.name}_zeros", zeros, 0, first=True)
+            line = f"warpgroup_mma({a}, {b}, {start}, use_acc=False, is_async=True)"
+        elif isinstance(s.dot.acc, Local) and s.dot.acc.name == s.name:
+            line = f"warpgroup_mma({a}, {b}, {self.locals[s.name]}, is_async=True)"
+        else:
+            raise InternalError(f"the product {s.name} starts from another tile than itself")
+        self.set(s.name, Text(line))
+
+    def operand(self, a: TExpr) -> str:
+        """The left operand: a tile in shared memory, or a local in the layout of operands."""
+        if not isinstance(a, Local):
+            return self.tile.memory(a)
+        if a.name not in self.paired:
+            return self.locals[a.name]
+        self.ctx.helpers.add(HALVES)
+        layout = str(self.ctx.layouts.operands[a.name])
+        return str(call(HALVES, self.locals[a.name], TL_DTYPES[a.dtype], layout))
+
+    def finish(self, s: Finish) -> None:
+        """Wait for products. What is named comes out of the wait, so that nothing that reads it moves before."""
+        names = [self.locals[n] for n in (*s.names, *s.also)]
+        if self.kernel.levers.pin and (name := self.pinned(s)) is not None:
+            self.ctx.helpers.add(PIN)
+            self.ctx.emit(f"{self.locals[name]} = {PIN}({self.locals[name]})")
+        self.ctx.emit(f"{', '.join(names)} = warpgroup_mma_wait({s.pending}, deps=[{', '.join(names)}])")
+
+    def pinned(self, s: Finish) -> str | None:
+        """What is to be there when a wait begins: the last tile of rows, for which the others were made."""
+        kinds = {n: self.types[n] for n in s.also if n in self.types}
+        rows = [n for n, x in kinds.items() if len(x.dims) == 1 and x.dtype == "float32"]
+        return rows[-1] if rows else None
+
+    def send(self, s: Send) -> None:
+        """A result through shared memory: every thread its part, then one copy for all."""
+        self.comment(s.stage, s.buffer)
+        out = self.shared.outs[s.out]
+        self.sent.add(s.out)
+        box = self.box(s.buffer, s.index, s.dims, s.mask)
+        self.ctx.used.add(self.shared.memory(out))
+        tile = self.shared.result(out)
+        with self.ctx.framed(s.dims):
+            value = self.tile.placed(s.value, s.dims)
+        name = self.descriptor(s.buffer, box)
+        self.ctx.emit(
+            *(["barrier()"] if out.over is not None else []),
+            f"{tile}.store({value})",
+            "fence_async_shared()",
+            "barrier()",
+            f"async_store({name}, {coordinates(self.ctx, box)}, {self.boxed(tile, box)})",
+        )
+
+    def loop(self, s: Loop, piece: Any, later: Any) -> None:
+        if any(isinstance(x, Await) for x in body_of(s)) and all(map(_unread, body_of(s))):
+            self.ctx.emit("# Not for these rows: released unread.")
+        super().loop(s, piece, later)

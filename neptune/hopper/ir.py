@@ -1,0 +1,255 @@
+"""The asynchronous tile form: a kernel as a producer warp and warpgroups that consume what it loads (paper: none; the
+form is that of FlashAttention-3, derived from any loop).
+
+    async kernel := name, grid, rows group consumers, axes, ring…, out…, counter…, producer body, consumer body
+    ring  := name, dims, dtype, stages, own     `stages` tiles in shared memory, each with a full and an empty barrier;
+                                                `own`: a tile for every consumer in each stage
+    out   := name, dims, dtype, over            tiles through which results leave; `over`: a ring whose memory they take
+    stmt  := the statements of `neptune.tile.ir`, and
+             Fill(ring, turn, load)                 producer: wait until the stage is empty, then copy; sets full
+             Await(ring, turn)                      consumer: wait until it is full
+             Release(ring, turn)                    consumer: it is done with it
+             Issue(name, dot)                       start an asynchronous product
+             Finish(pending, names, also)           wait until no more than `pending` products are in flight
+             Send(out, buffer, index, value, mask)  store through shared memory, without waiting
+             Drain(out)                             wait until the memory of `out` has been read
+    texpr := those of `neptune.tile.ir`, and Staged(ring, turn, dims, dtype): the tile as it lies in shared memory
+
+Semantics.
+- `turn` is an int32 expression, the number of the tile in the life of its ring in this program: stage turn % stages,
+  phase (turn // stages) & 1. `counters` are int32 locals (`Load(name)` in a turn, `Local(name)` in an `Assign`), each
+  role's own: 0 when a program starts, and kept from group to group.
+- A ring's `dims` are in the order of the buffer's dimensions, also where the load that fills it names them in another.
+- A `Fill` of an `own` ring copies one tile per consumer: the load's index reads `rows`, each consumer's in turn.
+- `Staged` is an operand of an issued product only, or read into registers by an `Assign` after its `Await`.
+- A product in flight owns its accumulator, its register operands and the stages that it reads until a `Finish` that
+  covers it. `Finish` makes `names` readable; `also` are locals in registers that may not move behind it.
+- A `Drain` before anything was sent does nothing. A program that has gone through its groups drains all that it sent.
+- `grid` has `group`, which counts groups of consumers; consumer w of a group is `rows` = group · consumers + w, which
+  the consumer's body reads, and the producer's in the loads of `own` rings. A consumer behind the last row does all
+  waits and releases, and stores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, cast
+
+from neptune.ir.expr import Expr, walk
+from neptune.ir.nodes import Tile
+from neptune.ir.printer import print_expr
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Dot,
+    GridAxis,
+    LoadTile,
+    Loop,
+    StoreTile,
+    TExpr,
+    TStmt,
+    bound_exprs,
+    stmt_exprs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(Tile["TExpr"]):
+    """The tile of one turn of a ring, in shared memory."""
+
+    ring: str
+    turn: Expr
+    dims: tuple[str, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"staged({self.ring}, {print_expr(self.turn)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Tiles of `dims` in `stages` stages of shared memory. `tensor` is the buffer that they are copied from."""
+
+    name: str
+    tensor: str
+    dims: tuple[str, ...]
+    dtype: str
+    stages: int
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A tile per consumer through which a result leaves; with `over` it lies in the (own) ring of that name."""
+
+    name: str
+    tensor: str
+    dims: tuple[str, ...]
+    dtype: str
+    over: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    ring: str
+    turn: Expr
+    load: LoadTile
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    ring: str
+    turn: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    ring: str
+    turn: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """`name = dot`, asynchronously. The accumulator of `dot` is None (start at zero) or the local `name` itself."""
+
+    name: str
+    dot: Dot
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    pending: int
+    names: tuple[str, ...]
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    out: str
+    buffer: str
+    index: tuple[TExpr, ...]
+    value: TExpr
+    mask: TExpr | None
+    dims: tuple[str, ...]
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    out: str
+
+
+AStmt: TypeAlias = Assign | StoreTile | Loop | Branch | Fill | Await | Release | Issue | Finish | Send | Drain
+"""Loops and branches hold these statements too."""
+
+
+@dataclass(frozen=True)
+class Levers:
+    """What is chosen of the form: consumers of 64 rows, stages of what a loop loads, how groups of rows come to the
+    programs ("once": one program a group; "stride": program, program + programs, …; "table": as the host balances
+    them), whether results have memory of their own, and registers of a consumer's and of the producer's threads."""
+
+    consumers: int = 2
+    stages: int = 2
+    persistent: str = "once"
+    own_out: bool = True
+    pin: bool = False
+    tiles: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread of a consumer and of the producer: 64 Ki for all, in eights (setmaxnreg)."""
+        return (240 if self.consumers == 2 else 160 if self.consumers == 3 else 240, 24)
+
+
+@dataclass(frozen=True)
+class AsyncKernel:
+    """One kernel. `axes` are numbers here: an asynchronous form is of given tile sizes (`levers.tiles` by tunable).
+
+    `weight` is the work of a group, an int32 expression over grid variables (`group` among them) and sizes, which the
+    host balances programs by; None where all are equal.
+    """
+
+    name: str
+    grid: tuple[GridAxis, ...]
+    rows: str
+    group: str
+    axes: tuple[tuple[str, int], ...]
+    rings: tuple[Ring, ...]
+    outs: tuple[Out, ...]
+    counters: tuple[str, ...]
+    producer: tuple[AStmt, ...]
+    consumer: tuple[AStmt, ...]
+    levers: Levers
+    weight: Expr | None = None
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """The extent of each axis."""
+        return dict(self.axes)
+
+    def __str__(self) -> str:
+        from neptune.hopper.printer import print_async
+
+        return print_async(self)
+
+
+# --- traversal ---------------------------------------------------------------------------------
+# The bodies and operands of `neptune.tile.ir` are typed for its own statements and expressions; that asynchronous
+# ones stand there is said here and nowhere else.
+
+
+def inside(s: Loop | Branch) -> tuple[AStmt, ...]:
+    """The body of a loop or branch."""
+    return cast("tuple[AStmt, ...]", s.body)
+
+
+def with_inside(s: Loop | Branch, body: tuple[AStmt, ...]) -> Loop | Branch:
+    """The loop or branch with another body."""
+    return replace(s, body=cast("tuple[TStmt, ...]", body))
+
+
+def tile_of(s: Staged) -> TExpr:
+    """A staged tile as an operand."""
+    return cast("TExpr", s)
+
+
+def staged_in(e: TExpr) -> tuple[Staged, ...]:
+    """The staged tiles that an expression reads."""
+    return tuple(n for n in cast("Iterator[object]", walk(e)) if isinstance(n, Staged))
+
+
+def walk_async(body: tuple[AStmt, ...]) -> Iterator[AStmt]:
+    """Every statement in program order, a parent before its parts."""
+    for s in body:
+        yield s
+        if isinstance(s, Loop | Branch):
+            yield from walk_async(inside(s))
+
+
+def exprs_of(s: AStmt) -> tuple[TExpr, ...]:
+    """The tile expressions of one statement (not of its body)."""
+    match s:
+        case Fill(_, _, load):
+            return (load,)
+        case Issue(_, dot, _):
+            return (dot,)
+        case Send(_, _, index, value, mask, _, _):
+            return (*index, value) if mask is None else (*index, value, mask)
+        case Await() | Release() | Finish() | Drain():
+            return ()
+        case _:
+            return stmt_exprs(s)
+
+
+def scalars_of(s: AStmt) -> tuple[Expr, ...]:
+    """The scalar expressions of one statement: its turn, its bounds or its condition."""
+    match s:
+        case Fill(_, turn, _) | Await(_, turn) | Release(_, turn):
+            return (turn,)
+        case Loop() | Branch():
+            return bound_exprs(s)
+        case _:
+            return ()

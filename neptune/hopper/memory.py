@@ -1,0 +1,244 @@
+"""Shared memory and registers of an asynchronous form, and which forms fit.
+
+Shared memory is counted exactly: tiles of rings in all stages, results with memory of their own, two barriers a stage.
+Registers of a consumer are an estimate: accumulators, other results of products, and operands that are made of them
+(least squares on 50 compiled kernels of attention, where operands were half of what they are made of), and tiles that
+are read by pointers. Both follow from the walk alone, for any tile sizes and any levers, so that forms are compared
+before any is derived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from neptune.hopper.ir import Levers
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.walked import Walked
+from neptune.hopper.weight import weight_of
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import OPS, Expr, Op, Var, walk
+from neptune.ir.integers import known_size
+from neptune.tile.ir import (
+    Assign,
+    Dot,
+    LoadTile,
+    Local,
+    Loop,
+    StoreTile,
+    TExpr,
+    TileProgram,
+    bare,
+    stmt_exprs,
+    walk_stmts,
+)
+from neptune.tile.passes.util import Block
+
+SHARED_LIMIT = 232448
+"""Bytes of shared memory that a program can have on sm_90."""
+CAPTURED = 512
+"""Bytes for what roles are started with: parameters, and where their tiles are (320 to 344 in compiled attention)."""
+ROWS, THREADS = 64, 128
+"""Of a consumer."""
+BASE, PER_SUM, PER_SCORE, ERROR = 23.7, 1.05, 1.01, 4.1
+"""Registers of a consumer's thread: alone, for each element of an accumulator and of another result that it holds; and
+by how much the sum was off at most."""
+PER_FUNCTION = 0.1
+"""Registers for each element of a score that a function other than an exponential is taken of: the least by which three
+consumers of depth 64 are left out under a soft cap, where they spilled 1104 bytes (and two none)."""
+SWIZZLED = 128
+"""Bytes of a row of a tile that lie together in shared memory."""
+CHEAP = ("exp", "exp2", "abs", "neg", "sqrt", "rsqrt")
+FLOPS, EXPONENTIALS = 4096, 16
+"""Of a multiprocessor in a cycle: of 16-bit products, and of special functions."""
+LATENCY = 1500
+"""Cycles from asking for a tile until it is there."""
+CONSUMERS, STAGES = (2, 3), (2, 3, 4, 5, 6)
+"""What is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a form takes: bytes of shared memory, registers of a consumer's thread, and the cycles that the products of
+    one iteration, and its special functions, keep a multiprocessor busy."""
+
+    shared: int
+    registers: float
+    products: float
+    exponentials: float
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of a ring or a result: `own`, one for each consumer; `looped`, loaded by a loop."""
+
+    dims: tuple[str, ...]
+    dtype: str
+    own: bool = True
+    looped: bool = False
+
+
+class Counts:
+    """What a walk holds: the tiles of its rings and results, and its products."""
+
+    def __init__(self, walked: Walked) -> None:
+        kernel = walked.symbolic or walked.kernel
+        self.extents: Mapping[str, Expr] = dict(kernel.axes)
+        self.rows = _rows(kernel.body)
+        loops = [s for s in walk_stmts(walked.producer) if isinstance(s, Loop)]
+        looped = {x.name for s in loops for x in walk_stmts(s.body) if isinstance(x, Assign)}
+        loads = {s.name: s.value for s in walk_stmts(walked.producer) if isinstance(s, Assign)}
+        self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in walked.staged]
+        stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)]
+        self.outs = [_Tile(s.dims, s.value.dtype) for s in stores if len(s.dims) == 2]
+        every = (s for s in walk_stmts(kernel.body) if isinstance(s, Assign))
+        self.products = {s.name: s.value for s in every if isinstance(s.value, Dot)}
+        staged = {n for n, _ in walked.staged}
+        made = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
+        self.operands = [(x.dims, x.dtype) for x in made]
+        loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+        self.read = _read(tuple(x for s in loops for x in s.body), staged)
+        self.read_once = _read(kernel.body, staged) - self.read
+        self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
+        self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
+        self.late = bool(walked.late)
+
+    def needs(self, levers: Levers) -> Needs:
+        """What a form takes, with tile sizes in `levers.tiles`."""
+        size = {axis: int(known_size(e, levers.tiles)) for axis, e in self.extents.items()}
+        size[self.rows] = ROWS
+
+        def elements(dims: tuple[str, ...]) -> int:
+            return math.prod(size[d] for d in dims)
+
+        def held(tile: _Tile) -> int:
+            return elements(tile.dims) * DTYPES[tile.dtype].bits // 8 * (levers.consumers if tile.own else 1)
+
+        stages = [levers.stages if t.looped else 1 for t in self.rings]
+        shared = CAPTURED + sum(n * (held(t) + 16) for t, n in zip(self.rings, stages, strict=True))
+        kept = [held(t) for t in self.rings if t.own and not t.looped]
+        for out in map(held, self.outs):
+            if not levers.own_out and out in kept:
+                kept.remove(out)
+            else:
+                shared += out
+        sums = sum(PER_SUM * elements(d.dims) for d in self.products.values() if d.acc is not None)
+        looped = sum(PER_SCORE * elements(d.dims) for d in self.products.values() if d.acc is None)
+        looped += sum(elements(dims) * DTYPES[dtype].bits / 32 for dims, dtype in self.operands)
+        looped += sum(PER_FUNCTION * elements(dims) for dims in self.functions)
+        # Two elements lie side by side in a thread, and have an address of 64 bits.
+        by_pointers = [
+            sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
+        ]
+        registers = BASE + (sums + max(looped + by_pointers[0], by_pointers[1])) / THREADS
+        flops = sum(2 * elements((*dot.dims, dot.a.dims[1])) for dot in self.inner)
+        scores = sum(elements(dot.dims) for dot in self.inner if dot.acc is None)
+        many = levers.consumers
+        return Needs(shared, registers, many * flops / FLOPS, many * scores / EXPONENTIALS)
+
+
+def _read(body: Block, staged: set[str]) -> set[LoadTile]:
+    """The tiles of two dims that are read by pointers."""
+    found = [e for s in walk_stmts(body) if not (isinstance(s, Assign) and s.name in staged) for e in stmt_exprs(s)]
+    return {n for e in found for n in walk(e) if isinstance(n, LoadTile) and "1" not in n.dims and len(n.dims) == 2}
+
+
+def _is_slow(e: TExpr) -> bool:
+    """True for a function of a tile of two dims that takes more than an exponential."""
+    return isinstance(e, Op) and OPS[e.name].kind == "math" and e.name not in CHEAP and len(e.dims) == 2
+
+
+def _rows(body: Block) -> str:
+    """The axis of the consumers' rows."""
+    return next(d.dims[0] for d in _dots(tuple(walk_stmts(body))))
+
+
+def _dots(body: Block) -> list[Dot]:
+    """The products among some statements, without those of loops inside."""
+    return [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)]
+
+
+# --- forms -------------------------------------------------------------------------------------
+
+
+def wrong_with(needs: Needs, levers: Levers) -> str | None:
+    """Why a form does not fit."""
+    if needs.shared > SHARED_LIMIT:
+        return f"takes {needs.shared} bytes of shared memory, and a program can have {SHARED_LIMIT}"
+    most, _ = levers.registers
+    if needs.registers + ERROR > most:
+        about = f"about {needs.registers:.0f} registers of each thread"
+        return f"takes {about}, and {levers.consumers} consumers have {most}"
+    return None
+
+
+def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[Levers]:
+    """The levers that fit, the best first; with `short`, for fewer rows than keep all programs busy for long.
+
+    Tiles of 128 columns go before others; more consumers before fewer, as they share more (with `short` the other way,
+    as their groups are smaller); results in memory of their own; and as many stages as keep products busy while a
+    tile comes. Programs take several groups each, by a balanced table where groups differ.
+    """
+    counts = Counts(walked)
+    persistent = "stride" if weight_of(walked) is None else "table"
+    found: list[tuple[tuple[float, ...], Levers]] = []
+    for tiles in _tiles(walked, program):
+        for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
+            levers = Levers(consumers, stages, persistent, own_out, False, tiles)
+            needs = counts.needs(levers)
+            saved = own_out or counts.needs(replace(levers, own_out=True)).shared > needs.shared
+            if wrong_with(needs, levers) is not None or not saved:
+                continue
+            levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
+            wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products))
+            many = consumers if short else -consumers
+            found.append(((*_preferred(counts, tiles), many, not own_out, abs(stages - wanted)), levers))
+    return [levers for _, levers in sorted(found, key=lambda x: x[0])]
+
+
+def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
+    """The order of tile sizes: scores of 128 columns, or else as many columns of sums as can be, of rows that lie
+    together."""
+    size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
+    scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
+    if scores:
+        return (abs(math.log2(max(scores) / 128)),)
+    deep = [size[d.a.dims[1]] * DTYPES[d.a.dtype].bits / 8 / SWIZZLED for d in counts.products.values()]
+    return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
+
+
+def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:
+    """Values for the tunables of the walk: the consumer's rows are fixed."""
+    kernel = walked.symbolic or walked.kernel
+    axes = {e.name for _, e in kernel.axes if isinstance(e, Var)}
+    rows = dict(kernel.axes)[_rows(kernel.body)]
+    free = [t for t in program.tunables if t.name in axes and t.candidates and Var(t.name) != rows]
+    fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
+    fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
+    for values in product(*(t.candidates for t in free)):
+        yield {**fixed, **dict(zip((t.name for t in free), values, strict=True))}
+
+
+def check_fits(walked: Walked, program: TileProgram, levers: Levers) -> None:
+    """Raise Refusal where a form does not fit, with the nearest that do."""
+    counts = Counts(walked)
+    tiles = {**walked.values, **levers.tiles}
+    wrong = wrong_with(counts.needs(replace(levers, tiles=tiles)), levers)
+    if wrong is None:
+        return
+    rows = counts.extents[counts.rows]
+    shown = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != rows}
+
+    def said(x: Levers) -> tuple[str, ...]:
+        chosen = [f"{n} {v}" for n, v in x.tiles.items() if n in shown]
+        return (f"consumers {x.consumers}", f"stages {x.stages}", *sorted(chosen))
+
+    asked = said(replace(levers, tiles=tiles))
+    near = sorted(map(said, forms(walked, program)), key=lambda x: sum(a != b for a, b in zip(x, asked, strict=False)))
+    raise Refusal(
+        f"the form of {', '.join(asked)} {wrong}",
+        walked.kernel.name,
+        legal=[", ".join(x) for x in dict.fromkeys(near) if x != asked][:4],
+    )

@@ -1,0 +1,74 @@
+"""operands: products as statements of their own, of tiles that have names.
+
+acc = acc + dot(cast(f16, p), v)        →        acc_left = cast(f16, p)
+                                                 acc = acc + dot(acc_left, v)
+y = gelu(dot(h, w))                     →        y_product = dot(h, w)
+                                                 y = gelu(y_product)
+
+A product that is issued late reads its operand from registers: what is computed for it is computed where it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+from neptune.ir.expr import Op, rewrite, walk
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TileKernel, TStmt, bare, map_stmt, stmt_exprs
+from neptune.tile.passes.util import Block, map_blocks, names_in
+
+
+def multiplied(s: TStmt) -> Dot | None:
+    """The product of `s = dot(a, b)`, `acc = acc + dot(a, b)` and `acc = dot(a, b, acc)`."""
+    if not isinstance(s, Assign):
+        return None
+    match s.value:
+        case Dot(_, _, None, _) as dot:
+            return dot
+        case Dot(_, _, Local(name, _, _), _) as dot if name == s.name:
+            return dot
+        case Op("add", (Local(name, _, _), Dot(_, _, None, _) as dot), _) if name == s.name:
+            return dot
+    return None
+
+
+def operands(kernel: TileKernel) -> TileKernel:
+    """The kernel with every product a statement, and with a name for what is computed for it."""
+    taken = names_in(kernel)
+    # One name for one statement's operand, in whichever loop it stands: what is late reads that of another one.
+    chosen: dict[tuple[str, str], str] = {}
+
+    def name(of: str, what: str) -> str:
+        if (of, what) not in chosen:
+            wish = next(n for n in (f"{of}_{what}" + "_" * k for k in count()) if n not in taken)
+            taken.add(wish)
+            chosen[of, what] = wish
+        return chosen[of, what]
+
+    def apart(s: TStmt) -> Block:
+        if isinstance(s, Loop | Branch) or not any(isinstance(x, Dot) for e in stmt_exprs(s) for x in walk(e)):
+            return (s,)
+        dot = multiplied(s)
+        of = s.name if isinstance(s, Assign) else s.buffer
+        if dot is None:
+            inner = next(x for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Dot))
+            made = Local(name(of, "product"), inner.dims, inner.dtype)
+            if inner.acc is not None:
+                return (s,)
+            return (
+                *apart(Assign(made.name, inner, made.name)),
+                *apart(map_stmt(s, lambda e: _swapped(e, inner, made))),
+            )
+        if isinstance(bare(dot.a), Local):
+            return (s,)
+        left = Local(name(of, "left"), dot.a.dims, dot.a.dtype)
+        return (
+            Assign(left.name, dot.a, left.name),
+            map_stmt(s, lambda e: _swapped(e, dot, replace(dot, a=left))),
+        )
+
+    return replace(kernel, body=map_blocks(kernel.body, lambda block: tuple(x for s in block for x in apart(s))))
+
+
+def _swapped(e: TExpr, old: TExpr, new: TExpr) -> TExpr:
+    return rewrite(e, lambda x: new if x == old else None)

@@ -1,0 +1,209 @@
+"""All interleavings of a trace, one by one: roles × landings of copies over the states of barriers, breadth first.
+
+A state is where each role stands, each barrier's phase, arrivals and bytes, the copies in flight, and the turn that
+each part of shared memory holds. Products and stores are in flight from their issue to the wait that covers them: that
+follows from where their role stands.
+
+Some neighbouring actions of a role are one step, since the states between them show nothing that those around do not:
+- what only ends accesses or orders a role's own threads (`finish`, `sent`, `fence`, `sync`) goes with a following
+  action that does not wait: before it more is in flight, and nobody else sees the difference;
+- what begins an access that lasts (`product`, `send`, `copy` with its `expect`) goes with the action before it: who
+  meets it later meets it while it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neptune.hopper.protocol.actions import Action, Finding, Trace
+from neptune.hopper.protocol.local import in_flight
+
+_ENDS = ("finish", "sent", "fence", "sync")
+
+
+class TooLarge(Exception):
+    """More states than were allowed."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    states: int
+    finding: Finding | None
+
+
+State = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], int, tuple[int, ...]]
+"""Positions; of each barrier complete phases, missing arrivals and bytes; copies in flight (bits); contents."""
+
+
+class _Wrong(Exception):
+    def __init__(self, kind: str, role: int, at: int, text: str) -> None:
+        self.kind, self.role, self.at, self.text = kind, role, at, text
+
+
+class _Explorer:
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.roles = trace, trace.roles
+        self.after = [_steps(role) for role in trace.roles]
+        self.flying = [in_flight(role) for role in trace.roles]
+        self.copies = [(r, at) for r, role in enumerate(trace.roles) for at, a in enumerate(role) if a.kind == "copy"]
+        self.number = {where: i for i, where in enumerate(self.copies)}
+        self.seen: dict[tuple[int, int, int], int] = {}
+        self.parent: dict[State, tuple[State, str] | None] = {}
+
+    def begin(self) -> State:
+        bars = tuple((0, count, 0) for _, count in self.trace.barriers)
+        return (0,) * len(self.roles), bars, 0, (-1,) * len(self.trace.cells)
+
+    def run(self, most: int) -> Explored:
+        level = [self.begin()]
+        self.parent[level[0]] = None
+        while level:
+            following = []
+            for state in level:
+                try:
+                    found = list(self.next(state))
+                    if not found:
+                        self.stuck(state)
+                except _Wrong as wrong:
+                    return Explored(len(self.parent), self.finding(wrong, state))
+                for said, new in found:
+                    if new not in self.parent:
+                        self.parent[new] = (state, said)
+                        following.append(new)
+            if len(self.parent) > most:
+                raise TooLarge(f"more than {most} states")
+            level = following
+        return Explored(len(self.parent), None)
+
+    def finding(self, wrong: _Wrong, state: State) -> Finding:
+        steps = [] if wrong.kind == "deadlock" else [self.trace.describe(wrong.role, wrong.at)]
+        above = self.parent[state]
+        while above is not None:
+            steps.append(above[1])
+            above = self.parent[above[0]]
+        line = self.roles[wrong.role][wrong.at].line
+        return Finding(wrong.kind, self.trace.names[wrong.role], line, wrong.text, tuple(reversed(steps)))
+
+    def stuck(self, state: State) -> None:
+        pos, bars, _, _ = state
+        waiting = [r for r, p in enumerate(pos) if p < len(self.roles[r])]
+        if waiting:
+            said = "; ".join(
+                f"{self.trace.describe(r, pos[r])}: {bars[self.roles[r][pos[r]].barrier][0]} phases complete"
+                for r in waiting
+            )
+            raise _Wrong("deadlock", waiting[0], pos[waiting[0]], said)
+        late = [i for i, (_, _, tx) in enumerate(bars) if tx]
+        if late:
+            name = self.trace.barriers[late[0]][0]
+            raise _Wrong(
+                "bytes", 0, len(self.roles[0]) - 1, f"at the end {name} still expects {bars[late[0]][2]} bytes"
+            )
+
+    def next(self, state: State) -> Iterator[tuple[str, State]]:
+        pos, _, mask, _ = state
+        for role, at in enumerate(pos):
+            if at < len(self.roles[role]):
+                new = self.step(state, role, at)
+                if new is not None:
+                    yield self.trace.describe(role, at), new
+        for i, (role, at) in enumerate(self.copies):
+            if mask >> i & 1:
+                yield "lands: " + self.trace.describe(role, at), self.land(state, i)
+
+    def land(self, state: State, i: int) -> State:
+        pos, bars, mask, content = state
+        role, at = self.copies[i]
+        a = self.roles[role][at]
+        held = list(content)
+        for cell in a.cells:
+            held[cell] = i
+        return pos, self._changed(bars, a.barrier, 0, -a.bytes, role, at), mask & ~(1 << i), tuple(held)
+
+    def step(self, state: State, role: int, at: int) -> State | None:
+        pos, bars, mask, content = state
+        end = self.after[role][at]
+        for i in range(at, end):
+            a = self.roles[role][i]
+            if a.kind == "wait":
+                if (bars[a.barrier][0] - 1) & 1 != a.number:
+                    return None
+            elif a.kind == "arrive":
+                bars = self._changed(bars, a.barrier, a.number, a.bytes, role, i)
+            elif a.cells:
+                self._access(pos, mask, content, role, i, a)
+                if a.kind == "copy":
+                    mask |= 1 << self.number[role, i]
+                elif a.kind == "store":
+                    held = list(content)
+                    for cell in a.cells:
+                        held[cell] = len(self.copies) + i * len(self.roles) + role
+                    content = tuple(held)
+            pos = (*pos[:role], i + 1, *pos[role + 1 :])
+        return pos, bars, mask, content
+
+    def _changed(
+        self, bars: tuple[tuple[int, int, int], ...], b: int, count: int, bytes: int, role: int, at: int
+    ) -> tuple[tuple[int, int, int], ...]:
+        done, pending, tx = bars[b]
+        name, full = self.trace.barriers[b]
+        if count > pending:
+            raise _Wrong("arrivals", role, at, f"{count} arrivals on {name}, which awaits {pending}")
+        pending, tx = pending - count, tx + bytes
+        if not pending and tx < 0:
+            raise _Wrong("bytes", role, at, f"{-tx} bytes more are copied than {name} expects")
+        if not pending and not tx:
+            done, pending = done + 1, full
+        return (*bars[:b], (done, pending, tx), *bars[b + 1 :])
+
+    def _access(self, pos: tuple[int, ...], mask: int, content: tuple[int, ...], role: int, at: int, a: Action) -> None:
+        for cell in a.cells:
+            slot = self.trace.cells[cell]
+            for i, where in enumerate(self.copies):
+                if mask >> i & 1 and cell in self.roles[where[0]][where[1]].cells:
+                    kind = "two writes" if a.kind in ("copy", "store") else "read before arrival"
+                    raise _Wrong(kind, role, at, f"{slot} while in flight: {self.trace.describe(*where)}")
+            if a.kind in ("copy", "store"):
+                for r, p in enumerate(pos):
+                    for reader in self.flying[r][p]:
+                        if cell in self.roles[r][reader].cells:
+                            text = f"writes {slot} while this reads it: {self.trace.describe(r, reader)}"
+                            raise _Wrong("buffer in use", role, at, text)
+            else:
+                self._content(cell, content[cell], role, at)
+
+    def _content(self, cell: int, held: int, role: int, at: int) -> None:
+        slot = self.trace.cells[cell]
+        if held < 0:
+            raise _Wrong("uninitialised", role, at, f"reads {slot}, which nothing has written")
+        if self.seen.setdefault((role, at, cell), held) != held:
+            raise _Wrong("wrong turn", role, at, f"reads {slot}, which holds one turn or another")
+
+
+def _steps(role: list[Action]) -> list[int]:
+    """For each action the end of the step that begins with it."""
+    ends, count = [], len(role)
+    for begin in range(count):
+        at = begin
+        while at < count and role[at].kind in _ENDS:
+            at += 1
+        if at > begin and (at == count or role[at].kind == "wait"):
+            ends.append(at)
+            continue
+        at += 1
+        while at < count and (role[at].kind in ("product", "send", "copy") or _expects(role, at)):
+            at += 1
+        ends.append(at)
+    return ends
+
+
+def _expects(role: list[Action], at: int) -> bool:
+    """Whether this is the `expect` of the copy behind it, and so ends no phase."""
+    a, more = role[at], role[at + 1 : at + 2]
+    return bool(a.bytes and a.kind == "arrive" and more and more[0].kind == "copy" and more[0].barrier == a.barrier)
+
+
+def explore(trace: Trace, most: int = 1_000_000) -> Explored:
+    """Visits all states; stops at the first that is wrong, by a shortest run. Raises TooLarge beyond `most` states."""
+    return _Explorer(trace).run(most)

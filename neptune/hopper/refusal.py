@@ -1,0 +1,24 @@
+"""Why a kernel has no asynchronous form, in a user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Refusal(Exception):
+    """The form does not fit this kernel, or these levers do not. By default the other form runs, and explain() says
+    why; where the form was asked for, the caller makes an error of it.
+
+    `why` is what is the matter with the stage, loop or tensor `where`; `fits` and `legal` what would have been taken;
+    `hint` what to try.
+    """
+
+    def __init__(
+        self, why: str, where: str = "", fits: str = "", *, legal: Sequence[str] = (), hint: str | None = None
+    ) -> None:
+        self.why, self.where, self.hint = why, where, hint
+        self.legal = (*((fits,) if fits else ()), *legal)
+        super().__init__(why)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}" if self.where else self.why

@@ -1,0 +1,160 @@
+"""A walk's two bodies as the roles of one kernel: rings that the producer fills, consumers that wait and release.
+
+    producer     k = k[…]                   →  Fill(k, k_turn); k_turn = k_turn + 1
+    consumer     k = k[…]; s = dot(q, kᵀ)   →  Await(k, k_turn); Issue s = dot(q, kᵀ)
+                                               Finish(0, s); Release(k, k_turn); k_turn = k_turn + 1
+
+Each staged tile has a ring: `levers.stages` deep where a loop loads it, of one stage where it is loaded once a group.
+Each ring has a counter, which both roles advance by one for each of its tiles, where they are through with it; the
+walk's bodies load the tiles of one name in the same order and as often, so that a turn is the same tile in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from neptune.codegen.triton_descriptor import box_of, inside
+from neptune.errors import InternalError
+from neptune.hopper.consume import consumed
+from neptune.hopper.counters import advanced, shared, turn_of
+from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Out, Ring, with_inside
+from neptune.hopper.live import with_live
+from neptune.hopper.memory import check_fits
+from neptune.hopper.products import separated, unused
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.walked import Walked
+from neptune.hopper.weight import weight_of
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Const, Expr, ceildiv
+from neptune.ir.integers import known_size
+from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram, walk_stmts
+from neptune.tile.passes.util import Block, names_in
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A program with numbers for the extents of tile axes: what `neptune.codegen.triton_descriptor` asks for."""
+
+    program: TileProgram
+    extents: Mapping[str, Expr]
+
+
+def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
+    """The asynchronous kernel of a walk. `program` has the declarations, `levers.tiles` a number for every tunable that
+    an extent of an axis is. Raises Refusal for a product or a load that the form does not take, and for
+    levers that need more memory or registers than there are."""
+    check_fits(walked, program, levers)
+    if levers.consumers != walked.consumers:
+        raise InternalError(f"the walk of {walked.kernel.name} is one of {walked.consumers} consumers")
+    kernel = walked.kernel
+    axes = tuple((name, int(known_size(extent, levers.tiles))) for name, extent in kernel.axes)
+    numbers = Numbers(program, {name: Const(n, "int32") for name, n in axes})
+    rings = _rings(walked, numbers, levers)
+    used = names_in(kernel) | rings.keys()
+    body = separated(kernel.body, frozenset(rings), used)
+    counters = {name: unused(f"{name}_turn", used) for name in rings}
+    outs = _outs(body, rings, numbers, levers)
+    bodies = (
+        tuple(_produced(walked.producer, rings, counters)),
+        with_live(consumed(body, rings, outs, counters, again=levers.persistent != "once")),
+    )
+    kept, (producer, consumer) = shared(tuple(counters.values()), bodies, unused("turn", used))
+    return AsyncKernel(
+        kernel.name,
+        tuple(_of_groups(g, walked) for g in kernel.grid),
+        walked.rows,
+        walked.group,
+        axes,
+        tuple(rings.values()),
+        tuple(outs.values()),
+        kept,
+        producer,
+        consumer,
+        levers,
+        weight_of(walked),
+    )
+
+
+def _of_groups(g: GridAxis, walked: Walked) -> GridAxis:
+    """The grid variable over consumers as one over their groups."""
+    return GridAxis(walked.group, ceildiv(g.extent, walked.consumers), g.axis) if g.var == walked.rows else g
+
+
+# --- rings -------------------------------------------------------------------------------------
+
+
+def _rings(walked: Walked, numbers: Numbers, levers: Levers) -> dict[str, Ring]:
+    """The ring of each staged tile, by its name."""
+    loads = {s.name: s.value for s in walk_stmts(walked.producer) if isinstance(s, Assign)}
+    looped = {
+        s.name
+        for outer in walk_stmts(walked.producer)
+        if isinstance(outer, Loop)
+        for s in walk_stmts(outer.body)
+        if isinstance(s, Assign)
+    }
+    rings = {}
+    for name, own in walked.staged:
+        load = loads[name]
+        assert isinstance(load, LoadTile)
+        box = box_of(numbers, load.buffer, load.index, load.dims)
+        if box is None or load.other != 0 or not inside(numbers, load.buffer, load.index, load.mask):
+            raise Refusal(
+                f"it is no box of the tensor {load.buffer}, as copies in bulk take them",
+                name,
+                legal=[
+                    "consecutive elements of each dimension, 256 of them at most",
+                    "rows of whole 16 bytes",
+                    "0 outside of the tensor",
+                ],
+            )
+        dims = tuple(a for a in box.axes if a is not None)
+        stages = levers.stages if name in looped else 1
+        rings[name] = Ring(name, load.buffer, dims, load.dtype, stages, own)
+    return rings
+
+
+def _produced(body: Block, rings: Mapping[str, Ring], counters: Mapping[str, str]) -> Iterator[AStmt]:
+    for s in body:
+        if isinstance(s, Loop | Branch):
+            yield with_inside(s, tuple(_produced(s.body, rings, counters)))
+        elif isinstance(s, Assign) and s.name in rings and isinstance(s.value, LoadTile):
+            yield Fill(s.name, turn_of(counters[s.name]), s.value)
+            yield advanced(counters[s.name])
+        else:
+            yield s
+
+
+# --- results -----------------------------------------------------------------------------------
+
+
+def _outs(body: Block, rings: Mapping[str, Ring], numbers: Numbers, levers: Levers) -> dict[str, Out]:
+    """The results that leave as boxes, by buffer: in memory of their own, or over the ring of a tile that is as large.
+
+    What is stored twice, in one dimension, or under a mask that says more than "inside the tensor", keeps its pointers.
+    """
+    stores = [s for s in walk_stmts(body) if isinstance(s, StoreTile)]
+    loaded = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)}
+    once = [n for n, r in rings.items() if r.own and r.stages == 1 and n in loaded]
+    outs: dict[str, Out] = {}
+    for s in stores:
+        box = box_of(numbers, s.buffer, s.index, s.dims)
+        twice = [x.buffer for x in stores].count(s.buffer) > 1
+        if box is None or twice or len(s.dims) != 2 or not inside(numbers, s.buffer, s.index, s.mask):
+            continue
+        if s.value.dims != s.dims or tuple(a for a in box.axes if a is not None) != s.dims:
+            continue
+        over = None
+        if not levers.own_out and s in body:
+            over = next((n for n in once if _alike(rings[n], s, numbers)), None)
+        if over is not None:
+            once.remove(over)
+        outs[s.buffer] = Out(f"{s.buffer}_out", s.buffer, s.dims, s.value.dtype, over)
+    return outs
+
+
+def _alike(ring: Ring, s: StoreTile, numbers: Numbers) -> bool:
+    """True where a result takes as much memory as a tile, in as many columns."""
+    bits = DTYPES[ring.dtype].bits == DTYPES[s.value.dtype].bits
+    return bits and [numbers.extents[d] for d in ring.dims] == [numbers.extents[d] for d in s.dims]

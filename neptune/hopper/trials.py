@@ -1,0 +1,125 @@
+"""Small launches of a generated Gluon module, for `neptune.hopper.check`: loops of all lengths that matter.
+
+A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles: all such sizes
+together while tiles are small, and each by itself short or long beside the others, half a tile longer, or longer than
+any number that bounds a loop (a window). All others are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import Any
+
+from neptune.codegen.triton_launch import shape_sources
+from neptune.hopper.check import Trial
+from neptune.hopper.ir import AsyncKernel, walk_async
+from neptune.ir.expr import Const, Expr, variables, walk
+from neptune.ir.program import Buffer, Scalar
+from neptune.tile.ir import Assign, Branch, Loop, TileProgram, bound_exprs
+from neptune.tile.ir import Scalar as ScalarTile
+from neptune.verify.instances import number
+
+TILES = 3
+PROGRAMS = 2
+FAR = 1 << 14
+FEW = 2
+"""What other sizes are beside short loops: some tiles in a row for one program."""
+
+
+def _bounds(kernel: AsyncKernel) -> Iterator[Expr]:
+    """What decides how many tiles there are: bounds of loops and conditions, scalars in them, the groups of rows."""
+    yield from (g.extent for g in kernel.grid if g.var in (kernel.group, kernel.rows))
+    for s in (*walk_async(kernel.producer), *walk_async(kernel.consumer)):
+        if isinstance(s, Loop | Branch):
+            yield from bound_exprs(s)
+        elif isinstance(s, Assign) and isinstance(s.value, ScalarTile):
+            yield s.value.expr
+
+
+def swept(program: TileProgram, kernel: AsyncKernel) -> frozenset[str]:
+    """The sizes that a loop's bounds, or the groups of rows, depend on."""
+    named = frozenset[str]().union(*(variables(e) for e in _bounds(kernel)))
+    return named & {s.name for s in program.scalars}
+
+
+def _tiles(kernel: AsyncKernel) -> list[int]:
+    """The sizes of the tiles that loops count, by name or as numbers."""
+    known = kernel.levers.tiles
+    names = {v for e in _bounds(kernel) for v in variables(e)}
+    numbers = {int(x.value) for e in _bounds(kernel) for x in walk(e) if isinstance(x, Const)}
+    return sorted({n for name, n in known.items() if n > 1 and (name in names or n in numbers)} | {64})
+
+
+def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
+    """Values of all sizes and integer arguments, one launch each."""
+    tiles = _tiles(kernel)
+    tile = tiles[-1]
+    most = max(2 * ring.stages + 1 for ring in kernel.rings)
+    sweep = sorted(swept(program, kernel))
+    short, long = dict.fromkeys(sweep, 1), dict.fromkeys(sweep, (most // 2 + 1) * tile)
+    alike = [dict.fromkeys(sweep, max(count * tiles[0] - 1, 1)) for count in range(most + 1)]
+    # Loops over larger tiles have not been as long by then: one size after the other, as loops may be nested.
+    counts = [(n, count) for n in tiles[1:] for count in range(tiles[0] * most // n + 1, most + 1)]
+    larger = [{**dict.fromkeys(sweep, 2 * tile - 1), name: n * count - 1} for n, count in counts for name in sweep]
+    alone = [{**others, name: value[name]} for others, value in ((long, short), (short, long)) for name in sweep]
+    few = dict.fromkeys(sweep, 3 * tile)
+    alone += [{**few, name: few[name] + tile // 2 + 1} for name in sweep]
+    if far := _far(kernel, tile):
+        alone += [{**dict.fromkeys(sweep, 2 * tile + 1), name: far} for name in sweep]
+    numbers = [s for s in program.scalars if s.upto is None and s.dtype.startswith("int")]
+    made: list[dict[str, int]] = []
+    for values in [*alike, *larger, *alone]:
+        others = FEW if max(values.values(), default=0) <= 2 * tile else 1
+        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers}
+        made += [taken] if taken not in made else []
+    return made
+
+
+def _far(kernel: AsyncKernel, tile: int) -> int:
+    """A size behind the largest number in a bound, such as a window's; 0 where there is none of note."""
+    numbers = [int(x.value) for e in _bounds(kernel) for x in walk(e) if isinstance(x, Const)]
+    largest = max((n for n in numbers if tile < n <= FAR), default=0)
+    return largest and largest + 3 * tile + 1
+
+
+def _allowed(s: Scalar, value: int) -> int:
+    """The nearest value that a size may have."""
+    value = -(-value // s.divisor) * s.divisor
+    low = -(-(1 if s.lo is None else s.lo) // s.divisor) * s.divisor
+    high = value if s.hi is None else s.hi // s.divisor * s.divisor
+    return max(low, min(value, high))
+
+
+def trials(program: TileProgram, kernel: AsyncKernel) -> Iterator[Trial]:
+    """The launches. Persistent programs have about TILES tiles each; of all programs PROGRAMS are checked."""
+    for values in sizes(program, kernel):
+        tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
+        yield Trial(call(program, values), max(1, tiles // TILES), PROGRAMS)
+    # No size is 0; what the text says of that case is read all the same, if nothing else comes to it.
+    for name in sorted(swept(program, kernel)):
+        yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True)
+
+
+def call(program: TileProgram, values: Mapping[str, int]) -> Callable[[Mapping[str, Any]], object]:
+    """A launch of the module's launch function on tensors of these sizes, whose floats are not set."""
+    sources = shape_sources(program)
+    given: dict[str, Any] = {b.name: _tensor(b, values) for b in (*program.inputs, *program.outputs)}
+    given |= {s.name: values.get(s.name, 1.0) for s in program.scalars if s.name not in sources}
+
+    def launch(module: Mapping[str, Any]) -> object:
+        return module[program.name](**given)
+
+    return launch
+
+
+def _tensor(b: Buffer, values: Mapping[str, int]) -> Any:
+    """Of integers, from the largest size down, since they may bound loops, as lengths of sequences do."""
+    import torch
+
+    shape = tuple(number(e, values) for e in b.shape)
+    dtype = getattr(torch, b.dtype)
+    if dtype.is_floating_point or not shape:
+        return torch.empty(shape, dtype=dtype)
+    longest = max(values.values(), default=1)
+    return (longest - 64 * torch.arange(shape[-1]) % (longest + 1)).expand(shape).to(dtype).contiguous()

@@ -1,0 +1,178 @@
+"""walk: a kernel as the body of a producer and the body of its consumers, on tiles (see `neptune.hopper.walked`).
+
+    gang       consumers of 64 rows, neighbours along one grid variable
+    stage      which tiles go through shared memory
+    backwards  walks in which a product is rotated: last tile first
+    forwards   all other loops, as they are
+
+The consumer's body stays a kernel that computes what the kernel computes. Whether it does is for the exact check
+(`neptune.verify.exact`) of `Walked.symbolic`, in which tile sizes are still tunables: an order of tiles that ⊕ does not
+allow is rejected there, as a wrong repair is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from neptune.hopper.backwards import backwards, minus, plan
+from neptune.hopper.bounds import Bounds, Names, bounds
+from neptune.hopper.gang import gang
+from neptune.hopper.group_bounds import by_group
+from neptune.hopper.ir import Levers
+from neptune.hopper.operands import operands
+from neptune.hopper.pieces import Group, Run, runs
+from neptune.hopper.producer import BY_POSITION, assigns_any, masks, not_for_all, pruned, read, unmasked
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.scalars import Block, in_block, put, var, with_values
+from neptune.hopper.staged import Staging, stage
+from neptune.hopper.walked import Walked
+from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
+from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, TStmt, walk_stmts
+from neptune.tile.passes.util import assigns, confined, names_in
+
+
+def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked | Refusal:
+    """What a group of consumers does, or why the kernel has no such form. `levers.tiles` gives tile sizes."""
+    ganged = gang(program, kernel, levers.tiles)
+    if isinstance(ganged, Refusal):
+        return ganged
+    ganged = replace(ganged, kernel=operands(ganged.kernel))
+    staging = stage(program, ganged)
+    if isinstance(staging, Refusal):
+        return staging
+    used = Names(frozenset(names_in(ganged.kernel) | program.globals.keys()))
+    together = used.of("group")
+    ganged = replace(ganged, kernel=by_group(ganged, staging.names, together, levers.consumers))
+    used = Names(frozenset(names_in(ganged.kernel) | program.globals.keys()))
+    sizes = {d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var)}
+    counts = frozenset(sizes | {g.var for g in ganged.kernel.grid})
+    tunables = frozenset(t.name for t in program.tunables)
+    group = Group(ganged.rows, together, levers.consumers, tunables, counts)
+    made = {n for s in ganged.kernel.body for n in assigns(s)}
+    walker = _Walker(staging, group, used, frozenset(made - confined(ganged.kernel.body)))
+    consumer, producer = walker.block(ganged.kernel.body)
+    consumer = put(consumer, together, group.of_consumer(var(together)))
+    producer = pruned(producer, staging.names)
+    wrong = walker.wrong or not_for_all(producer, staging, ganged)
+    if wrong is not None:
+        return wrong
+    symbolic = replace(ganged.kernel, body=consumer)
+    return Walked(
+        kernel=with_values(symbolic, ganged.values),
+        producer=in_block(producer, _numbers(ganged.values)),
+        rows=ganged.rows,
+        group=group.group,
+        consumers=levers.consumers,
+        staged=staging.tiles,
+        late=tuple(walker.late),
+        read=staging.read,
+        kept=tuple(walker.kept),
+        band=ganged.band,
+        symbolic=symbolic,
+        values=dict(ganged.values),
+    )
+
+
+def _numbers(values: Mapping[str, int]) -> Callable[[Expr], Expr]:
+    env: dict[str, Expr] = {n: Const(v, "int32") for n, v in values.items()}
+    return lambda e: substitute(e, env)
+
+
+@dataclass
+class _Walker:
+    """Writes the bodies of consumers and producer. `late` gathers the products that are late, `kept` why others are
+    not."""
+
+    staging: Staging
+    group: Group
+    names: Names
+    escaping: frozenset[str]
+    late: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    wrong: Refusal | None = None
+
+    def block(self, body: Block) -> tuple[Block, Block]:
+        """A block as consumers and as the producer have it."""
+        consumer: list[TStmt] = []
+        producer: list[TStmt] = []
+        for s in runs(body):
+            mine, theirs = self._run(s) if isinstance(s, Run) else self._one(s)
+            consumer += mine
+            producer += theirs
+        return tuple(consumer), tuple(producer)
+
+    def _one(self, s: TStmt) -> tuple[Block, Block]:
+        match s:
+            case Loop(_, _, _, body, _) | Branch(_, body):
+                consumer, producer = self.block(body)
+                return (replace(s, body=consumer),), (replace(s, body=producer),)
+            case Assign():
+                return (s,), (s,)
+        return (s,), ()
+
+    def _run(self, run: Run) -> tuple[Block, Block]:
+        if not assigns_any(run.statements, self.staging.names):
+            return run.statements, run.statements
+        found = plan(run, self.staging.names, self.escaping)
+        step = self.names.of("t")
+        if isinstance(found, str):
+            self._keep(run, found)
+            return self._forwards(run)
+        copies = pruned(run.pieces[found.parts.index(found.general)].body, self.staging.names)
+        if _carries(copies):
+            self._keep(run, "what it loads depends on the tile before")
+            return self._forwards(run)
+        limits = self._limits(run)
+        self.late += [n for n in found.general.names if n not in self.late]
+        body = backwards(found, limits, step, copies)
+        mine = (*read(limits.defined, body), *body)
+        index = put(copies, run.var, minus(limits.all_end, var(step)))
+        count = binary("sub", limits.all_end, limits.all_begin)
+        return mine, (*limits.shared, Loop(step, Const(0, "int32"), count, index))
+
+    def _keep(self, run: Run, why: str) -> None:
+        """Note why a walk is not turned, once; "" where it has nothing to turn."""
+        said = f"loop {run.var} is walked forwards: {why}"
+        self.kept += [said] * bool(why and said not in self.kept)
+
+    def _limits(self, run: Run) -> Bounds:
+        """Where a run begins and ends."""
+        data = [x for p in run.pieces for e in (p.lo, p.hi) for x in loads(e)]
+        if any(self.group.rows in variables(x) for x in data):
+            # A consumer behind the last row must not read there.
+            self.wrong = Refusal(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
+        return bounds(run, self.group, self.names)
+
+    def _forwards(self, run: Run) -> tuple[Block, Block]:
+        """The loops as they are. Where they are of other tiles for every consumer, those of the group are loaded."""
+        parts = [self._one(s) for s in run.statements]
+        mine, theirs = tuple(s for m, _ in parts for s in m), tuple(s for _, t in parts for s in t)
+        copies = self._merged(run)
+        if not any(self.group.rows in variables(e) for p in run.pieces for e in (p.lo, p.hi)):
+            return mine, theirs if copies is None else (Loop(run.var, run.lo, run.hi, copies),)
+        if copies is None or _carries(copies):
+            return mine, theirs
+        limits = self._limits(run)
+        before = _ahead(limits.all_begin, limits.edges[0], run.var, copies)
+        pieces = zip(run.pieces, limits.edges, limits.edges[1:], strict=False)
+        loops = tuple(Loop(run.var, lo, hi, self.block(p.body)[0], p.facts) for p, lo, hi in pieces)
+        after = _ahead(limits.edges[-1], limits.all_end, run.var, copies)
+        whole = _ahead(limits.all_begin, limits.all_end, run.var, copies)
+        return (*limits.defined, *before, *loops, *after), (*limits.shared, *whole)
+
+    def _merged(self, run: Run) -> Block | None:
+        """The producer's body of any tile of a run, where that is one: that of the piece with the most masks."""
+        bodies = [pruned(self.block(p.body)[1], self.staging.names) for p in run.pieces]
+        if any(unmasked(b) != unmasked(bodies[0]) for b in bodies):
+            return None
+        return max(bodies, key=lambda b: sum(masks(s) for s in walk_stmts(b)))
+
+
+def _carries(body: Block) -> bool:
+    """True if an iteration reads what the one before has left."""
+    return not {n for s in body for n in assigns(s)} <= confined(body)
+
+
+def _ahead(lo: Expr, hi: Expr, variable: str, copies: Block) -> Block:
+    return () if lo == hi else (Loop(variable, lo, hi, copies),)

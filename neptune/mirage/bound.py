@@ -1,0 +1,332 @@
+"""Tier 2 of the verifier: draws until a wrong graph passes them with probability at most 2⁻³⁰, and why that is so.
+
+The theorems are stated and proved in docs/mirage.md, "The verifier". What they need of a pair (graph, reference) is
+computed here at the witness sizes, an element of an output at a time:
+
+    difference   N, the numerator of graph − reference: its degree, and its height, below p (or the product of the
+                 first primes of several pairs, in each of which there are draws)
+    radicands    s of them behind the element, independent modulo squares (a certificate: points where they are not)
+    exponents    a basis g of them, affine and of full row rank in some of the inputs (a certificate: a point)
+
+Then a draw counts and passes with probability at most π = (2ˢ·deg N + 2ᵗ·deg minor)/q, and n of N draws do with at most
+C(N, n)·πⁿ. Where a step fails the paper's Theorem 2 stands in, where there are no roots; else there is no bound, and
+`why` names the step. Maxima are free variables (see `evaluate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, lgamma, log, log2
+from typing import Any
+
+import numpy as np
+
+from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Value
+from neptune.mirage.certificates import Certificates, Fails
+from neptune.mirage.evaluate import Evaluator
+from neptune.mirage.fields import P, Q, RootField
+from neptune.mirage.heights import Form, Heights
+from neptune.mirage.ir import Graph, nodes
+from neptune.mirage.witness import Witness, draw_inputs, witness
+
+TARGET = -30
+"""log₂ of the probability of a false accept that draws go on for."""
+PAIRS = ((P, Q), (2147441519, 1073720759), (2147372639, 1073686319), (2147365919, 1073682959))
+"""Pairs of primes like the default one; as many of them are used as the height takes."""
+STAGES = (16, 64, 256, 1024, 4096)
+CHUNK = 512
+"""Draws that are evaluated at once."""
+UNBOUNDED = 64
+"""Draws where no bound is to be had."""
+NO_FALSE_ACCEPT = "no false accept: equal when written out at these sizes"
+"""Where log₂ of the bound is -inf."""
+_MAXIMA = ("max", "maximum", "acc_max")
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a draw that counts misses at most: log₂ of the probability, by which theorem, from which numbers."""
+
+    log: float
+    theorem: str
+    degree: int = 0
+    height: float = 0.0
+    radicands: int = 0
+    exponents: int = 0
+    paper: float | None = None
+    """The same by Theorem 2 of the paper, where that says something."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome of tier 2. `log` is log₂ of the bound on a false accept, None where there is none."""
+
+    accepted: bool
+    draws: int
+    counted: int
+    log: float | None
+    theorem: str
+    chance: Chance | None
+    why: str = ""
+    paper: float | None = None
+    """The bound by the paper's theorem, where that says something."""
+
+    def __str__(self) -> str:
+        verdict = "agrees" if self.accepted else "differs"
+        text = f"{verdict} in {self.draws} draws, {self.counted} count at every element"
+        if not self.accepted:
+            return f"{text}: {self.why}"
+        if self.log is None or self.chance is None:
+            return f"{text}; no bound: {self.why}"
+        if self.log == -inf:
+            return f"{text}; {NO_FALSE_ACCEPT}"
+        of = f"degree {self.chance.degree}, height 2^{self.chance.height:.0f}, {self.chance.radicands} radicands"
+        bound = f"{text}; a false accept ≤ 2^{self.log:.0f} by {self.theorem} ({of}, {self.chance.exponents} exponents)"
+        if self.theorem == STRONG and not self.chance.radicands:
+            said = "nothing" if self.paper is None else f"≤ 2^{self.paper:.1f}"
+            bound = f"{bound}; {PAPER} says {said}"
+        return f"{bound}; {self.why}" if self.why else bound
+
+
+def check(
+    reference: Graph,
+    graph: Graph,
+    *,
+    seed: int = 0,
+    target: float = TARGET,
+    at: Witness | None = None,
+) -> Checked:
+    """Draw until the bound is at most 2^target. Outputs correspond by name.
+
+    >>> from neptune.mirage.ir import Node, Output, Tensor
+    >>> from neptune.ir.expr import Var
+    >>> def of(*steps):
+    ...     inputs = (Tensor("x", ("i",), "float16"), Tensor("y", ("i",), "float16"))
+    ...     return Graph("g", {"i": Var("n")}, inputs, steps, (Output("z", ("i",), "float16", "z"),))
+    >>> of_sum = of(Node("a", "add", ("x", "y")), Node("z", "exp", ("a",)))
+    >>> product = of(Node("a", "exp", ("x",)), Node("b", "exp", ("y",)), Node("z", "mul", ("a", "b")))
+    >>> found = check(of_sum, product)
+    >>> found.accepted, found.theorem, found.log < -30
+    (True, 'the theorem on independent exponents', True)
+    """
+    at = at or witness(reference)
+    maxima = any(n.op in _MAXIMA for g in (reference, graph) for n in nodes(g))
+    forms, why = None, ""
+    try:
+        forms = differences(reference, graph, at, seed)
+    except EvaluationError as error:
+        return Checked(False, 0, 0, None, "", None, str(error))
+    except OutsideFragment as error:
+        why = str(error)
+    found = _in_pairs(reference, graph, at, forms, why, seed, target)
+    if found.accepted or not maxima:
+        return found
+    why = "it holds for maxima alone, not for any number in their place"
+    return _drawn(reference, graph, at, None, why, seed, target, PAIRS[0], free=False)
+
+
+def _in_pairs(
+    reference: Graph, graph: Graph, at: Witness, forms: Forms | None, why: str, seed: int, target: float
+) -> Checked:
+    """Draw in as many pairs of primes as the height takes; the worst of them has the bound."""
+    needed = 1 if forms is None else int(forms.height / log2(P)) + 1
+    pairs = PAIRS[: needed if needed <= len(PAIRS) else 1]
+    room = sum(log2(p) for p, _ in pairs)
+    worst = None
+    for pair in pairs:
+        known = None
+        if forms is not None:
+            known, why = chances(forms, pair, room, seed)
+        found = _drawn(reference, graph, at, known, why, seed, target, pair, free=True)
+        if not found.accepted or found.log is None:
+            return found
+        if worst is None or worst.log is None or found.log > worst.log:
+            worst = found
+    assert worst is not None
+    return worst
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The difference of a graph and its reference, element by element of each output."""
+
+    heights: Heights
+    differences: Mapping[str, Array]
+
+    @property
+    def height(self) -> float:
+        """log₂ of what coefficients may reach, with roots of numbers multiplied out."""
+        found = [float(n.height) for v in self.differences.values() for n in v.ravel() if not _is_zero(n)]
+        return max([0.0, *found]) * float(1 << len(self.heights.numbers))
+
+
+def _is_zero(n: Form) -> bool:
+    return n.exact is not None and not n.exact.terms
+
+
+def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms:
+    """The differences. Raises EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
+    heights = Heights()
+    inputs, scalars = _variables(reference, at, heights)
+    evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)
+    want, got = (evaluator.outputs(g) for g in (reference, graph))
+    if want.keys() != got.keys():
+        raise EvaluationError("it has other outputs")
+    for name, x in want.items():
+        if x.shape != got[name].shape:
+            raise EvaluationError(f"output `{name}` has other axes")
+    # An output without dimensions is an array too.
+    apart = {name: np.asarray(heights.apply("sub", (got[name], x))[0], object) for name, x in want.items()}
+    return Forms(heights, apart)
+
+
+def chances(
+    forms: Forms, primes: tuple[int, int] = PAIRS[0], room: float = log2(P), seed: int = 0
+) -> tuple[dict[str, Array], str]:
+    """For each element of each output its Chance, None without a bound; and the step that does not hold.
+
+    `room` is log₂ of the product of all first primes in which draws are made.
+    """
+    certificates = Certificates(forms.heights, seed, primes)
+    chance = np.frompyfunc(lambda n: _chance(forms.heights, certificates, n, primes, room), 1, 1)
+    return {name: np.asarray(chance(x), object) for name, x in forms.differences.items()}, certificates.why
+
+
+def _variables(reference: Graph, at: Witness, heights: Heights) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Variables for inputs and scalars, sizes as numbers."""
+    names = iter([*dict.fromkeys(t.source for t in reference.inputs)])
+
+    class Named:
+        number = heights.number
+
+        @staticmethod
+        def draw(rng: Any, shape: tuple[int, ...]) -> Value:
+            return heights.drawn(next(names, "a scalar"), (1, *shape))
+
+    return draw_inputs(Named(), reference, at, np.random.default_rng(0))
+
+
+def _chance(
+    heights: Heights, certificates: Certificates, n: Form, primes: tuple[int, int], room: float
+) -> Chance | None:
+    """What a draw misses of a difference n; None without a bound."""
+    degree, exponents = max(1, round(n.degree + 0.5)), n.all_exponents()
+    roots = certificates.behind(n.all_roots())
+    if _is_zero(n):
+        return Chance(-inf, EXACT)
+    plain = not (roots or heights.numbers or certificates.behind_exponents(exponents))
+    paper = _paper(n, degree, primes[1]) if plain else None
+    try:
+        certificates.numbers()
+        certificates.signs()
+        height = n.height * 2 ** len(heights.numbers)
+        if height >= room - 1e-6:
+            raise Fails(f"coefficients of the difference may reach 2^{height:.0f}, beyond the primes")
+        certificates.independent(roots, primes[0])
+        if not exponents:
+            return Chance(len(roots) + log2(degree / primes[0]), STRONG, degree, n.height, len(roots), 0, paper)
+        basis = certificates.basis(exponents)
+        spread = certificates.spreading(basis)
+        total = 2 ** len(roots) * degree * basis.spread * spread.atom + spread.bad
+        radicands = len(roots | certificates.behind_exponents(exponents))
+        return Chance(log2(total / primes[1]), STRONG, degree, n.height, radicands, len(basis.pieces), paper)
+    except Fails as error:
+        certificates.why = str(error)
+        return None if paper is None else Chance(paper, PAPER, degree, n.height, 0, len(exponents), paper)
+
+
+def _paper(n: Form, degree: int, q: int) -> float | None:
+    """log₂ of 8dk⁴/q + q^(−1/k²), k the number of terms of the difference; None where that is 1 or more."""
+    chance = 8 * degree * n.terms**4 / q + q ** (-1 / n.terms**2)
+    return None if n.height >= log2(q) - 1 or chance >= 1 else log2(chance)
+
+
+EXACT = "expansion"
+STRONG = "the theorem on independent exponents"
+PAPER = "Theorem 2 of the paper"
+
+
+def _drawn(
+    reference: Graph,
+    graph: Graph,
+    at: Witness,
+    chances: Mapping[str, Array] | None,
+    why: str,
+    seed: int,
+    target: float,
+    primes: tuple[int, int],
+    free: bool,
+) -> Checked:
+    counted: dict[str, Array] = {}
+    draws = 0
+    best: Checked | None = None
+    known = chances is not None and not any(c is None for v in chances.values() for c in v.ravel())
+    for stage in STAGES:
+        while draws < stage:
+            size = min(CHUNK, stage - draws)
+            wrong = _count(reference, graph, at, size, (seed + 1) * 65537 + draws, primes, free, counted)
+            draws += size
+            if wrong:
+                return Checked(False, draws, _fewest(counted), None, "", None, wrong)
+        fewest = _fewest(counted)
+        if not known and draws >= UNBOUNDED and fewest >= UNBOUNDED // 16:
+            return Checked(True, draws, fewest, None, "", None, why or "an element has none")
+        if known and chances is not None and fewest:
+            best = _bounded(draws, counted, chances, why)
+            if best.log is not None and best.log <= target:
+                return best
+    if not fewest:
+        return Checked(False, draws, 0, None, "", None, "no draw counts for some element")
+    if best is not None and best.log is not None and best.log < 0:
+        return best
+    return Checked(True, draws, fewest, None, "", None, why or "draws that count are too few")
+
+
+def _fewest(counted: Mapping[str, Array]) -> int:
+    return min((int(c.min()) for c in counted.values()), default=0)
+
+
+def _bounded(draws: int, counted: Mapping[str, Array], chances: Mapping[str, Array], why: str) -> Checked:
+    """What the draws say, with the greatest of C(draws, n)·πⁿ over all elements, for each of the stages."""
+    pairs = [(int(n), c) for name, x in counted.items() for n, c in zip(x.ravel(), chances[name].ravel(), strict=True)]
+    totals = [_choose(draws, n) + n * c.log if n else 0.0 for n, c in pairs]
+    log, worst = max(zip(totals, (c for _, c in pairs), strict=True), key=lambda x: x[0])
+    papers = [_choose(draws, n) + n * c.paper for n, c in pairs if c.paper is not None]
+    paper = max(papers) + log2(len(STAGES)) if len(papers) == len(pairs) else None
+    said = None if paper is None or paper >= 0 else paper
+    return Checked(True, draws, _fewest(counted), log + log2(len(STAGES)), worst.theorem, worst, why, said)
+
+
+def _choose(n: int, k: int) -> float:
+    """log₂ of the binomial coefficient."""
+    return (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)) / log(2)
+
+
+def _count(
+    reference: Graph,
+    graph: Graph,
+    at: Witness,
+    draws: int,
+    seed: int,
+    primes: tuple[int, int],
+    free: bool,
+    counted: dict[str, Array],
+) -> str:
+    """Compare in some draws and add to `counted` where they count; what is wrong."""
+    field = RootField(draws, seed, *primes)
+    inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng(seed))
+    evaluator = Evaluator(field, at, inputs, scalars, free=free, seed=seed)
+    try:
+        want, got = (evaluator.outputs(g) for g in (reference, graph))
+    except EvaluationError as error:
+        return str(error)
+    for name, a in want.items():
+        b = got.get(name)
+        if b is None or a.p.shape != b.p.shape:
+            return f"output `{name}` has other axes"
+        both = (field.known(a) & field.known(b)).sum(0)
+        counted[name] = counted.get(name, 0) + both
+        if field.differs(a, b).any():
+            return f"output `{name}` differs"
+    return ""

@@ -1,0 +1,162 @@
+"""Tier 1 of the verifier: is a graph worth a proof? Draws of a pair of fields, made once for a reference.
+
+    tier = Candidates(reference)
+    tier.accept(graph)  →  True where every output agrees in every draw that counts for it, and enough do
+
+A draw counts for an element where the reference and the graph have a value there: every radicand behind it is a square.
+References with many roots behind an element are drawn more often, and the draws that count most often are kept. Wrong
+graphs fall on the first few draws, of which the others are independent. This is a test of n draws, and no bound is
+claimed for it: see `bound`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from neptune.errors import ExpressionError
+from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Value
+from neptune.mirage.evaluate import Evaluator, Tiled
+from neptune.mirage.fields import RootField
+from neptune.mirage.ir import Graph
+from neptune.mirage.witness import Witness, draw_inputs, witness
+
+DRAWS, FIRST = 64, 6
+ENOUGH = 3
+"""Every element needs so many draws that count."""
+POOL = 64
+"""At most so many times the draws are made to find ones that count."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What draws say of a graph: `counted` is the number of draws that count for the element with the fewest."""
+
+    accepted: bool
+    draws: int
+    counted: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        text = (
+            f"{'agrees' if self.accepted else 'differs'} in {self.draws} draws, {self.counted} count at every element"
+        )
+        return f"{text}: {self.why}" if self.why else text
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Draws, and the outputs of the reference there."""
+
+    field: RootField
+    evaluator: Evaluator
+    expected: Mapping[str, Value]
+
+
+class Candidates:
+    """The draws for a reference. Graphs that share a beginning share its evaluation."""
+
+    def __init__(self, reference: Graph, *, draws: int = DRAWS, seed: int = 0, at: Witness | None = None) -> None:
+        self.reference, self.at = reference, at or witness(reference)
+        field, inputs, scalars, kept = _pool(reference, self.at, draws, seed)
+        self._first, self._all = (
+            _drawn(reference, self.at, field, inputs, scalars, some, seed) for some in (kept[:FIRST], kept)
+        )
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Evaluates parts of graphs on the first draws, for fingerprints."""
+        return self._first.evaluator
+
+    def accept(self, graph: Graph) -> bool:
+        """Return True if the graph agrees with the reference."""
+        return self.outcome(graph).accepted
+
+    def outcome(self, graph: Graph) -> Outcome:
+        """What the draws say. Outputs correspond by name."""
+        first = compare(self._first, graph)
+        return first if not first.accepted and first.why != FEW else compare(self._all, graph)
+
+    def fingerprint(self, value: Tiled) -> Hashable:
+        """Equal for values of `evaluator` that are equal; None where an element has no value in any draw."""
+        parts = self._first.field.parts(value.value)
+        if (parts[0].reshape(len(parts[0]), -1).max(0) < 0).any():
+            return None
+        return value.dims, hashlib.blake2b(b"".join(x.tobytes() for x in parts), digest_size=16).digest()
+
+
+FEW = "too few draws count"
+
+
+def compare(drawn: Drawn, graph: Graph) -> Outcome:
+    """Compare the outputs of a graph with those of the reference, by name."""
+    draws, fewest = drawn.field.draws, drawn.field.draws
+    try:
+        outputs = drawn.evaluator.outputs(graph)
+    except (EvaluationError, ExpressionError, OutsideFragment) as error:
+        return Outcome(False, draws, 0, str(error))
+    if outputs.keys() != drawn.expected.keys():
+        return Outcome(False, draws, 0, "it has other outputs")
+    for name, want in drawn.expected.items():
+        got = outputs[name]
+        if want.p.shape[1:] != got.p.shape[1:]:
+            return Outcome(False, draws, 0, f"output `{name}` has other axes")
+        wrong = drawn.field.differs(want, got)
+        both = drawn.field.known(want) & drawn.field.known(got)
+        fewest = min(fewest, int(both.sum(0).min()))
+        if wrong.any():
+            return Outcome(False, draws, fewest, f"output `{name}` differs")
+    return Outcome(fewest >= ENOUGH, draws, fewest, "" if fewest >= ENOUGH else FEW)
+
+
+def _drawn(
+    reference: Graph,
+    at: Witness,
+    field: RootField,
+    inputs: Mapping[str, Value],
+    scalars: Mapping[str, Value],
+    kept: Array,
+    seed: int,
+) -> Drawn:
+    some = field.only(kept)
+    cut = [
+        {k: field.make([x[kept] if x.ndim else x for x in v]) for k, v in many.items()} for many in (inputs, scalars)
+    ]
+    evaluator = Evaluator(some, at, *cut, seed=seed)
+    return Drawn(some, evaluator, evaluator.outputs(reference))
+
+
+def _pool(
+    reference: Graph, at: Witness, draws: int, seed: int
+) -> tuple[RootField, dict[str, Value], dict[str, Value], Array]:
+    """Draws, and those of them to keep: the first, or where few of them count, of ever more the best."""
+    total = draws
+    while True:
+        field = RootField(total, seed)
+        inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng((seed, total)))
+        outputs = Evaluator(field, at, inputs, scalars, seed=seed, memory=0).outputs(reference)
+        known = np.concatenate([field.known(v).reshape(total, -1) for v in outputs.values()], 1)
+        kept = best(known, draws)
+        if known[kept].sum(0).min() >= draws // 4 or total >= POOL * draws:
+            return field, inputs, scalars, kept
+        total *= 4
+
+
+def best(known: Array, count: int) -> Array:
+    """Draws that count at many elements, and most at those where few others do; in the order of their use.
+
+    `known` says of each draw and element whether it counts.
+    """
+    seen = np.zeros(known.shape[1])
+    left = np.ones(len(known), bool)
+    kept = []
+    for _ in range(min(count, len(known))):
+        worth = np.where(left, known @ 0.5**seen, -1.0)
+        k = int(worth.argmax())
+        kept.append(k)
+        left[k] = False
+        seen += known[k]
+    return np.array(kept)

@@ -1,0 +1,232 @@
+"""Expressions as nodes of a graph: one operator a node, equal ones once, and compound forms under their names.
+
+    x * x → sqr(x)      x / (1 + exp(-x)) → silu(x)      1 / sqrt(x) → rsqrt(x)      x / n → scale(x) by 1 / n
+
+Forms are found among nodes, so that it does not matter which stage wrote which part. Nothing is cancelled or
+reordered: each node has the value of the expression that it is made of, in real numbers. A cast that rounds is a node;
+one that makes a number wider changes nothing, and is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, loads, op, variables
+from neptune.ir.names import fresh_name
+from neptune.mirage.ir import Node
+from neptune.mirage.ops import FLOATS, OPS
+
+Operand: TypeAlias = "str | Expr"
+"""A value by its name, or a number: an expression over sizes and scalars."""
+
+OPERATORS = {name: name for name in ("add", "sub", "mul", "div", "neg", "exp", "sqrt", "rsqrt", "sigmoid")} | {
+    "max": "maximum"
+}
+"""Operators of expressions that are operators of graphs; others are opaque, and called by their names."""
+POWERS = {"sqr": 2.0, "sqrt": 0.5, "rsqrt": -0.5}
+EXACT = frozenset(("neg", "abs", "max", "min", "floor", "ceil", "round", "trunc"))
+"""Operators whose results need no rounding in the dtype of their arguments."""
+
+
+class Unsupported(Exception):
+    """An expression that no graph has: the operator, and what is the matter."""
+
+    def __init__(self, wrong: str, hint: str | None = None) -> None:
+        super().__init__(wrong)
+        self.wrong, self.hint = wrong, hint
+
+
+@dataclass
+class Nodes:
+    """The nodes so far, in order, and of each value the axes that it varies over."""
+
+    axes: dict[str, frozenset[str]] = field(default_factory=dict)
+    made: dict[str, Node] = field(default_factory=dict)
+    _known: dict[Node, str] = field(default_factory=dict)
+
+    def add(
+        self, op: str, *operands: str, axis: str = "", constant: Expr | None = None, dtype: str = "", function: str = ""
+    ) -> str:
+        """The value of a node, by its name: of one that there is, if one is equal."""
+        commutes = OPS[op].commutes
+        node = Node("", op, tuple(sorted(operands)) if commutes else operands, axis, constant=constant, dtype=dtype)
+        node = replace(node, function=function)
+        if node not in self._known:
+            name = f"v{len(self.made)}'"  # no name of a user's; `called` gives the last ones
+            self._known[node] = name
+            self.made[name] = replace(node, name=name, operands=operands)
+            self.axes[name] = frozenset[str]().union(*(self.axes[o] for o in operands)) - {axis}
+        return self._known[node]
+
+    def node(self, name: str, op: str) -> Node | None:
+        """The node that makes a value, if it is one of this operator."""
+        node = self.made.get(name)
+        return node if node is not None and node.op == op else None
+
+    def called(
+        self, wishes: Mapping[str, str], kept: Iterable[str], taken: Iterable[str]
+    ) -> tuple[dict[str, str], tuple[Node, ...]]:
+        """The last names of values, and the nodes that those in `kept` need, under these names.
+
+        `wishes` are the names of the stages that values are of; any other is called like its operator.
+        """
+        needed = set(kept)
+        for name, node in reversed(self.made.items()):
+            if name in needed:
+                needed |= set(node.operands)
+        names, used = {}, set(taken)
+        for name in (*(n for n in wishes if n in needed), *(n for n in self.made if n in needed and n not in wishes)):
+            if name in self.made:
+                names[name] = fresh_name(used, wishes.get(name, self.made[name].op))
+                used.add(names[name])
+        nodes = (n for name, n in self.made.items() if name in needed)
+        return names, tuple(
+            replace(n, name=names[n.name], operands=tuple(names.get(o, o) for o in n.operands)) for n in nodes
+        )
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the expressions of a stage as nodes; `read` gives the value of a load, `loops` are the stage's."""
+
+    nodes: Nodes
+    read: Callable[[Load], str]
+    loops: frozenset[str]
+
+    def value(self, e: Expr) -> str:
+        """The value of an expression, which has to vary along something or read a tensor."""
+        made = self.operand(e)
+        if not isinstance(made, str):
+            raise Unsupported("a value that is made of no tensor: a number is no tensor")
+        return made
+
+    def operand(self, e: Expr) -> Operand:
+        if not loads(e):
+            if varied := sorted(variables(e) & self.loops):
+                raise Unsupported(f"arithmetic on the index of axis `{varied[0]}`: values are made of tensors alone")
+            return e
+        match e:
+            case Load():
+                return self.read(e)
+            case Cast(arg, dtype):
+                return self._cast(self.value(arg), arg.dtype, dtype)
+            case Select():
+                raise Unsupported("`select`: a graph has no masks")
+            case Op(name, args, dtype):
+                return self._op(name, [self.operand(a) for a in args], dtype)
+        raise Unsupported(f"`{type(e).__name__.lower()}`")
+
+    def _cast(self, x: str, source: str, dtype: str) -> str:
+        if source not in FLOATS or dtype not in FLOATS:
+            raise Unsupported(f"`cast` of {source} to {dtype}: a graph has floats of 16 bits and more")
+        wider = DTYPES[dtype].bits > DTYPES[source].bits and dtype != "float64"
+        return x if wider else self.rounded(x, dtype)
+
+    def rounded(self, x: str, dtype: str) -> str:
+        """x as a number of `dtype`."""
+        last = self.nodes.node(x, "cast")
+        return x if last is not None and last.dtype == dtype else self.nodes.add("cast", x, dtype=dtype)
+
+    def _op(self, name: str, args: list[Operand], dtype: str) -> str:
+        if dtype not in FLOATS:
+            raise Unsupported(f"`{name}` of {dtype}: a graph computes with floats of 16 bits and more")
+        made = self._exact(name, args)
+        narrow = DTYPES[dtype].bits == 16 and name not in EXACT
+        return self.rounded(made, dtype) if narrow else made
+
+    def _exact(self, name: str, args: list[Operand]) -> str:
+        values = tuple(a for a in args if isinstance(a, str))
+        if len(values) == len(args):
+            return self._of_values(name, values)
+        number_first, number = next((k == 0, a) for k, a in enumerate(args) if not isinstance(a, str))
+        if number_first and name not in ("add", "mul", "max", "min"):
+            return self._of_number(name, number, values[0])
+        return self._with_number(name, values[0], number)
+
+    def _of_values(self, name: str, values: tuple[str, ...]) -> str:
+        add, x = self.nodes.add, values[0]
+        match name:
+            case "exp2":
+                return add("exp", self.scaled(x, op("ln2")))
+            case "mul" if x == values[1]:
+                return add("sqr", x)
+            case "mul" if (gated := self._gated(*values)) is not None:
+                return add("silu", gated)
+            case "div" if self._logistic(values[1]) == x:
+                return add("silu", x)
+        return add(OPERATORS[name], *values) if name in OPERATORS else add("opaque", *values, function=name)
+
+    def _with_number(self, name: str, x: str, number: Expr) -> str:
+        match name:
+            case "add":
+                return self.shifted(x, number)
+            case "sub":
+                return self.shifted(x, negative(number))
+            case "mul":
+                return self.scaled(x, number)
+            case "div":
+                return self.scaled(x, reciprocal(number))
+            case "pow":
+                return self._power(x, number)
+        return self.nodes.add("opaque", x, constant=number, function=name)
+
+    def _of_number(self, name: str, number: Expr, x: str) -> str:
+        if name == "sub":
+            return self.shifted(self.nodes.add("neg", x), number)
+        if name != "div":
+            raise Unsupported(f"`{name}` of a number and a tensor, in this order")
+        if (logistic := self._logistic(x)) is not None:
+            return self.scaled(self.nodes.add("sigmoid", logistic), number)
+        root = self.nodes.node(x, "sqrt")
+        inverse = self._power(x, Const(-1.0, number.dtype)) if root is None else self.nodes.add("rsqrt", *root.operands)
+        return self.scaled(inverse, number)
+
+    def shifted(self, x: str, number: Expr) -> str:
+        """x + number."""
+        return x if _is(number, 0) else self.nodes.add("shift", x, constant=number)
+
+    def scaled(self, x: str, number: Expr) -> str:
+        """x · number."""
+        return x if _is(number, 1) else self.nodes.add("scale", x, constant=number)
+
+    def _power(self, x: str, number: Expr) -> str:
+        if _is(number, 1):
+            return x
+        short = next((name for name, by in POWERS.items() if _is(number, by)), None)
+        return self.nodes.add("power", x, constant=number) if short is None else self.nodes.add(short, x)
+
+    def _gated(self, a: str, b: str) -> str | None:
+        """x of x · sigmoid(x)."""
+        for x, gate in ((a, b), (b, a)):
+            node = self.nodes.node(gate, "sigmoid")
+            if node is not None and node.operands == (x,):
+                return x
+        return None
+
+    def _logistic(self, y: str) -> str | None:
+        """x of 1 + exp(-x)."""
+        sum_ = self.nodes.node(y, "shift")
+        exp = self.nodes.node(sum_.operands[0], "exp") if sum_ is not None and _is(sum_.constant, 1) else None
+        if exp is None:
+            return None
+        neg, scale = self.nodes.node(exp.operands[0], "neg"), self.nodes.node(exp.operands[0], "scale")
+        if neg is not None:
+            return neg.operands[0]
+        return scale.operands[0] if scale is not None and _is(scale.constant, -1) else None
+
+
+def reciprocal(number: Expr) -> Expr:
+    """1 / number."""
+    return binary("div", Const(1.0, number.dtype), number)
+
+
+def negative(number: Expr) -> Expr:
+    """-number."""
+    return Const(-number.value, number.dtype) if isinstance(number, Const) else op("neg", number)
+
+
+def _is(number: Expr | None, value: float) -> bool:
+    return isinstance(number, Const) and number.value == value

@@ -1,0 +1,94 @@
+"""What the reader of Mirage's JSON asks of its objects, each of which may be torn, or of another kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from neptune.errors import ExpressionError
+from neptune.ir.expr import Const
+from neptune.mirage.ir import Graph, Output, Tensor
+
+COORDINATES = ("x", "y", "z")
+
+
+def graphs_of(text: str) -> list[list[Any]]:
+    """The graphs of a file as lists of operators; one graph by itself is a file, too."""
+    try:
+        read = json.loads(text)
+    except json.JSONDecodeError as error:
+        wrong = f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        wrong = "it is nested too deeply"
+    else:
+        graphs = [read] if isinstance(read, list) and read and all(isinstance(x, dict) for x in read) else read
+        if isinstance(graphs, list) and graphs and all(isinstance(g, list) for g in graphs):
+            return graphs
+        wrong = "it is JSON of another kind"
+    raise ExpressionError("the JSON of Mirage's graphs", wrong, hint="a list of graphs, each a list of operators")
+
+
+class Json:
+    """The objects of one graph. `at` is the operator that is read at present, in the words of an error."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def fail(self, wrong: str, legal: Sequence[str] = (), hint: str | None = None) -> NoReturn:
+        raise ExpressionError(self.at, wrong, legal=legal, hint=hint)
+
+    def get(self, of: Any, key: str, kind: type) -> Any:
+        """`of[key]`, which has to be there and of that type."""
+        found = of.get(key) if isinstance(of, dict) else None
+        if not isinstance(found, kind) or isinstance(found, bool):
+            self.fail(f"it has no `{key}`, or one that is no {kind.__name__}: the JSON is torn, or of another kind")
+        return found
+
+    def checked(self, operator: Any) -> dict[str, Any]:
+        self.get(operator, "op_type", str)
+        return dict(operator)
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        dims, rank = self.get(tensor, "dim", list), self.get(tensor, "num_dims", int)
+        if rank > len(dims) or not all(isinstance(n, int) and n > 0 for n in dims[:rank]):
+            self.fail(f"a tensor has {rank} dimensions of lengths {dims}")
+        return tuple(dims[:rank])
+
+    def mapped(self, of: Any, key: str) -> dict[str, int]:
+        """A map of x, y and z, which may be written as a list."""
+        found = of.get(key) if isinstance(of, dict) else None
+        if isinstance(found, list) and len(found) == len(COORDINATES):
+            found = dict(zip(COORDINATES, found, strict=True))
+        if not isinstance(found, dict) or not all(isinstance(found.get(c), int) for c in COORDINATES):
+            self.fail(f"it has no `{key}` of x, y and z: the JSON is torn, or of another kind")
+        return {c: found[c] for c in COORDINATES}
+
+    def result(self, operator: Any) -> Any:
+        """The one tensor that an operator makes."""
+        made = self.get(operator, "output_tensors", list)
+        if len(made) != 1:
+            self.fail(f"it makes {len(made)} tensors, and a graph's operators make one")
+        return made[0]
+
+    def inferred(self, operators: Sequence[Any], name: str) -> Graph:
+        """The inputs and outputs of the file, dimensions of one length being one axis."""
+        kinds = {"kn_input_op": "output_tensors", "kn_output_op": "input_tensors"}
+        found: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in kinds}
+        for operator in operators:
+            kind = operator["op_type"]
+            if kind in kinds:
+                found[kind] += [self.shape(t) for t in self.get(operator, kinds[kind], list)]
+        for shape in (*found["kn_input_op"], *found["kn_output_op"]):
+            twice = next((n for n in shape if shape.count(n) > 1), None)
+            if twice is not None:
+                self.fail(f"a tensor has two dimensions of length {twice}: which axes they are, its expression says")
+        named = {kind: [tuple(f"n{n}" for n in shape) for shape in shapes] for kind, shapes in found.items()}
+        sizes = {f"n{n}": Const(n, "int32") for shapes in found.values() for shape in shapes for n in shape}
+        return Graph(
+            name,
+            sizes,
+            tuple(Tensor(f"x{k}", axes, "float16") for k, axes in enumerate(named["kn_input_op"])),
+            (),
+            tuple(Output(f"y{k}", axes, "float16", f"y{k}") for k, axes in enumerate(named["kn_output_op"])),
+        )

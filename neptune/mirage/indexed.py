@@ -1,0 +1,346 @@
+"""Proofs of equality for all sizes: the outputs of a graph as indexed normal forms (`forms.py`).
+
+`indexed_forms` gives each output as a form over the elements of the inputs, `prove_equal` compares two graphs. Equal
+forms are a proof, as each step is an identity of the reals: for all sizes of at least 1 and all cuts into programs,
+iterations and tiles, wherever denominators are not 0 and what a root is taken of is not negative. Different forms
+prove nothing.
+
+A sum over the tile, the loop and the grid part of an axis is the sum over the axis; a value that still depends on how
+an axis is cut has no form. Casts are passed over.
+
+A running maximum is a function of which nothing is known, of the iteration and the axes that it has, and its last value
+is the maximum: what is rescaled by it, Σ x·exp(c·(m − m_last)) over the iterations, has a form where exp merges all
+that was subtracted. So repaired graphs are proved for any m, as softmax subtracts any m from its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isfinite
+from typing import TypeAlias
+
+from neptune.ir.dtypes import is_int
+from neptune.ir.expr import Cast, Const, Expr, Op, Var
+from neptune.ir.printer import print_expr
+from neptune.mirage import forms
+from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, Undecided, add, multiply, number, scaled
+from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node
+from neptune.mirage.ops import OPS
+from neptune.mirage.powers import divided, logarithm, power
+from neptune.mirage.types import graph_types
+
+CONDITIONS = (
+    "sizes are at least 1",
+    "denominators are not 0",
+    "what a root is taken of is not negative",
+    "inputs are finite",
+)
+"""What a proof takes for granted."""
+Variables: TypeAlias = Mapping[str, str]
+"""The variables of an axis by its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether two graphs are equal for all sizes. `why` says what stands in the way where it is not proved."""
+
+    proved: bool
+    why: str = ""
+    conditions: tuple[str, ...] = CONDITIONS
+
+    def __str__(self) -> str:
+        if not self.proved:
+            return f"not decided: {self.why}"
+        return f"proved for all sizes, where {', '.join(self.conditions)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value: its form, and for each axis that it varies over the variables of its parts, and all that it ever had.
+    `running` is its value in each iteration, where it is a running maximum or follows from one."""
+
+    form: Form
+    axes: Mapping[str, Variables]
+    whole: Mapping[str, Index]
+    running: _Value | None = None
+
+    @property
+    def changes(self) -> bool:
+        """True where it is another value in each iteration of a loop."""
+        return any(LOOP in parts for parts in self.axes.values())
+
+
+def prove_equal(graph: Graph, other: Graph) -> Proof:
+    """A proof that the outputs of two valid graphs are equal in their order, or why there is none.
+
+    Inputs correspond by the names of their buffers, sizes and scalars by theirs.
+    """
+    if len(graph.outputs) != len(other.outputs):
+        return Proof(False, f"one has {len(graph.outputs)} outputs, the other {len(other.outputs)}")
+    try:
+        mine, others = indexed_forms(graph), indexed_forms(other)
+    except Undecided as error:
+        return Proof(False, str(error))
+    for a, b in zip(graph.outputs, other.outputs, strict=True):
+        if [d.key for d in mine[a.name][1]] != [d.key for d in others[b.name][1]]:
+            return Proof(False, f"output `{a.name}` has another shape")
+        if mine[a.name][0] != others[b.name][0]:
+            return Proof(False, f"output `{a.name}` has another normal form")
+    return Proof(True)
+
+
+def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]]:
+    """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions.
+
+    Raises Undecided, with the reason, where a value has no form.
+    """
+    graph_types(graph)
+    walk = _Walk(graph)
+    for step in graph.steps:
+        if isinstance(step, Kernel):
+            walk.kernel(step)
+        else:
+            walk.values[step.name] = walk.node(step, walk.values)
+    found = {}
+    for out in graph.outputs:
+        form = walk.values[out.value].form
+        if part := forms.depends_on_cuts(form):
+            raise Undecided(f"output `{out.name}` depends on how axes are cut, by `{part}`")
+        form = forms.rename(form, {a: f"@{n}" for n, a in enumerate(out.axes) if not walk.single(a)})
+        found[out.name] = form, tuple(walk.domains[a] for a in out.axes)
+    return found
+
+
+class _Walk:
+    """The values of a graph, in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.sizes = {v.name for e in graph.axes.values() for v in _variables(e)}
+        self.domains = {a: _domain(self.constant(e)) for a, e in graph.axes.items()}
+        self.values: dict[str, _Value] = {}
+        for t in graph.inputs:
+            variables = {a: {TILE: self.variable(a)} for a in t.axes}
+            whole = {a: (self.variable(a),) for a in t.axes}
+            self.values[t.name] = _Value(forms.element(t.source, [whole[a] for a in t.axes]), variables, whole)
+
+    def single(self, axis: str) -> bool:
+        """True for an axis of one element."""
+        return self.domains[axis].key == "1"
+
+    def variable(self, axis: str) -> str:
+        return "0" if self.single(axis) else axis
+
+    def kernel(self, kernel: Kernel) -> None:
+        """The tensors that a kernel saves."""
+        found: dict[str, _Value] = {}
+        for load in kernel.loads:
+            found[load.name] = self.cut(self.values[load.tensor], kernel, load.whole)
+        for node in kernel.nodes:
+            found[node.name] = self.node(node, found)
+        for save in kernel.saves:
+            self.values[save.name] = self.saved(found[save.value])
+
+    def cut(self, v: _Value, kernel: Kernel, uncut: tuple[str, ...]) -> _Value:
+        """A tile of a tensor: each index in parts."""
+        tuples: dict[Index, Index] = {}
+        axes, whole = dict(v.axes), dict(v.whole)
+        for axis, mine in v.axes.items():
+            on = ((GRID, axis in kernel.grid), (LOOP, axis == kernel.loop), (TILE, True))
+            if axis in uncut or set(mine) != {TILE} or self.single(axis) or not any(x for _, x in on[:2]):
+                if self.single(axis):
+                    axes[axis] = {p: "0" for p, x in on if x and (p == TILE or axis not in uncut)}
+                continue
+            axes[axis] = {p: f"{axis}.{p}@{kernel.name}" for p, x in on if x}
+            whole[axis] = tuple(axes[axis].values())
+            tuples[axis,] = whole[axis]
+        return _Value(forms.rename(v.form, {}, tuples), axes, whole)
+
+    def saved(self, v: _Value) -> _Value:
+        """A tensor in device memory: each index one variable again."""
+        tuples, axes, whole = {}, dict(v.axes), dict(v.whole)
+        for axis, mine in v.axes.items():
+            if TILE not in mine or self.single(axis):
+                axes[axis] = {TILE: "0"} if TILE in mine else mine
+                continue
+            if set(mine.values()) != set(v.whole[axis]):
+                raise Undecided(f"a tensor has the tiles of axis `{axis}`, and not all of its parts")
+            tuples[v.whole[axis]] = (axis,)
+            axes[axis], whole[axis] = {TILE: axis}, (axis,)
+        form = forms.rename(v.form, {}, tuples)
+        for axis in (a for t in tuples for a in tuples[t]):
+            if form.free & {x for x in v.whole[axis] if x != axis}:
+                raise Undecided(f"a tensor depends on how axis `{axis}` is cut")
+        return _Value(form, axes, whole)
+
+    def node(self, node: Node, found: Mapping[str, _Value]) -> _Value:
+        """The value of an operator."""
+        operands = [found[o] for o in node.operands]
+        row = OPS[node.op]
+        if row.kind == "map":
+            return self.mapped(node, operands)
+        if node.op == "acc_rescaled":
+            return self.folded(node, self.rescaled(node, *operands), frozenset({LOOP}))
+        if any(v.changes for v in operands) and any(v.running for v in operands):
+            raise Undecided(f"`{node.name}` folds a running maximum")
+        parts = node.parts if row.kind == "fold" else frozenset({LOOP, TILE} if node.op == "acc_sum" else {LOOP})
+        form = multiply(*(v.form for v in operands)) if node.op == "matmul" else operands[0].form
+        inner = replace(_joined(node, operands), form=form)
+        made = self.folded(node, inner, parts)
+        return replace(made, running=self.running(node, inner)) if node.op == "acc_max" else made
+
+    def mapped(self, node: Node, operands: list[_Value]) -> _Value:
+        """A map; in the loop it reads what a running maximum is there, and behind it the last one."""
+        there = [v.running or v for v in operands]
+        if any(v.changes for v in operands):
+            operands = there
+        made = replace(_joined(node, operands), form=self.map(node, [v.form for v in operands]))
+        if operands is there or all(v.running is None for v in operands):
+            return made
+        return replace(made, running=self.mapped(node, there))
+
+    def running(self, node: Node, v: _Value) -> _Value:
+        """A number of which nothing is known for each iteration."""
+        index = tuple(tuple(parts.values()) for parts in v.axes.values())
+        return replace(v, form=forms.of_atom(Atom("running", node.name, index)))
+
+    def rescaled(self, node: Node, x: _Value, m: _Value) -> _Value:
+        """x·exp(c·(m − m_last)) in each iteration."""
+        if m.running is None:
+            raise Undecided(f"`{node.name}` is rescaled by what is no running maximum")
+        degree = ONE if node.constant is None else self.constant(node.constant)
+        moved = multiply(degree, _minus(m.running.form, m.form))
+        joined = _joined(node, [x, m.running])
+        return replace(joined, form=multiply(x.form, forms.exponential(moved)))
+
+    def folded(self, node: Node, v: _Value, parts: frozenset[str]) -> _Value:
+        """A value without parts of an axis: summed, or its largest."""
+        mine = v.axes[node.axis]
+        left = {p: x for p, x in mine.items() if p not in parts}
+        axes = {a: left if a == node.axis else x for a, x in v.axes.items() if a != node.axis or left}
+        variables = {x: self.part(node.axis, x) for p, x in mine.items() if p in parts and x != "0"}
+        if node.op in ("max", "acc_max"):
+            return replace(v, form=self.largest(node, v, variables), axes=axes)
+        complete = v.whole.get(node.axis, ()) == tuple(mine.values())
+        made = []
+        for t, c in v.form.terms:
+            f = Form(((t, c),))
+            if not variables.keys() <= t.free:
+                if not complete:
+                    raise Undecided(f"`{node.name}` sums over parts of axis `{node.axis}` what is the same in each")
+                f = multiply(f, forms.of_atom(Atom("one", "", (v.whole[node.axis],))))
+            made.append(forms.total(f, variables))
+        return replace(v, form=add(*made), axes=axes)
+
+    def largest(self, node: Node, v: _Value, variables: Mapping[str, Domain]) -> Form:
+        """The maximum over variables; those of a whole axis that the value is free of do not count."""
+        lacks = variables.keys() - v.form.free
+        if any(variables[x].size is None for x in lacks):
+            raise Undecided(f"`{node.name}` folds parts of axis `{node.axis}` of what is the same in each")
+        return forms.largest(v.form, {x: d for x, d in variables.items() if x not in lacks})
+
+    def part(self, axis: str, variable: str) -> Domain:
+        """What a variable runs over."""
+        whole = self.domains[axis]
+        return whole if variable == axis else Domain(variable, None, whole)
+
+    def map(self, node: Node, args: list[Form]) -> Form:
+        """An elementwise operator on forms."""
+        if node.op == "opaque" and node.function == "log" and node.constant is None:
+            return logarithm(*args)
+        if node.op == "opaque":
+            return forms.call(node.function, *args, *([] if node.constant is None else [self.constant(node.constant)]))
+        if node.constant is not None:
+            return _WITH_CONSTANT[node.op](args[0], self.constant(node.constant))
+        return _MAPS[node.op](*args)
+
+    def constant(self, e: Expr) -> Form:
+        """An expression over sizes and scalars, exactly: a float is the rational that it is."""
+        match e:
+            case Const(value, _) if not isinstance(value, bool) and isfinite(value):
+                return number(Fraction(value))
+            case Var(name, dtype):
+                return forms.size(name) if name in self.sizes and is_int(dtype) else forms.call(name, kind="scalar")
+            case Cast(arg, dtype) if dtype not in ("bool", "int8", "int16", "int32", "int64") or is_int(arg.dtype):
+                return self.constant(arg)
+            case Op(name, args, _) if name in _CONSTANTS:
+                return _CONSTANTS[name](*(self.constant(a) for a in args))
+            case _:
+                return forms.call(print_expr(e))
+
+
+def _joined(node: Node, operands: list[_Value]) -> _Value:
+    """The axes of a map of values; each axis has to be cut alike in all of them."""
+    axes: dict[str, dict[str, str]] = {}
+    whole: dict[str, Index] = {}
+    for v in operands:
+        for axis, mine in v.axes.items():
+            held = axes.setdefault(axis, {})
+            for p, x in mine.items():
+                if held.setdefault(p, x) != x:
+                    raise Undecided(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
+            if whole.setdefault(axis, v.whole[axis]) != v.whole[axis]:
+                raise Undecided(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
+    return _Value(ONE, axes, whole)
+
+
+def _variables(e: Expr) -> list[Var]:
+    return [e] if isinstance(e, Var) else [v for p in e.parts for v in _variables(p)]
+
+
+def _domain(size: Form) -> Domain:
+    return Domain(size.key, size)
+
+
+def _sigmoid(x: Form) -> Form:
+    return divided(ONE, add(ONE, forms.exponential(scaled(x, Fraction(-1)))))
+
+
+def _maximum(a: Form, b: Form) -> Form:
+    if a == b:
+        return a
+    first, second = sorted((a, b), key=lambda f: f.key)
+    return forms.call("maximum", first, second)
+
+
+def _power(x: Form, e: Form) -> Form:
+    exponent = _rational(e)
+    if exponent is None:
+        return forms.call("power", x, e)
+    return power(x, exponent)
+
+
+def _rational(e: Form) -> Fraction | None:
+    """The number that a form is, if it is one."""
+    if not e.terms:
+        return Fraction(0)
+    (term, c), *rest = e.terms
+    return c if not rest and not term.factors and not term.bound else None
+
+
+def _minus(a: Form, b: Form) -> Form:
+    return add(a, scaled(b, Fraction(-1)))
+
+
+_HALF = Fraction(1, 2)
+_MAPS: Mapping[str, Callable[..., Form]] = {
+    "add": add,
+    "sub": _minus,
+    "mul": multiply,
+    "div": divided,
+    "maximum": _maximum,
+    "neg": lambda x: scaled(x, Fraction(-1)),
+    "exp": forms.exponential,
+    "sqr": lambda x: multiply(x, x),
+    "sqrt": lambda x: power(x, _HALF),
+    "rsqrt": lambda x: power(x, -_HALF),
+    "silu": lambda x: multiply(x, _sigmoid(x)),
+    "sigmoid": _sigmoid,
+    "cast": lambda x: x,
+}
+_WITH_CONSTANT: Mapping[str, Callable[[Form, Form], Form]] = {"shift": add, "scale": multiply, "power": _power}
+_CONSTANTS: Mapping[str, Callable[..., Form]] = {
+    **{name: _MAPS[name] for name in ("add", "sub", "mul", "div", "neg", "exp", "sqrt", "rsqrt")},
+}

@@ -1,0 +1,118 @@
+"""From a µGraph to what the compiler takes: a template that brings its own definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from neptune.boundary import public
+from neptune.fusion.schedule import Schedule
+from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
+from neptune.mirage.definitions import Definitions, definitions
+from neptune.mirage.ir import Graph, Kernel
+from neptune.mirage.relaid import relaid
+from neptune.mirage.rewriting import ordered
+from neptune.mirage.roundings import rounded
+from neptune.mirage.safe import safe as make_safe
+from neptune.mirage.safe import unsafe
+from neptune.mirage.schedule import Place, scheduled
+from neptune.schedule.state import Decision
+from neptune.schedule.template import Rewriting
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph as definitions of the user's program, and the template that schedules these."""
+
+    definitions: Program
+    template: Rewriting
+    decisions: tuple[Decision, ...]
+
+
+@public
+def lowered(
+    graph: Graph, program: Program, safe: bool = True, orders: Mapping[str, tuple[str, ...]] | None = None
+) -> Lowered:
+    """A graph of `program` as what `neptune.compile(program, template=lowered(…).template)` takes.
+
+    `orders`: the axes of tensors between kernels in the order in which they are stored, where that is another one.
+    Raises FusionError, naming node and axis, where a tile's part of a fold is used as the whole.
+    """
+    made = definitions(graph, program)
+    made = make_safe(made) if safe else unsafe(made)
+    made = relaid(rounded(made, program), orders or {})
+    inside = _inside(graph, made)
+    made = ordered(made, inside)
+    places = _places(graph, made, inside)
+
+    def schedule(sch: Schedule) -> None:
+        scheduled(sch, places)
+
+    text = "\n".join([repr(graph), f"safe={safe}", repr(sorted((orders or {}).items()))])
+    template = Rewriting(graph.name, schedule, rewritten=made.program, text=text, notes=made.decisions)
+    return Lowered(made.program, template, made.decisions)
+
+
+def joined(program: Program, parts: Sequence[tuple[Program, Graph | None]], safe: bool = True) -> Lowered:
+    """Parts of a program, in order, as one template of it: each by its graph, whose names are its own, or (None) with a
+    kernel for each stage. Raises what `lowered` raises."""
+    bodies: list[Stmt] = []
+    temporaries = {b.name: b for p, _ in parts for b in (*p.inputs, *p.outputs)}
+    places: list[Place] = []
+    notes: list[Decision] = []
+    for number, (part, graph) in enumerate(parts):
+        if graph is None:
+            bodies.append(part.body)
+            temporaries |= {b.name: b for b in part.temporaries}
+            places.append(Place(f"p{number}", (), None, tuple(s.name for s in stages(part.body)), ()))
+            continue
+        made = definitions(graph, part)
+        made = rounded(make_safe(made) if safe else unsafe(made), part)
+        inside = _inside(graph, made)
+        made = ordered(made, inside)
+        bodies.append(made.program.body)
+        temporaries |= {b.name: b for b in made.program.temporaries}
+        places += _places(graph, made, inside)
+        notes += made.decisions
+    outer = {b.name for b in (*program.inputs, *program.outputs)}
+    kept = tuple(b for b in temporaries.values() if b.name not in outer)
+    whole = replace(program, temporaries=kept, tunables=(), owes=(), body=seq(*bodies))
+    text = "\n".join([*(repr(g) for _, g in parts), f"safe={safe}"])
+
+    def schedule(sch: Schedule) -> None:
+        scheduled(sch, places)
+
+    template = Rewriting(f"{program.name}_parts", schedule, rewritten=whole, text=text, notes=tuple(notes))
+    return Lowered(whole, template, tuple(notes))
+
+
+def _inside(graph: Graph, made: Definitions) -> frozenset[str]:
+    """The stages that change in the loop of their kernel.
+
+    What is folded in full for a tile's part is there behind the loop only.
+    """
+    loops = {k: made.axes[s.loop] for k, s in enumerate(graph.steps) if isinstance(s, Kernel) and s.loop}
+    along = {s.name: {f.var for f in for_loops(path)} for path, s in paths(made.program.body)}
+    return frozenset(n for n, h in made.homes.items() if h.loop and loops.get(h.step) in along[n])
+
+
+def _places(graph: Graph, made: Definitions, changing: frozenset[str]) -> tuple[Place, ...]:
+    """What each step of a graph computes, in order."""
+    places: list[Place] = []
+    sizes = frozenset(graph.axes.values())
+    parted: dict[str, int] = {}
+    for k, step in enumerate(graph.steps):
+        own = tuple(s for s, h in made.homes.items() if h.step == k)
+        looped = made.axes[step.loop] if isinstance(step, Kernel) and step.loop else ""
+        inside = tuple(s for s in own if s in changing)
+        if not isinstance(step, Kernel):
+            places.append(Place(step.name, (), None, own, inside, sizes))
+            continue
+        of = tuple(dict.fromkeys(parted[load.tensor] for load in step.loads if load.tensor in parted))
+        split = made.split.get(k, "")
+        grid = tuple(a for a in (made.axes[a] for a in step.grid) if a != split)
+        loop = split or looped or None
+        places.append(Place(step.name, grid, loop, own, inside if step.loop else own, sizes, split, of))
+        if split:
+            parted |= {s.name: len(places) - 1 for s in step.saves}
+    return tuple(places)

@@ -1,0 +1,349 @@
+"""What the operators of a kernel make of the values in it: types, forms and phases as tables.
+
+A *problem* is one kernel to be found: tensors to load, targets, the loop and the axes split over the grid. A value is
+(form, parts of axes that it varies over, phase), where the phase is *before* the loop (loop-invariant), *body* or
+*behind* (reads an accumulator). Axes of the grid that nothing sums are not seen here: they change no form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from neptune.mirage.abstract import ALL_BITS, GRID_BIT, Labels, apply, cut
+from neptune.mirage.algebra import Algebra, Foreign, Written
+from neptune.mirage.composites import COMPOSITE, Chain
+from neptune.mirage.contained import Target
+from neptune.mirage.features import Features
+from neptune.mirage.ops import OPS
+
+BEFORE, BODY, BEHIND = 0, 1, 2
+UNARY = OPS["neg"]
+PRUNES = frozenset({"expression", "duplicate", "unused"})
+"""What a search leaves out, by names; docs/mirage.md says why and what is lost."""
+Key: TypeAlias = tuple[int, int, int]
+"""Form, parts of axes and phase of a value."""
+
+
+class Operator(NamedTuple):
+    """A row of `OPS` with its axis, its number or function, and the parts that a fold takes."""
+
+    name: str
+    axis: str = ""
+    label: Any = None
+    split: bool = False
+
+
+class Known(NamedTuple):
+    """A tensor in device memory or a target: its form as written, and the parts of axes that it varies over."""
+
+    name: str
+    form: Written
+    free: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One kernel to be found. `labels` are (operator, number or function) of the reference; `outer` its outer maps.
+
+    `outer` has the sets of axes of maps in the reference that have more axes than any of their operands.
+    """
+
+    axes: tuple[str, ...]
+    loads: tuple[Known, ...]
+    targets: tuple[Known, ...]
+    loop: str | None
+    splits: tuple[str, ...]
+    operators: frozenset[str]
+    labels: tuple[tuple[str, Any], ...] = ()
+    outer: frozenset[tuple[str, ...]] = frozenset()
+    prunes: frozenset[str] = PRUNES
+
+
+class Table:
+    """The values of one problem by number, and what operators make of them."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._by_expression = "expression" in problem.prunes
+        self.algebra = Algebra()
+        self.labels = Labels(self.algebra, problem.axes)
+        self.cuts = [cut(a, problem.loop, problem.splits) for a in problem.axes]
+        self.operators: list[Operator] = list(_operators(problem))
+        self._binary = [(n, op) for n, op in enumerate(self.operators) if _reads_two(op)]
+        self._ids: dict[tuple[int, int, int], int] = {}
+        self.form: list[int] = []
+        self.free: list[int] = []
+        self.phase: list[int] = []
+        self.body: list[bool] = []
+        self.features: list[int] = []
+        self.is_target: list[bool] = []
+        self.present: list[bool] = []
+        self.pairs: list[dict[int, tuple[tuple[tuple[int, int, bool], ...], int]]] = []
+        self._unary: list[tuple[tuple[tuple[int, int], ...], int] | None] = []
+        self._goal_unary: dict[int, tuple[int, ...]] = {}
+        self._goal_pair: dict[tuple[int, int], tuple[tuple[int, bool], ...]] = {}
+        self._joined: dict[tuple[int, int], int] = {}
+        self._needs: dict[int, int] = {}
+        self._wanted = [(Target(self.algebra, self.algebra.read(t.form)), t.free) for t in problem.targets]
+        self.labels.symbols((1 << 3 * len(problem.axes)) - 1)
+        chains = [op.label for op in self.operators if op.name == COMPOSITE]
+        self._lacking = Features(self.algebra, [t.form for t, _ in self._wanted], problem.loop is not None, chains)
+        self.in_loop = self._lacking.in_loop
+        self.missing = self._lacking.missing
+        phase = BEHIND if problem.loop else BEFORE
+        self.targets = [self.value(t.form, free, phase) for t, free in self._wanted]
+        for v in self.targets:
+            self.is_target[v] = True
+        self.goal = self.targets[0] if len(self.targets) == 1 else -1
+        self.loads = [self._loaded(x) for x in problem.loads]
+        # What has an atom that the targets lack is part of none.
+        self.algebra.closed = self._by_expression
+
+    def made(self) -> range:
+        return range(len(self.form))
+
+    def value(self, form: int, free: int, phase: int) -> int:
+        key = (form, free, phase)
+        v = self._ids.setdefault(key, len(self.form))
+        if v == len(self.form):
+            self.form.append(form)
+            self.free.append(free)
+            self.phase.append(phase)
+            self.body.append(phase == BODY)
+            self.features.append(self._lacking.of(form) | (self.in_loop if phase == BEHIND else 0))
+            self.is_target.append(False)
+            self.present.append(False)
+            self.pairs.append({})
+            self._unary.append(None)
+        return v
+
+    def _loaded(self, x: Known) -> int:
+        # A dimension that a split has left is there whole in every program.
+        return self.value(self.algebra.read(x.form), x.free, BODY if self._in_loop(x.free) else BEFORE)
+
+    def _in_loop(self, free: int) -> bool:
+        return any(c.loop and free >> 3 * n & c.loop for n, c in enumerate(self.cuts))
+
+    # -- what operators make
+
+    def unary(self, v: int) -> tuple[tuple[tuple[int, int], ...], int]:
+        """(operator, value) of what one operator makes of v, and how many were refused by the expression."""
+        known = self._unary[v]
+        if known is None:
+            made, refused = [], 0
+            for op, form, free, phase in self._ones(v):
+                r = self._admitted(op, form, free, phase)
+                if r >= 0:
+                    made.append((op, r))
+                else:
+                    refused += 1
+            known = self._unary[v] = (tuple(made), refused)
+        return known
+
+    def pair(self, v: int, u: int) -> tuple[tuple[tuple[int, int, bool], ...], int]:
+        """(operator, value, operands swapped) of what one operator makes of v and u, and how many were refused."""
+        made, refused = [], 0
+        for op, form, free, phase, swapped in self._twos(v, u):
+            r = self._admitted(op, form, free, phase)
+            if r >= 0:
+                made.append((op, r, swapped))
+            else:
+                refused += 1
+        known = self.pairs[v][u] = (tuple(made), refused)
+        return known
+
+    def goal_unary(self, v: int) -> tuple[int, ...]:
+        """The operators that make the only target of v."""
+        known = self._goal_unary.get(v)
+        if known is None:
+            goal = self._key(self.goal)
+            known = self._goal_unary[v] = tuple(op for op, *made in self._ones(v) if tuple(made) == goal)
+        return known
+
+    def goal_pair(self, v: int, u: int) -> tuple[tuple[int, bool], ...]:
+        """The operators that make the only target of v and u."""
+        known = self._goal_pair.get((v, u))
+        if known is None:
+            goal = self._key(self.goal)
+            found = [(op, swapped) for op, *made, swapped in self._twos(v, u) if tuple(made) == goal]
+            known = self._goal_pair[v, u] = tuple(found)
+        return known
+
+    def _key(self, v: int) -> tuple[int, int, int]:
+        return self.form[v], self.free[v], self.phase[v]
+
+    def _admitted(self, op: int, form: int, free: int, phase: int) -> int:
+        """The number of a value that may be part of a target, or -1."""
+        if form < 0:
+            return -1
+        known = self._ids.get((form, free, phase), -1)
+        if self.operators[op].name in ("scale", "neg") and not any(t.closes(form) for t, _ in self._wanted):
+            return -1
+        if known >= 0:
+            return known
+        if self._by_expression and not any(t.has(form, self._need(free & ~out)) for t, out in self._wanted):
+            return -1
+        return self.value(form, free, phase)
+
+    def _need(self, bits: int) -> int:
+        known = self._needs.get(bits)
+        if known is None:
+            known = self._needs[bits] = self.labels.symbols(bits)
+        return known
+
+    def _ones(self, v: int) -> Iterator[tuple[int, int, int, int]]:
+        """Operators on v: number, form (-1: it has what no target has), parts and phase of the result."""
+        form, free, phase = self._key(v)
+        for n, op in enumerate(self.operators):
+            if op.name == COMPOSITE:
+                end = self._composite(op.label, (form, free, phase))
+                if end is not None:
+                    yield n, *end[0]
+                continue
+            row = OPS[op.name]
+            if row.kind == "map":
+                if row.arity == 1 or (row.arity < 0 and op.label[1] == 1):
+                    yield n, self._apply(op, (form,)), free, phase
+                continue
+            if row.arity != 1:
+                continue
+            taken = self._taken(op, free, phase)
+            if taken:
+                behind = BEHIND if row.kind == "accumulate" else phase
+                yield n, self._apply(op, (form,), taken), free & ~taken, behind
+
+    def expanded(self, number: int, v: int) -> list[Operator]:
+        """The plain operators of a composite on v, one after another."""
+        end = self._composite(self.operators[number].label, self._key(v))
+        assert end is not None
+        return end[1]
+
+    def _composite(self, chain: Chain, start: Key) -> tuple[Key, list[Operator]] | None:
+        """What a composite makes, and of what operators; None where it is not legal."""
+        form, free, phase = start
+        made: list[Operator] = []
+        for link in chain.links:
+            op = Operator(link.op, link.axis, link.constant)
+            taken = 0
+            if link.axis:
+                inner = self._taken(op, free, phase)
+                if not inner and link.op == "sum" and "acc_sum" in self.problem.operators:
+                    op = Operator("acc_sum", link.axis)
+                    inner = self._taken(op, free, phase)
+                if not inner:
+                    return None
+                taken = inner
+            form = self._apply(op, (form,), taken) if form >= 0 else form
+            free &= ~taken
+            phase = BEHIND if op.name == "acc_sum" else phase
+            made.append(op)
+        if chain.end:
+            joint = self._joint(start[1], free)
+            if joint < 0 or {start[2], phase} == {BODY, BEHIND}:
+                return None
+            op = Operator(chain.end)
+            operands = (form, start[0]) if chain.swapped else (start[0], form)
+            form, free, phase = self._apply(op, operands) if form >= 0 else form, joint, max(phase, start[2])
+            made.append(op)
+        return (form, free, phase), made
+
+    def _apply(self, op: Operator, forms: tuple[int, ...], taken: int = 0) -> int:
+        try:
+            return apply(self.algebra, op.name, forms, self._need(taken), op.label)
+        except Foreign:
+            return -1
+
+    def _taken(self, op: Operator, free: int, phase: int) -> int:
+        """The parts of axes that a fold or an accumulator takes away; 0 where it is not legal, or never needed."""
+        at = self.problem.axes.index(op.axis)
+        c, mine = self.cuts[at], free >> 3 * at & ALL_BITS
+        tile = mine & c.tile == c.tile
+        if op.split:
+            return GRID_BIT << 3 * at if mine == GRID_BIT and not c.grid else 0
+        if OPS[op.name].kind == "accumulate":
+            if phase != BODY or not mine & c.loop:
+                return 0
+            # An accumulator takes what the tile has left of its axis: acc(sum(x)) is acc_sum(x).
+            if op.name == "acc_sum":
+                return (c.loop | c.tile) << 3 * at if tile else 0
+            return 0 if mine & c.tile else c.loop << 3 * at
+        if not tile or (op.name == "sum" and mine & c.loop and "acc_sum" in self.problem.operators):
+            return 0
+        return c.tile << 3 * at
+
+    def _twos(self, v: int, u: int) -> Iterator[tuple[int, int, int, int, bool]]:
+        form, free, phase = self._key(v)
+        other, theirs, their_phase = self._key(u)
+        if phase + their_phase == BODY + BEHIND and phase != their_phase:
+            return
+        joint = self._joint(free, theirs)
+        if joint < 0:
+            return
+        phase = max(phase, their_phase)
+        nested = joint in (free, theirs) or self.labels.names(joint) in self.problem.outer
+        for n, op in self._binary:
+            if op.name == "matmul":
+                taken = self._contracted(op, free, theirs)
+                if taken:
+                    yield n, self._apply(op, (form, other), taken), joint & ~taken, phase, False
+            elif nested:
+                yield n, self._apply(op, (form, other)), joint, phase, False
+                if not OPS[op.name].commutes:
+                    yield n, self._apply(op, (other, form)), joint, phase, True
+
+    def _contracted(self, op: Operator, free: int, theirs: int) -> int:
+        """The tile part of an axis that a product sums; each operand has an axis that the other lacks."""
+        at = self.problem.axes.index(op.axis)
+        tile = self.cuts[at].tile << 3 * at
+        if free & tile != tile or theirs & tile != tile or self.labels.names(free) == self.labels.names(theirs):
+            return 0
+        return tile
+
+    def _joint(self, free: int, theirs: int) -> int:
+        """The parts of a map of two values, or -1 where one lacks what the other has of a shared axis."""
+        known = self._joined.get((free, theirs))
+        if known is None:
+            known = free | theirs
+            for n, c in enumerate(self.cuts):
+                x, y = free >> 3 * n & ALL_BITS, theirs >> 3 * n & ALL_BITS
+                if x and y and x != y and not _agree(x, y, c.tile, c.loop, c.grid):
+                    known = -1
+                    break
+            self._joined[free, theirs] = known
+        return known
+
+
+def _reads_two(op: Operator) -> bool:
+    """True for a product and for a map of two values."""
+    row = OPS.get(op.name, UNARY)
+    return op.name == "matmul" or (row.kind == "map" and (row.arity == 2 or (row.arity < 0 and op.label[1] == 2)))
+
+
+def _agree(x: int, y: int, tile: int, loop: int, grid: int) -> bool:
+    """As `types.agree`: one has fewer parts, and no tile part. Parts that this kernel does not have agree with none."""
+    small = x & y
+    return small in (x, y) and not small & tile and small in (loop, grid, loop | grid)
+
+
+def _operators(problem: Problem) -> Iterator[Operator]:
+    """The operators of a problem, in the order in which they are tried."""
+    for row in OPS.values():
+        if row.name not in problem.operators or row.name in ("cast", "acc_rescaled"):
+            continue
+        if row.constant or row.arity < 0:
+            yield from (Operator(row.name, label=label) for op, label in problem.labels if op == row.name)
+        elif row.kind == "map":
+            yield Operator(row.name)
+        elif row.kind == "accumulate":
+            if problem.loop:
+                yield Operator(row.name, problem.loop)
+        else:
+            for n, axis in enumerate(problem.axes):
+                yield Operator(row.name, axis)
+                if row.name in ("sum", "max") and any(x.free >> 3 * n & ALL_BITS == GRID_BIT for x in problem.loads):
+                    yield Operator(row.name, axis, split=True)
+    for name, label in problem.labels:
+        if name == COMPOSITE and {*(x.op for x in label.links), label.end or "sum"} <= problem.operators:
+            yield Operator(COMPOSITE, label=label)

@@ -1,0 +1,269 @@
+"""What a search finds, verified and in the order of what it takes: the candidates of a superoptimized program.
+
+    reference  ──search──▶ graphs that the axioms accept  ──draws──▶ verified  ──estimate──▶ ranked  ──model──▶ the best
+
+The axioms and the draws are independent: a graph has to pass both. What is estimated (`cost.estimate`) is compared with
+what else was found, and the best few are lowered, and predicted by the cost model like any other kernel (`predicted`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+
+from neptune import config
+from neptune.boundary import public
+from neptune.errors import InternalError, NeptuneError
+from neptune.fusion.schedule import Schedule
+from neptune.ir.integers import evaluate_size
+from neptune.ir.program import Program
+from neptune.mirage.candidates import Candidates, Outcome
+from neptune.mirage.cost import Cost, batches, estimate
+from neptune.mirage.ir import Graph, Kernel, Step, Type
+from neptune.mirage.layouts import available, layouts, temporaries
+from neptune.mirage.lower import Lowered, lowered
+from neptune.mirage.order import ordered
+from neptune.mirage.problems import Bounds
+from neptune.mirage.reference import reference
+from neptune.mirage.search import Progress as Searched
+from neptune.mirage.search import Search, search
+from neptune.mirage.splits import splits
+from neptune.mirage.types import graph_types, kernel_types
+from neptune.tile.pipeline import lowering
+from neptune.tune.budget import Clock, seconds_of
+from neptune.tune.choose import apply, check_settled
+from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.params import checked_sizes
+from neptune.tune.points import reference as usual_sizes
+from neptune.tune.prediction import Prediction
+from neptune.tune.rank import ranked
+from neptune.tune.slow_loops import scalar_loops
+from neptune.tune.subject import Subject
+
+BEST, ALIKE = 20, 4
+"""Graphs that are lowered and predicted, and how many of them at most have the same grids and loops."""
+SHORT = 128
+"""An axis of so many elements may be whole in each program instead of cut by the grid."""
+MOST = 8
+"""Choices of grids of a graph at most."""
+OFF = frozenset({"layouts", "order"})
+"""What `Goal.without` may name: temporaries keep the order of their axes, operators that in which they are found."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verified graph: what it is estimated to take, and what the draws say of it."""
+
+    graph: Graph
+    cost: Cost
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is searched: the graph of a program, at some sizes (every size and scalar by name) on a machine. `without`:
+    what the optimizer leaves as it is, of `OFF`."""
+
+    reference: Graph
+    sizes: Mapping[str, int]
+    machine: Machine
+    bounds: Bounds = field(default_factory=Bounds)
+    seed: int = 0
+    without: frozenset[str] = frozenset()
+
+
+class Optimizer(Iterator[Candidate]):
+    """The verified graphs of a search, in the order in which it finds them. `best` are those with the least estimates
+    so far; `search` says how far the search is."""
+
+    def __init__(
+        self,
+        goal: Goal,
+        deadline: float | None = None,
+        workers: int = 1,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.goal, self._progress = goal, progress
+        self._draws = Candidates(goal.reference, seed=goal.seed)
+        self._outcomes: dict[int, Outcome] = {}
+        self.candidates: list[Candidate] = []
+        self.search: Search = search(
+            goal.reference,
+            goal.bounds,
+            seed=goal.seed,
+            workers=workers,
+            deadline=deadline,
+            accept=self._accepted,
+            progress=None if progress is None else self._told,
+        )
+
+    def __next__(self) -> Candidate:
+        found = next(self.search)
+        outcome = self._outcomes.pop(id(found.graph))
+        graph = found.graph if "order" in self.goal.without else tidied(found.graph)
+        made = candidate_of(graph, outcome, self.goal)
+        for of in (made, *self._split(made.graph)):
+            self.candidates += [of, *(replace(of, graph=g, cost=self._cost(g)) for g in self._regridded(of.graph))]
+        return made
+
+    def _split(self, graph: Graph) -> Iterator[Candidate]:
+        """The same graph with a loop shared out among programs, where the draws accept it."""
+        if len(graph.kernels) < self.goal.bounds.max_kernels:
+            for made in map(tidied, splits(graph)):
+                outcome = self._draws.outcome(made)
+                if outcome.accepted:
+                    yield candidate_of(made, outcome, self.goal)
+
+    def _cost(self, graph: Graph) -> Cost:
+        return estimate(graph, self.goal.sizes, self.goal.machine)
+
+    def _regridded(self, graph: Graph) -> list[Graph]:
+        """The same graph where short axes are whole in the programs of a kernel, and not cut by its grid."""
+        lengths = {a: evaluate_size(e, self.goal.sizes) for a, e in graph.axes.items()}
+        tensors = graph_types(graph)
+        choices: list[Sequence[Step]]
+        choices = [_grids(s, tensors, lengths) if isinstance(s, Kernel) else [s] for s in graph.steps]
+        return [graph.with_steps(*steps) for steps in islice(product(*choices), 1, MOST)]
+
+    def close(self) -> None:
+        """End the search, with its processes."""
+        self.search.close()
+
+    def _accepted(self, graph: Graph) -> bool:
+        outcome = self._draws.outcome(graph)
+        if outcome.accepted:
+            self._outcomes[id(graph)] = outcome
+        return outcome.accepted
+
+    def _told(self, at: Searched) -> None:
+        assert self._progress is not None
+        us = min((c.cost.us for c in self.candidates), default=None)
+        self._progress(Progress(at.states, at.tries, self.search.found, us, at.seconds))
+
+    @property
+    def best(self) -> list[Candidate]:
+        """The candidates with the least estimates, the least first; of equal ones, the one that was found first. Of
+        those that would be scheduled alike there are ALIKE, since what refuses one of them mostly refuses all."""
+        alike = Counter[tuple[object, ...]]()
+        kept: list[Candidate] = []
+        for c in sorted(self.candidates, key=lambda c: c.cost.us):
+            form = tuple((k.grid, k.loop) for k in c.graph.kernels)
+            alike[form] += 1
+            kept += [c] if alike[form] <= ALIKE else []
+        return kept[:BEST]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is. `best`: the least estimate so far, microseconds; `seconds` since it began."""
+
+    states: int
+    tries: int
+    verified: int
+    best: float | None
+    seconds: float
+
+    def __str__(self) -> str:
+        best = "nothing yet" if self.best is None else f"best {self.best:.1f} µs"
+        rate = self.tries / max(self.seconds, 1e-3)
+        return f"{self.states} states, {rate:,.0f} tries/s, {self.verified} verified, {best}, {self.seconds:.0f} s"
+
+
+def _grids(kernel: Kernel, tensors: Mapping[str, Type], lengths: Mapping[str, int]) -> list[Kernel]:
+    """The kernel as it is, and without each short axis of its grid; what is split stays, as do batches."""
+    kept = {kernel.loop, *batches(kernel, kernel_types(kernel, tensors))}
+    short = [a for a in kernel.grid if lengths[a] <= SHORT and a not in kept and len(kernel.grid) > 1]
+    return [kernel, *(replace(kernel, grid=tuple(x for x in kernel.grid if x != a)) for a in short)]
+
+
+def candidate_of(graph: Graph, outcome: Outcome, goal: Goal) -> Candidate:
+    """A graph with its estimate."""
+    return Candidate(graph, estimate(graph, goal.sizes, goal.machine), outcome)
+
+
+def tidied(graph: Graph) -> Graph:
+    """The graph with the operators of each kernel in order (`order.ordered`)."""
+    tensors = graph_types(graph)
+    return graph.with_steps(*(ordered(s, tensors) if isinstance(s, Kernel) else s for s in graph.steps))
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A candidate as the compiler takes it, with what the cost model predicts of it."""
+
+    candidate: Candidate
+    lowered: Lowered
+    prediction: Prediction
+
+
+def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = True) -> Lowering | str:
+    """The candidate scheduled and lowered, with the prediction of its best values; else why there is none."""
+    try:
+        made = lowered(candidate.graph, program, safe, _orders(candidate, goal))
+        sch = Schedule(made.definitions)
+        apply(made.template, sch, None)
+        check_settled(sch.program)
+        tiles = lowering(sch.program).tiles
+        found = ranked(tiles, goal.sizes, goal.machine)
+    except NeptuneError as error:
+        return f"{error.asked}: {error.wrong.splitlines()[0]}"
+    except InternalError as error:
+        return str(error).splitlines()[0]
+    except Exception as error:
+        # A graph for which no schedule can be written down is not taken, and the others are.
+        if config.read().strict:
+            raise
+        return f"a defect: {type(error).__name__}: {error}"
+    if not found:
+        return "no values fit the machine"
+    # The model counts bytes and work of tiles: of single elements it says too little.
+    subject = Subject(program, tiles, found[0].params, goal.sizes, True, {}, goal.machine)
+    if slow := next(scalar_loops(subject), None):
+        return f"{slow[1]['names']} computed one element at a time"
+    return Lowering(candidate, made, found[0].prediction)
+
+
+def _orders(candidate: Candidate, goal: Goal) -> Mapping[str, tuple[str, ...]]:
+    """The best layouts of the tensors between kernels; without scipy they keep the order of their axes."""
+    if "layouts" in goal.without or not (temporaries(candidate.graph) and available()):
+        return {}
+    tiles = {a: n for k in candidate.cost.kernels for a, n in k.tiles.items()}
+    return layouts(candidate.graph, goal.sizes, goal.machine, tiles).orders
+
+
+@public
+def searched(
+    program: Program,
+    *,
+    shapes: Mapping[str, int] | None = None,
+    machine: Machine = DEFAULT,
+    budget: str = "60s",
+    max_block_ops: int = Bounds.max_block_ops,
+    max_kernels: int = Bounds.max_kernels,
+    seed: int = 0,
+    workers: int = 1,
+) -> Iterator[Candidate]:
+    """The verified graphs of a program as they are found, and the one with the least estimate once more at the end.
+
+    `neptune.mirage.search(program, …)` is this function. The options are those of `neptune.superoptimize`, `machine` is
+    what times are estimated for. Raises ExpressionError for a program that has no graph, NeptuneError for a budget that
+    is none.
+
+        *_, best = neptune.mirage.search(program, shapes={"m": 16, "k": 4096, "n": 6144}, budget="10s")
+    """
+    sizes = usual_sizes(program, checked_sizes("shapes", program, shapes), {})
+    goal = Goal(reference(program), sizes, machine, Bounds(max_block_ops, max_kernels), seed)
+    found = Optimizer(goal, Clock(seconds_of(budget, "search")).end, workers)
+    return _best_last(found)
+
+
+def _best_last(found: Optimizer) -> Iterator[Candidate]:
+    last = None
+    with closing(found):
+        for last in found:
+            yield last
+    if last is not None and found.best[0] is not last:
+        yield found.best[0]

@@ -1,0 +1,101 @@
+"""The ranges of what definitions compute, with facts that no operator's row tells.
+
+exp(x - max x) is at most 1, x / Σ x for positive x as well, and x / √(mean x²) at most √n in rows of length n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from neptune.ir.expr import Expr, Load, Op, Var, args_of, binary, substitute
+from neptune.ir.facts import of_dtype, range_of
+from neptune.ir.ops import Range
+from neptune.ir.program import Store, Update
+from neptune.mirage.definitions import Definitions
+
+LONGEST = 2.0**31
+"""No axis is longer: sizes are int32."""
+
+
+def range_in(made: Definitions) -> Callable[[Expr], Range]:
+    """The range of an expression over the loads of definitions."""
+    actions = {s.action.buffers[0]: s.action for s in made.stages}
+    known: dict[str, Range] = {}
+
+    def leaf(x: Expr) -> Range | None:
+        if isinstance(x, Load) and x.buffer in known:
+            return known[x.buffer]
+        if isinstance(x, Op) and x.name == "exp" and _below_its_maximum(x.args[0], actions):
+            return Range(0.0, 1.0)
+        if isinstance(x, Op) and x.name == "div" and _of_its_sum(x, actions) and range_of(x.args[0], leaf).lo >= 0:
+            return Range(0.0, 1.0)
+        if isinstance(x, Op) and x.name == "div" and (n := _row_length(x, actions)) is not None:
+            return Range(-n, n)
+        return None
+
+    for name, action in actions.items():
+        known[name] = _folded(action, range_of(action.values[0], leaf))
+    return lambda e: range_of(e, leaf)
+
+
+def _folded(action: Store | Update, value: Range) -> Range:
+    """The range of what an action makes of values in a range."""
+    if isinstance(action, Store):
+        return value
+    if action.reducer == "sum":
+        return Range(0.0 if value.lo >= 0 else -math.inf, 0.0 if value.hi <= 0 else math.inf)
+    return value | of_dtype(action.values[0].dtype)
+
+
+def _read(x: Expr, actions: Mapping[str, Store | Update]) -> tuple[Store | Update, Expr] | None:
+    """What makes an element that is read, and its value over the axes of the reader."""
+    if not isinstance(x, Load) or x.buffer not in actions:
+        return None
+    action = actions[x.buffer]
+    env = {v.name: i for v, i in zip(action.index, x.index, strict=True) if isinstance(v, Var)}
+    return action, substitute(action.values[0], env)
+
+
+def _below_its_maximum(e: Expr, actions: Mapping[str, Store | Update]) -> bool:
+    """True for x - m where m is the maximum of x along some axes."""
+    terms = args_of(e, "sub")
+    found = _read(terms[1], actions) if terms else None
+    return found is not None and isinstance(found[0], Update) and found[0].reducer == "max" and found[1] == terms[0]
+
+
+def _of_its_sum(e: Op[Expr], actions: Mapping[str, Store | Update]) -> bool:
+    """True for x / Σ x."""
+    found = _read(e.args[1], actions)
+    return found is not None and isinstance(found[0], Update) and found[0].reducer == "sum" and found[1] == e.args[0]
+
+
+def _row_length(e: Op[Expr], actions: Mapping[str, Store | Update]) -> float | None:
+    """√n of x / √(Σ x² / n + …)."""
+    value, root = e.args
+    inside = _seen(root, actions)
+    if not isinstance(inside, Op) or inside.name != "sqrt":
+        return None
+    mean = _seen(inside.args[0], actions)
+    parts = mean.args if isinstance(mean, Op) and mean.name == "mul" else ()
+    for total, by in (parts, parts[::-1]) if parts else ():
+        found = _read(total, actions)
+        scale = range_of(by)
+        if found is None or not isinstance(found[0], Update) or found[0].reducer != "sum":
+            continue
+        if found[1] == binary("mul", value, value):
+            least = scale.lo if scale.lo > 0 else 1 / LONGEST if _reciprocal(by) else 0.0
+            return math.sqrt(1 / least) if least > 0 else None
+    return None
+
+
+def _reciprocal(e: Expr) -> bool:
+    """True for 1 / a size."""
+    parts = args_of(e, "div")
+    return bool(parts) and range_of(parts[0]).lo >= 1 and not any(isinstance(x, Load) for x in parts)
+
+
+def _seen(e: Expr, actions: Mapping[str, Store | Update]) -> Expr:
+    """The expression that a map has stored, if it is read."""
+    found = _read(e, actions)
+    return found[1] if found is not None and isinstance(found[0], Store) else e

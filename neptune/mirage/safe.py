@@ -1,0 +1,192 @@
+"""Safe softmax: exponentials of what is unbounded, shifted by their row's maximum, where the result does not change.
+
+    p = exp(s)        l += p      c += p * v      o = c / l                 overflows where s > 88
+    m max= s          p = exp(s - m)              l, c, o as before         exponents are at most 0
+
+Each exponential has the degree 1 in e^(-m) of its own maximum m, whose rows are the axes that nothing folds while its
+degree is not 0. Products add degrees, quotients subtract them, roots and powers multiply them; sums, maxima and folds
+keep what all of their parts have; any other function needs 0, and so do results. Where that holds, the results are the
+same for every m. In one loop with the sums the shifted chain needs a repair: fusion solves and proves it, as a rolling
+update, or as one of parts where the axis has any. Source: Milakov and Gimelshein, "Online normalizer calculation for
+softmax" (2018), for the rescaling; Wu et al., "Mirage" (OSDI 2025), for the graphs that need it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from neptune.ir.dtypes import DTYPES
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, rewrite, variables, walk
+from neptune.ir.printer import print_expr
+from neptune.ir.program import Store, Update
+from neptune.ir.reducers import REDUCERS
+from neptune.mirage.definitions import Definitions
+from neptune.mirage.ranges import range_in
+from neptune.mirage.rewriting import Action, inserted, mapped
+from neptune.schedule.state import Decision
+
+Degree = Mapping[Expr, Fraction]
+"""Of each argument of an exponential the power of e^(-m) in a value, where that is not 0."""
+LARGE = math.exp(80)
+"""An exponential below that can be summed in float32."""
+KEEPS = frozenset({"neg", "abs"})
+SAME = frozenset({"add", "sub", "max", "min"})
+POWERS = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2)}
+
+
+class _Mixed(Exception):
+    """A value that is no power of e^(-m) times what it would be."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The arguments of exponentials with what is folded over them, and why there is no repair, if there is none."""
+
+    folded: Mapping[Expr, frozenset[str]]
+    wrong: str = ""
+
+
+def safe(made: Definitions) -> Definitions:
+    """The definitions with maxima subtracted where exponentials may overflow and results do not depend on it.
+
+    What cannot be repaired stays as it is, and a Decision says so.
+    """
+    found = _degrees(made)
+    if not found.folded:
+        return made
+    if found.wrong:
+        return made.note(Decision("safe softmax", made.program.name, "not repaired", found.wrong))
+    for argument, folded in found.folded.items():
+        made = _shifted(made, argument, folded)
+    return made
+
+
+def unsafe(made: Definitions) -> Definitions:
+    """The definitions as they are, with what overflows where as Decisions."""
+    limit = math.log(DTYPES["float32"].highest)
+    for argument in _degrees(made).folded:
+        at = f"where {print_expr(argument)} is above {limit:.1f}, the exponential overflows"
+        made = made.note(Decision("safe softmax", _reads(made, argument), "off", at))
+    return made
+
+
+# --- degrees ---------------------------------------------------------------------------------------
+
+
+def _degrees(made: Definitions) -> _Found:
+    of: dict[str, Degree] = {}
+    folded: dict[Expr, frozenset[str]] = {}
+    outputs = {b.name for b in made.program.outputs}
+    known = range_in(made)
+    try:
+        for stage in made.stages:
+            action = stage.action
+            (value,) = action.values
+            for x in walk(value):
+                if isinstance(x, Op) and x.name == "exp" and known(x).hi > LARGE:
+                    folded.setdefault(x.args[0], frozenset())
+            degree = _degree(value, of, folded)
+            if isinstance(action, Update):
+                away = frozenset(variables(value)) - {v for i in action.index for v in variables(i)}
+                for argument in degree:
+                    folded[argument] = folded[argument] | (away & variables(argument))
+            elif outputs.intersection(action.buffers) and any(folded[a] for a in degree):
+                wrong = f"`{action.buffer}` would change with the maximum: it has an exponential that nothing divides"
+                return _Found(folded, wrong)
+            of[action.buffers[0]] = degree
+    except _Mixed as mixed:
+        return _Found(folded, str(mixed))
+    return _Found({a: axes for a, axes in folded.items() if axes})
+
+
+def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[str]]) -> Degree:
+    """The degree of an expression; _Mixed where it has none."""
+
+    def visit(x: Expr) -> Degree:
+        match x:
+            case Load(buffer, _, _):
+                return of.get(buffer, {})
+            case Cast(arg, _):
+                return visit(arg)
+            case Op("exp", (arg,), _):
+                _free(x, visit(arg))
+                return {arg: Fraction(1)} if arg in found else {}
+            case Op("mul" | "div", (a, b), _):
+                return _added(visit(a), visit(b), 1 if x.name == "mul" else -1)
+            case Op(name, args, _) if name in SAME or name in KEEPS:
+                degrees = [visit(a) for a in args]
+                if any(d != degrees[0] for d in degrees):
+                    raise _Mixed(f"{print_expr(x)} adds what depends on the maximum in different ways")
+                return degrees[0]
+            case Op(name, (arg,), _) if name in POWERS:
+                return {a: n * POWERS[name] for a, n in visit(arg).items()}
+            case Op("pow", (arg, Const(by, _)), _):
+                return {a: n * Fraction(by) for a, n in visit(arg).items() if by}
+            case Op(_, args, _):
+                for a in args:
+                    _free(x, visit(a))
+                return {}
+            case Select(pred, a, b):
+                _free(x, visit(pred))
+                if visit(a) != visit(b):
+                    raise _Mixed(f"{print_expr(x)} chooses between what depends on the maximum in different ways")
+                return visit(a)
+            case _:
+                return {}
+
+    return visit(e)
+
+
+def _free(x: Expr, degree: Degree) -> None:
+    if degree:
+        raise _Mixed(f"{print_expr(x)} would be another function of the maximum than a power of its exponential")
+
+
+def _added(a: Degree, b: Degree, sign: int) -> Degree:
+    both = {k: a.get(k, Fraction(0)) + sign * b.get(k, Fraction(0)) for k in {**a, **b}}
+    return {k: n for k, n in both.items() if n}
+
+
+# --- the repair ------------------------------------------------------------------------------------
+
+
+def _reads(made: Definitions, argument: Expr) -> str:
+    return next(s.name for s in made.stages if any(argument in _arguments(v) for v in s.action.values))
+
+
+def _arguments(e: Expr) -> Iterator[Expr]:
+    return (x.args[0] for x in walk(e) if isinstance(x, Op) and x.name == "exp")
+
+
+def _shifted(made: Definitions, argument: Expr, folded: frozenset[str]) -> Definitions:
+    """exp(argument) becomes exp(argument - m), m being its maximum over the axes that are folded."""
+    first = _reads(made, argument)
+    home = made.homes[first]
+    over = [a for a in made.order if a in variables(argument)]
+    known = argument
+    if not isinstance(argument, Load):
+        made, known = inserted(
+            made, first, f"{first}_score", over, lambda name, index: Store(name, index, argument), home
+        )
+    rows = [a for a in over if a not in folded]
+    made, maximum = inserted(made, first, f"{first}_max", rows, _maximum(known), home, [a for a in over if a in folded])
+
+    def shift(x: Expr) -> Expr | None:
+        if isinstance(x, Op) and x.name == "exp" and x.args[0] == argument:
+            return Op("exp", (binary("sub", known, maximum),), x.dtype)
+        return None
+
+    made = mapped(made, lambda e: rewrite(e, shift))
+    along = ", ".join(sorted(folded))
+    why = f"results do not depend on the maximum of {print_expr(argument)} along {along}, which is subtracted first"
+    return made.note(Decision("safe softmax", first, "shifted", why))
+
+
+def _maximum(value: Expr) -> Action:
+    def action(name: str, index: tuple[Var, ...]) -> Update:
+        return Update((name,), index, "max", (value,), REDUCERS["max"].identity(value.dtype))
+
+    return action

@@ -1,0 +1,340 @@
+"""Is a graph the expression? All tiers of the verifier on one graph, and one answer that says how it is known.
+
+1. Draws of two finite fields (`candidates.py`): wrong graphs fall.
+2. Draws until a false accept is shown to be less likely than 2⁻³⁰ (`bound.py`), where a bound is to be had.
+3. A proof for all sizes (`indexed.py`), where normal forms decide; exact checks of the definitions that the graph is
+   lowered to, and of what is compiled.
+4. The floating-point gate (`gate.py`).
+
+What fields reject float64 has to confirm, with a counterexample; where it does not, only a proof makes a graph equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from neptune.boundary import public
+from neptune.errors import ExpressionError, NeptuneError
+from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment
+from neptune.ir.program import Program
+from neptune.mirage.align import Misfit, aligned, ordered, orders
+from neptune.mirage.bound import check
+from neptune.mirage.candidates import DRAWS, FEW, Candidates
+from neptune.mirage.evaluate import Evaluator, Reals
+from neptune.mirage.gate import gate
+from neptune.mirage.indexed import prove_equal
+from neptune.mirage.ir import Graph
+from neptune.mirage.lower import lowered
+from neptune.mirage.reference import reference
+from neptune.mirage.types import graph_types
+from neptune.mirage.witness import draw_inputs, witness
+from neptune.verify.exact import ExactReport, check_exact
+
+ACCEPTED, REJECTED, UNDECIDED = "accepted", "rejected", "undecided"
+LENGTHS = (((5, 4, 7, 6, 8), 2), ((7, 5, 4, 8, 6), 3), ((3, 8, 5, 4, 6), 1))
+"""Lengths of folded axes, and of others, at which float64 looks for a counterexample. At some of them an axis is cut
+into two programs, at others into three."""
+INSTANCES = 8
+EXACT_DRAWS = 4
+"""Draws of the exact check of definitions, each of another size."""
+CLOSE = 1e-6
+"""What float64 takes for equal, relatively to the largest element."""
+ExactChecks = Callable[[Graph], Mapping[str, ExactReport]]
+"""Exact checks of what a graph was compiled to, by what was checked: `lambda g: neptune.compile(program,
+template=lowered(g, program).template).build.checks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What one tier says. `bound` is log₂ of the probability of a false accept where one is proved."""
+
+    name: str
+    outcome: str
+    text: str
+    draws: int = 0
+    seeds: tuple[int, ...] = ()
+    bound: float | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        seeds = f", seed {', '.join(map(str, self.seeds))}" if self.seeds else ""
+        return f"{self.name}: {self.outcome}: {self.text} ({1e3 * self.seconds:.0f} ms{seeds})"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """An element in which a graph differs from the expression in float64, and on which instance."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    lengths: Mapping[str, int]
+    seed: int
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{a} = {n}" for a, n in self.lengths.items())
+        element = f"{self.output}[{', '.join(map(str, self.index))}]"
+        return f"{element} is {self.got:.6g} and has to be {self.expected:.6g}, at {at} (seed {self.seed})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer. `equal`: the graph is the expression, by the tiers; `accepted`: the gate admits it as well.
+
+    `order` says which output of the graph each of the expression's is; `graph` is the graph with its outputs in that
+    order, in the expression's names. `why` says what is wrong with a graph that is not equal.
+    """
+
+    equal: bool
+    accepted: bool
+    tiers: tuple[Tier, ...]
+    graph: Graph
+    order: tuple[int, ...] = ()
+    why: str = ""
+    counterexample: Counterexample | None = None
+
+    def __bool__(self) -> bool:
+        return self.accepted
+
+    @property
+    def bound(self) -> float | None:
+        """log₂ of the probability of a false accept, of the best tier that proves one."""
+        return min((t.bound for t in self.tiers if t.bound is not None), default=None)
+
+    def __str__(self) -> str:
+        answer = "equal to the expression" if self.equal else f"not accepted: {self.why}"
+        if self.equal and not self.accepted:
+            answer = f"equal to the expression, and not accepted: {self.why}"
+        lines = [f"graph `{self.graph.name}`: {answer}"]
+        if self.counterexample is not None:
+            lines.append(f"  {self.counterexample}")
+        if self.order != tuple(range(len(self.order))):
+            names = ", ".join(o.name for o in self.graph.outputs)
+            lines.append(f"  its outputs {', '.join(map(str, self.order))} are {names}")
+        return "\n".join([*lines, *(f"  {t}" for t in self.tiers)])
+
+
+@public
+def verify(
+    graph: Graph,
+    expr: Program | Graph,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    safe: bool = True,
+    exact: ExactChecks | None = None,
+) -> Verdict:
+    """Verify a graph, from anywhere, against an expression.
+
+    `draws` of the first tier are 64; with `safe` a graph has to be finite where the true result is even if the
+    expression overflows; `exact` runs more exact checks, of what a graph was compiled to. Those of its definitions are
+    run where the expression is a Program. A graph that is wrong, of other inputs or not valid is a Verdict with the
+    reason. Raises ExpressionError where the expression has no graph, or there is no expression.
+
+    >>> from neptune.ir.expr import Var
+    >>> from neptune.mirage.ir import Node, Output, Tensor
+    >>> def rows(*steps):
+    ...     x = Tensor("x", ("i", "k"), "float32")
+    ...     return Graph("rows", {"i": Var("m"), "k": Var("n")}, (x,), steps, (Output("y", ("i",), "float32", "y"),))
+    >>> sums = rows(Node("t", "scale", ("x",), constant=Var("n")), Node("y", "sum", ("t",), axis="k"))
+    >>> scaled = rows(Node("t", "sum", ("x",), axis="k"), Node("y", "scale", ("t",), constant=Var("n")))
+    >>> verify(scaled, sums).equal
+    True
+    >>> print(verify(rows(Node("y", "max", ("x",), axis="k")), sums).why)
+    it computes something else
+    """
+    if not isinstance(graph, Graph) or not isinstance(expr, Program | Graph):
+        given = type(expr if isinstance(graph, Graph) else graph).__name__
+        legal = ("a graph and a neptune.Program", "a graph and the graph of an expression")
+        hint = "neptune.mirage.parser reads a graph, neptune.frontend.builder.build makes a Program"
+        raise ExpressionError("verify a graph", f"{given} is neither a graph nor an expression", legal=legal, hint=hint)
+    program = None if isinstance(expr, Graph) else expr
+    expression = expr if isinstance(expr, Graph) else reference(expr)
+    return Verifier(expression, DRAWS if draws is None else draws, seed, safe, exact, program).verdict(graph)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Verifies graphs against one expression's graph: what belongs to that alone is made once."""
+
+    expression: Graph
+    draws: int = DRAWS
+    seed: int = 0
+    safe: bool = True
+    exact: ExactChecks | None = None
+    program: Program | None = None
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """The draws of the first tier."""
+        return Candidates(self.expression, draws=self.draws, seed=self.seed)
+
+    def verdict(self, graph: Graph) -> Verdict:
+        """What all tiers say of a graph."""
+        try:
+            graph_types(graph)
+            fitted = aligned(graph, self.expression)
+            found = [(o, ordered(fitted, self.expression, o)) for o in orders(fitted, self.expression)]
+        except (ExpressionError, Misfit) as error:
+            text = error.text if isinstance(error, ExpressionError) else str(error)
+            why = f"{error.asked}: {error.wrong}" if isinstance(error, ExpressionError) else text
+            return Verdict(False, False, (Tier("graph", REJECTED, text),), graph, why=why)
+        (order, mine), *others = found
+        first = self._first(mine)
+        while others and first.outcome != ACCEPTED:
+            (order, mine), *others = others
+            first = self._first(mine)
+        return replace(self._decided(mine, first), order=order)
+
+    def _decided(self, graph: Graph, first: Tier) -> Verdict:
+        tiers = [first]
+        floats, counterexample = self._floats(graph)
+        tiers.append(floats)
+        if counterexample is not None:
+            why = "it computes something else"
+            return Verdict(False, False, tuple(tiers), graph, why=why, counterexample=counterexample)
+        if first.outcome == ACCEPTED:
+            tiers.append(_timed("bound", lambda: self._bound(graph)))
+            if tiers[-1].outcome == REJECTED:
+                return Verdict(False, False, tuple(tiers), graph, why=tiers[-1].text)
+        tiers.append(_timed("proof", lambda: _proof(graph, self.expression)))
+        if first.outcome != ACCEPTED and tiers[-1].outcome != ACCEPTED:
+            why = first.text if first.outcome == REJECTED else f"no tier decides: {first.text}"
+            return Verdict(False, False, tuple(tiers), graph, why=why)
+        for tier in self._exactly(graph):
+            tiers.append(tier)
+            if tier.outcome == REJECTED:
+                return Verdict(False, False, tuple(tiers), graph, why=f"an exact check rejects it: {tier.text}")
+        tiers.append(_timed("gate", lambda: self._gate(graph)))
+        return Verdict(True, tiers[-1].outcome != REJECTED, tuple(tiers), graph, why=tiers[-1].text)
+
+    def _first(self, graph: Graph) -> Tier:
+        def run() -> Tier:
+            outcome = self.candidates.outcome(graph)
+            said = ACCEPTED if outcome.accepted else UNDECIDED if outcome.why == FEW else REJECTED
+            return Tier("fields", said, str(outcome), outcome.draws, (self.seed,))
+
+        return _timed("fields", run)
+
+    def _floats(self, graph: Graph) -> tuple[Tier, Counterexample | None]:
+        start = time.perf_counter()
+        try:
+            found = counterexample(graph, self.expression, self.seed)
+        except (EvaluationError, OutsideFragment) as error:
+            return Tier("float64", UNDECIDED, str(error), seconds=time.perf_counter() - start), None
+        count = INSTANCES * len(LENGTHS)
+        text = f"agrees on {count} instances" if found is None else "differs"
+        said = ACCEPTED if found is None else REJECTED
+        return Tier("float64", said, text, count, (self.seed,), seconds=time.perf_counter() - start), found
+
+    def _bound(self, graph: Graph) -> Tier:
+        found = check(self.expression, graph, seed=self.seed + 1)
+        said = ACCEPTED if found.accepted else REJECTED if found.counted else UNDECIDED
+        return Tier("bound", said, str(found), found.draws, (self.seed + 1,), found.log)
+
+    def _exactly(self, graph: Graph) -> Iterator[Tier]:
+        """Exact checks of the graph's definitions, and of what it was compiled to."""
+        if (program := self.program) is not None:
+            yield _timed("exact", lambda: _of_definitions(graph, program, self.seed, self.safe))
+        if self.exact is None:
+            return
+        start = time.perf_counter()
+        try:
+            reports = self.exact(graph)
+        except NeptuneError as error:
+            yield Tier("exact", UNDECIDED, f"it is not compiled: {error.text.splitlines()[0]}")
+            return
+        each = (time.perf_counter() - start) / max(len(reports), 1)
+        yield from (replace(_of_report(r), name=f"exact, {what}", seconds=each) for what, r in reports.items())
+
+    def _gate(self, graph: Graph) -> Tier:
+        """The gate of what a graph is lowered to, with its casts and its repairs; else of the graph."""
+        made, how = self._lowered(graph)
+        try:
+            found = gate(made, self.expression, seed=self.seed, safe=self.safe, casts=made is not graph)
+        except (EvaluationError, OutsideFragment) as error:
+            return Tier("gate", UNDECIDED, str(error))
+        return Tier("gate", ACCEPTED if found.passed else REJECTED, f"{found}{how}", seeds=(self.seed,))
+
+    def _lowered(self, graph: Graph) -> tuple[Graph, str]:
+        """The graph of what a graph is lowered to, or the graph, and which it is."""
+        if self.program is None:
+            return graph, ""
+        try:
+            made = aligned(reference(lowered(graph, self.program, self.safe).definitions), self.expression)
+        except (NeptuneError, Misfit) as error:
+            return graph, f"; it is not lowered: {str(error).splitlines()[0]}"
+        return made, ", as it is lowered"
+
+
+def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexample | None:
+    """An element in which two graphs differ in float64, on a few small instances; None if none was found.
+
+    Inputs, sizes and outputs correspond by name. Raises EvaluationError or OutsideFragment where float64 has no value.
+    """
+    for at in (witness(expression, lengths, kept) for lengths, kept in LENGTHS):
+        rng = np.random.default_rng((seed, 0xF64))
+        inputs, scalars = draw_inputs(Reals(INSTANCES), expression, at, rng)
+        half = np.arange(INSTANCES) % 2 == 0
+        inputs = {k: np.where(half.reshape(-1, *(1,) * (x.ndim - 1)), x, np.abs(x)) for k, x in inputs.items()}
+        with np.errstate(all="ignore"):
+            want = Evaluator(Reals(INSTANCES), at, inputs, scalars).outputs(expression)
+            got = Evaluator(Reals(INSTANCES), at, inputs, scalars).outputs(graph)
+        for name in want:
+            if want[name].shape != got[name].shape:
+                raise EvaluationError(f"output `{name}` has other axes")
+            if (index := _difference(want[name], got[name])) is not None:
+                expected, other = float(want[name][index]), float(got[name][index])
+                return Counterexample(name, index[1:], expected, other, at.lengths, seed)
+    return None
+
+
+def _difference(want: Array, got: Array) -> tuple[int, ...] | None:
+    """The element that is farthest off, with its instance in front."""
+    with np.errstate(all="ignore"):
+        scale = np.where(np.isfinite(want), np.abs(want), 0.0).reshape(len(want), -1).max(1, initial=0.0)
+        off = np.abs(want - got) / np.maximum(scale, np.finfo(np.float64).tiny).reshape(-1, *(1,) * (want.ndim - 1))
+    off = np.where(np.isfinite(want), np.where(np.isnan(off), np.inf, off), 0.0)
+    if not off.size or off.max() <= CLOSE:
+        return None
+    return tuple(int(k) for k in np.unravel_index(int(off.argmax()), off.shape))
+
+
+def _proof(graph: Graph, expression: Graph) -> Tier:
+    proof = prove_equal(graph, expression)
+    return Tier("proof", ACCEPTED if proof.proved else UNDECIDED, str(proof))
+
+
+def _of_definitions(graph: Graph, program: Program, seed: int, safe: bool) -> Tier:
+    """The exact check of what a graph is lowered to; where -inf among the inputs tells it apart, without that.
+
+    Rewritten products and sums are not what they were at infinities: x·(w + v) is no number where x·w + x·v is -inf.
+    The gate asks for a finite result where the true one is.
+    """
+    try:
+        made = lowered(graph, program, safe).definitions
+        report = check_exact(program, made, draws=EXACT_DRAWS, seed=seed)
+        if report.verdict == REJECTED:
+            finite = check_exact(
+                program, made, draws=EXACT_DRAWS, seed=seed, finite=frozenset(b.name for b in program.inputs)
+            )
+            tier = _of_report(finite)
+            return tier if finite.verdict == REJECTED else replace(tier, text=f"of finite inputs, {tier.text}")
+        return _of_report(report)
+    except (NeptuneError, EvaluationError) as error:
+        return Tier("exact", UNDECIDED, f"its definitions: {str(error).splitlines()[0]}")
+
+
+def _of_report(report: ExactReport) -> Tier:
+    return Tier("exact", report.verdict, str(report), report.draws, report.seeds)
+
+
+def _timed(name: str, run: Callable[[], Tier]) -> Tier:
+    start = time.perf_counter()
+    return replace(run(), name=name, seconds=time.perf_counter() - start)

@@ -1,0 +1,126 @@
+"""Witness sizes: small lengths of axes at which graphs are evaluated, and how grids and loops cut them.
+
+Axes are told apart by their labels, so lengths need not differ for that; those that are folded differ, so that their
+sizes as numbers do. Every cut of those has a tail: the last program and the last iteration have less than others.
+
+    length 5, cut by the loop: 0 1 | 2 3 | 4 .      by the grid: 0 1 2 ‖ 3 4 .     by both: 0 1 | 2 . ‖ 3 4 | . .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from neptune.ir.evaluate.domains import Array, Value
+from neptune.ir.expr import Var, variables
+from neptune.mirage.ir import GRID, LOOP, Graph, Kernel, Node, nodes
+from neptune.mirage.ops import OPS
+
+FOLDED = (5, 4, 7, 6, 8)
+"""Lengths of axes that are folded, the last one that is folded first: it is the one that loops go over."""
+KEPT = 2
+"""The length of an axis that is never folded: no sum sees its tail."""
+MUCH = 7
+"""A length from which on a grid has three programs."""
+_TILES = {1: 1, 2: 1, 5: 2, 7: 3, 8: 3}
+
+
+class Drawing(Protocol):
+    """Numbers that can be drawn."""
+
+    def number(self, value: Fraction) -> Value: ...
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value: ...
+
+
+class Cut(NamedTuple):
+    """An axis in parts: the index of the element at each place, the last one again in tails, and where one is.
+
+    The dimensions of both are those of `parts`, of "grid", "loop", "tile" in this order.
+    """
+
+    parts: tuple[str, ...]
+    element: Array
+    valid: Array
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The length of each axis."""
+
+    lengths: Mapping[str, int]
+    _cuts: dict[tuple[str, frozenset[str]], Cut] = field(default_factory=dict, repr=False, compare=False)
+
+    def cut(self, axis: str, by: frozenset[str]) -> Cut:
+        """The axis, cut by "grid", "loop", both or neither."""
+        found = self._cuts.get((axis, by))
+        if found is None:
+            found = self._cuts[axis, by] = _cut(self.lengths[axis], by)
+        return found
+
+
+def _cut(length: int, by: frozenset[str]) -> Cut:
+    chunk = _part(length) if GRID in by else length
+    tile = _TILES.get(chunk, chunk // 2 + 1) if LOOP in by else chunk
+    programs, steps = -(-length // chunk), -(-chunk // tile)
+    g, s, t = np.ogrid[:programs, :steps, :tile]
+    within = s * tile + t
+    end = np.minimum((g + 1) * chunk, length)
+    index, valid = np.minimum(g * chunk + within, end - 1), (within < chunk) & (g * chunk + within < end)
+    keep = [GRID in by, LOOP in by, True]
+    shape = [n for n, k in zip((programs, steps, tile), keep, strict=True) if k]
+    parts = tuple(p for p, k in zip((GRID, LOOP, "tile"), keep, strict=True) if k)
+    return Cut(parts, index.reshape(shape), np.broadcast_to(valid, index.shape).reshape(shape))
+
+
+def _part(length: int) -> int:
+    """What each of two programs has, of three where there is much: a graph may not count on how many there are."""
+    return 1 if length < 3 else length // (3 if length >= MUCH else 2) + 1
+
+
+def witness(reference: Graph, lengths: Sequence[int] = FOLDED, kept: int = KEPT) -> Witness:
+    """The lengths for a reference and all graphs that are compared with it."""
+    last: dict[str, int] = {}
+    for at, step in enumerate(reference.steps):
+        for node in step.nodes if isinstance(step, Kernel) else (step,):
+            if folds(node):
+                last[node.axis] = at
+    folded = sorted(last, key=lambda axis: -last[axis])
+    more = range(max(lengths) + 1, max(lengths) + 1 + len(folded))
+    found = dict(zip(folded, (*lengths, *more), strict=False))
+    return Witness({axis: found.get(axis, kept) for axis in reference.axes})
+
+
+def folds(node: Node) -> bool:
+    """Return True for a fold or an accumulator."""
+    return node.op in OPS and OPS[node.op].kind != "map"
+
+
+def draw_inputs(
+    numbers: Drawing, graph: Graph, at: Witness, rng: np.random.Generator
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Inputs by buffer and the scalars in constants. Scalars that are the size of an axis are numbers, others drawn."""
+    inputs = {name: numbers.draw(rng, shape) for name, shape in drawn_shapes(graph, at).items()}
+    sizes = size_scalars(graph, at.lengths)
+    names = {v for n in nodes(graph) if n.constant is not None for v in variables(n.constant)}
+    names |= {s.name for s in graph.scalars} | set(sizes)
+    scalars = {n: numbers.number(Fraction(sizes[n])) if n in sizes else numbers.draw(rng, ()) for n in sorted(names)}
+    return inputs, scalars
+
+
+def drawn_shapes(graph: Graph, at: Witness) -> dict[str, tuple[int, ...]]:
+    """The shape of each buffer: each use reads the beginning, as far as its own axes go."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for t in graph.inputs:
+        mine = tuple(at.lengths[a] for a in t.axes)
+        shapes[t.source] = tuple(map(max, mine, shapes.get(t.source, mine)))
+    return shapes
+
+
+def size_scalars(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
+    """The values of the scalars that are the sizes of axes."""
+    return {e.name: lengths[axis] for axis, e in graph.axes.items() if isinstance(e, Var)}

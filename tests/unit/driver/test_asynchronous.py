@@ -1,0 +1,123 @@
+"""compile(form=): the asynchronous form is made, explained, saved, and run where it is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import neptune
+from bench import stub_driver
+from neptune.driver.acceptance import sizes
+from neptune.errors import TargetError
+from neptune.hopper.derive import Derived, derived
+from neptune.hopper.emulate import load
+from neptune.ops.attention import prefill_causal
+from neptune.ops.softmax import softmax
+from neptune.runtime.accepted import read
+
+SHAPES = {"batch": 1, "s_q": 4096, "s_kv": 4096}
+
+
+@pytest.fixture(scope="module")
+def kernel() -> neptune.Kernel:
+    return neptune.compile(
+        prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", shapes=SHAPES, form="asynchronous"
+    )
+
+
+def test_its_text_is_the_form_and_computes_attention(kernel: neptune.Kernel) -> None:
+    assert "gl.warp_specialize" in kernel.source
+    q, k, v = (torch.randn(1, 2, n, 64).half() for n in (130, 200, 200))
+    o = torch.full_like(q, torch.nan)
+    load(kernel.source, seed=5)[kernel.name](q, k, v, o)
+    scores = q.double() @ k.double().mT / 8
+    above = torch.arange(200)[None, :] > torch.arange(130)[:, None] + 70
+    exact = torch.softmax(scores.masked_fill(above, -torch.inf), -1) @ v.double()
+    assert (o.double() - exact).abs().max() < 2e-3
+
+
+def test_it_says_what_it_is(kernel: neptune.Kernel) -> None:
+    said = kernel.explain()
+    assert "asynchronous form for cuda:90" in said and "in step for all interleavings" in said
+    entry = kernel.explain(json=True)["asynchronous"]
+    assert entry["aligned"] == ["q", "k", "v", "o"] and entry["late"] == ["acc"]
+    assert {t["name"]: t["own"] for t in entry["tiles"]} == {"q": True, "k": False, "v": False}
+
+
+def test_the_walk_is_checked_against_the_expression(kernel: neptune.Kernel) -> None:
+    assert kernel.explain(json=True)["checks"]["asynchronous form"]["verdict"] == "accepted"
+
+
+def test_a_saved_kernel_has_it(kernel: neptune.Kernel, tmp_path: Path) -> None:
+    kernel.save(tmp_path / "k")
+    assert neptune.load(tmp_path / "k").source == kernel.source
+
+
+def test_other_parameters_have_none(kernel: neptune.Kernel) -> None:
+    assert "warp_specialize" not in kernel.with_params(BLOCK_M=64).source
+
+
+def test_without_a_gpu_that_accepts_it_tiles_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stub computes nothing, so that results differ: the form is refused, and Triton's kernel is launched."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=4))
+    with stub_driver.installed():
+        stub_driver.Launcher.calls = []
+        again = neptune.compile(
+            prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", shapes=SHAPES, form="asynchronous"
+        )
+        record = again.executable.artifact.asynchronous.record
+        stub_driver.Launcher.calls.clear()
+        again(*(torch.randn(1, 2, 128, 64).half() for _ in range(3)))
+        launched = list(stub_driver.Launcher.calls)
+        stub_driver.Launcher.calls = None
+    assert record is not None
+    assert [f.partition(" by ")[0] for f in read(record).faults] == ["its results differ"]
+    assert [c[0] for c in launched] == [-(-128 // again.params["BLOCK_M"]) * 2]
+
+
+def test_a_kernel_without_products_has_none() -> None:
+    with pytest.raises(TargetError, match="no product of matrices"):
+        neptune.compile(softmax(), target="cuda:90", form="asynchronous")
+    auto = neptune.compile(softmax(), target="cuda:90", form="auto")
+    assert auto.executable.artifact.asynchronous is None
+    assert "no asynchronous form" in auto.explain()
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942", "interpret"])
+def test_other_machines_never_see_it(target: str) -> None:
+    with pytest.raises(TargetError, match="sm_90"):
+        neptune.compile(softmax(), target=target, form="asynchronous")
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "interpret"])
+def test_auto_is_nothing_on_other_machines(target: str) -> None:
+    made = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target=target, form="auto")
+    assert made.executable.artifact.asynchronous is None
+
+
+def test_what_is_compared_has_odd_sizes() -> None:
+    found = sizes(neptune.compile(prefill_causal(depth=64), target="interpret").executable.loops)
+    assert all(n % 16 for x in found for n in x.values()) and len(found) == 5
+
+
+def test_a_form_that_will_not_do_makes_room_for_the_next() -> None:
+    tiles = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target="interpret").build.tiles
+    seen: list[tuple[int | str, ...]] = []
+
+    def broken(form: Derived) -> bool:
+        seen.append(_held(form))
+        return len(seen) < 3
+
+    found = derived(tiles, "", {}, lambda _: None, broken)
+    assert _held(found) == seen[2] and len(set(seen)) == 3
+    assert (
+        derived(tiles, "", {}, lambda _: None, lambda _: True).levers == derived(tiles, "", {}, lambda _: None).levers
+    )
+
+
+def _held(form: Derived) -> tuple[int | str, ...]:
+    """What decides how many registers a form takes."""
+    return form.levers["consumers"], form.levers["BLOCK_N"]

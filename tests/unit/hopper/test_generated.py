@@ -1,0 +1,119 @@
+"""The check of generated modules: all loops that matter, in time for a compilation; mutants of their text."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import cache
+
+import pytest
+
+from bench.gluon_mutants import mutants
+from neptune.errors import InternalError
+from neptune.hopper.check import Report, Trial, check
+from neptune.hopper.derive import form_of
+from neptune.hopper.gluon import generate
+from neptune.hopper.ir import AsyncKernel, Levers
+from neptune.hopper.protocol import Finding
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.roles import roles
+from neptune.hopper.trials import call, sizes, swept, trials
+from neptune.tile.ir import TileProgram
+from tests.examples.hopper_examples import attention, product
+from tests.examples.walks import tiles_of, walked
+
+ATTENTION = {"BLOCK_M": 64, "BLOCK_N": 64}
+PRODUCT = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}
+FORMS = {
+    "once": ("attention", Levers(2, 2, "once", tiles=ATTENTION)),
+    "table": ("attention", Levers(3, 3, "table", own_out=False, tiles=ATTENTION)),
+    "reused": ("attention", Levers(2, 2, "table", own_out=False, tiles=ATTENTION)),
+    "stride": ("attention", Levers(3, 2, "stride", pin=True, tiles={**ATTENTION, "BLOCK_N": 128})),
+    "product": ("product", Levers(2, 3, "table", tiles=PRODUCT)),
+}
+
+
+@cache
+def form(name: str) -> tuple[TileProgram, AsyncKernel, str]:
+    example, levers = FORMS[name]
+    walked, program = {"attention": attention, "product": product}[example](levers.consumers)
+    kernel = roles(walked, program, levers)
+    return program, kernel, generate(program, kernel).text
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_generated_modules_are_in_step(name: str) -> None:
+    program, kernel, text = form(name)
+    begun = time.process_time()
+    report = check(text, trials(program, kernel))
+    assert report.ok, report
+    assert report.actions > 500
+    assert report.unreached == ()
+    assert time.process_time() - begun < 0.5  # seconds; of its own time, as tests run beside others
+
+
+def test_sizes_of_derived_loops_are_found_through_scalars() -> None:
+    """The walk gives bounds names; a window's loop needs more keys than the window has."""
+    _, tiles = tiles_of("prefill_window", "flash_attention", depth=64)
+    levers = Levers(2, 2, "table", tiles={"BLOCK_N": 64})
+    kernel = roles(walked(tiles, levers), tiles, levers)
+    assert swept(tiles, kernel) == {"s_q", "s_kv"}
+    made = sizes(tiles, kernel)
+    assert max(v["s_kv"] for v in made) > 4096 + 2 * 64 and {-(-v["s_kv"] // 64) for v in made} >= set(range(1, 6))
+
+
+def test_a_kernel_whose_actions_are_not_known_has_no_such_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=64, heads=2)
+    levers = Levers(2, 2, "table", tiles={"BLOCK_N": 64})
+    assert form_of(tiles, walked(tiles, levers), levers).protocol.ok
+    unread = Report(0, 0, 0.0, (Finding("not read", "text", 0, "depends on a tile"),))
+    monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: unread)
+    with pytest.raises(Refusal, match="not known before they run: depends on a tile"):
+        form_of(tiles, walked(tiles, levers), levers)
+    wrong = Report(1, 1, 0.0, (Finding("deadlock", "producer", 7, "waits"),))
+    monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: wrong)
+    with pytest.raises(InternalError, match=r"do not keep in step(.|\n)*deadlock: producer, line 7: waits"):
+        form_of(tiles, walked(tiles, levers), levers)
+
+
+def test_lines_that_no_launch_comes_to_are_told() -> None:
+    """Tiles that a mask cuts twice need lengths that differ by a part of a tile; of such a loop all is checked."""
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=64, heads=2)
+    levers = Levers(2, 2, "table", tiles={"BLOCK_N": 64})
+    made = form_of(tiles, walked(tiles, levers), levers)
+    assert made.protocol.unreached == ()
+    even = Trial(call(tiles, {"batch": 1, "s_q": 256, "s_kv": 256}))
+    missed = check(made.text.text, [even]).unreached
+    text = made.text.text.splitlines()
+    assert any("v_full" in text[n - 1] for n in missed) and any("warpgroup_mma" in text[n - 1] for n in missed)
+    # A size of 0, which no call has, comes to what the text says of it.
+    assert any(t.spare for t in trials(tiles, made.kernel))
+
+
+def test_sizes_give_loops_of_all_lengths() -> None:
+    program, kernel, _ = form("product")
+    assert swept(program, kernel) == {"m", "k"}
+    # Tiles of 64 along k, three stages: 0 to 7 iterations, but for none, which no size of at least 1 gives.
+    assert {-(-values["k"] // 64) for values in sizes(program, kernel)} == set(range(1, 8))
+    program, kernel, _ = form("stride")
+    made = sizes(program, kernel)
+    assert {-(-values["s_kv"] // 128) for values in made} == set(range(1, 6))
+    assert any(v["s_kv"] == 1 < v["s_q"] for v in made) and any(v["s_q"] == 1 < v["s_kv"] for v in made)
+
+
+HARMLESS = ("move", "pending", "drop, barrier()", "drop, tma.store_wait(0)", "drop, async_store(")
+"""Kinds of edits that may leave a protocol as it is, or make it stricter: they must be in step state by state. The
+last one is in step, and writes nothing, as the emulator shows (tests/unit/hopper/test_mutants.py)."""
+
+
+def test_mutants_of_generated_text_are_rejected() -> None:
+    program, kernel, text = form("reused")
+    made = list(mutants(text))
+    alive = [m for m in made if check(m.text, trials(program, kernel)).ok]
+    assert len(made) > 180 and len(alive) < 16
+    launch = call(program, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 128})
+    for mutant in alive:
+        name = re.sub(r", line \d+:", ",", mutant.name)
+        assert name.startswith(HARMLESS), mutant.name
+        again = check(mutant.text, [Trial(launch, processors=1)], most_states=20_000)
+        assert again.ok and again.states > 100, mutant.name

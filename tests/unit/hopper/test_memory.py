@@ -1,0 +1,90 @@
+"""What forms take, which of them fit, and which come first: by counts, beside what was compiled and measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from neptune.hopper.derive import derived
+from neptune.hopper.ir import Levers
+from neptune.hopper.memory import Counts, forms, wrong_with
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.roles import roles
+from tests.examples.walks import tiles_of, walked
+
+COMPILED = {
+    64: (Levers(3, 2), 128, 115032),
+    128: (Levers(2, 2), 128, 196944),
+    256: (Levers(2, 2, own_out=False), 64, 196928),
+}
+"""By depth: the form, its keys, and the bytes of shared memory of `bench/baselines/flash_attention_gluon.py`."""
+
+
+def of_attention(depth: int) -> tuple[Counts, list[Levers], list[Levers]]:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=depth, heads=2)
+    w = walked(tiles)
+    return Counts(w), forms(w, tiles), forms(w, tiles, short=True)
+
+
+@pytest.mark.parametrize("depth", COMPILED)
+def test_the_form_by_hand_comes_first(depth: int) -> None:
+    form, keys, used = COMPILED[depth]
+    counts, found, _ = of_attention(depth)
+    best = found[0]
+    assert (best.consumers, best.stages, best.own_out, best.tiles["BLOCK_N"]) == (
+        form.consumers, form.stages, form.own_out, keys,
+    )  # fmt: skip
+    assert best.pin == (depth == 64) and best.persistent == "table"
+    assert used <= counts.needs(best).shared <= used + 512
+    assert all(wrong_with(counts.needs(x), x) is None for x in found)
+
+
+def test_short_ones_of_depth_64_take_two_consumers() -> None:
+    _, _, short = of_attention(64)
+    assert (short[0].consumers, short[0].stages, short[0].tiles["BLOCK_N"]) == (2, 3, 128)
+
+
+def test_a_function_of_every_score_leaves_three_consumers_out() -> None:
+    _, tiles = tiles_of("prefill_softcap", "flash_attention", depth=64)
+    found = forms(walked(tiles), tiles)
+    assert (found[0].consumers, found[0].tiles["BLOCK_N"]) == (2, 128)
+
+
+def test_products_take_wide_tiles() -> None:
+    _, tiles = tiles_of("matmul", "matmul")
+    best = forms(walked(tiles), tiles)[0]
+    assert (best.consumers, best.stages, best.persistent) == (2, 3, "stride")
+    assert (best.tiles["BLOCK_N"], best.tiles["BLOCK_K"]) == (256, 64)
+
+
+def test_a_tile_that_is_read_by_pointers_takes_registers() -> None:
+    """A residual of 256 columns was compiled: 3648 bytes of a thread were spilled, and none with 128."""
+    _, tiles = tiles_of("matmul", "matmul", residual=True)
+    assert forms(walked(tiles), tiles)[0].tiles["BLOCK_N"] == 128
+
+
+def test_a_form_is_found_where_the_first_tiles_are_too_large() -> None:
+    _, tiles = tiles_of("differential_attention", "flash_attention")
+    assert derived(tiles, "", {}, lambda _: None).levers["BLOCK_N"] == 32
+
+
+def test_forms_differ_and_are_derived_as_counted() -> None:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=128, heads=2)
+    found = forms(walked(tiles), tiles)
+    assert len({(x.consumers, x.stages, x.own_out, *x.tiles.values()) for x in found}) == len(found)
+    for levers in (found[0], next(x for x in found if not x.own_out)):
+        made = roles(walked(tiles, levers), tiles, levers)
+        assert [o.over is None for o in made.outs] == [levers.own_out]
+
+
+@pytest.mark.parametrize(
+    ("levers", "what", "legal"),
+    [
+        (Levers(2, 4, tiles={"BLOCK_N": 128}), "bytes of shared memory", "consumers 2, stages 2, BLOCK_N 128"),
+        (Levers(3, 2, own_out=False, tiles={"BLOCK_N": 128}), "registers", "consumers 3, stages 2, BLOCK_N 64"),
+    ],
+)
+def test_what_does_not_fit_says_what_does(levers: Levers, what: str, legal: str) -> None:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=128, heads=2)
+    with pytest.raises(Refusal, match=what) as caught:
+        roles(walked(tiles), tiles, levers)
+    assert legal in caught.value.legal and len(caught.value.legal) <= 4
