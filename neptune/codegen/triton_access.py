@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from neptune.codegen.triton_index import Term, linear, place
+from neptune.codegen.triton_place import place
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text, call, infix
 from neptune.ir.expr import Const, Expr
 from neptune.runtime.addressing import Span
+from neptune.tile.index import Term, linear
 from neptune.tile.ir import Iota, TExpr
 
 

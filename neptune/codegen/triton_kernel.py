@@ -9,8 +9,8 @@ from typing import Any
 
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_store
-from neptune.codegen.triton_index import place
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
+from neptune.codegen.triton_place import place
 from neptune.codegen.triton_scope import Context, stride_name
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
 from neptune.codegen.triton_tile import TileWriter

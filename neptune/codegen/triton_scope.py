@@ -18,6 +18,7 @@ from neptune.codegen.triton_text import ATOM, Text, call, infix
 from neptune.ir.expr import Expr, Load, Var, children, variables, walk
 from neptune.ir.program import Buffer
 from neptune.runtime.addressing import Span
+from neptune.tile.index import linear
 from neptune.tile.ir import (
     LoadTile,
     Loop,
@@ -306,8 +307,6 @@ def _tile_variables(e: TExpr) -> set[str]:
 
 def _index_variables(i: TExpr) -> set[str]:
     """Variables of the parts of an index that become tiles."""
-    from neptune.codegen.triton_index import linear
-
     names: set[str] = set()
     for t in linear(i):
         if t.tile is not None:

@@ -11,11 +11,12 @@ from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import descriptor_load
 from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, lifted, operator, signs
 from neptune.codegen.triton_float8 import DOTS, cast8
-from neptune.codegen.triton_index import Term, along, place, transposed_load
+from neptune.codegen.triton_place import place
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, rewrite, walk
+from neptune.tile.index import Term, along, transposed_load
 from neptune.tile.ir import Dot, Full, Iota, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
 from neptune.tile.ranges import Elements
 

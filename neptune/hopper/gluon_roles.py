@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neptune.codegen import triton_access as access
-from neptune.codegen.triton_descriptor import Box, box_of, coordinates, descriptor_name, inside
+from neptune.codegen.triton_descriptor import coordinates, descriptor_name
 from neptune.codegen.triton_kernel import Writer, grid_order
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError
@@ -32,6 +32,7 @@ from neptune.hopper.layouts import LANES, ROWS, Layout
 from neptune.hopper.pairs import paired
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr, children, loads, walk
+from neptune.tile.boxes import Box, box_of, inside
 from neptune.tile.ir import (
     Assign,
     GridAxis,

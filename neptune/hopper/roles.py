@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from neptune.codegen.triton_descriptor import box_of, inside
 from neptune.errors import InternalError
 from neptune.hopper.consume import consumed
 from neptune.hopper.counters import advanced, shared, turn_of
@@ -28,6 +27,7 @@ from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, ceildiv
 from neptune.ir.integers import known_size
+from neptune.tile.boxes import box_of, inside
 from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram, walk_stmts
 from neptune.tile.passes.util import Block, names_in
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neptune.codegen.triton_descriptor import ALIGNMENT, MAX_BOX, aligned_rows, box_of, inside
 from neptune.hopper.gang import Ganged, products
 from neptune.hopper.operands import multiplied
 from neptune.hopper.refusal import Refusal
@@ -16,6 +15,7 @@ from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import with_values
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, walk
+from neptune.tile.boxes import ALIGNMENT, MAX_BOX, aligned_rows, box_of, inside
 from neptune.tile.ir import (
     Assign,
     Dot,

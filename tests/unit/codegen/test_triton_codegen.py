@@ -12,10 +12,9 @@ import neptune
 from neptune.codegen import triton
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.modules import descriptor_alignment
-from neptune.codegen.triton_descriptor import aligned_rows
 from neptune.codegen.triton_expr import HostPrinter, ScalarPrinter, nonnegative
-from neptune.codegen.triton_index import oriented, place
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
+from neptune.codegen.triton_place import place
 from neptune.codegen.triton_text import Text, constant, infix, literal, wrap
 from neptune.errors import InternalError
 from neptune.frontend import builder as nt
@@ -23,6 +22,8 @@ from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, cast, ceildiv, max
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
 from neptune.runtime.interpret import run_interpreted
+from neptune.tile.boxes import aligned_rows
+from neptune.tile.index import oriented
 from neptune.tile.ir import (
     Assign,
     Branch,
