@@ -109,8 +109,6 @@ def only_kernel(program: TileProgram) -> TileKernel:
 def walked_of(program: TileProgram, kernel: TileKernel, levers: Levers, differs: Differs) -> Walked:
     """The walk of a kernel, checked against the expression; Refusal where it has none."""
     found = walk(program, kernel, levers)
-    if isinstance(found, Refusal):
-        raise found
     assert found.symbolic is not None
     wrong = differs(replace(program, kernels=(found.symbolic,)))
     if wrong is not None:
@@ -123,8 +121,6 @@ def form_of(program: TileProgram, walked: Walked, levers: Levers, header: str = 
     its protocol is wrong."""
     start = time.perf_counter()
     again = walk(program, only_kernel(program), levers)
-    if isinstance(again, Refusal):
-        raise again
     kernel = roles(again, program, replace(levers, tiles=dict(again.values)))
     verify_async(kernel, program)
     text = generate(program, kernel, header=header)

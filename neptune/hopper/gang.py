@@ -56,31 +56,29 @@ def products(kernel: TileKernel) -> list[tuple[Assign | None, Dot]]:
     return found
 
 
-def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged | Refusal:
-    """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate."""
+def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged:
+    """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate.
+
+    Raises Refusal.
+    """
     dots = [dot for _, dot in products(kernel)]
     if not dots:
-        return Refusal("it has no product of matrices", fits="a kernel with products")
+        raise Refusal("it has no product of matrices", fits="a kernel with products")
     axes = sorted({dot.dims[0] for dot in dots})
     if len(axes) > 1:
-        return Refusal(f"its products have different rows, {' and '.join(axes)}", fits="rows that all products share")
+        raise Refusal(f"its products have different rows, {' and '.join(axes)}", fits="rows that all products share")
     (axis,) = axes
     extent = dict(kernel.axes)[axis]
     if not isinstance(extent, Var):
-        return Refusal("the number of its rows is fixed", axis, "a tile size")
+        raise Refusal("the number of its rows is fixed", axis, "a tile size")
     found = _position(kernel, axis, extent)
     if found is None:
-        return Refusal("its rows are no tile along a grid variable", axis, "rows that programs share out")
-    one = _single(kernel, found)
-    if isinstance(one, Refusal):
-        return one
-    made, rows, width = one
+        raise Refusal("its rows are no tile along a grid variable", axis, "rows that programs share out")
+    made, rows, width = _single(kernel, found)
     values = _values(program, made, tiles, extent.name)
-    if isinstance(values, Refusal):
-        return values
     groups = next(g.extent for g in with_values(made, values).grid if g.var == rows)
     if isinstance(groups, Const) and groups.value <= 1:
-        return Refusal(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
+        raise Refusal(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
     band = next((_value(t, tiles) for t in program.tunables if width == var(t.name)), None)
     return Ganged(made, rows, axis, extent.name, band or 0, values)
 
@@ -102,7 +100,7 @@ def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
     return None
 
 
-def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None] | Refusal:
+def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None]:
     """The kernel with one grid variable for the tile of rows, its name, and how many tiles of rows there are of the
     faster of two."""
     grid = {g.var: g for g in kernel.grid}
@@ -111,12 +109,12 @@ def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None] 
     parts = [grid[v] for v in sorted(variables(r)) if v in grid]
     width = _width(r, parts)
     if width is None:
-        return Refusal("the tile of its rows is no count of programs", fits="one grid variable, or two that count it")
+        raise Refusal("the tile of its rows is no count of programs", fits="one grid variable, or two that count it")
     taken = names_in(kernel)
     name = next(n for n in ("i0" + "_" * k for k in count()) if n not in taken)
     made = in_kernel(kernel, replaced(r, var(name)))
     if any(reads_var(s, g.var) for s in made.body for g in parts):
-        return Refusal("programs know more of their rows than which tile they are", fits="one grid variable of rows")
+        raise Refusal("programs know more of their rows than which tile they are", fits="one grid variable of rows")
     end = binary("mul", parts[0].extent, parts[1].extent)
     *front, last = made.body
     ends = is_less(last.pred) if isinstance(last, Branch) else None
@@ -139,7 +137,7 @@ def _width(r: Expr, parts: list[GridAxis]) -> Expr | None:
     return None
 
 
-def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], rows: str) -> dict[str, int] | Refusal:
+def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], rows: str) -> dict[str, int]:
     """A number for every tunable that the kernel reads."""
     values: dict[str, int] = {}
     used = names_in(kernel)
@@ -148,7 +146,7 @@ def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], 
             continue
         value = ROWS if t.name == rows else _value(t, tiles)
         if value is None:
-            return Refusal("a tile covers a whole length, which is not known", t.name, "a value in `tiles`")
+            raise Refusal("a tile covers a whole length, which is not known", t.name, "a value in `tiles`")
         values[t.name] = value
     return values
 

@@ -88,13 +88,12 @@ def _kept(body: Block, wanted: frozenset[str]) -> Block:
     return tuple(out)
 
 
-def not_for_all(producer: Block, staging: Staging, ganged: Ganged) -> Refusal | None:
-    """Why one producer cannot load for all consumers: nothing but their own copies may depend on their rows."""
+def check_for_all(producer: Block, staging: Staging, ganged: Ganged) -> None:
+    """Raise Refusal where one producer cannot load for all: nothing but their own copies may depend on their rows."""
     own = {name for name, own in staging.tiles if own}
     for s in walk_stmts(producer):
         if isinstance(s, Assign) and s.name in own:
             continue
         if reads_var(replace(s, body=()) if isinstance(s, Loop | Branch) else s, ganged.rows):
             at = s.var if isinstance(s, Loop) else s.name if isinstance(s, Assign) else "a condition"
-            return Refusal("what is loaded depends on the rows of one consumer", at, BY_POSITION)
-    return None
+            raise Refusal("what is loaded depends on the rows of one consumer", at, BY_POSITION)

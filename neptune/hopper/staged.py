@@ -49,14 +49,13 @@ class Staging:
         return frozenset(name for name, _ in self.tiles)
 
 
-def stage(program: TileProgram, ganged: Ganged) -> Staging | Refusal:
-    """What is staged of a kernel by consumers."""
+def stage(program: TileProgram, ganged: Ganged) -> Staging:
+    """What is staged of a kernel by consumers. Raises Refusal."""
     kernel = with_values(ganged.kernel, ganged.values)
     if again := reread(kernel.body):
-        return Refusal("the kernel reads what it writes", again[0], "a kernel that writes only results")
-    wrong = next((r for where, dot in products(kernel) if (r := _unfit(kernel, where, dot)) is not None), None)
-    if wrong is not None:
-        return wrong
+        raise Refusal("the kernel reads what it writes", again[0], "a kernel that writes only results")
+    for where, dot in products(kernel):
+        _check_product(kernel, where, dot)
     assigned: dict[str, list[Assign]] = {}
     for s in walk_stmts(kernel.body):
         if isinstance(s, Assign):
@@ -77,27 +76,26 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging | Refusal:
                     continue
             if side == "right":
                 name = source.name if isinstance(source, Local) else "its right operand"
-                return Refusal(f"{name} {why}", at, "a right operand that is a tile of a tensor, by a descriptor")
+                raise Refusal(f"{name} {why}", at, "a right operand that is a tile of a tensor, by a descriptor")
     order = [s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign) and s.name in kept]
     tiles = tuple((n, any(_reads(s, ganged.rows) for s in assigned[n])) for n in dict.fromkeys(order))
     return Staging(tiles, tuple(n for n, _ in tiles if _elsewhere(kernel, n)))
 
 
-def _unfit(kernel: TileKernel, where: Assign | None, dot: Dot) -> Refusal | None:
-    """Why no warpgroup computes a product."""
+def _check_product(kernel: TileKernel, where: Assign | None, dot: Dot) -> None:
+    """Raise Refusal for a product that no warpgroup computes."""
     at = where.name if where is not None else "a product"
     if where is None or multiplied(where) is None:
-        return Refusal("it adds to another product than its own", at)
+        raise Refusal("it adds to another product than its own", at)
     if dot.a.dtype not in OPERANDS and not (dot.a.dtype == "float32" and dot.allow_tf32):
-        return Refusal(
+        raise Refusal(
             f"it multiplies {dot.a.dtype}", at, 'operands of 16 or 8 bits, or float32 with input_precision="tf32"'
         )
     extents = {name: int(e.value) for name, e in kernel.axes if isinstance(e, Const)}
     (_, depth), (_, columns) = dot.a.dims, dot.b.dims
     for axis in (depth, columns):
         if not LEAST <= extents[axis] <= MOST:
-            return Refusal(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {MOST}")
-    return None
+            raise Refusal(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {MOST}")
 
 
 def _uncopied(ctx: Numbers, e: TExpr) -> str | None:

@@ -22,7 +22,7 @@ from neptune.hopper.group_bounds import by_group
 from neptune.hopper.ir import Levers
 from neptune.hopper.operands import operands
 from neptune.hopper.pieces import Group, Run, runs
-from neptune.hopper.producer import BY_POSITION, assigns_any, masks, not_for_all, pruned, read, unmasked
+from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.scalars import Block, in_block, put, var, with_values
 from neptune.hopper.staged import Staging, stage
@@ -32,15 +32,11 @@ from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, TStmt
 from neptune.tile.passes.util import assigns, confined, names_in
 
 
-def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked | Refusal:
-    """What a group of consumers does, or why the kernel has no such form. `levers.tiles` gives tile sizes."""
+def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
+    """What a group of consumers does; `levers.tiles` gives tile sizes. Raises Refusal where there is no such form."""
     ganged = gang(program, kernel, levers.tiles)
-    if isinstance(ganged, Refusal):
-        return ganged
     ganged = replace(ganged, kernel=operands(ganged.kernel))
     staging = stage(program, ganged)
-    if isinstance(staging, Refusal):
-        return staging
     used = Names(frozenset(names_in(ganged.kernel) | program.globals.keys()))
     together = used.of("group")
     ganged = replace(ganged, kernel=by_group(ganged, staging.names, together, levers.consumers))
@@ -54,9 +50,7 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked | R
     consumer, producer = walker.block(ganged.kernel.body)
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
-    wrong = walker.wrong or not_for_all(producer, staging, ganged)
-    if wrong is not None:
-        return wrong
+    check_for_all(producer, staging, ganged)
     symbolic = replace(ganged.kernel, body=consumer)
     return Walked(
         kernel=with_values(symbolic, ganged.values),
@@ -90,7 +84,6 @@ class _Walker:
     escaping: frozenset[str]
     late: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    wrong: Refusal | None = None
 
     def block(self, body: Block) -> tuple[Block, Block]:
         """A block as consumers and as the producer have it."""
@@ -141,7 +134,7 @@ class _Walker:
         data = [x for p in run.pieces for e in (p.lo, p.hi) for x in loads(e)]
         if any(self.group.rows in variables(x) for x in data):
             # A consumer behind the last row must not read there.
-            self.wrong = Refusal(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
+            raise Refusal(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
         return bounds(run, self.group, self.names)
 
     def _forwards(self, run: Run) -> tuple[Block, Block]:

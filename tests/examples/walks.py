@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from neptune.hopper.ir import Levers
 from neptune.hopper.producer import pruned
@@ -42,15 +43,13 @@ def tiles_of(name: str, template: str, **options: Any) -> tuple[Program, TilePro
 
 
 def walked(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Walked:
-    found = walk(tiles, tiles.kernels[kernel], levers or Levers())
-    assert isinstance(found, Walked), str(found)
-    return found
+    return walk(tiles, tiles.kernels[kernel], levers or Levers())
 
 
 def refused(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Refusal:
-    found = walk(tiles, tiles.kernels[kernel], levers or Levers())
-    assert isinstance(found, Refusal)
-    return found
+    with pytest.raises(Refusal) as caught:
+        walk(tiles, tiles.kernels[kernel], levers or Levers())
+    return caught.value
 
 
 def with_kernel(tiles: TileProgram, kernel: TileKernel, *, numbers: bool = True) -> TileProgram:
