@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from neptune.driver.asynchronous import ENTRY
+from neptune.driver.asynchronous import ENTRY, kernels_of
 from neptune.errors import TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program, Scalar
@@ -37,7 +37,7 @@ def with_verdict(kernel: Kernel) -> Kernel:
         return kernel
     from neptune.hopper.accept import judged
 
-    registers = kernel.executable.artifact.explanation[ENTRY]["registers"]
+    registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
     split = (int(registers["consumer"]), int(registers["producer"]))
     try:
         # A form whose protocol is refused is never made.

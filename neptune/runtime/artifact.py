@@ -23,6 +23,7 @@ from neptune.runtime.addressing import (
     Addressing,
     Asynchronous,
     KernelParameters,
+    Roles,
     Span,
     extent_of,
 )
@@ -344,6 +345,11 @@ def _asynchronous_json(a: Asynchronous) -> Json:
         "architecture": a.architecture,
         "record": None if a.record is None else dict(a.record),
         "spans": [_span_json(s) for s in a.spans],
+        "others": [
+            {"kernel": _kernel_json(x.kernel), "levers": dict(x.levers), "registers": list(x.registers)}
+            for x in a.others
+        ],
+        "takes": list(a.takes),
     }
 
 
@@ -356,7 +362,15 @@ def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronou
         j["architecture"],
         j.get("record"),
         tuple(_span(s) for s in j["spans"]),
+        # Kernels that were saved before these were have none.
+        tuple(_roles(x) for x in j.get("others", ())),
+        tuple(j.get("takes", ())),
     )
+
+
+def _roles(j: Mapping[str, Any]) -> Roles:
+    most, least = j["registers"]
+    return Roles(_kernel(j["kernel"]), dict(j["levers"]), (most, least))
 
 
 def _axis_extent(j: int | str) -> Expr:
