@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from neptune.errors import TargetError
 from neptune.runtime import accepted
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
@@ -72,6 +73,41 @@ def _broken(form: Derived) -> bool:
     return found is not None and any(why != accepted.NOT_COMPARED for why in found.faults)
 
 
+def with_verdict_said(e: dict[str, Any], of: Asynchronous | None) -> dict[str, Any]:
+    """An explanation with what is known of the asynchronous form by now."""
+    if of is None or ENTRY not in e:
+        return e
+    return {**e, ENTRY: {**e[ENTRY], "verdict": _verdict(of)}}
+
+
+def _verdict(of: Asynchronous) -> dict[str, Any] | None:
+    """The verdict as plain data; None where there is none, or one of something else."""
+    found = None if of.record is None else accepted.read(of.record)
+    if found is None or found.key != accepted.key_of(of):
+        return None
+    figures = {name: written for name, written in asdict(found).items() if name in ("compared", "timed")}
+    return {"runs": accepted.runs(of), "forced": of.forced, "faults": list(found.faults), **figures}
+
+
+def verdict_lines(v: Mapping[str, Any] | None) -> Iterator[str]:
+    """What the verdict is, with its figures."""
+    if v is None or v["faults"] == [accepted.NOT_COMPARED]:
+        yield "verdict: none yet; it is made where there is a GPU for it"
+        return
+    said = "accepted" if not v["faults"] else "runs since it was asked for" if v["runs"] else "the Triton form runs"
+    yield f"verdict: {'; '.join([said, *v['faults']])}"
+    if c := v["compared"]:
+        yield f"  results differ from those of the Triton form by {c['error']:.2g} at most, {c['limit']:.2g} may be"
+    if t := v["timed"]:
+        at = " ".join((t["device"] or "a GPU", "at", ", ".join(f"{n}={x}" for n, x in t["sizes"].items())))
+        yield f"  {at}: {_range(t[ASYNCHRONOUS])}, Triton form {_range(t['triton'])}"
+
+
+def _range(quartiles: Sequence[float]) -> str:
+    lower, middle, upper = quartiles
+    return f"{middle:.1f} µs ({lower:.1f} to {upper:.1f})"
+
+
 def lines(e: Mapping[str, Any] | None) -> Iterator[str]:
     """The section of an explanation that speaks of the asynchronous form."""
     if e is None:
@@ -93,5 +129,6 @@ def lines(e: Mapping[str, Any] | None) -> Iterator[str]:
     split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
     yield f"  {e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"
     yield f"  protocol: in step for all interleavings, {protocol['programs']} programs, {protocol['actions']} actions"
+    yield from (f"  {line}" for line in verdict_lines(e.get("verdict")))
     on = ", ".join(e["aligned"])
     yield f"  runs once it is accepted, with {on} on 16 bytes, addresses and rows; else the Triton form does"

@@ -13,15 +13,15 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from neptune.runtime.addressing import Asynchronous
 from neptune.versions import versions
 
-FORMAT = 1
-"""Of a record: another one is none."""
+FORMAT = 2
+"""Of a record: another one is none, and is made anew."""
 SETTINGS = (
     "DISABLE_PTXAS_OPT",
     "DISABLE_LLVM_OPT",
@@ -48,6 +48,25 @@ class Compared:
     limit: float
 
 
+Quartiles: TypeAlias = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Microseconds of a call in both forms, of rounds in which they took turns: quartiles of each, the median between
+    the others; at `sizes`, on the GPU `device`."""
+
+    asynchronous: Quartiles
+    triton: Quartiles
+    sizes: Mapping[str, int]
+    device: str
+
+    @property
+    def slower(self) -> bool:
+        """True where the asynchronous form is slower beyond the noise: the ranges between quartiles do not overlap."""
+        return self.asynchronous[0] > self.triton[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is known of a compiled asynchronous form.
@@ -56,8 +75,9 @@ class Verdict:
     those in inner loops with products, which are what costs time; `warnings` are the assembler's (C75xx); `consumers`
     and `producers` the registers of a thread that `setmaxnreg` leaves to each role, `split` those that were asked for;
     `findings` are the linter's. `protocol` is "clean", a counterexample, or None where it was not checked; `compared`
-    is None where there was no GPU. Figures of speed: `products` in the code, groups of them `in_flight`, `exps` of the
-    inner loops and those of them `overlapped` with a product.
+    is None where there was no GPU, and `ended` says how a comparison ended that did not come to its end: it hung, or
+    its process died. `timed` is None where both forms were not timed. Figures of speed: `products` in the code, groups
+    of them `in_flight`, `exps` of the inner loops and those of them `overlapped` with a product.
     """
 
     key: str
@@ -76,12 +96,31 @@ class Verdict:
     overlapped: int
     protocol: str | None = None
     compared: Compared | None = None
+    ended: str = ""
+    timed: Timed | None = None
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why the form does not run; () for one that does.
+        """Why the form does not run by itself; () for one that does."""
+        return (*self.wrong, *self.slow)
 
-        >>> replace(clean, spill_bytes=8, compared=None).faults
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """That it is slower than the Triton form, where it is: then it runs if it is forced.
+
+        >>> replace(clean, timed=Timed((40.9, 41.2, 41.6), (37.8, 38.0, 38.1), {"n": 512}, "H200")).slow
+        ('slower than the Triton form: 41.2 µs, 38.0 µs',)
+        """
+        t = self.timed
+        if t is None or not t.slower:
+            return ()
+        return (f"slower than the Triton form: {t.asynchronous[1]:.1f} µs, {t.triton[1]:.1f} µs",)
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why the form never runs, even if it is forced.
+
+        >>> replace(clean, spill_bytes=8, compared=None).wrong
         ('8 bytes a thread are spilled', 'not compared')
         """
         asked, left = self.split
@@ -98,14 +137,15 @@ class Verdict:
             (bool(self.findings), "; ".join(self.findings[:3])),
             (self.protocol is None, "its protocol is not checked"),
             (self.protocol not in (None, CLEAN), f"its protocol: {self.protocol}"),
-            (c is None, NOT_COMPARED),
+            (bool(self.ended), f"its comparison with the Triton form {self.ended}"),
+            (c is None and not self.ended, NOT_COMPARED),
             (c is not None and not c.error <= c.limit, f"its results differ by {c.error if c else 0:.2g}"),
         )
         return tuple(why for wrong, why in tests if wrong)
 
     @property
     def accepted(self) -> bool:
-        """True for a form that may run."""
+        """True for a form that runs wherever it can."""
         return not self.faults
 
 
@@ -122,9 +162,11 @@ def compiler() -> list[Any]:
 
 
 def runs(of: Asynchronous) -> bool:
-    """True where the form has a record of itself, with which it is accepted."""
+    """True where the form has a record of itself with which it is accepted; one that is forced may be slow."""
     found = None if of.record is None else read(of.record)
-    return found is not None and found.accepted and found.key == key_of(of)
+    if found is None or found.key != key_of(of):
+        return False
+    return not (found.wrong if of.forced else found.faults)
 
 
 def written(v: Verdict) -> dict[str, Any]:
@@ -144,7 +186,12 @@ def read(data: Any) -> Verdict | None:
         compared = _compared(compared)
         if compared is None:
             return None
-    texts = [rest["key"], *([] if rest["protocol"] is None else [rest["protocol"]])]
+    timed = rest["timed"]
+    if timed is not None:
+        timed = timed_of(timed)
+        if timed is None:
+            return None
+    texts = [rest["key"], rest["ended"], *([] if rest["protocol"] is None else [rest["protocol"]])]
     lists = {n: rest[n] for n in ("warnings", "findings", "split", "consumers", "producers")}
     if not all(isinstance(t, str) for t in texts) or not all(isinstance(x, list | tuple) for x in lists.values()):
         return None
@@ -158,7 +205,7 @@ def read(data: Any) -> Verdict | None:
         return None
     if len(lists["split"]) != 2:
         return None
-    return Verdict(**{**rest, **{n: tuple(x) for n, x in lists.items()}, "compared": compared})
+    return Verdict(**{**rest, **{n: tuple(x) for n, x in lists.items()}, "compared": compared, "timed": timed})
 
 
 def _compared(data: Any) -> Compared | None:
@@ -168,3 +215,23 @@ def _compared(data: Any) -> Compared | None:
     if type(draws) is not int or draws < 1 or not all(isinstance(x, float) for x in (error, limit)):
         return None
     return None if math.isnan(limit) else Compared(draws, error, limit)
+
+
+def timed_of(data: Any) -> Timed | None:
+    """The times that plain data hold; None for anything that `asdict` does not give of them."""
+    if not isinstance(data, Mapping) or data.keys() != set(Timed.__dataclass_fields__):
+        return None
+    ranges = [_quartiles(data[form]) for form in ("asynchronous", "triton")]
+    sizes, device = data["sizes"], data["device"]
+    if None in ranges or not isinstance(sizes, Mapping) or not isinstance(device, str):
+        return None
+    if not all(isinstance(n, str) and type(v) is int for n, v in sizes.items()):
+        return None
+    return Timed(ranges[0], ranges[1], dict(sizes), device)  # type: ignore[arg-type]
+
+
+def _quartiles(data: Any) -> Quartiles | None:
+    if not isinstance(data, Sequence) or len(data) != 3 or not all(isinstance(x, float) for x in data):
+        return None
+    lower, middle, upper = data
+    return (lower, middle, upper) if 0 < lower <= middle <= upper < math.inf else None

@@ -64,7 +64,7 @@ class Asynchronous:
     words; it runs on `architecture`, "cuda:90". `aligned` are the inputs and outputs that go through descriptors,
     `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
     verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
-    everywhere.
+    everywhere. One that is `forced` runs though the Triton form is faster.
     """
 
     text: str
@@ -74,6 +74,7 @@ class Asynchronous:
     architecture: str
     record: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()
+    forced: bool = False
 
 
 def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], tunables: Mapping[str, int]) -> bool:

@@ -344,6 +344,7 @@ def _asynchronous_json(a: Asynchronous) -> Json:
         "architecture": a.architecture,
         "record": None if a.record is None else dict(a.record),
         "spans": [_span_json(s) for s in a.spans],
+        "forced": a.forced,
     }
 
 
@@ -356,6 +357,7 @@ def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronou
         j["architecture"],
         j.get("record"),
         tuple(_span(s) for s in j["spans"]),
+        bool(j.get("forced", False)),
     )
 
 
