@@ -1,9 +1,9 @@
-"""An asynchronous kernel as Gluon source: one self-contained module, with a function for each role.
+"""Asynchronous kernels as Gluon source: one self-contained module, with a function for each role.
 
 Gluon is Triton's own lower language, in the same package. The module has the constants of the form (tile sizes,
 consumers, stages, layouts), the producer, the consumer, the kernel, which reserves shared memory and starts the roles,
 and the launch function, named like the program. Expressions are written by Triton's printer, whose functions Gluon has
-under the name `gl`. The text is a function of the TileProgram and the asynchronous kernel alone.
+under the name `gl`. The text is a function of the TileProgram and the asynchronous kernels alone.
 
 Names, beside those of the Triton text (`neptune.codegen.triton`): the ring `k` has `k_tiles`, `k_full`, `k_empty`; `W`
 is the number of a consumer.
@@ -12,31 +12,20 @@ is the number of a consumer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from neptune.codegen.triton import NO_DEFAULTS, docstring
-from neptune.codegen.triton_kernel import KernelText, Parameter, function_name, parameters_used, write_kernel
-from neptune.codegen.triton_scope import axis_labels
+from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_text import HELPERS, wrap
 from neptune.hopper import versions
-from neptune.hopper.gluon_expr import Boxes, GluonContext
-from neptune.hopper.gluon_kernel import KernelWriter, Role
-from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Params, write_launch
-from neptune.hopper.gluon_roles import FIRST, HALVES, LANE_SUMS, PAIRS, PIN, TABLE, RoleWriter
-from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
-from neptune.hopper.ir import AStmt, AsyncKernel, Issue, walk_async
-from neptune.hopper.layouts import Layouts
-from neptune.hopper.plain import plain
-from neptune.ir.expr import Const, Expr, Var
-from neptune.ir.program import Tunable
+from neptune.hopper.gluon_functions import told_apart, used_constants, write
+from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
+from neptune.hopper.gluon_roles import HALVES, LANE_SUMS, PAIRS, PIN
+from neptune.hopper.ir import AsyncKernel
 from neptune.runtime.addressing import KernelParameters, Span
-from neptune.tile.ir import GridAxis, Local, TileKernel, TileProgram
+from neptune.tile.ir import TileProgram
 
-RESERVED = frozenset(
-    {"gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"}
-    | {TABLE, FIRST, CONSUMERS, CONSUMER, *versions.RENAMED}
-)
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 
 SIGMOID = "_sigmoid"
@@ -97,102 +86,57 @@ def _sigmoid(x):
 
 @dataclass(frozen=True, slots=True)
 class GluonText:
-    """A module, the parameters of its kernel as offline compilation wants them, the inputs and outputs that go through
-    descriptors, whose addresses and strides must be multiples of 16 bytes, and what its int32 offsets add up."""
+    """A module, the parameters of its asynchronous kernels as offline compilation wants them, the inputs and outputs
+    that go through descriptors, whose addresses and strides must be multiples of 16 bytes, and what its int32 offsets
+    add up. `takes` are the tile sizes, warps and stages that the launch function takes, for its other kernels."""
 
     text: str
-    kernel: KernelParameters
+    kernels: tuple[KernelParameters, ...]
     aligned: tuple[str, ...]
     spans: tuple[Span, ...]
+    takes: tuple[str, ...] = ()
+
+    @property
+    def kernel(self) -> KernelParameters:
+        """The parameters of its only kernel."""
+        (one,) = self.kernels
+        return one
 
 
-def generate(program: TileProgram, kernel: AsyncKernel, params: Params = NO_DEFAULTS, *, header: str = "") -> GluonText:
-    """The module of `program` whose kernel of this name is asynchronous; `header` becomes its docstring.
+def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DEFAULTS, header: str = "") -> GluonText:
+    """The module of `program` whose kernels of these names are asynchronous; `header` becomes its docstring.
 
     Other kernels of the program stay those of the Triton text, with the tile sizes, warps and stages of `params`.
     """
-    others = {k.name: write_kernel(program, k, int64_offsets=True) for k in program.kernels if k.name != kernel.name}
-    every = program
-    shared = Shared(kernel)
-    program, known = _fixed(program, kernel)
-    plains = {role: _plain(program, kernel, body) for role, body in _bodies(kernel).items()}
-    products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
-    layouts = Layouts(products, kernel.extents, axis_labels(plains["consumer"]))
-    reserved = RESERVED | {*shared.names, *known, *shared.constants, *layouts.constants}
-    name = function_name(program, TileKernel(kernel.name, (), (), ()))
-    boxes: Boxes = {}
-    contexts: dict[str, GluonContext] = {}
-    roles: dict[str, Role] = {}
-    for role, body in _bodies(kernel).items():
-        ctx = contexts[role] = GluonContext(program, plains[role], layouts, shared, boxes, reserved)
-        lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
-        roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
-    ctx.used |= roles["producer"].used
-    parameters = tuple(p for p in parameters_used(ctx) if p.kind != "tunable")
-    sizes = {axis: str(ctx.scalar(e)) for axis, e in ctx.extents.items()}
-    writer = KernelWriter(kernel, shared, name, parameters, sizes)
-    functions = [
-        writer.role(roles["producer"], False),
-        writer.role(roles["consumer"], True),
-        writer.main(roles["producer"], roles["consumer"]),
-        *([BALANCED.splitlines()] if kernel.levers.persistent == "table" else []),
-        DESCRIBED.splitlines(),
-    ]
-    lines = _helpers(frozenset[str]().union(*(c.helpers for c in contexts.values())), functions)
+    names = {k.name for k in kernels}
+    others = {k.name: write_kernel(program, k, int64_offsets=True) for k in program.kernels if k.name not in names}
+    written = told_apart([write(program, k) for k in kernels])
+    functions = [f for w in written for f in w.functions]
+    functions += [BALANCED.splitlines()] if any(w.kernel.levers.persistent == "table" for w in written) else []
+    functions += [DESCRIBED.splitlines()]
+    lines = _helpers(frozenset[str]().union(*(w.helpers for w in written)), functions)
     lines += _plain_texts(list(others.values()), lines)
     lines += [spelled(line) for f in functions for line in ("", "", *f)]
-    lines += ["", "", *map(spelled, write_launch(every, kernel, writer.text, others, params))]
-    constants = known | shared.constants | layouts.constants | {n: v for v, n in shared.layouts.items()}
-    imports = [*_imports(kernel, every, bool(others)), "", *versions.head()]
+    launch = Launch(program, {w.kernel.name: (w.kernel, w.text) for w in written}, others, params)
+    lines += ["", "", *map(spelled, launch.lines())]
+    constants = {name: value for w in written for name, value in w.constants.items()}
+    imports = [*_imports(kernels, program, bool(others)), "", *versions.head()]
     head = [*docstring(header or f"Gluon kernel of `{program.name}`."), "", *imports, ""]
-    head += [x for n, v in _used(constants, lines) for x in wrap(spelled(f"{n} = gl.constexpr({v})"))]
-    spans = _spans(contexts.values(), kernel)
-    return GluonText("\n".join([*head, *lines]) + "\n", writer.types(program), _aligned(program, parameters), spans)
+    head += [x for n, v in used_constants(constants, lines) for x in wrap(spelled(f"{n} = gl.constexpr({v})"))]
+    described = frozenset[str]().union(*(w.described for w in written))
+    return GluonText(
+        "\n".join([*head, *lines]) + "\n",
+        tuple(w.types for w in written),
+        tuple(b.name for b in (*program.inputs, *program.outputs) if b.name in described),
+        tuple(dict.fromkeys(s for w in written for s in w.spans)),
+        launch.takes,
+    )
 
 
-def _spans(contexts: Iterable[GluonContext], kernel: AsyncKernel) -> tuple[Span, ...]:
-    """What offsets of int32 add up, in numbers."""
-
-    def known(extent: Expr) -> Expr:
-        return Const(kernel.levers.tiles[extent.name], "int32") if isinstance(extent, Var) else extent
-
-    spans = (s for ctx in contexts for s in ctx.spans)
-    return tuple(dict.fromkeys(Span(s.buffer, tuple((d, known(e), f) for d, e, f in s.axes)) for s in spans))
-
-
-def _aligned(program: TileProgram, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
-    used = {p.of for p in parameters if p.kind == "descriptor"}
-    return tuple(b.name for b in (*program.inputs, *program.outputs) if b.name in used)
-
-
-def _bodies(kernel: AsyncKernel) -> dict[str, tuple[AStmt, ...]]:
-    return {"producer": kernel.producer, "consumer": kernel.consumer}
-
-
-def _fixed(program: TileProgram, kernel: AsyncKernel) -> tuple[TileProgram, dict[str, int]]:
-    """The program with its tunables at the values of this form, and these values."""
-    known = {t.name: kernel.levers.tiles[t.name] for t in program.tunables if t.name in kernel.levers.tiles}
-    tunables = tuple(Tunable(t.name, (known[t.name],)) if t.name in known else t for t in program.tunables)
-    return replace(program, tunables=tunables), known
-
-
-def _plain(program: TileProgram, kernel: AsyncKernel, body: tuple[AStmt, ...]) -> TileKernel:
-    """The role as a kernel on tiles; the extent of an axis is the tunable that it had, where that has this value."""
-    before = next((dict(k.axes) for k in program.kernels if k.name == kernel.name), {})
-    values = {t.name: t.candidates[0] for t in program.tunables if len(t.candidates) == 1}
-    axes: list[tuple[str, Expr]] = []
-    for axis, extent in kernel.axes:
-        e = before.get(axis)
-        named = isinstance(e, Var) and values.get(e.name) == extent
-        axes.append((axis, e if named and e is not None else Const(extent, "int32")))
-    rows = [] if kernel.rows == kernel.group else [GridAxis(kernel.rows, Const(0, "int32"), "x")]
-    tiles = tuple(plain(body, lambda s: Local(s.ring, s.dims, s.dtype)))
-    return TileKernel(kernel.name, (*kernel.grid, *rows), tuple(axes), tiles)
-
-
-def _imports(kernel: AsyncKernel, program: TileProgram, tiled: bool) -> list[str]:
-    lines = ["import heapq", ""] if kernel.levers.persistent == "table" else []
-    lines += ["import torch"] if kernel.levers.persistent != "once" or program.temporaries else []
+def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool) -> list[str]:
+    persistent = {k.levers.persistent for k in kernels}
+    lines = ["import heapq", ""] if "table" in persistent else []
+    lines += ["import torch"] if persistent != {"once"} or program.temporaries else []
     lines += [
         "import triton",
         *(["import triton.language as tl"] if tiled else []),
@@ -201,17 +145,6 @@ def _imports(kernel: AsyncKernel, program: TileProgram, tiled: bool) -> list[str
     lines += ["from triton.experimental.gluon import language as gl"]
     lines += wrap(f"from triton.experimental.gluon.language.nvidia.hopper import ({', '.join(HOPPER)})")
     return [*lines, "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"]
-
-
-def _used(constants: Mapping[str, object], lines: list[str]) -> list[tuple[str, object]]:
-    """The constants that occur in lines, or in another one."""
-    words = set(re.findall(r"\w+", "\n".join(lines)))
-    needed: list[tuple[str, object]] = []
-    for name, value in reversed(list(constants.items())):
-        if name in words:
-            needed.insert(0, (name, value))
-            words |= set(re.findall(r"\w+", str(value)))
-    return needed
 
 
 def spelled(line: str) -> str:

@@ -55,39 +55,61 @@ def balanced(weights, programs, device):
 '''
 """A table is made once for all calls of one shape, and not while a graph is captured: call once before."""
 MOST_TABLES = 64
+NUMBERS = ("num_warps", "num_stages")
 Params: TypeAlias = Mapping[str, int]
 """Tile sizes, warps and stages of the kernels on tiles."""
 
 
-def write_launch(
-    program: TileProgram, kernel: AsyncKernel, main: KernelText, others: Mapping[str, KernelText], params: Params
-) -> list[str]:
-    """The launch function's lines: `main` is the asynchronous kernel, `others` are those on tiles, by name."""
-    sources, host = shape_sources(program), _Host(program, kernel)
-    known = {p.name for text in others.values() for p in text.parameters if p.kind == "tunable"}
-    tiled = replace(
-        program,
-        tunables=tuple(t for t in program.tunables if t.name in known),
-        kernels=tuple(k for k in program.kernels if k.name in others),
-    )
-    lines = [f"def {program.name}({launch_signature(tiled, params, numbers=bool(others))}):"]
-    lines += describe(program, frozenset(p.of for p in main.parameters if p.kind == "descriptor"))
-    needed = host.names() | {p.name for p in main.parameters if p.kind == "scalar"}
-    needed |= sizes_needed(tiled, list(others.values()))
-    lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
-    lines += prepared(tiled)
-    for k in program.kernels:
-        lines += launched(k, others[k.name]) if k.name in others else _launched(kernel, main, host)
-    return [x for line in lines for x in wrap(line)]
+class Launch:
+    """Writes the launch function: `kernels` has the asynchronous kernels with their texts, `others` those on tiles, by
+    name; `params` are the default values of what the function takes for these."""
 
+    def __init__(
+        self,
+        program: TileProgram,
+        kernels: Mapping[str, tuple[AsyncKernel, KernelText]],
+        others: Mapping[str, KernelText],
+        params: Params,
+    ) -> None:
+        self.program, self.kernels, self.others, self.params = program, kernels, others, params
+        self.hosts = {name: _Host(program, kernel) for name, (kernel, _) in kernels.items()}
+        known = {p.name for text in others.values() for p in text.parameters if p.kind == "tunable"}
+        self.tiled = replace(
+            program,
+            tunables=tuple(t for t in program.tunables if t.name in known),
+            kernels=tuple(k for k in program.kernels if k.name in others),
+        )
+        self.tables = sum(k.levers.persistent == "table" for k, _ in kernels.values())
 
-def _launched(kernel: AsyncKernel, main: KernelText, host: _Host) -> list[str]:
-    """The asynchronous kernel: its descriptors, its grid, the table of tiles, the call."""
-    lines = [f"    {p.name} = {host.descriptor(p)}" for p in main.parameters if p.kind == "descriptor"]
-    lines += [f"    {line}" for line in host.grid()]
-    table = [f"        {TABLE}, {FIRST},"] * (kernel.levers.persistent == "table")
-    call = [*passed(main.parameters), *table, "        num_warps=4,", "    )"]
-    return [*lines, f"    {LAUNCHER}({main.function})[grid](", *call]
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The tile sizes, warps and stages that the function takes."""
+        return (*(t.name for t in self.tiled.tunables), *(NUMBERS if self.others else ()))
+
+    def lines(self) -> list[str]:
+        """The launch function's lines."""
+        program, sources = self.program, shape_sources(self.program)
+        lines = [f"def {program.name}({launch_signature(self.tiled, self.params, numbers=bool(self.others))}):"]
+        texts = [text for _, text in self.kernels.values()]
+        lines += describe(program, frozenset(p.of for t in texts for p in t.parameters if p.kind == "descriptor"))
+        needed = frozenset[str]().union(*(host.names() for host in self.hosts.values()))
+        needed |= {p.name for t in texts for p in t.parameters if p.kind == "scalar"}
+        needed |= sizes_needed(self.tiled, list(self.others.values()))
+        lines += [f"    {name} = {source}" for name, source in sources.items() if name in needed]
+        lines += prepared(self.tiled)
+        for k in program.kernels:
+            lines += self._launched(k.name) if k.name in self.kernels else launched(k, self.others[k.name])
+        return [x for line in lines for x in wrap(line)]
+
+    def _launched(self, name: str) -> list[str]:
+        """An asynchronous kernel: its descriptors, its grid, the table of tiles, the call."""
+        (kernel, text), host = self.kernels[name], self.hosts[name]
+        lines = [f"    {p.name} = {host.descriptor(p)}" for p in text.parameters if p.kind == "descriptor"]
+        # Tables of several kernels lie in one dict.
+        lines += [f"    {line}" for line in host.grid([f'"{text.function}"'] if self.tables > 1 else [])]
+        table = [f"        {TABLE}, {FIRST},"] * (kernel.levers.persistent == "table")
+        call = [*passed(text.parameters), *table, "        num_warps=4,", "    )"]
+        return [*lines, f"    {LAUNCHER}({text.function})[grid](", *call]
 
 
 class _Host:
@@ -118,7 +140,7 @@ class _Host:
         box = [extent_of(None if e is None else self.fixed(e)) for e in p.box]
         return f"described({p.of}, {box}, {TL_DTYPES[self.program.globals[p.of].dtype]})"
 
-    def grid(self) -> list[str]:
+    def grid(self, key: list[str]) -> list[str]:
         """The number of programs: one a group of rows, or no more than run at once."""
         sizes = [self.text(g.extent) for g in self.kernel.grid]
         count = " * ".join(str(s) if len(sizes) == 1 else s.at(MUL + 1) for s in sizes)
@@ -128,20 +150,20 @@ class _Host:
             case "stride":
                 return [f"grid = ({self.programs(count)},)"]
             case "table":
-                return [f"grid = ({self.programs(count)},)", *self.table()]
+                return [f"grid = ({self.programs(count)},)", *self.table(key)]
             case other:
                 raise InternalError(f"tiles cannot come to programs by {other!r}")
 
     def programs(self, count: str) -> str:
         return f"min(torch.cuda.get_device_properties({self.device}).multi_processor_count, {count})"
 
-    def table(self) -> list[str]:
-        """The table of this shape, made at its first call."""
+    def table(self, key: list[str]) -> list[str]:
+        """The table of this shape, made at its first call; `key` is what it depends on beside the shape."""
         weight = Text("1") if self.kernel.weight is None else self.text(self.kernel.weight)
         loops = " ".join(f"for {g.var} in range({self.text(g.extent)})" for g in reversed(grid_order(self.kernel.grid)))
-        key = ", ".join([*sorted(self.names()), "grid", self.device])
+        shape = ", ".join([*key, *sorted(self.names()), "grid", self.device])
         return [
-            f"key = ({key})",
+            f"key = ({shape})",
             "if key not in TABLES:",
             f"    if len(TABLES) == {MOST_TABLES}:",
             "        TABLES.clear()",

@@ -44,7 +44,7 @@ def plain() -> neptune.Kernel:
 
 
 def made(tiles: TileProgram, params: dict[str, int] | None = None) -> Asynchronous:
-    text = generate(tiles, roles(walked(tiles, LEVERS), tiles, LEVERS), params or {})
+    text = generate(tiles, roles(walked(tiles, LEVERS), tiles, LEVERS), params=params or {})
     of = Asynchronous(text.text, text.aligned, text.kernel, {"consumers": 2}, "cuda:90", spans=text.spans)
     return replace(of, record=written(replace(CLEAN, key=key_of(of))))
 
