@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from neptune.driver.asynchronous import ARCHITECTURE, ENTRY
+from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program, Scalar
@@ -47,7 +47,7 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
 
     found = known(of)
     if of.architecture == str(launch.gpu_target()):
-        registers = kernel.executable.artifact.explanation[ENTRY]["registers"]
+        registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
         split = (int(registers["consumer"]), int(registers["producer"]))
         beside = _beside(kernel, split)
         try:

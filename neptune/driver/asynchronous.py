@@ -62,15 +62,26 @@ def asynchronous_of(
         raise TargetError(asked, str(error), legal=error.legal, hint=hint) from None
 
 
-def _broken(form: Derived) -> bool:
-    """True where the machine code of a form spills, or is refused otherwise: its verdict is kept for later."""
+def _broken(form: Derived) -> dict[str, str]:
+    """The kernels whose machine code spills, or is refused otherwise, and why; the verdict is kept for later."""
     from neptune.hopper.accept import judged
 
+    names = [p.kernel.name for p in form.parts]
     try:
         found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
-    except TargetError:
-        return True
-    return found is not None and any(why != accepted.NOT_COMPARED for why in found.faults)
+    except TargetError as error:
+        return dict.fromkeys(names, error.wrong)
+    if found is None:
+        return {}
+    unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (found, *found.others), strict=True) if f.unfit}
+    # What is known from an earlier run is of the program.
+    rest = "; ".join(why for why in found.faults if why != accepted.NOT_COMPARED)
+    return unfit or (dict.fromkeys(names, rest) if rest else {})
+
+
+def kernels_of(e: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What an explanation says of each asynchronous kernel; one from before there could be several has one."""
+    return list(e["kernels"]) if "kernels" in e else [e]
 
 
 def with_verdict_said(e: dict[str, Any], of: Asynchronous | None) -> dict[str, Any]:
@@ -112,23 +123,40 @@ def lines(e: Mapping[str, Any] | None) -> Iterator[str]:
     """The section of an explanation that speaks of the asynchronous form."""
     if e is None:
         return
-    levers, registers, protocol = e["levers"], e["registers"], e["protocol"]
-    tiles = ", ".join(f"{n}={v}" for n, v in levers.items() if n not in CHOSEN)
-    yield from (
-        "",
-        f"asynchronous form for {e['architecture']}: {levers['consumers']} consumers and a producer, {tiles}",
-    )
-    for t in e["tiles"]:
-        whose = "one for each consumer" if t["own"] else "shared"
-        stages = f"{t['stages']} stage{'' if t['stages'] == 1 else 's'}"
-        yield f"  {t['name']}: through shared memory, {whose}, {stages}"
-    for name in e["late"]:
-        yield f"  {name}: its product is issued one iteration late, and runs under what makes the next operand"
-    yield from (f"  {why}" for why in e["kept"])
-    yield f"  groups of rows: {PERSISTENT[levers['persistent']]}"
-    split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
-    yield f"  {e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"
+    kernels, left, protocol = kernels_of(e), e.get("triton", ()), e["protocol"]
+    yield ""
+    if len(kernels) == 1 and not left:
+        yield f"asynchronous form for {e['architecture']}: {_said(kernels[0])}"
+        yield from (f"  {line}" for line in _lines_of(kernels[0]))
+    else:
+        yield f"asynchronous form for {e['architecture']}, of {len(kernels)} of {len(kernels) + len(left)} kernels"
+        for kernel in kernels:
+            yield f"  {kernel['name']}: {_said(kernel)}"
+            yield from (f"    {line}" for line in _lines_of(kernel))
+        yield from (f"  {k['name']} stays on tiles: {k['why']}" for k in left)
     yield f"  protocol: in step for all interleavings, {protocol['programs']} programs, {protocol['actions']} actions"
     yield from (f"  {line}" for line in verdict_lines(e.get("verdict")))
     on = ", ".join(e["aligned"])
     yield f"  runs once it is accepted, with {on} on 16 bytes, addresses and rows; else the Triton form does"
+
+
+def _said(e: Mapping[str, Any]) -> str:
+    """A kernel's roles and tiles."""
+    levers = e["levers"]
+    tiles = ", ".join(f"{n}={v}" for n, v in levers.items() if n not in CHOSEN)
+    return f"{levers['consumers']} consumers and a producer, {tiles}"
+
+
+def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
+    """What is in shared memory, what runs late, who gets which groups, what it takes."""
+    registers = e["registers"]
+    for t in e["tiles"]:
+        whose = "one for each consumer" if t["own"] else "shared"
+        stages = f"{t['stages']} stage{'' if t['stages'] == 1 else 's'}"
+        yield f"{t['name']}: through shared memory, {whose}, {stages}"
+    for name in e["late"]:
+        yield f"{name}: its product is issued one iteration late, and runs under what makes the next operand"
+    yield from e["kept"]
+    yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}"
+    split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
+    yield f"{e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"

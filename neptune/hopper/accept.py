@@ -13,15 +13,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from neptune import config
 from neptune.hopper.compile import Built, compile_gluon
-from neptune.runtime.accepted import NOT_COMPARED, Compared, Timed, Verdict, key_of, read, timed_of, written
-from neptune.runtime.addressing import Asynchronous
+from neptune.runtime.accepted import NOT_COMPARED, Compared, Figures, Timed, Verdict, key_of, read, timed_of, written
+from neptune.runtime.addressing import Asynchronous, Roles
 from neptune.shelf import Shelf
 
 FOLDER = "accepted"
@@ -106,16 +106,32 @@ def _with(found: Verdict, **came: Compared | Timed | str | None) -> Verdict:
 
 
 def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict:
-    """What compiling alone tells. Raises TargetError where the form does not compile."""
-    values = {n: v for n, v in of.levers.items() if isinstance(v, int)}
-    return verdict(key_of(of), compile_gluon(of.text, of.kernel, values), split)
+    """What compiling alone tells of each of its kernels. Raises TargetError where one does not compile."""
+    own, *others = (
+        figures(compile_gluon(of.text, x.kernel, numbers(x.levers)), x.registers) for x in kernels_of(of, split)
+    )
+    return Verdict(**asdict(own), key=key_of(of), others=tuple(others))
+
+
+def kernels_of(of: Asynchronous, split: tuple[int, int]) -> tuple[Roles, ...]:
+    """All asynchronous kernels of a form, whose first has this split of registers."""
+    return (Roles(of.kernel, of.levers, split), *of.others)
+
+
+def numbers(levers: Mapping[str, int | str]) -> dict[str, int]:
+    """The constants of a kernel."""
+    return {n: v for n, v in levers.items() if isinstance(v, int)}
 
 
 def verdict(key: str, built: Built, split: tuple[int, int]) -> Verdict:
-    """The figures of a compiled form."""
+    """What compiling tells of a form of one kernel."""
+    return Verdict(**asdict(figures(built, split)), key=key)
+
+
+def figures(built: Built, split: tuple[int, int]) -> Figures:
+    """What is found in the code of one kernel."""
     found = built.lint
-    return Verdict(
-        key=key,
+    return Figures(
         shared_bytes=built.shared_bytes,
         spill_bytes=built.spill_bytes,
         local=found.local,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +47,14 @@ class Trial:
     """A launch to be checked: `call` gets the names of the module and launches a kernel, or calls a launch function.
 
     That sees a GPU of so many `processors`. `most`: of a larger grid so many programs are checked, evenly. `spare`:
-    only where a line is not reached yet.
+    only where a line is not reached yet. `only`: of several kernels the one that is looked at, by its function's name.
     """
 
     call: Callable[[dict[str, Any]], object]
     processors: int = 2
     most: int | None = None
     spare: bool = False
+    only: str = ""
 
 
 def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Report:
@@ -70,12 +71,14 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
     """
     begun, programs, actions, states = time.perf_counter(), 0, 0, 0
     findings: list[Finding] = []
-    unreached = set(steps(source))
+    unreached: set[int] | None = None
     for trial in trials:
+        if unreached is None:
+            unreached = set(steps(source, trial.only))
         if trial.spare and not unreached:
             continue
         try:
-            launched = traces(source, trial.call, trial.processors, trial.most)
+            launched = traces(source, trial.call, trial.processors, trial.most, trial.only)
         except (ProtocolError, Untraceable, LookupError, NameError) as error:
             findings, launched = [Finding("not read", "text", 0, str(error))], []
         for made in launched:
@@ -92,4 +95,16 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
         if findings:
             break
     seconds = time.perf_counter() - begun
-    return Report(programs, actions, seconds, tuple(findings), states, tuple(sorted(unreached)))
+    return Report(programs, actions, seconds, tuple(findings), states, tuple(sorted(unreached or ())))
+
+
+def together(reports: Sequence[Report]) -> Report:
+    """Of several kernels of a module."""
+    return Report(
+        sum(r.programs for r in reports),
+        sum(r.actions for r in reports),
+        sum(r.seconds for r in reports),
+        tuple(f for r in reports for f in r.findings),
+        sum(r.states for r in reports),
+        tuple(line for r in reports for line in r.unreached),
+    )

@@ -5,46 +5,55 @@ forms     consumers, stages and tiles that fit, the best first
 roles     rings, turns, waits; verified
 generate  the text
 check     the text's protocol, for all interleavings
+
+Of a program of several kernels those that have the form take it, each with levers of its own; the others stay on tiles,
+in the same module.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any
 
 from neptune.errors import InternalError
-from neptune.hopper.check import Report, check
+from neptune.hopper.bounds import Names
+from neptune.hopper.check import Report, check, together
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.memory import Counts, forms
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
+from neptune.hopper.scalars import in_kernel, var
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.hopper.walk import walk
 from neptune.hopper.walked import Walked
-from neptune.runtime.addressing import Asynchronous
-from neptune.tile.ir import TileKernel, TileProgram
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Expr, substitute, variables
+from neptune.ir.expr import walk as nodes
+from neptune.runtime.addressing import Asynchronous, Roles
+from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
+from neptune.tile.passes.util import names_in
+from neptune.tune.defaults import defaults
 
 ARCHITECTURE = "cuda:90"
 TRIED = 4
-"""Forms that are compiled before none is found to do."""
+"""Forms of a kernel that are compiled before none is found to do."""
 LOG = logging.getLogger("neptune.codegen")
+NOTHING: Mapping[str, Refusal] = MappingProxyType({})
 Differs = Callable[[TileProgram], "str | None"]
 
 
 @dataclass(frozen=True)
-class Derived:
-    """One form of a kernel: what its roles do, its text, and what the check of its protocol came to."""
+class Part:
+    """One kernel in this form: what its roles do."""
 
     walked: Walked
     kernel: AsyncKernel
-    text: GluonText
-    protocol: Report
 
     @property
     def levers(self) -> dict[str, int | str]:
@@ -52,25 +61,63 @@ class Derived:
         of = self.kernel.levers
         return {**of.tiles, "consumers": of.consumers, "stages": of.stages, "persistent": of.persistent}
 
-    def plain(self) -> Asynchronous:
-        """What a kernel keeps of it; the verdict is for `neptune.hopper.accept`."""
-        return Asynchronous(
-            self.text.text, self.text.aligned, self.text.kernel, self.levers, ARCHITECTURE, spans=self.text.spans
-        )
-
     def said(self) -> dict[str, Any]:
         """What explain() says of it."""
         needs = Counts(self.walked).needs(self.kernel.levers)
         most, least = self.kernel.levers.registers
         return {
-            "architecture": ARCHITECTURE,
+            "name": self.kernel.name,
             "levers": self.levers,
-            "aligned": list(self.text.aligned),
             "tiles": [{"name": r.name, "stages": r.stages, "own": r.own} for r in self.kernel.rings],
             "late": list(self.walked.late),
             "kept": list(self.walked.kept),
             "shared_bytes": needs.shared,
             "registers": {"consumer": most, "producer": least, "estimate": round(needs.registers)},
+        }
+
+
+@dataclass(frozen=True)
+class Derived:
+    """One form of a program: its kernels of this form, its text, and what the check of its protocol came to. `left`
+    says of the other kernels why they stay on tiles."""
+
+    parts: tuple[Part, ...]
+    left: Mapping[str, str]
+    text: GluonText
+    protocol: Report
+
+    @property
+    def kernel(self) -> AsyncKernel:
+        """The first kernel of this form."""
+        return self.parts[0].kernel
+
+    @property
+    def levers(self) -> dict[str, int | str]:
+        """Those of the first kernel."""
+        return self.parts[0].levers
+
+    def plain(self) -> Asynchronous:
+        """What a kernel keeps of it; the verdict is for `neptune.hopper.accept`."""
+        kinds = zip(self.text.kernels, self.parts, strict=True)
+        first, *others = (Roles(k, p.levers, p.kernel.levers.registers) for k, p in kinds)
+        return Asynchronous(
+            self.text.text,
+            self.text.aligned,
+            first.kernel,
+            first.levers,
+            ARCHITECTURE,
+            spans=self.text.spans,
+            others=tuple(others),
+            takes=self.text.takes,
+        )
+
+    def said(self) -> dict[str, Any]:
+        """What explain() says of it."""
+        return {
+            "architecture": ARCHITECTURE,
+            "aligned": list(self.text.aligned),
+            "kernels": [p.said() for p in self.parts],
+            "triton": [{"name": name, "why": why} for name, why in self.left.items()],
             "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
         }
 
@@ -80,67 +127,137 @@ def derived(
     header: str,
     shapes: Mapping[str, int],
     differs: Differs,
-    broken: Callable[[Derived], bool] = lambda _: False,
+    broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
 ) -> Derived:
-    """The asynchronous form for sm_90, of the first levers that fit.
+    """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
     `shapes` are typical sizes, `differs` says how a tile program differs from the expression (None: it does not).
-    `broken` says of a form that what it compiles to will not do: then the next levers are tried, a few; where none will
-    do, the first form is the result. Raises Refusal with the reason where there is no such form.
+    `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
+    tried, a few, before they stay on tiles; where none is left, the first form is the result. Raises Refusal with the
+    reason of each kernel where there is no such form.
     """
-    kernel = only_kernel(program)
-    first = walked_of(program, kernel, Levers(tiles=_covering(program, shapes)), differs)
-    tried = list(islice(_by_registers(forms(first, program)), TRIED))
-    if not tried:
-        raise Refusal("no tile sizes, consumers and stages of it fit into a program", kernel.name)
-    made = (form_of(program, first, levers, header) for levers in tried)
-    best = next(made)
-    return next((x for x in chain((best,), made) if not broken(x)), best)
+    left: dict[str, Refusal] = {}
+    tried: dict[str, list[Levers]] = {}
+    checked = program
+    tiles = _covering(program, shapes)
+    for kernel in program.kernels:
+        try:
+            first = walk(program, kernel, Levers(tiles=tiles))
+            tried[kernel.name] = _tried(first, program)
+            checked = with_walk(checked, first, differs)
+        except Refusal as refusal:
+            tried.pop(kernel.name, None)
+            left[kernel.name] = refusal
+    at = dict.fromkeys(tried, 0)
+    best: Derived | None = None
+    while at:
+        try:
+            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left)
+        except Refusal as refusal:
+            left[refusal.kernel] = refusal
+            del at[refusal.kernel]
+            continue
+        best = best or form
+        bad = broken(form)
+        if not bad:
+            return form
+        at = {n: k + (n in bad) for n, k in at.items()}
+        for name in [n for n, k in at.items() if k == len(tried[n])]:
+            left[name] = Refusal(f"what it compiles to is refused: {bad[name]}")
+            del at[name]
+    if best is None:
+        raise _none(left)
+    return best
 
 
-def only_kernel(program: TileProgram) -> TileKernel:
-    """The kernel of a program; Refusal where it has several."""
-    if len(program.kernels) == 1:
-        return program.kernels[0]
-    names = ", ".join(k.name for k in program.kernels)
-    raise Refusal(f"it is {len(program.kernels)} kernels ({names}), and the form is of one", legal=["one kernel"])
-
-
-def walked_of(program: TileProgram, kernel: TileKernel, levers: Levers, differs: Differs) -> Walked:
-    """The walk of a kernel, checked against the expression; Refusal where it has none."""
-    found = walk(program, kernel, levers)
-    assert found.symbolic is not None
-    wrong = differs(replace(program, kernels=(found.symbolic,)))
+def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:
+    """The program with the kernel of a walk in place of its own, checked against the expression; Refusal where that is
+    another function. Its tile sizes are its own."""
+    assert walked.symbolic is not None
+    kernel = walked.symbolic
+    if len(program.kernels) > 1:
+        used = Names(frozenset(names_in(kernel) | program.globals.keys() | {t.name for t in program.tunables}))
+        own = {t.name: used.of(f"{t.name}_own") for t in program.tunables if t.name in walked.values}
+        _check_own(program, kernel, own.keys())
+        env: dict[str, Expr] = {n: var(x) for n, x in own.items()}
+        kernel = in_kernel(kernel, lambda e: substitute(e, env))
+        tunables = (*program.tunables, *(replace(t, name=own[t.name]) for t in program.tunables if t.name in own))
+        program = replace(program, tunables=tunables)
+    made = replace(program, kernels=tuple(kernel if k.name == kernel.name else k for k in program.kernels))
+    wrong = differs(made)
     if wrong is not None:
         raise Refusal(f"another order of its tiles is another function: {wrong}", kernel.name)
-    return found
+    return made
 
 
-def form_of(program: TileProgram, walked: Walked, levers: Levers, header: str = "") -> Derived:
-    """One form; `walked` is of any levers. Refusal where its text says too little of what it does, InternalError where
-    its protocol is wrong."""
+def _check_own(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> None:
+    """Raise Refusal where what other kernels leave ties this one's tiles, or its loops, to theirs."""
+    sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
+    if tied := sorted(sizes & set(own)):
+        raise Refusal(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
+    made = {b.name for b in program.temporaries if not is_float(b.dtype)}
+    for s in walk_stmts(kernel.body):
+        for e in stmt_exprs(s):
+            for x in nodes(e):
+                if isinstance(x, LoadTile) and x.buffer in made and not x.dims:
+                    # The check of the protocol runs this kernel alone.
+                    raise Refusal(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
+
+
+def form_of(
+    program: TileProgram, levers: Mapping[str, Levers], header: str = "", left: Mapping[str, Refusal] = NOTHING
+) -> Derived:
+    """The form in which the kernels of these names have these levers. Refusal, which names the kernel, where the text
+    says too little of what it does, InternalError where its protocol is wrong."""
     start = time.perf_counter()
-    again = walk(program, only_kernel(program), levers)
-    kernel = roles(again, program, replace(levers, tiles=dict(again.values)))
-    verify_async(kernel, program)
-    text = generate(program, kernel, header=header)
-    protocol = check(text.text, trials(program, kernel))
-    if protocol.unread:
-        raise Refusal(f"what its roles do is not known before they run: {protocol.unread}", kernel.name)
-    if not protocol.ok:
-        raise InternalError(f"the roles of `{program.name}` do not keep in step\n{protocol}")
-    LOG.info("asynchronous form of `%s`: %s, %.0f ms", program.name, protocol, 1e3 * (time.perf_counter() - start))
-    return Derived(again, kernel, text, protocol)
+    parts = tuple(_part(program, k, levers[k.name]) for k in program.kernels if k.name in levers)
+    kernels = [p.kernel for p in parts]
+    text = generate(program, *kernels, params=defaults(program), header=header)
+    # Each kernel by launches of its own, of which other kernels do nothing.
+    reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
+    for k, report in zip(kernels, reports, strict=True):
+        if report.unread:
+            why = f"what its roles do is not known before they run: {report.unread}"
+            raise Refusal(why, k.name, kernel=k.name)
+        if not report.ok:
+            raise InternalError(f"the roles of `{k.name}` do not keep in step\n{report}")
+        LOG.info("asynchronous form of `%s`: %s", k.name, report)
+    LOG.info("asynchronous form of `%s`: %.0f ms", program.name, 1e3 * (time.perf_counter() - start))
+    return Derived(parts, {name: refusal.why for name, refusal in left.items()}, text, together(reports))
 
 
-def _by_registers(found: Iterable[Levers]) -> Iterator[Levers]:
-    """The first of all forms with the same consumers and tiles: more stages hold no fewer registers."""
-    seen: set[tuple[Any, ...]] = set()
-    for levers in found:
-        key = (levers.consumers, *sorted(levers.tiles.items()))
-        if key not in seen:
-            seen.add(key)
-            yield levers
+def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:
+    try:
+        again = walk(program, kernel, levers)
+        made = roles(again, program, replace(levers, tiles=dict(again.values)))
+    except Refusal as refusal:
+        refusal.kernel = kernel.name
+        raise
+    verify_async(made, program)
+    return Part(again, made)
+
+
+def _none(left: Mapping[str, Refusal]) -> Refusal:
+    """Why no kernel of a program has the form: the reason of the only one, or of each."""
+    if len(left) == 1:
+        return next(iter(left.values()))
+    by_reason: dict[str, list[str]] = {}
+    for name, refusal in left.items():
+        by_reason.setdefault(str(refusal), []).append(name)
+    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+    legal = dict.fromkeys(x for refusal in left.values() for x in refusal.legal)
+    hint = next((r.hint for r in left.values() if r.hint), None)
+    return Refusal(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
+
+
+def _tried(walked: Walked, program: TileProgram) -> list[Levers]:
+    """The first of all forms that fit with the same consumers and tiles, a few: more stages hold no fewer registers."""
+    found: dict[tuple[Any, ...], Levers] = {}
+    for levers in forms(walked, program):
+        found.setdefault((levers.consumers, *sorted(levers.tiles.items())), levers)
+    if not found:
+        raise Refusal("no tile sizes, consumers and stages of it fit into a program", walked.kernel.name)
+    return list(found.values())[:TRIED]
 
 
 def _covering(program: TileProgram, shapes: Mapping[str, int]) -> dict[str, int]:

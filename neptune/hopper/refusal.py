@@ -10,13 +10,20 @@ class Refusal(Exception):
     why; where the form was asked for, the caller makes an error of it.
 
     `why` is what is the matter with the stage, loop or tensor `where`; `fits` and `legal` what would have been taken;
-    `hint` what to try.
+    `hint` what to try, `kernel` the kernel that has no form, where that is said.
     """
 
     def __init__(
-        self, why: str, where: str = "", fits: str = "", *, legal: Sequence[str] = (), hint: str | None = None
+        self,
+        why: str,
+        where: str = "",
+        fits: str = "",
+        *,
+        legal: Sequence[str] = (),
+        hint: str | None = None,
+        kernel: str = "",
     ) -> None:
-        self.why, self.where, self.hint = why, where, hint
+        self.why, self.where, self.hint, self.kernel = why, where, hint, kernel
         self.legal = (*((fits,) if fits else ()), *legal)
         super().__init__(why)
 

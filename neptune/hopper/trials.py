@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
+from neptune.codegen.triton_kernel import function_name
 from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.check import Trial
 from neptune.hopper.ir import AsyncKernel, walk_async
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer, Scalar
-from neptune.tile.ir import Assign, Branch, Loop, TileProgram, bound_exprs
+from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs
 from neptune.tile.ir import Scalar as ScalarTile
 from neptune.verify.instances import number
 
@@ -91,14 +92,16 @@ def _allowed(s: Scalar, value: int) -> int:
     return max(low, min(value, high))
 
 
-def trials(program: TileProgram, kernel: AsyncKernel) -> Iterator[Trial]:
-    """The launches. Persistent programs have about TILES tiles each; of all programs PROGRAMS are checked."""
+def trials(program: TileProgram, kernel: AsyncKernel, *, alone: bool = False) -> Iterator[Trial]:
+    """The launches. Persistent programs have about TILES tiles each; of all programs PROGRAMS are checked. `alone`:
+    other kernels do nothing."""
+    only = function_name(program, TileKernel(kernel.name, (), (), ())) if alone else ""
     for values in sizes(program, kernel):
         tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
-        yield Trial(call(program, values), max(1, tiles // TILES), PROGRAMS)
+        yield Trial(call(program, values), max(1, tiles // TILES), PROGRAMS, only=only)
     # No size is 0; what the text says of that case is read all the same, if nothing else comes to it.
     for name in sorted(swept(program, kernel)):
-        yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True)
+        yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True, only=only)
 
 
 def call(program: TileProgram, values: Mapping[str, int]) -> Callable[[Mapping[str, Any]], object]:

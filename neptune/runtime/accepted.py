@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from neptune.runtime.addressing import Asynchronous
+from neptune.runtime.addressing import Asynchronous, KernelParameters
 from neptune.versions import versions
 
 FORMAT = 2
@@ -68,19 +68,16 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is known of a compiled asynchronous form.
+class Figures:
+    """What the code of an asynchronous kernel is found to be.
 
     `shared_bytes` are a program's, `spill_bytes` a thread's, `local` the accesses to them in the code, `local_inner`
     those in inner loops with products, which are what costs time; `warnings` are the assembler's (C75xx); `consumers`
     and `producers` the registers of a thread that `setmaxnreg` leaves to each role, `split` those that were asked for;
-    `findings` are the linter's. `protocol` is "clean", a counterexample, or None where it was not checked; `compared`
-    is None where there was no GPU, and `ended` says how a comparison ended that did not come to its end: it hung, or
-    its process died. `timed` is None where both forms were not timed. Figures of speed: `products` in the code, groups
-    of them `in_flight`, `exps` of the inner loops and those of them `overlapped` with a product.
+    `findings` are the linter's. Figures of speed: `products` in the code, groups of them `in_flight`, `exps` of the
+    inner loops and those of them `overlapped` with a product.
     """
 
-    key: str
     shared_bytes: int
     spill_bytes: int
     local: int
@@ -94,10 +91,43 @@ class Verdict:
     in_flight: int
     exps: int
     overlapped: int
+
+    @property
+    def unfit(self) -> tuple[str, ...]:
+        """What is wrong with the code."""
+        asked, left = self.split
+        held = bool(self.consumers) and bool(self.producers)
+        held = held and min(self.consumers) >= asked and min(self.producers) > 0 and max(self.producers) <= left
+        where = f", {self.local_inner} accesses to them in inner loops" if self.local_inner else ""
+        tests = (
+            (self.shared_bytes > SHARED, f"{self.shared_bytes} bytes of shared memory, and there are {SHARED}"),
+            (self.spill_bytes > 0, f"{self.spill_bytes} bytes a thread are spilled{where}"),
+            (self.local > 0 and not self.spill_bytes, f"{self.local} accesses to local memory"),
+            (bool(self.warnings), "; ".join(self.warnings)),
+            (not held, f"registers of the roles are {self.consumers} and {self.producers}, not {self.split}"),
+            (bool(self.findings), "; ".join(self.findings[:3])),
+        )
+        return tuple(why for wrong, why in tests if wrong)
+
+
+FIGURES = tuple(Figures.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Figures):
+    """What is known of a compiled asynchronous form: the figures of its kernel, and of `others` where it has several.
+
+    `protocol` is "clean", a counterexample, or None where it was not checked; `compared` is None where there was no
+    GPU, and `ended` says how a comparison ended that did not come to its end: it hung, or its process died. `timed` is
+    None where both forms were not timed. All four are of the program.
+    """
+
+    key: str
     protocol: str | None = None
     compared: Compared | None = None
     ended: str = ""
     timed: Timed | None = None
+    others: tuple[Figures, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -123,25 +153,16 @@ class Verdict:
         >>> replace(clean, spill_bytes=8, compared=None).wrong
         ('8 bytes a thread are spilled', 'not compared')
         """
-        asked, left = self.split
-        held = bool(self.consumers) and bool(self.producers)
-        held = held and min(self.consumers) >= asked and min(self.producers) > 0 and max(self.producers) <= left
         c = self.compared
-        where = f", {self.local_inner} accesses to them in inner loops" if self.local_inner else ""
         tests = (
-            (self.shared_bytes > SHARED, f"{self.shared_bytes} bytes of shared memory, and there are {SHARED}"),
-            (self.spill_bytes > 0, f"{self.spill_bytes} bytes a thread are spilled{where}"),
-            (self.local > 0 and not self.spill_bytes, f"{self.local} accesses to local memory"),
-            (bool(self.warnings), "; ".join(self.warnings)),
-            (not held, f"registers of the roles are {self.consumers} and {self.producers}, not {self.split}"),
-            (bool(self.findings), "; ".join(self.findings[:3])),
             (self.protocol is None, "its protocol is not checked"),
             (self.protocol not in (None, CLEAN), f"its protocol: {self.protocol}"),
             (bool(self.ended), f"its comparison with the Triton form {self.ended}"),
             (c is None and not self.ended, NOT_COMPARED),
             (c is not None and not c.error <= c.limit, f"its results differ by {c.error if c else 0:.2g}"),
         )
-        return tuple(why for wrong, why in tests if wrong)
+        code = (*self.unfit, *(why for of in self.others for why in of.unfit))
+        return (*code, *(why for wrong, why in tests if wrong))
 
     @property
     def accepted(self) -> bool:
@@ -151,9 +172,14 @@ class Verdict:
 
 def key_of(of: Asynchronous) -> str:
     """The digest of all that the code depends on: text, parameters, constants, GPU, and what compiles."""
-    kernel = [of.kernel.function, dict(of.kernel.types), {n: list(b) for n, b in of.kernel.boxes.items()}]
-    parts = [FORMAT, of.text, kernel, list(of.kernel.aligned), dict(of.levers), of.architecture, compiler()]
+    own = [_said(of.kernel), list(of.kernel.aligned), dict(of.levers)]
+    parts = [FORMAT, of.text, *own, of.architecture, compiler()]
+    parts += [[_said(x.kernel), list(x.kernel.aligned), dict(x.levers), list(x.registers)] for x in of.others]
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _said(k: KernelParameters) -> list[Any]:
+    return [k.function, dict(k.types), {n: list(b) for n, b in k.boxes.items()}]
 
 
 def compiler() -> list[Any]:
@@ -192,11 +218,24 @@ def read(data: Any) -> Verdict | None:
         if timed is None:
             return None
     texts = [rest["key"], rest["ended"], *([] if rest["protocol"] is None else [rest["protocol"]])]
-    lists = {n: rest[n] for n in ("warnings", "findings", "split", "consumers", "producers")}
-    if not all(isinstance(t, str) for t in texts) or not all(isinstance(x, list | tuple) for x in lists.values()):
+    if not all(isinstance(t, str) for t in texts) or not isinstance(rest["others"], list | tuple):
+        return None
+    figures, *others = map(_figures, ({n: rest.pop(n) for n in FIGURES}, *rest["others"]))
+    if figures is None or None in others:
+        return None
+    program = {**rest, "compared": compared, "timed": timed, "others": tuple(others)}
+    return Verdict(**asdict(figures), **program)
+
+
+def _figures(data: Any) -> Figures | None:
+    """The figures that plain data hold."""
+    if not isinstance(data, Mapping) or data.keys() != set(FIGURES):
+        return None
+    lists = {n: data[n] for n in ("warnings", "findings", "split", "consumers", "producers")}
+    if not all(isinstance(x, list | tuple) for x in lists.values()):
         return None
     numbers = [
-        rest[n]
+        data[n]
         for n in ("shared_bytes", "spill_bytes", "local", "local_inner", "products", "in_flight", "exps", "overlapped")
     ]
     numbers += [*lists["split"], *lists["consumers"], *lists["producers"]]
@@ -205,7 +244,7 @@ def read(data: Any) -> Verdict | None:
         return None
     if len(lists["split"]) != 2:
         return None
-    return Verdict(**{**rest, **{n: tuple(x) for n, x in lists.items()}, "compared": compared, "timed": timed})
+    return Figures(**{**data, **{n: tuple(x) for n, x in lists.items()}})
 
 
 def _compared(data: Any) -> Compared | None:

@@ -57,6 +57,16 @@ class Addressing:
 
 
 @dataclass(frozen=True)
+class Roles:
+    """One asynchronous kernel: the parameters that offline compilation wants, its `levers` as plain numbers and words,
+    tile sizes among them, and the registers of a consumer's thread and of the producer's that it asks for."""
+
+    kernel: KernelParameters
+    levers: Mapping[str, int | str]
+    registers: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Asynchronous:
     """The module of the form in which a producer warp loads for warpgroups that compute (sm_90), and what it asks.
 
@@ -64,7 +74,8 @@ class Asynchronous:
     words; it runs on `architecture`, "cuda:90". `aligned` are the inputs and outputs that go through descriptors,
     `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
     verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
-    everywhere. One that is `forced` runs though the Triton form is faster.
+    everywhere. One that is `forced` runs though the Triton form is faster. `others` are further asynchronous kernels of
+    the module, behind `kernel`; of kernels that stay on tiles it `takes` the values of these parameters.
     """
 
     text: str
@@ -75,6 +86,13 @@ class Asynchronous:
     record: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()
     forced: bool = False
+    others: tuple[Roles, ...] = ()
+    takes: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of its asynchronous kernels."""
+        return (self.kernel.function, *(x.kernel.function for x in self.others))
 
 
 def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], tunables: Mapping[str, int]) -> bool:

@@ -23,6 +23,7 @@ from neptune.runtime.addressing import (
     Addressing,
     Asynchronous,
     KernelParameters,
+    Roles,
     Span,
     extent_of,
 )
@@ -345,6 +346,11 @@ def _asynchronous_json(a: Asynchronous) -> Json:
         "record": None if a.record is None else dict(a.record),
         "spans": [_span_json(s) for s in a.spans],
         "forced": a.forced,
+        "others": [
+            {"kernel": _kernel_json(x.kernel), "levers": dict(x.levers), "registers": list(x.registers)}
+            for x in a.others
+        ],
+        "takes": list(a.takes),
     }
 
 
@@ -358,7 +364,15 @@ def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronou
         j.get("record"),
         tuple(_span(s) for s in j["spans"]),
         bool(j.get("forced", False)),
+        # Kernels that were saved before these were have none.
+        tuple(_roles(x) for x in j.get("others", ())),
+        tuple(j.get("takes", ())),
     )
+
+
+def _roles(j: Mapping[str, Any]) -> Roles:
+    most, least = j["registers"]
+    return Roles(_kernel(j["kernel"]), dict(j["levers"]), (most, least))
 
 
 def _axis_extent(j: int | str) -> Expr:

@@ -193,18 +193,17 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         form = modules.form(tensors, scalars, present.loads)
         if runs_asynchronously(modules, present):
             form = modules.form(tensors, scalars, ASYNCHRONOUS)
-        # The tiles of the asynchronous form are in its text.
-        keywords = {} if form.loads == ASYNCHRONOUS else dict(modules.params)
+        keywords, of_one = modules.values(form), modules.values_of_one(form)
         fresh, start = form not in loaded, time.perf_counter()
         if fresh:
             loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         if launcher is not None:
-            run = launching(loaded[form], JITFunction, with_values(launcher, modules.of_one))
+            run = launching(loaded[form], JITFunction, with_values(launcher, of_one))
             with _said(asking):
                 run(*tensors, *(scalars[n] for n in free), **own, **keywords)
             return None
         numbers = distinct_floats([scalars[n] for n in free])
-        run, log = recording(loaded[form], JITFunction, modules.of_one)
+        run, log = recording(loaded[form], JITFunction, of_one)
         with torch.cuda.device(outputs[0].device):
             enter_thread()
             with _said(asking):

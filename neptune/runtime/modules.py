@@ -57,6 +57,21 @@ class Modules:
             return self.asynchronous.text
         return self.by_loads[form.loads].texts[form.int64_offsets]
 
+    def values(self, form: Form) -> dict[str, int]:
+        """The tunables, warps and stages that the module's launch function takes: tile sizes of asynchronous kernels
+        are in their text."""
+        if form.loads != ASYNCHRONOUS:
+            return dict(self.params)
+        assert self.asynchronous is not None
+        return {n: v for n, v in self.params.items() if n in self.asynchronous.takes}
+
+    def values_of_one(self, form: Form) -> Mapping[str, Mapping[str, int]]:
+        """Those of single launches."""
+        if form.loads != ASYNCHRONOUS:
+            return self.of_one
+        assert self.asynchronous is not None
+        return {f: values for f, values in self.of_one.items() if f not in self.asynchronous.functions}
+
     def form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
         """The form for these tensors (inputs, then outputs): descriptors only where `loads` says so, and where it says
         "asynchronous", that form for tensors that it takes, else descriptors."""

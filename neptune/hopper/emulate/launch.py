@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import triton
 
 from neptune.hopper.emulate.language import language
 from neptune.hopper.emulate.machine import Running
 from neptune.hopper.emulate.memory import Descriptor, Pointer, Tensor, tensor_of
 from neptune.hopper.emulate.text import compiled, execute
+from neptune.hopper.emulate.tiles import of_tiles
 from neptune.hopper.emulate.values import round_float32
 
 
@@ -36,14 +38,29 @@ class Jit:
 def stand_in(machine: Any, launch: Callable[..., None]) -> SimpleNamespace:
     """`triton.experimental.gluon`, for one machine."""
 
-    def jit(function: Any = None, **_: Any) -> Any:
-        return jit_of if function is None else jit_of(function)
+    hopper = SimpleNamespace(TensorDescriptor=Descriptor)
+    return SimpleNamespace(jit=_jit(launch), language=language(machine), nvidia=SimpleNamespace(hopper=hopper))
 
+
+def of_triton(machine: Any, launch: Callable[..., None]) -> SimpleNamespace:
+    """`triton`, for the kernels on tiles of the same module."""
+    return SimpleNamespace(
+        jit=_jit(launch), language=of_tiles(machine), cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2
+    )
+
+
+def skipped(*_: Any) -> None:
+    """A launch that does nothing."""
+
+
+def _jit(launch: Callable[..., None]) -> Callable[..., Any]:
     def jit_of(function: Any) -> Jit:
         return Jit(function, launch)
 
-    hopper = SimpleNamespace(TensorDescriptor=Descriptor)
-    return SimpleNamespace(jit=jit, language=language(machine), nvidia=SimpleNamespace(hopper=hopper))
+    def jit(function: Any = None, **_: Any) -> Any:
+        return jit_of if function is None else jit_of(function)
+
+    return jit
 
 
 class _Proxy:
@@ -70,15 +87,19 @@ def loaded(
     stub: bool,
     processors: int,
     most: int | None = None,
+    only: str = "",
 ) -> dict[str, Any]:
     """The names of a Gluon module each of whose programs runs on `machine(program, grid, number)`.
 
     `over` is told of a machine when its program has ended. `stub`: tiles have no values. `most`: of a larger grid only
-    so many programs run, evenly from the first to the last.
+    so many programs run, evenly from the first to the last. `only`: launches of other functions do nothing; without
+    values, those of kernels of Triton do nothing either.
     """
     proxy = _Proxy(stub)
 
     def launch(kernel: Jit, grid: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
+        if only not in ("", kernel.function.__name__):
+            return
         dims = ((grid,) if isinstance(grid, int) else tuple(grid)) + (1, 1)
         given = [argument(x) for x in args]
         taken = {k: argument(v) for k, v in named.items() if k in kernel.arg_names}
@@ -90,7 +111,8 @@ def loaded(
             kernel.function(*given, **taken)
             over(proxy.now)
 
-    return execute(compiled(source), stand_in(proxy, launch), proxy, processors)
+    plain = of_triton(proxy, skipped if stub else launch)
+    return execute(compiled(source), stand_in(proxy, launch), plain, proxy, processors)
 
 
 def load(

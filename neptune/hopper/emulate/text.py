@@ -97,11 +97,23 @@ STEPS = frozenset({"wait", "arrive", "expect", "warpgroup_mma", "warpgroup_mma_w
 """The calls by which roles keep in step."""
 
 
-def steps(source: str) -> frozenset[int]:
-    """The lines of the text on which a role takes a step."""
-    functions = [f for f in ast.parse(source).body if _on_device(f)]
-    calls = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call)]
+def steps(source: str, only: str = "") -> frozenset[int]:
+    """The lines of the text on which a role takes a step; `only`, one of a kernel of this name."""
+    functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef) and _on_device(f)}
+    functions = _named_by(functions, only) if only else functions
+    calls = [n for f in functions.values() for n in ast.walk(f) if isinstance(n, ast.Call)]
     return frozenset(c.lineno for c in calls if any(_named(c, name) for name in STEPS))
+
+
+def _named_by(functions: dict[str, ast.FunctionDef], name: str) -> dict[str, ast.FunctionDef]:
+    """A function, and all that it names, directly or not."""
+    found: dict[str, ast.FunctionDef] = {}
+    left = {name}
+    while left:
+        called = left.pop()
+        f = found[called] = functions[called]
+        left |= {x.id for x in ast.walk(f) if isinstance(x, ast.Name) and x.id in functions and x.id not in found}
+    return found
 
 
 def _on_device(node: ast.stmt) -> bool:
@@ -121,20 +133,23 @@ class _Torch:
         return getattr(builtins.__import__("torch"), name)
 
 
-def execute(code: Any, gluon: SimpleNamespace, machine: Any, processors: int) -> dict[str, Any]:
-    """The names of the module, with `gluon` in place of the package `triton.experimental.gluon`."""
+def execute(
+    code: Any, gluon: SimpleNamespace, triton: SimpleNamespace, machine: Any, processors: int
+) -> dict[str, Any]:
+    """The names of the module, with `gluon` in place of the package `triton.experimental.gluon`, and `triton` for the
+    rest of its package."""
+    triton.experimental = SimpleNamespace(gluon=gluon)
 
     def importer(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if name == "torch":
             return _Torch(processors)
-        if name == "triton.experimental":
-            return SimpleNamespace(gluon=gluon)
-        if not name.startswith("triton.experimental.gluon"):
+        package, *parts = name.split(".")
+        if package != "triton":
             return builtins.__import__(name, globals, locals, fromlist, level)
-        found: Any = gluon
-        for part in name.split(".")[3:]:
+        found: Any = triton
+        for part in parts:
             found = getattr(found, part)
-        return found if fromlist else SimpleNamespace(experimental=SimpleNamespace(gluon=gluon))
+        return found if fromlist else triton
 
     known = {
         "__name__": "gluon_text",

@@ -223,12 +223,17 @@ def _address(view: SharedMemory) -> int:
 
 
 def traces(
-    source: str, call: Callable[[dict[str, Any]], object], processors: int = 2, most: int | None = None
+    source: str,
+    call: Callable[[dict[str, Any]], object],
+    processors: int = 2,
+    most: int | None = None,
+    only: str = "",
 ) -> list[Trace]:
     """The actions of each role of every program that `call` launches, which gets the names of the module.
 
     It may launch a kernel, as `lambda m: m["kernel"][grid](*args)`, or call the module's launch function. Tensors of
     floats may hold anything, and are not written. `most`: so many programs of a launch, evenly from first to last.
+    `only`: launches of other functions do nothing.
     Raises Untraceable where what a role does depends on floats.
     """
     made: list[Trace] = []
@@ -242,7 +247,7 @@ def traces(
     def machine(program: Dims, grid: Dims, _: int) -> Recording:
         return Recording(program, grid)
 
-    call(loaded(source, machine, over, stub=True, processors=processors, most=most))
+    call(loaded(source, machine, over, stub=True, processors=processors, most=most, only=only))
     return made
 
 

@@ -46,8 +46,9 @@ def test_it_says_what_it_is(kernel: neptune.Kernel) -> None:
     said = kernel.explain()
     assert "asynchronous form for cuda:90" in said and "in step for all interleavings" in said
     entry = kernel.explain(json=True)["asynchronous"]
-    assert entry["aligned"] == ["q", "k", "v", "o"] and entry["late"] == ["acc"]
-    assert {t["name"]: t["own"] for t in entry["tiles"]} == {"q": True, "k": False, "v": False}
+    assert entry["aligned"] == ["q", "k", "v", "o"] and not entry["triton"]
+    (of,) = entry["kernels"]
+    assert of["late"] == ["acc"] and {t["name"]: t["own"] for t in of["tiles"]} == {"q": True, "k": False, "v": False}
 
 
 def test_the_walk_is_checked_against_the_expression(kernel: neptune.Kernel) -> None:
@@ -176,15 +177,14 @@ def test_a_form_that_will_not_do_makes_room_for_the_next() -> None:
     tiles = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target="interpret").build.tiles
     seen: list[tuple[int | str, ...]] = []
 
-    def broken(form: Derived) -> bool:
+    def broken(form: Derived) -> dict[str, str]:
         seen.append(_held(form))
-        return len(seen) < 3
+        return {form.kernel.name: "it spills"} if len(seen) < 3 else {}
 
     found = derived(tiles, "", {}, lambda _: None, broken)
     assert _held(found) == seen[2] and len(set(seen)) == 3
-    assert (
-        derived(tiles, "", {}, lambda _: None, lambda _: True).levers == derived(tiles, "", {}, lambda _: None).levers
-    )
+    never = derived(tiles, "", {}, lambda _: None, lambda form: {form.kernel.name: "it spills"})
+    assert never.levers == derived(tiles, "", {}, lambda _: None).levers
 
 
 def _held(form: Derived) -> tuple[int | str, ...]:

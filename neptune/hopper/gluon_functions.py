@@ -1,0 +1,170 @@
+"""One asynchronous kernel as functions of a Gluon module: its roles, and the kernel that starts them.
+
+Their constants (tile sizes, consumers, stages, layouts) are the module's. Where kernels of one module have constants of
+the same name with different values, these are named after them: `BLOCK_N` of `attention_o_kernel` is `O_BLOCK_N`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from neptune.codegen.triton_kernel import KernelText, function_name, parameters_used
+from neptune.codegen.triton_scope import axis_labels
+from neptune.codegen.triton_text import wrap
+from neptune.hopper import versions
+from neptune.hopper.gluon_expr import Boxes, GluonContext
+from neptune.hopper.gluon_kernel import KernelWriter, Role
+from neptune.hopper.gluon_roles import FIRST, TABLE, RoleWriter
+from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
+from neptune.hopper.ir import AStmt, AsyncKernel, Issue, walk_async
+from neptune.hopper.layouts import LANES, Layouts
+from neptune.hopper.plain import plain
+from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.program import Tunable
+from neptune.runtime.addressing import KernelParameters, Span
+from neptune.runtime.artifact import launch_name
+from neptune.tile.ir import GridAxis, Local, TileKernel, TileProgram
+
+RESERVED = frozenset(
+    {"gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"}
+    | {TABLE, FIRST, CONSUMERS, CONSUMER, *versions.RENAMED}
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The functions of one kernel. `text` is what the launch function must know of it, `types` what offline compilation
+    must; `constants` are those of the module that its functions may use, `helpers` its helper functions, `described`
+    the buffers that go through descriptors, `spans` what its int32 offsets add up. `stem` tells it from other
+    kernels."""
+
+    kernel: AsyncKernel
+    stem: str
+    functions: tuple[list[str], ...]
+    text: KernelText
+    types: KernelParameters
+    constants: Mapping[str, object]
+    helpers: frozenset[str]
+    described: frozenset[str]
+    spans: tuple[Span, ...]
+
+
+def write(program: TileProgram, kernel: AsyncKernel) -> Written:
+    """The functions of the kernel of `program` that has this name."""
+    shared = Shared(kernel)
+    program, known = _fixed(program, kernel)
+    plains = {role: _plain(program, kernel, body) for role, body in _bodies(kernel).items()}
+    products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
+    layouts = Layouts(products, kernel.extents, axis_labels(plains["consumer"]))
+    reserved = RESERVED | {*shared.names, *known, *shared.constants, *layouts.constants}
+    name = function_name(program, TileKernel(kernel.name, (), (), ()))
+    boxes: Boxes = {}
+    contexts: dict[str, GluonContext] = {}
+    roles: dict[str, Role] = {}
+    for role, body in _bodies(kernel).items():
+        ctx = contexts[role] = GluonContext(program, plains[role], layouts, shared, boxes, reserved)
+        lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
+        roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
+    ctx.used |= roles["producer"].used
+    parameters = tuple(p for p in parameters_used(ctx) if p.kind != "tunable")
+    sizes = {axis: str(ctx.scalar(e)) for axis, e in ctx.extents.items()}
+    writer = KernelWriter(kernel, shared, name, parameters, sizes)
+    functions = (
+        writer.role(roles["producer"], False),
+        writer.role(roles["consumer"], True),
+        writer.main(roles["producer"], roles["consumer"]),
+    )
+    return Written(
+        kernel=kernel,
+        stem=launch_name(program.name, name),
+        functions=functions,
+        text=writer.text,
+        types=writer.types(program),
+        constants=known | shared.constants | layouts.constants | {n: v for v, n in shared.layouts.items()},
+        helpers=frozenset[str]().union(*(c.helpers for c in contexts.values())),
+        described=frozenset(p.of for p in parameters if p.kind == "descriptor"),
+        spans=_spans(contexts.values(), kernel),
+    )
+
+
+def told_apart(kernels: Sequence[Written]) -> list[Written]:
+    """The kernels with a name of its own for every constant whose value they do not share.
+
+    No other name of their functions is in capitals.
+    """
+    # The layout of lanes is the same for all, and helper functions name it.
+    used = [used_constants(w.constants, [LANES, *(line for f in w.functions for line in f)]) for w in kernels]
+    values: dict[str, set[str]] = {}
+    for constants in used:
+        for name, value in constants:
+            values.setdefault(name, set()).add(str(value))
+    apart = {name for name, found in values.items() if len(found) > 1}
+    # A layout that is made of another one says something else where that one does.
+    while more := {n for c in used for n, v in c if n not in apart and apart & _words(str(v))}:
+        apart |= more
+    return [
+        _renamed(w, dict(c), {n: f"{w.stem.upper()}_{n}" for n in apart}) for w, c in zip(kernels, used, strict=True)
+    ]
+
+
+def _renamed(w: Written, constants: Mapping[str, object], names: Mapping[str, str]) -> Written:
+    """A kernel with other names for constants."""
+
+    def put(text: str) -> str:
+        return re.sub(r"\w+", lambda m: names.get(m[0], m[0]), text)
+
+    functions = tuple([x for line in f for x in (wrap(put(line)) if names else [line])] for f in w.functions)
+    said = {names.get(n, n): put(v) if isinstance(v, str) else v for n, v in constants.items()}
+    return replace(w, functions=functions, constants=said)
+
+
+def used_constants(constants: Mapping[str, object], lines: Iterable[str]) -> list[tuple[str, object]]:
+    """The constants that occur in lines, or in another one."""
+    words = _words("\n".join(lines))
+    needed: list[tuple[str, object]] = []
+    for name, value in reversed(list(constants.items())):
+        if name in words:
+            needed.insert(0, (name, value))
+            words |= _words(str(value))
+    return needed
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def _spans(contexts: Iterable[GluonContext], kernel: AsyncKernel) -> tuple[Span, ...]:
+    """What offsets of int32 add up, in numbers."""
+
+    def known(extent: Expr) -> Expr:
+        return Const(kernel.levers.tiles[extent.name], "int32") if isinstance(extent, Var) else extent
+
+    spans = (s for ctx in contexts for s in ctx.spans)
+    return tuple(dict.fromkeys(Span(s.buffer, tuple((d, known(e), f) for d, e, f in s.axes)) for s in spans))
+
+
+def _bodies(kernel: AsyncKernel) -> dict[str, tuple[AStmt, ...]]:
+    return {"producer": kernel.producer, "consumer": kernel.consumer}
+
+
+def _fixed(program: TileProgram, kernel: AsyncKernel) -> tuple[TileProgram, dict[str, int]]:
+    """The program with its tunables at the values of this form, and these values."""
+    known = {t.name: kernel.levers.tiles[t.name] for t in program.tunables if t.name in kernel.levers.tiles}
+    tunables = tuple(Tunable(t.name, (known[t.name],)) if t.name in known else t for t in program.tunables)
+    return replace(program, tunables=tunables), known
+
+
+def _plain(program: TileProgram, kernel: AsyncKernel, body: tuple[AStmt, ...]) -> TileKernel:
+    """The role as a kernel on tiles; the extent of an axis is the tunable that it had, where that has this value."""
+    before = next((dict(k.axes) for k in program.kernels if k.name == kernel.name), {})
+    values = {t.name: t.candidates[0] for t in program.tunables if len(t.candidates) == 1}
+    axes: list[tuple[str, Expr]] = []
+    for axis, extent in kernel.axes:
+        e = before.get(axis)
+        named = isinstance(e, Var) and values.get(e.name) == extent
+        axes.append((axis, e if named and e is not None else Const(extent, "int32")))
+    rows = [] if kernel.rows == kernel.group else [GridAxis(kernel.rows, Const(0, "int32"), "x")]
+    tiles = tuple(plain(body, lambda s: Local(s.ring, s.dims, s.dtype)))
+    return TileKernel(kernel.name, (*kernel.grid, *rows), tuple(axes), tiles)
