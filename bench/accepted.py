@@ -34,6 +34,7 @@ from neptune.ops.shipped import OPERATORS
 from neptune.runtime.accepted import CLEAN, Compared
 
 FLASH, MATMUL = "flash_attention", "matmul"
+FIGURES = ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
 COMPARED = Compared(1, 0.0, 0.0)
 """Stands for the comparison that needs a GPU."""
 
@@ -76,7 +77,8 @@ SHIPPED: Mapping[str, Row] = MappingProxyType({name: (made, None) for name, made
 
 
 def verdict_of(row: Row) -> dict[str, Any]:
-    """One row: `refused` with the reason, or levers, figures, `faults` and seconds."""
+    """One row: `refused` with the reason, or levers and figures of each kernel, why others stay `on_tiles`, `faults` and
+    seconds."""
     make, template = row
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -88,14 +90,15 @@ def verdict_of(row: Row) -> dict[str, Any]:
     of, said = kernel.executable.artifact.asynchronous, kernel.executable.artifact.explanation["asynchronous"]
     assert of is not None
     made = time.perf_counter()
-    registers = said["registers"]
+    registers = said["kernels"][0]["registers"]
     found = examined(of, (registers["consumer"], registers["producer"]))
-    figures = {
-        n: getattr(found, n) for n in ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
+    kernels = {
+        k["name"]: {"levers": k["levers"], **{n: getattr(of, n) for n in FIGURES}}
+        for k, of in zip(said["kernels"], (found, *found.others), strict=True)
     }
     return {
-        "levers": dict(of.levers),
-        **figures,
+        "kernels": kernels,
+        "on_tiles": {k["name"]: k["why"] for k in said["triton"]},
         # Its protocol is checked where the form is made.
         "faults": list(replace(found, protocol=CLEAN, compared=COMPARED).faults),
         "seconds": {"neptune": round(made - start, 1), "triton": round(time.perf_counter() - made, 1)},
@@ -124,10 +127,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _said(row: Mapping[str, Any]) -> str:
     if "refused" in row:
         return f"no form: {row['refused']}"
-    levers = " ".join(f"{n}={v}" for n, v in row["levers"].items())
-    under = f", {row['overlapped']} of {row['exps']} exponentials under a product" if row["exps"] else ""
     verdict = f"not accepted: {'; '.join(row['faults'])}" if row["faults"] else "accepted but for numbers"
-    return f"{levers}: {row['in_flight']} groups in flight{under}; {verdict}"
+    several = len(row["kernels"]) + len(row["on_tiles"]) > 1
+    parts = [f"{name}: {_figures(k)}" if several else _figures(k) for name, k in row["kernels"].items()]
+    return "; ".join([*parts, *(f"{name} on tiles: {why}" for name, why in row["on_tiles"].items()), verdict])
+
+
+def _figures(of: Mapping[str, Any]) -> str:
+    levers = " ".join(f"{n}={v}" for n, v in of["levers"].items())
+    under = f", {of['overlapped']} of {of['exps']} exponentials under a product" if of["exps"] else ""
+    return f"{levers}: {of['in_flight']} groups in flight{under}"
 
 
 if __name__ == "__main__":

@@ -316,9 +316,11 @@ class Kernel:
 
         As text for people, or with `json` as a dict of plain values.
         """
+        from neptune.driver.asynchronous import with_verdict_said
         from neptune.driver.explain import as_text
 
-        return deepcopy(self._explanation) if json else as_text(self._explanation)
+        said = with_verdict_said(self._explanation, self.executable.artifact.asynchronous)
+        return deepcopy(said) if json else as_text(said)
 
     @cached_property
     def _explanation(self) -> dict[str, Any]:

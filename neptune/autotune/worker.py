@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -32,13 +29,11 @@ from neptune.kernel import Kernel
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
-from neptune.runtime.worker import Json, serve
+from neptune.runtime.worker import Json, serve_alone
 from neptune.verify.numerics import Errors
 
 SHARE = 2
 """Of the free memory one part in so many may hold the reference's temporaries."""
-WATCH = 0.5
-"""Seconds between looks at whether the parent is there."""
 
 
 class Case:
@@ -172,20 +167,5 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
 
 
-def _end_with(parent: int) -> None:
-    """Leave when the parent has gone: a call that hangs never comes back to look."""
-    while os.getppid() == parent:
-        time.sleep(WATCH)
-    os._exit(1)
-
-
-def main() -> None:
-    """Serve until the parent closes the pipe."""
-    # An interrupt is the parent's: it ends this process when it has kept what there is.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    serve(Session().handle)
-
-
 if __name__ == "__main__":
-    main()
+    serve_alone(Session().handle)

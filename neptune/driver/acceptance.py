@@ -1,27 +1,32 @@
 """The verdict on a kernel's asynchronous form, where the GPU that it is for is here: then it may run.
 
 Made where a kernel is compiled, or a variant of it at its first call; kept in the cache (`neptune.hopper.accept`), so
-that it is made once for a text and a compiler. Without the GPU the form is text that other forms run in place of.
+that it is made once for a text and a compiler; both forms are timed once more for other sizes. Without the GPU the form
+is text that other forms run in place of. Whatever runs first runs in a process of its own (`neptune.hopper.beside`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from neptune.driver.asynchronous import ENTRY, kernels_of
+from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program, Scalar
 from neptune.kernel import Kernel
 from neptune.runtime import accepted, launch
 from neptune.runtime.accepted import Compared, Verdict
-from neptune.runtime.addressing import Asynchronous
-from neptune.runtime.executable import Executable
+from neptune.runtime.addressing import LOADS, Asynchronous
+from neptune.runtime.artifact import AT, PREDICTION, Artifact
+
+if TYPE_CHECKING:
+    from neptune.hopper.beside import Beside
 
 LARGE, ODD, LONG, SHORT = 200, 70, 515, 33
 """Sizes of what both forms are compared on, no multiples of a tile: some tiles, of few sizes or of many; many tiles,
@@ -30,43 +35,73 @@ FEW = 3
 LOG = logging.getLogger("neptune.codegen")
 
 
-def with_verdict(kernel: Kernel) -> Kernel:
-    """The kernel with the verdict on its asynchronous form, if it has one that the GPU here runs."""
+def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
+    """The kernel with the verdict on its asynchronous form, if it has one: whole, where the GPU that it is for is here.
+
+    One that is `forced` runs though the Triton form is faster.
+    """
     of = kernel.executable.artifact.asynchronous
-    if of is None or of.architecture != str(launch.gpu_target()):
+    if of is None:
         return kernel
-    from neptune.hopper.accept import judged
+    from neptune.hopper.accept import judged, known, timed
 
-    registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
-    split = (int(registers["consumer"]), int(registers["producer"]))
-    try:
-        # A form whose protocol is refused is never made.
-        found = judged(of, split, protocol=lambda: accepted.CLEAN, compare=lambda: _compared(kernel, split))
-    except TargetError as error:
-        LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.name, error.wrong)
+    found = known(of)
+    if of.architecture == str(launch.gpu_target()):
+        registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
+        split = (int(registers["consumer"]), int(registers["producer"]))
+        beside = _beside(kernel, split)
+        try:
+            # A form whose protocol is refused is never made.
+            compare = partial(beside.compared, sizes(kernel.executable.loops))
+            found = judged(of, split, protocol=lambda: accepted.CLEAN, compare=compare)
+            at = typical(kernel)
+            if found is not None and at is not None:
+                found = timed(of, found, _rival(beside.triton, at), partial(beside.timed, at))
+        except TargetError as error:
+            LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.name, error.wrong)
+        finally:
+            beside.worker.close()
+    record = of.record if found is None else accepted.written(found)
+    if record == of.record and forced == of.forced:
         return kernel
-    if found is None:
-        return kernel
-    return _with_record(kernel, accepted.written(found))
+    artifact = kernel.executable.artifact
+    return kernel.keeping(replace(artifact, asynchronous=replace(of, record=record, forced=forced)))
 
 
-def _with_record(kernel: Kernel, record: Mapping[str, Any]) -> Kernel:
+def ready() -> None:
+    """Have the process that compares forms start while they are made, where there is a GPU for them."""
+    if str(launch.gpu_target()) == f"cuda:{ARCHITECTURE}":
+        from neptune.hopper import beside
+
+        beside.WORKER.start()
+
+
+def _beside(kernel: Kernel, split: tuple[int, int]) -> Beside:
+    from neptune.hopper.beside import Beside
+
     artifact = kernel.executable.artifact
     assert artifact.asynchronous is not None
-    return kernel.keeping(replace(artifact, asynchronous=replace(artifact.asynchronous, record=record)))
-
-
-def _compared(kernel: Kernel, split: tuple[int, int]) -> Compared:
-    """Results of the form beside those of the Triton form, on inputs that are made up."""
-    from neptune.hopper.compare import compared
-
-    of = kernel.executable
-    artifact = of.artifact
-    assert artifact.asynchronous is not None
     on_trial = replace(artifact.asynchronous, record=_on_trial(artifact.asynchronous, split))
-    forms = [replace(artifact, asynchronous=x).alone() for x in (on_trial, None)]
-    asynchronous, plain = (_run(Executable(a, of.loops)) for a in forms)
-    return compared(of.loops, asynchronous, plain, sizes(of.loops), of.target.device)
+    return Beside(replace(artifact, asynchronous=on_trial).alone(), replace(artifact, asynchronous=None).alone())
+
+
+def typical(kernel: Kernel) -> dict[str, int] | None:
+    """Sizes to time both forms at: those of `shapes`, else what a variant is for, else usual ones, which fill a GPU.
+    None where not all are known."""
+    artifact = kernel.executable.artifact
+    e = artifact.explanation
+    known = {**(e.get(PREDICTION) or {}).get("sizes", {}), **e.get(AT, {}), **artifact.shapes}
+    names = [s.name for s in kernel.executable.loops.scalars if not is_float(s.dtype)]
+    return {n: int(known[n]) for n in names} if known.keys() >= set(names) else None
+
+
+def _rival(triton: Artifact, at: Mapping[str, int]) -> str:
+    """What else times depend on: the Triton form, the sizes, and the GPU."""
+    from neptune.hopper.beside import device
+
+    texts = [list(triton.modules[loads].texts) for loads in LOADS]
+    parts = [texts, triton.params, dict(at), device()]
+    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _on_trial(of: Asynchronous, split: tuple[int, int]) -> dict[str, Any]:
@@ -77,13 +112,6 @@ def _on_trial(of: Asynchronous, split: tuple[int, int]) -> dict[str, Any]:
         protocol=accepted.CLEAN, compared=Compared(1, 0.0, 0.0),
     )  # fmt: skip
     return accepted.written(clean)
-
-
-def _run(executable: Executable) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], None]:
-    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
-        executable.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, None)
-
-    return run
 
 
 def sizes(program: Program) -> list[dict[str, int]]:

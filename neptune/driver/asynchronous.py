@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from neptune.errors import TargetError
 from neptune.runtime import accepted
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
@@ -62,7 +63,7 @@ def asynchronous_of(
 
 
 def _broken(form: Derived) -> dict[str, str]:
-    """The kernels whose machine code spills, or is refused otherwise, with the reason: the verdict is kept for later."""
+    """The kernels whose machine code spills, or is refused otherwise, and why; the verdict is kept for later."""
     from neptune.hopper.accept import judged
 
     names = [p.kernel.name for p in form.parts]
@@ -72,13 +73,50 @@ def _broken(form: Derived) -> dict[str, str]:
         return dict.fromkeys(names, error.wrong)
     if found is None:
         return {}
-    figures = (found, *found.others)
-    return {n: "; ".join(f.compiled) for n, f in zip(names, figures, strict=True) if f.compiled}
+    unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (found, *found.others), strict=True) if f.unfit}
+    # What is known from an earlier run is of the program.
+    rest = "; ".join(why for why in found.faults if why != accepted.NOT_COMPARED)
+    return unfit or (dict.fromkeys(names, rest) if rest else {})
 
 
 def kernels_of(e: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What an explanation says of each asynchronous kernel; one that was saved before there could be several has one."""
+    """What an explanation says of each asynchronous kernel; one from before there could be several has one."""
     return list(e["kernels"]) if "kernels" in e else [e]
+
+
+def with_verdict_said(e: dict[str, Any], of: Asynchronous | None) -> dict[str, Any]:
+    """An explanation with what is known of the asynchronous form by now."""
+    if of is None or ENTRY not in e:
+        return e
+    return {**e, ENTRY: {**e[ENTRY], "verdict": _verdict(of)}}
+
+
+def _verdict(of: Asynchronous) -> dict[str, Any] | None:
+    """The verdict as plain data; None where there is none, or one of something else."""
+    found = None if of.record is None else accepted.read(of.record)
+    if found is None or found.key != accepted.key_of(of):
+        return None
+    figures = {name: written for name, written in asdict(found).items() if name in ("compared", "timed")}
+    return {"runs": accepted.runs(of), "forced": of.forced, "faults": list(found.faults), **figures}
+
+
+def verdict_lines(v: Mapping[str, Any] | None) -> Iterator[str]:
+    """What the verdict is, with its figures."""
+    if v is None or v["faults"] == [accepted.NOT_COMPARED]:
+        yield "verdict: none yet; it is made where there is a GPU for it"
+        return
+    said = "accepted" if not v["faults"] else "runs since it was asked for" if v["runs"] else "the Triton form runs"
+    yield f"verdict: {'; '.join([said, *v['faults']])}"
+    if c := v["compared"]:
+        yield f"  results differ from those of the Triton form by {c['error']:.2g} at most, {c['limit']:.2g} may be"
+    if t := v["timed"]:
+        at = " ".join((t["device"] or "a GPU", "at", ", ".join(f"{n}={x}" for n, x in t["sizes"].items())))
+        yield f"  {at}: {_range(t[ASYNCHRONOUS])}, Triton form {_range(t['triton'])}"
+
+
+def _range(quartiles: Sequence[float]) -> str:
+    lower, middle, upper = quartiles
+    return f"{middle:.1f} µs ({lower:.1f} to {upper:.1f})"
 
 
 def lines(e: Mapping[str, Any] | None) -> Iterator[str]:
@@ -97,6 +135,7 @@ def lines(e: Mapping[str, Any] | None) -> Iterator[str]:
             yield from (f"    {line}" for line in _lines_of(kernel))
         yield from (f"  {k['name']} stays on tiles: {k['why']}" for k in left)
     yield f"  protocol: in step for all interleavings, {protocol['programs']} programs, {protocol['actions']} actions"
+    yield from (f"  {line}" for line in verdict_lines(e.get("verdict")))
     on = ", ".join(e["aligned"])
     yield f"  runs once it is accepted, with {on} on 16 bytes, addresses and rows; else the Triton form does"
 

@@ -12,7 +12,7 @@ from neptune import config, logs
 from neptune.boundary import public
 from neptune.codegen.triton import generate
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import with_verdict
+from neptune.driver.acceptance import ready, with_verdict
 from neptune.driver.asynchronous import AUTO, asynchronous_of, checked_form
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.device import machine_for
@@ -239,6 +239,8 @@ def _asynchronous(w: Work) -> str | None:
     if w.form not in (ASYNCHRONOUS, AUTO):
         return None
 
+    ready()
+
     def differs(walked: TileProgram) -> str | None:
         try:
             _check(w, "asynchronous form", walked)
@@ -350,8 +352,9 @@ def compile(
     return kernel
 
 
-def _compiled(asked: cache.Request) -> Kernel:
-    """The kernel of a request; further variants of a family are compiled when they are used first."""
+def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
+    """The kernel of a request; further variants of a family are compiled when they are used first. With `forced` an
+    asynchronous form runs though it is slow."""
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
@@ -373,9 +376,10 @@ def _compiled(asked: cache.Request) -> Kernel:
         one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
         # The form that was asked for is of this kernel; another variant may have none.
         one = replace(one, samples=(), failed=frozenset(), form=AUTO if asked.form == ASYNCHRONOUS else asked.form)
-        return _compiled(one)
+        return _compiled(one, forced)
 
-    kernel = with_verdict(cache.cached(asked, make, variant))
+    forced = forced or asked.form == ASYNCHRONOUS
+    kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
     if asked.strict:

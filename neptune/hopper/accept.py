@@ -4,26 +4,30 @@ Made where a kernel is compiled, in `warm`, or at a first call outside of a grap
 of the form. What could not be done then (numbers without a GPU) is done when it can be, and the record replaced.
 
 A check is a function: `protocol` says "clean" or what is wrong, `compare` compares results with those of the Triton
-form. Each is called at most once for a form and a compiler, as the record has what it said.
+form. Each is called at most once for a form and a compiler, as the record has what it said. Both forms are timed as
+well (`timed`), for a choice of sizes and a Triton form: one that is slower does not run unless it is forced.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from neptune import config
 from neptune.hopper.compile import Built, compile_gluon
-from neptune.runtime.accepted import NOT_COMPARED, Compared, Verdict, key_of, read, written
-from neptune.runtime.addressing import Asynchronous
+from neptune.runtime.accepted import NOT_COMPARED, Compared, Figures, Timed, Verdict, key_of, read, timed_of, written
+from neptune.runtime.addressing import Asynchronous, Roles
 from neptune.shelf import Shelf
 
 FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "
 LOG = logging.getLogger("neptune.codegen")
+Found = TypeVar("Found", Verdict, Timed)
 
 
 def shelf(root: Path) -> Shelf:
@@ -46,13 +50,14 @@ def judged(
     split: tuple[int, int],
     *,
     protocol: Callable[[], str] | None = None,
-    compare: Callable[[], Compared] | None = None,
+    compare: Callable[[], Compared | str | None] | None = None,
 ) -> Verdict | None:
     """The verdict on a form, with all that the checks given can say; kept in the cache.
 
     `split` are the registers of a consumer and of the producer that the form asks for. A form that is broken already
-    is not compared: that would run it. While a CUDA graph is captured nothing is compiled or run: then it is what is
-    known. Raises TargetError where the form does not compile.
+    is not compared: that would run it. `compare` gives how it ended where it hung or died, which is kept like a result,
+    and None where nothing came of it, as with too little memory. While a CUDA graph is captured nothing is compiled or
+    run: then it is what is known. Raises TargetError where the form does not compile.
     """
     found = known(of)
     if capturing():
@@ -63,7 +68,7 @@ def judged(
     if found.protocol is None and protocol is not None:
         found = replace(found, protocol=protocol())
     if found.compared is None and compare is not None and found.faults == (NOT_COMPARED,):
-        found = replace(found, compared=compare())
+        found = _with(found, compared=compare())
     root = config.read().cache_dir
     if found != before and root is not None:
         shelf(root).write(found.key, json.dumps(written(found)).encode())
@@ -72,17 +77,61 @@ def judged(
     return found
 
 
+def timed(of: Asynchronous, found: Verdict, rival: str, measure: Callable[[], Timed | str | None]) -> Verdict:
+    """A verdict with the times of both forms, where nothing else is wrong with the form.
+
+    `rival` is a digest of what the times depend on beside the form; they are kept by both. `measure` is as `compare` of
+    `judged`, and not called while a CUDA graph is captured.
+    """
+    if found.wrong:
+        return found
+    root = config.read().cache_dir
+    key = hashlib.sha256(f"{key_of(of)} {rival}".encode()).hexdigest()
+    kept = None if root is None else _times(shelf(root), key)
+    if kept is not None or capturing():
+        return replace(found, timed=kept)
+    made = _with(found, timed=measure())
+    if root is not None and made.timed is not None:
+        shelf(root).write(key, json.dumps(asdict(made.timed)).encode())
+    elif root is not None and made.ended:
+        shelf(root).write(made.key, json.dumps(written(made)).encode())
+    LOG.info("%s %s", of.kernel.function, ", ".join(made.faults) or f"is timed: {made.timed}")
+    return made
+
+
+def _with(found: Verdict, **came: Compared | Timed | str | None) -> Verdict:
+    """A verdict with what came of running the form: a result, or how its process ended."""
+    ((name, what),) = came.items()
+    return replace(found, ended=what) if isinstance(what, str) else replace(found, **{name: what})  # type: ignore[arg-type]
+
+
 def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict:
-    """What compiling alone tells. Raises TargetError where the form does not compile."""
-    values = {n: v for n, v in of.levers.items() if isinstance(v, int)}
-    return verdict(key_of(of), compile_gluon(of.text, of.kernel, values), split)
+    """What compiling alone tells of each of its kernels. Raises TargetError where one does not compile."""
+    own, *others = (
+        figures(compile_gluon(of.text, x.kernel, numbers(x.levers)), x.registers) for x in kernels_of(of, split)
+    )
+    return Verdict(**asdict(own), key=key_of(of), others=tuple(others))
+
+
+def kernels_of(of: Asynchronous, split: tuple[int, int]) -> tuple[Roles, ...]:
+    """All asynchronous kernels of a form, whose first has this split of registers."""
+    return (Roles(of.kernel, of.levers, split), *of.others)
+
+
+def numbers(levers: Mapping[str, int | str]) -> dict[str, int]:
+    """The constants of a kernel."""
+    return {n: v for n, v in levers.items() if isinstance(v, int)}
 
 
 def verdict(key: str, built: Built, split: tuple[int, int]) -> Verdict:
-    """The figures of a compiled form."""
+    """What compiling tells of a form of one kernel."""
+    return Verdict(**asdict(figures(built, split)), key=key)
+
+
+def figures(built: Built, split: tuple[int, int]) -> Figures:
+    """What is found in the code of one kernel."""
     found = built.lint
-    return Verdict(
-        key=key,
+    return Figures(
         shared_bytes=built.shared_bytes,
         spill_bytes=built.spill_bytes,
         local=found.local,
@@ -107,9 +156,17 @@ def capturing() -> bool:
 
 
 def _kept(records: Shelf, key: str) -> Verdict | None:
+    return _read(records, key, read)
+
+
+def _times(records: Shelf, key: str) -> Timed | None:
+    return _read(records, key, timed_of)
+
+
+def _read(records: Shelf, key: str, understood: Callable[[Any], Found | None]) -> Found | None:
     body = records.read(key)
     try:
-        found = None if body is None else read(json.loads(body))
+        found = None if body is None else understood(json.loads(body))
     except (ValueError, RecursionError):
         found = None
     if body is not None and found is None:

@@ -13,15 +13,15 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from neptune.runtime.addressing import Asynchronous
+from neptune.runtime.addressing import Asynchronous, KernelParameters
 from neptune.versions import versions
 
-FORMAT = 1
-"""Of a record: another one is none."""
+FORMAT = 2
+"""Of a record: another one is none, and is made anew."""
 SETTINGS = (
     "DISABLE_PTXAS_OPT",
     "DISABLE_LLVM_OPT",
@@ -48,19 +48,36 @@ class Compared:
     limit: float
 
 
+Quartiles: TypeAlias = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is known of a compiled asynchronous form.
+class Timed:
+    """Microseconds of a call in both forms, of rounds in which they took turns: quartiles of each, the median between
+    the others; at `sizes`, on the GPU `device`."""
+
+    asynchronous: Quartiles
+    triton: Quartiles
+    sizes: Mapping[str, int]
+    device: str
+
+    @property
+    def slower(self) -> bool:
+        """True where the asynchronous form is slower beyond the noise: the ranges between quartiles do not overlap."""
+        return self.asynchronous[0] > self.triton[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the code of an asynchronous kernel is found to be.
 
     `shared_bytes` are a program's, `spill_bytes` a thread's, `local` the accesses to them in the code, `local_inner`
     those in inner loops with products, which are what costs time; `warnings` are the assembler's (C75xx); `consumers`
     and `producers` the registers of a thread that `setmaxnreg` leaves to each role, `split` those that were asked for;
-    `findings` are the linter's. `protocol` is "clean", a counterexample, or None where it was not checked; `compared`
-    is None where there was no GPU. Figures of speed: `products` in the code, groups of them `in_flight`, `exps` of the
+    `findings` are the linter's. Figures of speed: `products` in the code, groups of them `in_flight`, `exps` of the
     inner loops and those of them `overlapped` with a product.
     """
 
-    key: str
     shared_bytes: int
     spill_bytes: int
     local: int
@@ -74,20 +91,13 @@ class Verdict:
     in_flight: int
     exps: int
     overlapped: int
-    protocol: str | None = None
-    compared: Compared | None = None
 
     @property
-    def faults(self) -> tuple[str, ...]:
-        """Why the form does not run; () for one that does.
-
-        >>> replace(clean, spill_bytes=8, compared=None).faults
-        ('8 bytes a thread are spilled', 'not compared')
-        """
+    def unfit(self) -> tuple[str, ...]:
+        """What is wrong with the code."""
         asked, left = self.split
         held = bool(self.consumers) and bool(self.producers)
         held = held and min(self.consumers) >= asked and min(self.producers) > 0 and max(self.producers) <= left
-        c = self.compared
         where = f", {self.local_inner} accesses to them in inner loops" if self.local_inner else ""
         tests = (
             (self.shared_bytes > SHARED, f"{self.shared_bytes} bytes of shared memory, and there are {SHARED}"),
@@ -96,24 +106,80 @@ class Verdict:
             (bool(self.warnings), "; ".join(self.warnings)),
             (not held, f"registers of the roles are {self.consumers} and {self.producers}, not {self.split}"),
             (bool(self.findings), "; ".join(self.findings[:3])),
-            (self.protocol is None, "its protocol is not checked"),
-            (self.protocol not in (None, CLEAN), f"its protocol: {self.protocol}"),
-            (c is None, NOT_COMPARED),
-            (c is not None and not c.error <= c.limit, f"its results differ by {c.error if c else 0:.2g}"),
         )
         return tuple(why for wrong, why in tests if wrong)
 
+
+FIGURES = tuple(Figures.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Figures):
+    """What is known of a compiled asynchronous form: the figures of its kernel, and of `others` where it has several.
+
+    `protocol` is "clean", a counterexample, or None where it was not checked; `compared` is None where there was no
+    GPU, and `ended` says how a comparison ended that did not come to its end: it hung, or its process died. `timed` is
+    None where both forms were not timed. All four are of the program.
+    """
+
+    key: str
+    protocol: str | None = None
+    compared: Compared | None = None
+    ended: str = ""
+    timed: Timed | None = None
+    others: tuple[Figures, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why the form does not run by itself; () for one that does."""
+        return (*self.wrong, *self.slow)
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """That it is slower than the Triton form, where it is: then it runs if it is forced.
+
+        >>> replace(clean, timed=Timed((40.9, 41.2, 41.6), (37.8, 38.0, 38.1), {"n": 512}, "H200")).slow
+        ('slower than the Triton form: 41.2 µs, 38.0 µs',)
+        """
+        t = self.timed
+        if t is None or not t.slower:
+            return ()
+        return (f"slower than the Triton form: {t.asynchronous[1]:.1f} µs, {t.triton[1]:.1f} µs",)
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why the form never runs, even if it is forced.
+
+        >>> replace(clean, spill_bytes=8, compared=None).wrong
+        ('8 bytes a thread are spilled', 'not compared')
+        """
+        c = self.compared
+        tests = (
+            (self.protocol is None, "its protocol is not checked"),
+            (self.protocol not in (None, CLEAN), f"its protocol: {self.protocol}"),
+            (bool(self.ended), f"its comparison with the Triton form {self.ended}"),
+            (c is None and not self.ended, NOT_COMPARED),
+            (c is not None and not c.error <= c.limit, f"its results differ by {c.error if c else 0:.2g}"),
+        )
+        code = (*self.unfit, *(why for of in self.others for why in of.unfit))
+        return (*code, *(why for wrong, why in tests if wrong))
+
     @property
     def accepted(self) -> bool:
-        """True for a form that may run."""
+        """True for a form that runs wherever it can."""
         return not self.faults
 
 
 def key_of(of: Asynchronous) -> str:
     """The digest of all that the code depends on: text, parameters, constants, GPU, and what compiles."""
-    kernel = [of.kernel.function, dict(of.kernel.types), {n: list(b) for n, b in of.kernel.boxes.items()}]
-    parts = [FORMAT, of.text, kernel, list(of.kernel.aligned), dict(of.levers), of.architecture, compiler()]
+    own = [_said(of.kernel), list(of.kernel.aligned), dict(of.levers)]
+    parts = [FORMAT, of.text, *own, of.architecture, compiler()]
+    parts += [[_said(x.kernel), list(x.kernel.aligned), dict(x.levers), list(x.registers)] for x in of.others]
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _said(k: KernelParameters) -> list[Any]:
+    return [k.function, dict(k.types), {n: list(b) for n, b in k.boxes.items()}]
 
 
 def compiler() -> list[Any]:
@@ -122,9 +188,11 @@ def compiler() -> list[Any]:
 
 
 def runs(of: Asynchronous) -> bool:
-    """True where the form has a record of itself, with which it is accepted."""
+    """True where the form has a record of itself with which it is accepted; one that is forced may be slow."""
     found = None if of.record is None else read(of.record)
-    return found is not None and found.accepted and found.key == key_of(of)
+    if found is None or found.key != key_of(of):
+        return False
+    return not (found.wrong if of.forced else found.faults)
 
 
 def written(v: Verdict) -> dict[str, Any]:
@@ -144,12 +212,30 @@ def read(data: Any) -> Verdict | None:
         compared = _compared(compared)
         if compared is None:
             return None
-    texts = [rest["key"], *([] if rest["protocol"] is None else [rest["protocol"]])]
-    lists = {n: rest[n] for n in ("warnings", "findings", "split", "consumers", "producers")}
-    if not all(isinstance(t, str) for t in texts) or not all(isinstance(x, list | tuple) for x in lists.values()):
+    timed = rest["timed"]
+    if timed is not None:
+        timed = timed_of(timed)
+        if timed is None:
+            return None
+    texts = [rest["key"], rest["ended"], *([] if rest["protocol"] is None else [rest["protocol"]])]
+    if not all(isinstance(t, str) for t in texts) or not isinstance(rest["others"], list | tuple):
+        return None
+    figures, *others = map(_figures, ({n: rest.pop(n) for n in FIGURES}, *rest["others"]))
+    if figures is None or None in others:
+        return None
+    program = {**rest, "compared": compared, "timed": timed, "others": tuple(others)}
+    return Verdict(**asdict(figures), **program)
+
+
+def _figures(data: Any) -> Figures | None:
+    """The figures that plain data hold."""
+    if not isinstance(data, Mapping) or data.keys() != set(FIGURES):
+        return None
+    lists = {n: data[n] for n in ("warnings", "findings", "split", "consumers", "producers")}
+    if not all(isinstance(x, list | tuple) for x in lists.values()):
         return None
     numbers = [
-        rest[n]
+        data[n]
         for n in ("shared_bytes", "spill_bytes", "local", "local_inner", "products", "in_flight", "exps", "overlapped")
     ]
     numbers += [*lists["split"], *lists["consumers"], *lists["producers"]]
@@ -158,7 +244,7 @@ def read(data: Any) -> Verdict | None:
         return None
     if len(lists["split"]) != 2:
         return None
-    return Verdict(**{**rest, **{n: tuple(x) for n, x in lists.items()}, "compared": compared})
+    return Figures(**{**data, **{n: tuple(x) for n, x in lists.items()}})
 
 
 def _compared(data: Any) -> Compared | None:
@@ -168,3 +254,23 @@ def _compared(data: Any) -> Compared | None:
     if type(draws) is not int or draws < 1 or not all(isinstance(x, float) for x in (error, limit)):
         return None
     return None if math.isnan(limit) else Compared(draws, error, limit)
+
+
+def timed_of(data: Any) -> Timed | None:
+    """The times that plain data hold; None for anything that `asdict` does not give of them."""
+    if not isinstance(data, Mapping) or data.keys() != set(Timed.__dataclass_fields__):
+        return None
+    ranges = [_quartiles(data[form]) for form in ("asynchronous", "triton")]
+    sizes, device = data["sizes"], data["device"]
+    if None in ranges or not isinstance(sizes, Mapping) or not isinstance(device, str):
+        return None
+    if not all(isinstance(n, str) and type(v) is int for n, v in sizes.items()):
+        return None
+    return Timed(ranges[0], ranges[1], dict(sizes), device)  # type: ignore[arg-type]
+
+
+def _quartiles(data: Any) -> Quartiles | None:
+    if not isinstance(data, Sequence) or len(data) != 3 or not all(isinstance(x, float) for x in data):
+        return None
+    lower, middle, upper = data
+    return (lower, middle, upper) if 0 < lower <= middle <= upper < math.inf else None

@@ -74,8 +74,8 @@ class Asynchronous:
     words; it runs on `architecture`, "cuda:90". `aligned` are the inputs and outputs that go through descriptors,
     `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
     verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
-    everywhere. `others` are further asynchronous kernels of the module, behind `kernel`; of kernels that stay on tiles
-    it `takes` the values of these parameters.
+    everywhere. One that is `forced` runs though the Triton form is faster. `others` are further asynchronous kernels of
+    the module, behind `kernel`; of kernels that stay on tiles it `takes` the values of these parameters.
     """
 
     text: str
@@ -85,6 +85,7 @@ class Asynchronous:
     architecture: str
     record: Mapping[str, Any] | None = None
     spans: tuple[Span, ...] = ()
+    forced: bool = False
     others: tuple[Roles, ...] = ()
     takes: tuple[str, ...] = ()
 

@@ -345,6 +345,7 @@ def _asynchronous_json(a: Asynchronous) -> Json:
         "architecture": a.architecture,
         "record": None if a.record is None else dict(a.record),
         "spans": [_span_json(s) for s in a.spans],
+        "forced": a.forced,
         "others": [
             {"kernel": _kernel_json(x.kernel), "levers": dict(x.levers), "registers": list(x.registers)}
             for x in a.others
@@ -362,6 +363,7 @@ def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronou
         j["architecture"],
         j.get("record"),
         tuple(_span(s) for s in j["spans"]),
+        bool(j.get("forced", False)),
         # Kernels that were saved before these were have none.
         tuple(_roles(x) for x in j.get("others", ())),
         tuple(j.get("takes", ())),

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,8 @@ Json = dict[str, Any]
 LENGTHS = struct.Struct("<QQ")
 GRACE = 1.0
 """Seconds between the end of a worker's pipes and its own."""
+WATCH = 0.5
+"""Seconds between looks at whether the parent is there."""
 
 
 def write_frame(stream: BinaryIO, header: Json, body: bytes = b"") -> None:
@@ -85,6 +88,11 @@ class Worker:
             finally:
                 if timer is not None:
                     timer.cancel()
+
+    def start(self) -> None:
+        """Have the process start by itself, before the first request."""
+        with self._lock:
+            self._started()
 
     def kill(self) -> None:
         """End the process now, also from another thread: a request under way is an EOFError."""
@@ -180,3 +188,17 @@ def serve(handle: Callable[[Json, bytes], tuple[Json, bytes]]) -> None:
         except Exception as e:
             answer = {"error": f"{type(e).__name__}: {e}"}, b""
         write_frame(replies, *answer)
+
+
+def serve_alone(handle: Callable[[Json, bytes], tuple[Json, bytes]]) -> None:
+    """`serve` of a child that may hang: it leaves when its parent has gone, and an interrupt is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    serve(handle)
+
+
+def _end_with(parent: int) -> None:
+    """Leave when the parent has gone: a call that hangs never comes back to look."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ import neptune
 from bench import stub_driver
 from neptune.driver.acceptance import sizes
 from neptune.errors import TargetError
+from neptune.hopper import beside
+from neptune.hopper.beside_worker import Session
 from neptune.hopper.derive import Derived, derived
 from neptune.hopper.emulate import load
 from neptune.ops.attention import prefill_causal
@@ -43,8 +46,9 @@ def test_it_says_what_it_is(kernel: neptune.Kernel) -> None:
     said = kernel.explain()
     assert "asynchronous form for cuda:90" in said and "in step for all interleavings" in said
     entry = kernel.explain(json=True)["asynchronous"]
-    assert entry["aligned"] == ["q", "k", "v", "o"] and entry["late"] == ["acc"]
-    assert {t["name"]: t["own"] for t in entry["tiles"]} == {"q": True, "k": False, "v": False}
+    assert entry["aligned"] == ["q", "k", "v", "o"] and not entry["triton"]
+    (of,) = entry["kernels"]
+    assert of["late"] == ["acc"] and {t["name"]: t["own"] for t in of["tiles"]} == {"q": True, "k": False, "v": False}
 
 
 def test_the_walk_is_checked_against_the_expression(kernel: neptune.Kernel) -> None:
@@ -60,8 +64,74 @@ def test_other_parameters_have_none(kernel: neptune.Kernel) -> None:
     assert "warp_specialize" not in kernel.with_params(BLOCK_M=64).source
 
 
+class InProcess:
+    """The process that runs both forms, in this one; its answers may be planted."""
+
+    def __init__(self, **planted: Any) -> None:
+        self.planted: dict[str, Any] = {"ready": {"name": "H200"}, **planted}
+        self.session, self.asked = Session(), []
+
+    def start(self) -> None:
+        """It is there."""
+
+    def close(self) -> None:
+        """It stays."""
+
+    def request(self, header: dict[str, Any], body: bytes = b"", limit: float | None = None) -> tuple[Any, bytes]:
+        self.asked.append((header["do"], header.get("at")))
+        if header["do"] in self.planted:
+            return self.planted[header["do"]], b""
+        return self.session.handle(header, body)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_slow_form_runs_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With figures of a GPU that is not here."""
+    slow = {"asynchronous": [40.9, 41.2, 41.6], "triton": [37.8, 38.0, 38.1]}
+    fast = {"asynchronous": [36.9, 37.2, 37.6], "triton": [37.8, 38.0, 38.1]}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=4))
+
+    def made(form: str, times: Any, length: int = 4096) -> tuple[neptune.Kernel, list[Any], bool]:
+        """The kernel, what it was asked for, and whether its asynchronous form is launched."""
+        near = {"draws": 15, "error": 1e-4, "limit": 8e-3}
+        monkeypatch.setattr(beside, "WORKER", there := InProcess(compare=near, time=times))
+        shapes = {**SHAPES, "s_kv": length}
+        with stub_driver.installed():
+            kernel = neptune.compile(
+                prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", shapes=shapes, form=form
+            )
+            stub_driver.Launcher.calls = []
+            kernel(*(torch.randn(1, 2, 512, 64).half() for _ in range(3)))
+            (launched,) = stub_driver.Launcher.calls
+            stub_driver.Launcher.calls = None
+        assert launched[0] in (4, 2 * 512 // kernel.params["BLOCK_M"] > 4 and 2 * 512 // kernel.params["BLOCK_M"])
+        return kernel, there.asked, launched[0] == 4
+
+    kernel, asked, runs = made("asynchronous", slow)
+    assert [do for do, _ in asked] == ["ready", "compare", "ready", "time"] and asked[-1][1] == SHAPES and runs
+    assert "runs since it was asked for; slower than the Triton form: 41.2 µs, 38.0 µs" in kernel.explain()
+    assert "41.2 µs (40.9 to 41.6), Triton form 38.0 µs (37.8 to 38.1)" in kernel.explain()
+    entry = kernel.explain(json=True)["asynchronous"]["verdict"]
+    assert entry["runs"] and entry["faults"] == ["slower than the Triton form: 41.2 µs, 38.0 µs"]
+
+    kernel, asked, runs = made("auto", None)
+    assert asked == [] and not runs, "both figures are known by now"
+    assert "the Triton form runs; slower" in kernel.explain()
+    assert not kernel.explain(json=True)["asynchronous"]["verdict"]["runs"]
+    kernel, asked, runs = made("auto", fast, 8192)
+    assert [do for do, _ in asked] == ["ready", "time"] and runs, "times are of sizes, results are not"
+    assert "verdict: accepted" in kernel.explain()
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_without_a_gpu_that_accepts_it_tiles_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stub computes nothing, so that results differ: the form is refused, and Triton's kernel is launched."""
+    monkeypatch.setattr(beside, "WORKER", InProcess())
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=4))
     with stub_driver.installed():
         stub_driver.Launcher.calls = []
@@ -107,15 +177,14 @@ def test_a_form_that_will_not_do_makes_room_for_the_next() -> None:
     tiles = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target="interpret").build.tiles
     seen: list[tuple[int | str, ...]] = []
 
-    def broken(form: Derived) -> bool:
+    def broken(form: Derived) -> dict[str, str]:
         seen.append(_held(form))
-        return len(seen) < 3
+        return {form.kernel.name: "it spills"} if len(seen) < 3 else {}
 
     found = derived(tiles, "", {}, lambda _: None, broken)
     assert _held(found) == seen[2] and len(set(seen)) == 3
-    assert (
-        derived(tiles, "", {}, lambda _: None, lambda _: True).levers == derived(tiles, "", {}, lambda _: None).levers
-    )
+    never = derived(tiles, "", {}, lambda _: None, lambda form: {form.kernel.name: "it spills"})
+    assert never.levers == derived(tiles, "", {}, lambda _: None).levers
 
 
 def _held(form: Derived) -> tuple[int | str, ...]:

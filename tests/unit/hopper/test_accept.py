@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from neptune.hopper.compile import compile_gluon
 from neptune.hopper.ir import Levers
 from neptune.ir.parser import parse_program
 from neptune.runtime import accepted
-from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Verdict, key_of, read, written
+from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Timed, Verdict, key_of, read, written
 from neptune.runtime.addressing import Asynchronous, KernelParameters
 from neptune.runtime.recording import recording
 from neptune.runtime.source import load_source
@@ -34,6 +34,10 @@ SPLIT = (240, 24)
 GOOD = Compared(3, 1e-4, 8e-3)
 OF = Asynchronous("text", ("q",), KernelParameters("k", {"q": "fp16"}, {"q": (64, 64)}, ()), {"D": 64}, "cuda:90")
 VERDICT = Verdict(key_of(OF), 196944, 0, 0, 0, (), SPLIT, (240,), (24,), (), 64, 2, 132, 66, CLEAN, GOOD)
+
+
+FAST = Timed((37.8, 38.0, 38.1), (40.9, 41.2, 41.6), {"n": 512}, "H200")
+SLOW = Timed((40.9, 41.2, 41.6), (37.8, 38.0, 38.1), {"n": 512}, "H200")
 
 
 @pytest.fixture
@@ -73,6 +77,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"protocol": None}, "its protocol is not checked"),
     ({"protocol": "deadlock"}, "its protocol: deadlock"),
     ({"compared": None}, "not compared"),
+    ({"compared": None, "ended": "hung: no answer in 60 s"}, "its comparison with the Triton form hung"),
+    ({"timed": SLOW}, "slower than the Triton form: 41.2 µs, 38.0 µs"),
     ({"compared": Compared(3, 1e-2, 8e-3)}, "differ by 0.01"),
     ({"compared": Compared(3, math.nan, 8e-3)}, "differ by nan"),
     ({"compared": Compared(3, math.inf, 8e-3)}, "differ by inf"),
@@ -119,24 +125,31 @@ def test_a_record_is_of_one_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_survives_json() -> None:
-    for v in (VERDICT, *(replace(VERDICT, **change) for change, _ in FAULTS[:-3])):
+    for v in (VERDICT, replace(VERDICT, timed=FAST), *(replace(VERDICT, **change) for change, _ in FAULTS[:-3])):
         assert read(json.loads(json.dumps(written(v)))) == v
 
 
 def broken() -> Iterator[Any]:
     """What is no record: torn, of other types, with more or less in it."""
     whole = written(VERDICT)
-    yield from (None, [], "text", 1, {}, {**whole, "format": 2}, {**whole, "accepted": True})
+    yield from (None, [], "text", 1, {}, {**whole, "format": 1}, {**whole, "accepted": True})
     for name in whole:
         yield {n: v for n, v in whole.items() if n != name}
         for wrong in (None, "x", -1, 1.5, [], [None], {"a": 1}, True):
             if wrong != whole[name] and not (name in ("protocol", "key") and isinstance(wrong, str)):
-                allowed = {"protocol": (None,), "compared": (None,)}.get(name, ())
+                allowed = {"protocol": (None,), "compared": (None,), "timed": (None,), "ended": ("x",)}.get(name, ())
                 lists = name in ("warnings", "findings", "consumers", "producers") and wrong == []
                 if wrong not in allowed and not lists:
                     yield {**whole, name: wrong}
     for name, wrong in itertools.product(("draws", "error", "limit"), (None, "x", -1, [], True)):
         yield {**whole, "compared": {**whole["compared"], name: wrong}}
+    good = asdict(FAST)
+    for name, wrong in itertools.product(
+        ("asynchronous", "triton"), (None, [1.0], [3.0, 2.0, 4.0], [1, 2, 3], [0.0] * 3)
+    ):
+        yield {**whole, "timed": {**good, name: wrong}}
+    for name, wrong in (("sizes", {"n": 1.5}), ("sizes", None), ("device", 3), ("more", 1)):
+        yield {**whole, "timed": {**good, name: wrong}}
 
 
 def test_what_is_no_record_is_not_believed() -> None:
@@ -170,6 +183,66 @@ def test_a_verdict_is_kept_and_filled_in(cache: Path, examined: list[Asynchronou
         path.unlink()
     assert accept.known(OF) is None and accept.known(replace(OF, record=written(whole))) == whole
     assert accept.known(replace(OF, text="another", record=written(whole))) is None
+
+
+@pytest.mark.parametrize(
+    ("timed", "slower"),
+    [
+        (FAST, False),
+        (SLOW, True),
+        (Timed((38.0, 41.2, 41.6), (37.8, 38.0, 38.1), {}, ""), False),
+        (Timed((38.2, 41.2, 41.6), (37.8, 38.0, 38.1), {}, ""), True),
+    ],
+)
+def test_a_slow_form_runs_where_it_is_forced(timed: Timed, slower: bool) -> None:
+    v = replace(VERDICT, timed=timed)
+    assert timed.slower == slower and v.accepted != slower and not v.wrong
+    assert accepted.runs(replace(OF, record=written(v))) != slower
+    assert accepted.runs(replace(OF, record=written(v), forced=True))
+    wrong = replace(v, spill_bytes=8)
+    assert not accepted.runs(replace(OF, record=written(wrong), forced=True)), "what is wrong is never forced"
+
+
+def test_times_are_kept_for_a_form_and_what_it_is_timed_beside(cache: Path) -> None:
+    asked: list[str] = []
+
+    def measure(made: Any) -> Any:
+        asked.append("measured")
+        return made
+
+    for _ in range(2):
+        assert accept.timed(OF, VERDICT, "one", lambda: measure(SLOW)).timed == SLOW
+    assert accept.timed(OF, VERDICT, "other", lambda: measure(FAST)).timed == FAST
+    assert len(asked) == 2
+    # What could not be measured is tried again; what hung is not.
+    assert accept.timed(OF, VERDICT, "third", lambda: measure(None)) == VERDICT
+    hung = accept.timed(OF, VERDICT, "third", lambda: measure("hung: no answer in 60 s"))
+    assert not hung.accepted and accept.known(OF) == hung and len(asked) == 4
+    assert accept.timed(OF, hung, "fourth", lambda: measure(FAST)) == hung and len(asked) == 4
+    assert accept.timed(replace(OF, text="other"), VERDICT, "one", lambda: measure(FAST)).timed == FAST
+    for path in (cache / accept.FOLDER).iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert accept.timed(OF, VERDICT, "one", lambda: measure(FAST)).timed == FAST, "a torn file is not there"
+
+
+def test_nothing_is_timed_while_a_graph_is_captured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "capturing", lambda: True)
+
+    def never() -> Timed:
+        raise AssertionError("it was run")
+
+    assert accept.timed(OF, VERDICT, "one", never) == VERDICT
+
+
+@pytest.mark.usefixtures("cache")
+def test_how_a_comparison_ended_is_kept(examined: list[Asynchronous]) -> None:
+    def ask(came: Compared | str | None) -> Verdict | None:
+        return accept.judged(OF, SPLIT, protocol=lambda: CLEAN, compare=lambda: came)
+
+    nothing, hung = ask(None), ask("hung: no answer in 60 s")
+    assert nothing is not None and nothing.faults == ("not compared",)
+    assert hung is not None and not hung.accepted and hung.compared is None
+    assert ask(GOOD) == hung, "it is not run again"
 
 
 @pytest.mark.usefixtures("cache")

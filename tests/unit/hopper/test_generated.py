@@ -65,22 +65,22 @@ def test_sizes_of_derived_loops_are_found_through_scalars() -> None:
 def test_a_kernel_whose_actions_are_not_known_has_no_such_form(monkeypatch: pytest.MonkeyPatch) -> None:
     _, tiles = tiles_of("prefill_causal", "flash_attention", depth=64, heads=2)
     levers = Levers(2, 2, "table", tiles={"BLOCK_N": 64})
-    assert form_of(tiles, walked(tiles, levers), levers).protocol.ok
+    assert form_of(tiles, {tiles.kernels[-1].name: levers}).protocol.ok
     unread = Report(0, 0, 0.0, (Finding("not read", "text", 0, "depends on a tile"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: unread)
     with pytest.raises(Refusal, match="not known before they run: depends on a tile"):
-        form_of(tiles, walked(tiles, levers), levers)
+        form_of(tiles, {tiles.kernels[-1].name: levers})
     wrong = Report(1, 1, 0.0, (Finding("deadlock", "producer", 7, "waits"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: wrong)
     with pytest.raises(InternalError, match=r"do not keep in step(.|\n)*deadlock: producer, line 7: waits"):
-        form_of(tiles, walked(tiles, levers), levers)
+        form_of(tiles, {tiles.kernels[-1].name: levers})
 
 
 def test_lines_that_no_launch_comes_to_are_told() -> None:
     """Tiles that a mask cuts twice need lengths that differ by a part of a tile; of such a loop all is checked."""
     _, tiles = tiles_of("prefill_causal", "flash_attention", depth=64, heads=2)
     levers = Levers(2, 2, "table", tiles={"BLOCK_N": 64})
-    made = form_of(tiles, walked(tiles, levers), levers)
+    made = form_of(tiles, {tiles.kernels[-1].name: levers})
     assert made.protocol.unreached == ()
     even = Trial(call(tiles, {"batch": 1, "s_q": 256, "s_kv": 256}))
     missed = check(made.text.text, [even]).unreached

@@ -1,0 +1,106 @@
+"""The child that runs both forms of a kernel: `python -m neptune.hopper.beside_worker`, one request at a time.
+
+    {"do": "ready",   "device": 0}                                         → {"name": "NVIDIA H200"}
+    {"do": "compare", "asynchronous": PACKED, "triton": PACKED, "at": […]} → {"draws": 15, "error": 1e-4, "limit": 8e-3}
+    {"do": "time",    "asynchronous": PACKED, "triton": PACKED, "at": {…}} → {"asynchronous": [37.9, 38.0, 38.2], …}
+
+`at` are sizes: several for "compare". What else comes of a request is {"failed": KIND, "why": …}: "memory" was short,
+the GPU ("device") reports a fault, or something else. It may hang or die at any request, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from neptune.hopper.compare import compared
+from neptune.runtime.accepted import Quartiles
+from neptune.runtime.artifact import Packed, unpack
+from neptune.runtime.bench import Call, GpuCalls, captured
+from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.executable import Executable
+from neptune.runtime.worker import Json, serve_alone
+
+FORMS = ("asynchronous", "triton")
+ROUNDS, CALLS = 9, 3
+"""Rounds in which the forms take turns, and the calls of one, whose median is the round's figure."""
+
+
+def rounds(calls: Sequence[Call], sampled: Callable[[Call], Sequence[float]]) -> list[Quartiles]:
+    """Quartiles over rounds in which calls take turns, each round in the other order than the one before."""
+    found: list[list[float]] = [[] for _ in calls]
+    order = list(range(len(calls)))
+    for _ in range(ROUNDS):
+        for k in order:
+            found[k].append(median(sampled(calls[k])))
+        order.reverse()
+    made = [quantiles(us, n=4, method="inclusive") for us in found]
+    return [(lower, middle, upper) for lower, middle, upper in made]
+
+
+class Session:
+    """What this process holds: both forms of the last request."""
+
+    def __init__(self) -> None:
+        self._of: list[Any] = []
+        self._forms: tuple[Executable, Executable] | None = None
+
+    def handle(self, header: Json, _body: bytes) -> tuple[Json, bytes]:
+        try:
+            return self._answer(header), b""
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            return {"failed": "memory", "why": _line(error)}, b""
+        except Exception as error:
+            said = _line(error)
+            kind = "memory" if "out of memory" in said else "device" if "CUDA" in said else "error"
+            return {"failed": kind, "why": said}, b""
+
+    def _answer(self, header: Json) -> Json:
+        if header["do"] == "ready":
+            torch.cuda.set_device(header["device"])
+            torch.zeros(1, device="cuda")
+            return {"name": torch.cuda.get_device_name()}
+        asynchronous, plain = self._both(header)
+        if header["do"] == "time":
+            return _timed(asynchronous, plain, header["at"])
+        device = plain.target.device
+        return asdict(compared(plain.loops, _run(asynchronous), _run(plain), header["at"], device))
+
+    def _both(self, header: Json) -> tuple[Executable, Executable]:
+        """The forms of a request; those of the one before have been compiled already."""
+        packed = [header[form] for form in FORMS]
+        if self._forms is None or packed != self._of:
+            first, second = (Executable(unpack(Packed(p["manifest"], p["files"]))) for p in packed)
+            self._of, self._forms = packed, (first, second)
+        return self._forms
+
+
+def _timed(asynchronous: Executable, plain: Executable, at: Mapping[str, int]) -> Json:
+    device, timer = plain.target.device, GpuCalls()
+    args = drawn(plain.loops, at, device)
+    calls = []
+    for form in (asynchronous, plain):
+        run, out = _run(form), poisoned(plain.loops, at, device)
+        calls.append(captured(lambda run=run, out=out: run(args, out)))  # type: ignore[misc]
+    made = rounds(calls, lambda call: timer.samples(call, CALLS, CALLS))
+    return dict(zip(FORMS, map(list, made), strict=True))
+
+
+def _run(form: Executable) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], None]:
+    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
+        form.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, None)
+
+    return run
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
+
+
+if __name__ == "__main__":
+    serve_alone(Session().handle)
