@@ -26,7 +26,7 @@ from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Params, write_launc
 from neptune.hopper.gluon_roles import FIRST, HALVES, LANE_SUMS, PAIRS, PIN, TABLE, RoleWriter
 from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
 from neptune.hopper.ir import AStmt, AsyncKernel, Issue, walk_async
-from neptune.hopper.layouts import Layouts
+from neptune.hopper.layouts import Layouts, WarpLayouts
 from neptune.hopper.plain import plain
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Tunable
@@ -117,14 +117,16 @@ def generate(program: TileProgram, kernel: AsyncKernel, params: Params = NO_DEFA
     program, known = _fixed(program, kernel)
     plains = {role: _plain(program, kernel, body) for role, body in _bodies(kernel).items()}
     products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
-    layouts = Layouts(products, kernel.extents, axis_labels(plains["consumer"]))
-    reserved = RESERVED | {*shared.names, *known, *shared.constants, *layouts.constants}
+    labels = axis_labels(plains["consumer"])
+    layouts = {"producer": WarpLayouts(kernel.extents, labels), "consumer": Layouts(products, kernel.extents, labels)}
+    named = {n: v for x in layouts.values() for n, v in x.constants.items()}
+    reserved = RESERVED | {*shared.names, *known, *shared.constants, *named}
     name = function_name(program, TileKernel(kernel.name, (), (), ()))
     boxes: Boxes = {}
     contexts: dict[str, GluonContext] = {}
     roles: dict[str, Role] = {}
     for role, body in _bodies(kernel).items():
-        ctx = contexts[role] = GluonContext(program, plains[role], layouts, shared, boxes, reserved)
+        ctx = contexts[role] = GluonContext(program, plains[role], layouts[role], shared, boxes, reserved)
         lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
         roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
     ctx.used |= roles["producer"].used
@@ -142,7 +144,8 @@ def generate(program: TileProgram, kernel: AsyncKernel, params: Params = NO_DEFA
     lines += _plain_texts(list(others.values()), lines)
     lines += [spelled(line) for f in functions for line in ("", "", *f)]
     lines += ["", "", *map(spelled, write_launch(every, kernel, writer.text, others, params))]
-    constants = known | shared.constants | layouts.constants | {n: v for v, n in shared.layouts.items()}
+    named = {n: v for x in layouts.values() for n, v in x.constants.items()}
+    constants = known | shared.constants | named | {n: v for v, n in shared.layouts.items()}
     imports = [*_imports(kernel, every, bool(others)), "", *versions.head()]
     head = [*docstring(header or f"Gluon kernel of `{program.name}`."), "", *imports, ""]
     head += [x for n, v in _used(constants, lines) for x in wrap(spelled(f"{n} = gl.constexpr({v})"))]
