@@ -77,7 +77,7 @@ SHIPPED: Mapping[str, Row] = MappingProxyType({name: (made, None) for name, made
 
 
 def verdict_of(row: Row) -> dict[str, Any]:
-    """One row: `refused` with the reason, or levers and figures of each kernel, why others stay `on_tiles`, `faults` and
+    """One row: `refused` with the reason, or levers and figures of each kernel, why others stay `on_tiles`, `faults`,
     seconds."""
     make, template = row
     start = time.perf_counter()

@@ -241,6 +241,7 @@ class Writer:
         elif note:
             self.ctx.emit(f"# {note}")
         self.ctx.emit(line)
+        self.ctx.forget(self.locals[name])
 
     def assign(self, s: Assign) -> None:
         """A local. Its dims and dtype are those that its readers expect, so that a loop can carry it."""
@@ -282,6 +283,9 @@ class Writer:
                 self.bound(e, later[e])
         hi = self.bound(s.hi, piece.end)
         self.ctx.bind_loop(s)
+        for x in walk_stmts(s.body):
+            if isinstance(x, Assign):
+                self.ctx.forget(self.locals[x.name])
         head = f"for {s.var} in range({hi}):" if lo == "0" else f"for {s.var} in range({lo}, {hi}):"
         comment = [f"# {piece.comment}"] if piece.comment else []
         self.nested([*comment, head], s.body, s.var)

@@ -9,7 +9,8 @@ Reads of memory are not hoisted: an outer scope may run where the inner one does
 from __future__ import annotations
 
 import keyword
-from collections.abc import Hashable, Iterable, Iterator
+import re
+from collections.abc import Hashable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,12 +36,13 @@ from neptune.tile.ir import (
 
 @dataclass
 class Scope:
-    """A kernel, loop or branch body: its loop variables, its lines (`first` before `body`), its names."""
+    """A kernel, loop or branch body: its loop variables, its lines (`first` before `body`), names and their texts."""
 
     vars: frozenset[str]
     first: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     names: dict[Hashable, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:
@@ -106,8 +108,21 @@ class Context:
             return known
         scope = self.scopes[level]
         scope.names[key] = fresh = self.fresh(name, level)
+        scope.texts[fresh] = str(text)
         (scope.first if first else scope.body).append(f"{fresh} = {text}")
         return fresh
+
+    def forget(self, name: str) -> None:
+        """A local gets another value: what was named for the one before, and what reads that, is not it any more."""
+        old = {name}
+        while True:
+            stale = {n for s in self.scopes for n, text in s.texts.items() if n not in old and reads_any(text, old)}
+            if not stale:
+                break
+            old |= stale
+        for s in self.scopes:
+            s.names = {key: n for key, n in s.names.items() if n not in old}
+            s.texts = {n: text for n, text in s.texts.items() if n not in old}
 
     def emit(self, *lines: str) -> None:
         """Add lines to the body of the innermost scope."""
@@ -216,6 +231,15 @@ class Context:
             return Text(f"{text.at(ATOM)}.to(tl.int64)")
         # Loop variables are plain numbers in the interpreter, without a method `to`.
         return call("tl.cast", text, "tl.int64")
+
+
+def reads_any(text: str, names: Set[str]) -> bool:
+    """True if one of some names occurs in a text.
+
+    >>> reads_any("j0_end - 1", {"end"}), reads_any("j0_end - 1", {"j0_end"})
+    (False, True)
+    """
+    return not names.isdisjoint(re.findall(r"\w+", text))
 
 
 def stride_name(b: Buffer, dim: int) -> str:

@@ -19,7 +19,7 @@ from neptune.hopper.gluon_kernel import KernelWriter, Role
 from neptune.hopper.gluon_roles import FIRST, TABLE, RoleWriter
 from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
 from neptune.hopper.ir import AStmt, AsyncKernel, Issue, walk_async
-from neptune.hopper.layouts import LANES, Layouts
+from neptune.hopper.layouts import LANES, Layouts, WarpLayouts
 from neptune.hopper.plain import plain
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Tunable
@@ -57,14 +57,16 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
     program, known = _fixed(program, kernel)
     plains = {role: _plain(program, kernel, body) for role, body in _bodies(kernel).items()}
     products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
-    layouts = Layouts(products, kernel.extents, axis_labels(plains["consumer"]))
-    reserved = RESERVED | {*shared.names, *known, *shared.constants, *layouts.constants}
+    labels = axis_labels(plains["consumer"])
+    layouts = {"producer": WarpLayouts(kernel.extents, labels), "consumer": Layouts(products, kernel.extents, labels)}
+    named = {n: v for x in layouts.values() for n, v in x.constants.items()}
+    reserved = RESERVED | {*shared.names, *known, *shared.constants, *named}
     name = function_name(program, TileKernel(kernel.name, (), (), ()))
     boxes: Boxes = {}
     contexts: dict[str, GluonContext] = {}
     roles: dict[str, Role] = {}
     for role, body in _bodies(kernel).items():
-        ctx = contexts[role] = GluonContext(program, plains[role], layouts, shared, boxes, reserved)
+        ctx = contexts[role] = GluonContext(program, plains[role], layouts[role], shared, boxes, reserved)
         lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
         roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
     ctx.used |= roles["producer"].used
@@ -76,13 +78,14 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
         writer.role(roles["consumer"], True),
         writer.main(roles["producer"], roles["consumer"]),
     )
+    named = {n: v for x in layouts.values() for n, v in x.constants.items()}
     return Written(
         kernel=kernel,
         stem=launch_name(program.name, name),
         functions=functions,
         text=writer.text,
         types=writer.types(program),
-        constants=known | shared.constants | layouts.constants | {n: v for v, n in shared.layouts.items()},
+        constants=known | shared.constants | named | {n: v for v, n in shared.layouts.items()},
         helpers=frozenset[str]().union(*(c.helpers for c in contexts.values())),
         described=frozenset(p.of for p in parameters if p.kind == "descriptor"),
         spans=_spans(contexts.values(), kernel),

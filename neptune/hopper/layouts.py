@@ -25,6 +25,8 @@ _LANES = (
     "gl.DistributedLinearLayout([[8, 0]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 4])"
 )
 """Of each row one number for each of the four lanes that hold it in a product's result."""
+WARP = 32
+"""Threads of a producer."""
 OPERAND_BITS = 256
 """Bits along the summed axis that one instruction takes of a row."""
 
@@ -100,3 +102,17 @@ class Layouts:
         if len(dims) == 1 and len(around) == 2 and dims[0] in around:
             return Layout(layout.matrix, kept=around.index(dims[0]))
         return self.of(dims)
+
+
+class WarpLayouts(Layouts):
+    """The layouts of a producer's tiles, which are rows of integers: neighbours in a thread, 16 bytes at most."""
+
+    def __init__(self, extents: Mapping[str, int], labels: Mapping[str, str]) -> None:
+        super().__init__([], extents, labels)
+        self.constants = {f"WARP_{n}": f"gl.BlockedLayout([{n}], [{WARP}], [1], [0])" for n in (1, 2, 4)}
+
+    def of(self, dims: tuple[str, ...]) -> Layout:
+        """The layout of a tile of its own."""
+        if len(dims) != 1:
+            raise InternalError(f"a producer holds no tile of {len(dims)} dims")
+        return Layout(f"WARP_{max(1, min(4, self.extents[dims[0]] // WARP))}")

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 from neptune.codegen.triton_expr import ceiling
-from neptune.hopper.scalars import Block, is_less, replaced, var
+from neptune.hopper.scalars import Block, is_less, reads_itself, replaced, var
 from neptune.hopper.scalars import in_block as changed
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, args_of, binary, conjuncts, substitute, variables
-from neptune.tile.ir import Branch, Loop, TStmt
+from neptune.tile.ir import Assign, Branch, Loop, TStmt, walk_stmts
+from neptune.tile.passes.util import assigns
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,29 @@ class Run:
 
 
 def runs(body: Block) -> list[Run | TStmt]:
-    """A block with its loops as runs, as long as they can be."""
+    """A block with its loops as runs, as long as they can be. What stands between two pieces and has nothing to do
+    with the first, such as a length that the mask of the second reads, comes before both."""
     out: list[Run | TStmt] = []
+    between: list[TStmt] = []
     for s in body:
         last = out[-1] if out else None
         piece = _follows(last, s) if isinstance(last, Run) else None
         if piece is not None and isinstance(last, Run):
-            out[-1] = Run(last.var, (*last.pieces, piece), (*last.statements, s))
-        elif isinstance(s, Loop):
-            out.append(Run(s.var, (Piece(s.lo, s.hi, s.body, s.facts),), (s,)))
+            out[-1:] = [*between, Run(last.var, (*last.pieces, piece), (*last.statements, s))]
+            between = []
+        elif isinstance(last, Run) and isinstance(s, Assign) and _apart(last, s):
+            between.append(s)
         else:
-            out.append(s)
-    return out
+            out += [*between, Run(s.var, (Piece(s.lo, s.hi, s.body, s.facts),), (s,)) if isinstance(s, Loop) else s]
+            between = []
+    return out + between
+
+
+def _apart(run: Run, s: Assign) -> bool:
+    """True if a statement behind a run may as well stand before it."""
+    made = {n for x in run.statements for n in assigns(x)}
+    used = {n for x in walk_stmts(run.statements) for n in reads_itself(x)}
+    return s.name not in made | used and not reads_itself(s) & made
 
 
 def _follows(run: Run, s: TStmt) -> Piece | None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from neptune.hopper.gang import Ganged
 from neptune.hopper.refusal import Refusal
-from neptune.hopper.scalars import Block, in_block, reads_var
+from neptune.hopper.scalars import Block, reads_itself, reads_var
 from neptune.hopper.staged import Staging
-from neptune.ir.expr import Expr, conjuncts, loads
+from neptune.ir.expr import conjuncts
 from neptune.tile.ir import Assign, Branch, LoadTile, Loop, TStmt, walk_stmts
-from neptune.tile.passes.util import assigns, reads
+from neptune.tile.passes.util import assigns
 
 BY_POSITION = "bounds by positions, or by the data of all rows of a tile"
 
@@ -42,7 +42,7 @@ def pruned(body: Block, staged: frozenset[str]) -> Block:
     wanted = set(staged)
     while True:
         kept = [s for s in walk_stmts(body) if assigns(s) & wanted]
-        more = wanted | {n for s in kept for n in _reads_itself(s)}
+        more = wanted | {n for s in kept for n in reads_itself(s)}
         if more == wanted:
             return _kept(body, frozenset(wanted))
         wanted = more
@@ -50,31 +50,13 @@ def pruned(body: Block, staged: frozenset[str]) -> Block:
 
 def read(lines: Block, body: Block) -> Block:
     """The scalars of `lines` that a body reads, or that are read for those."""
-    needed = {n for s in walk_stmts(body) for n in _reads_itself(s)}
+    needed = {n for s in walk_stmts(body) for n in reads_itself(s)}
     kept: list[TStmt] = []
     for s in reversed(lines):
         if assigns(s) & needed:
-            needed |= _reads_itself(s)
+            needed |= reads_itself(s)
             kept.append(s)
     return tuple(reversed(kept))
-
-
-def _reads_itself(s: TStmt) -> set[str]:
-    """The locals that a statement reads, without what is in its body."""
-    alone = replace(s, body=()) if isinstance(s, Loop | Branch) else s
-    return set(reads(alone)) | _scalars(alone)
-
-
-def _scalars(s: TStmt) -> set[str]:
-    """Scalar locals that a statement reads in scalar expressions."""
-    found: set[str] = set()
-
-    def look(e: Expr) -> Expr:
-        found.update(x.buffer for x in loads(e) if not x.index)
-        return e
-
-    in_block((s,), look)
-    return found
 
 
 def _kept(body: Block, wanted: frozenset[str]) -> Block:

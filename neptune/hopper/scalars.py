@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from neptune.ir.expr import Const, Expr, Load, Op, Var, rewrite, substitute, variables
+from neptune.ir.expr import Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables
 from neptune.tile.ir import Assign, Branch, Full, Loop, Scalar, TExpr, TileKernel, TStmt, bound_exprs, map_stmt
+from neptune.tile.passes.util import reads
 
 Block = tuple[TStmt, ...]
 Change = Callable[[Expr], Expr]
@@ -92,6 +93,19 @@ def number(value: int) -> Expr:
 def is_less(pred: Expr) -> tuple[Expr, Expr] | None:
     """(a, b) of a condition a < b."""
     return (pred.args[0], pred.args[1]) if isinstance(pred, Op) and pred.name == "lt" else None
+
+
+def reads_itself(s: TStmt) -> set[str]:
+    """The locals that a statement reads, in scalars as well, without what is in its body."""
+    alone = replace(s, body=()) if isinstance(s, Loop | Branch) else s
+    found = set(reads(alone))
+
+    def look(e: Expr) -> Expr:
+        found.update(x.buffer for x in loads(e) if not x.index)
+        return e
+
+    in_block((alone,), look)
+    return found
 
 
 def bounds_read(s: TStmt, name: str) -> bool:

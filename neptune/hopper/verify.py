@@ -33,7 +33,7 @@ from neptune.hopper.ir import (
 )
 from neptune.hopper.plain import as_tiles
 from neptune.ir.check import report
-from neptune.ir.dtypes import DTYPES
+from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, Load, Op, loads
 from neptune.ir.printer import print_expr
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare, read_by
@@ -277,7 +277,7 @@ class _Role:
                 self.say(f"the counter {s.name} is set otherwise than by a step")
                 return state
             return state.advanced(frozenset(r for r, c in self.counter_of.items() if c == s.name), by)
-        if self.role == "producer" and s.value.dims:
+        if self.role == "producer" and not _of_a_warp(s):
             self.say(f"a tile, {s.name}, is held by the producer")
         self.reads(s, state)
         if isinstance(s.value, Staged):
@@ -364,6 +364,11 @@ def _counter(turn: Expr, counters: tuple[str, ...]) -> tuple[str, int] | None:
             return name, int(value) if sign == "add" else -int(value)
         case _:
             return None
+
+
+def _of_a_warp(s: Assign) -> bool:
+    """True for what the producer, a warp, may hold: numbers, and rows of integers that bounds are made of."""
+    return not s.value.dims or (len(s.value.dims) == 1 and (is_int(s.value.dtype) or s.value.dtype == "bool"))
 
 
 def _step(s: Assign) -> int | None:

@@ -87,15 +87,18 @@ def _bytes(b: Buffer, count: int) -> int:
 
 
 def inside(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], mask: TExpr | None) -> bool:
-    """True where `mask` is a conjunction of `index[k] < size of dimension k`."""
+    """True where `mask` is a conjunction of `index[k] < size of dimension k` and `index[k] >= 0`."""
     if mask is None:
         return True
     if isinstance(mask, Op) and mask.name == "and":
         return all(inside(ctx, buffer, index, a) for a in mask.args)
     if isinstance(mask, Rearrange):
         return inside(ctx, buffer, index, mask.arg)
-    if not (isinstance(mask, Op) and mask.name == "lt" and isinstance(mask.args[1], Scalar)):
+    if not (isinstance(mask, Op) and mask.name in ("lt", "ge") and isinstance(mask.args[1], Scalar)):
         return False
+    if mask.name == "ge":
+        first = _unordered(linear(mask.args[0]))
+        return mask.args[1].expr == Const(0, "int32") and any(first == _unordered(linear(i)) for i in index)
     shape = ctx.program.globals[buffer].shape
     bound = (_unordered(linear(mask.args[0])), mask.args[1].expr)
     return any(bound == (_unordered(linear(i)), size) for i, size in zip(index, shape, strict=True))

@@ -1,0 +1,116 @@
+"""Masks that read tensors, and that data of rows says the end of: by the emulator beside float64, and compiled."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.masks import Case, cases
+from neptune.hopper.check import check
+from neptune.hopper.compile import compile_gluon
+from neptune.hopper.emulate import load
+from neptune.hopper.gluon import generate
+from neptune.hopper.ir import AsyncKernel, Levers
+from neptune.hopper.parser import parse_async
+from neptune.hopper.roles import roles
+from neptune.hopper.trials import trials
+from neptune.hopper.verify import verify_async
+from neptune.ops import masks
+from neptune.ops.attention import attention
+from neptune.templates.flash_attention import flash_attention
+from neptune.tile.ir import Assign, TileProgram
+from neptune.tile.pipeline import lower
+from tests.examples.lowering import scheduled
+from tests.examples.walks import walked
+
+HALF = 5e-4
+HEADS, DEPTH = 2, 64
+TWO = Levers(2, 2, "table", False, True, {"BLOCK_N": 64})
+THREE = Levers(3, 3, "stride", True, False, {"BLOCK_N": 64})
+
+
+@pytest.fixture(autouse=True)
+def three_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device of three multiprocessors, so that programs have several groups."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=3))
+
+
+@cache
+def tiles_of(mask: masks.Mask, depth: int = DEPTH) -> TileProgram:
+    return lower(scheduled(attention(heads=HEADS, depth=depth, causal=False, mask=mask), flash_attention))
+
+
+def derived(tiles: TileProgram, levers: Levers) -> AsyncKernel:
+    made = roles(walked(tiles, levers), tiles, levers)
+    verify_async(made, tiles)
+    assert str(parse_async(str(made), tiles)) == str(made)
+    return made
+
+
+def of_data(names: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(n, marks=() if n in names else pytest.mark.slow) for n in cases()]
+
+
+def wanted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sees: Any) -> torch.Tensor:
+    """Attention in float64; a row without keys is 0."""
+    s = q.double() @ k.double().mT / DEPTH**0.5
+    return torch.softmax(s.masked_fill(~sees, -torch.inf), -1).nan_to_num() @ v.double()
+
+
+def ran(case: Case, levers: Levers, s_q: int, s_kv: int, order: str) -> float:
+    torch.manual_seed(s_q)
+    tiles = tiles_of(case.mask)
+    kernel = derived(tiles, levers)
+    data = case.data(np.random.default_rng(s_kv), s_q, s_kv)
+    q, k, v = (torch.randn(2, HEADS, n, DEPTH).half() for n in (s_q, s_kv, s_kv))
+    at = np.arange(s_q)[:, None], np.arange(s_kv)[None, :]
+    sees = np.stack([np.broadcast_to(case.sees(*at, s_q, s_kv, data, b), (s_q, s_kv)) for b in range(2)])
+    given = {"q": q, "k": k, "v": v, **(case.scalars or {})}
+    given |= {b.name: torch.from_numpy(data[b.name]).int().contiguous() for b in tiles.inputs if b.name in data}
+    out = torch.full(q.shape, float("nan"), dtype=torch.float16)
+    load(generate(tiles, kernel).text, seed=s_q, order=order)[tiles.name](**given, o=out)
+    assert not out.isnan().any()
+    right = wanted(q, k, v, torch.from_numpy(sees)[:, None])
+    return float((out.double() - right).norm() / max(right.norm(), 1.0))
+
+
+OFTEN = ("document", "document and causal", "segments and causal", "lengths and causal")
+
+
+@pytest.mark.parametrize("name", of_data(OFTEN))
+@pytest.mark.parametrize(
+    ("levers", "s_q", "s_kv", "order"), [(TWO, 200, 330, "late"), (THREE, 230, 130, "random"), (TWO, 1, 65, "eager")]
+)
+def test_numbers(name: str, levers: Levers, s_q: int, s_kv: int, order: str) -> None:
+    assert ran(cases()[name], levers, s_q, s_kv, order) < HALF
+
+
+@pytest.mark.parametrize("name", of_data(OFTEN))
+def test_roles_are_in_step(name: str) -> None:
+    tiles = tiles_of(cases()[name].mask)
+    kernel = derived(tiles, TWO)
+    report = check(generate(tiles, kernel).text, trials(tiles, kernel))
+    assert report.ok, report
+    assert report.unreached == ()
+
+
+@pytest.mark.parametrize("name", ["document and causal", "lengths and causal", "segments"])
+def test_they_compile_without_spills(name: str) -> None:
+    levers = Levers(2, 2, "stride", tiles={"BLOCK_N": 128})
+    tiles = tiles_of(cases()[name].mask, 128)
+    made = generate(tiles, derived(tiles, levers))
+    built = compile_gluon(made.text, made.kernel)
+    assert (built.spill_bytes, built.warnings, built.lint.findings, built.lint.local) == (0, (), (), 0)
+    assert built.lint.in_flight == 2 and built.lint.producers == (levers.registers[1],)
+
+
+def test_a_producer_holds_rows_of_integers() -> None:
+    """The bounds of a walk over documents come from the tiles of rows and of keys, which both roles look at."""
+    kernel = derived(tiles_of(cases()["document"].mask), TWO)
+    held = {s.name: s.value.dims for s in kernel.producer if isinstance(s, Assign) and s.value.dims}
+    assert held == {"q_doc_all": ("i1_all",)}
