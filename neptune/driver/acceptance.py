@@ -47,8 +47,7 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
 
     found = known(of)
     if of.architecture == str(launch.gpu_target()):
-        registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
-        split = (int(registers["consumer"]), int(registers["producer"]))
+        split = split_of(kernel)
         beside = _beside(kernel, split)
         try:
             # A form whose protocol is refused is never made.
@@ -76,13 +75,18 @@ def ready() -> None:
         beside.WORKER.start()
 
 
+def split_of(kernel: Kernel) -> tuple[int, int]:
+    """Registers of a consumer's and of a producer's thread that the asynchronous form asks for."""
+    registers = kernels_of(kernel.executable.artifact.explanation[ENTRY])[0]["registers"]
+    return int(registers["consumer"]), int(registers["producer"])
+
+
 def _beside(kernel: Kernel, split: tuple[int, int]) -> Beside:
     from neptune.hopper.beside import Beside
 
     artifact = kernel.executable.artifact
     assert artifact.asynchronous is not None
-    on_trial = replace(artifact.asynchronous, record=_on_trial(artifact.asynchronous, split))
-    return Beside(replace(artifact, asynchronous=on_trial).alone(), replace(artifact, asynchronous=None).alone())
+    return Beside(on_trial(artifact, split), replace(artifact, asynchronous=None).alone())
 
 
 def typical(kernel: Kernel) -> dict[str, int] | None:
@@ -104,14 +108,16 @@ def _rival(triton: Artifact, at: Mapping[str, int]) -> str:
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _on_trial(of: Asynchronous, split: tuple[int, int]) -> dict[str, Any]:
-    """A record with which the form runs, for the comparison alone."""
+def on_trial(artifact: Artifact, split: tuple[int, int]) -> Artifact:
+    """The kernel by itself with a record with which its asynchronous form runs, to be looked at."""
+    of = artifact.asynchronous
+    assert of is not None
     clean = Verdict(
         key=accepted.key_of(of), shared_bytes=0, spill_bytes=0, local=0, local_inner=0, warnings=(), split=split,
         consumers=(split[0],), producers=(split[1],), findings=(), products=0, in_flight=0, exps=0, overlapped=0,
         protocol=accepted.CLEAN, compared=Compared(1, 0.0, 0.0),
     )  # fmt: skip
-    return accepted.written(clean)
+    return replace(artifact, asynchronous=replace(of, record=accepted.written(clean))).alone()
 
 
 def sizes(program: Program) -> list[dict[str, int]]:
