@@ -1,53 +1,17 @@
-"""Addresses: a base pointer with all that is scalar, plus a small int32 tile of offsets.
+"""Addresses as Triton text: what `neptune.tile.address` says, with names for what is computed once.
 
-Scalar parts are int64 where a stride multiplies them and are computed in the outermost scope that knows
-their variables (`q_base`); tiles of offsets (`q_offs`) depend on no loop and are computed once.
-
-Offsets within a tile are int32 because int64 takes up to 11 more registers and makes kernels spill that
-otherwise do not (attention of depth 256 on sm_90). Strides are known at the launch only, so each tile of
-offsets leaves a `Span` behind, by which the caller finds out whether int32 is enough.
+Scalar parts of an outer scope are a pointer there (`q_base`), and so are tiles of offsets (`q_offs`).
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 from neptune.codegen.triton_place import place
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, Text, call, infix
-from neptune.ir.expr import Const, Expr
-from neptune.runtime.addressing import Span
-from neptune.tile.index import Term, linear
-from neptune.tile.ir import Iota, TExpr
-
-
-@dataclass
-class Parts:
-    """The index of an access, by dimension: scalars by the scope they can be computed in, axes, the rest."""
-
-    scalars: dict[int, list[tuple[str | None, list[Term]]]] = field(default_factory=dict)
-    axes: list[tuple[int, str | None, Term]] = field(default_factory=list)
-    opaque: list[tuple[str | None, Term]] = field(default_factory=list)
-
-
-def split(ctx: Context, buffer: str, index: tuple[TExpr, ...]) -> Parts:
-    """Sort the terms of an index."""
-    parts = Parts()
-    for dim, e in enumerate(index):
-        terms = linear(e)
-        stride = ctx.stride(buffer, dim) if terms else None
-        levels: dict[int, list[Term]] = {}
-        for t in terms:
-            if t.tile is None:
-                levels.setdefault(ctx.level(t.factors), []).append(t)
-            elif isinstance(t.tile, Iota):
-                parts.axes.append((dim, stride, t))
-            else:
-                parts.opaque.append((stride, t))
-        for level, group in levels.items():
-            parts.scalars.setdefault(level, []).append((stride, group))
-    return parts
+from neptune.ir.expr import Expr
+from neptune.tile.address import Part, Pointers, Sum, bare_axis
+from neptune.tile.index import Term
+from neptune.tile.ir import Iota
 
 
 def add(total: Text | None, part: Text, negative: bool = False) -> Text:
@@ -66,25 +30,22 @@ def product(ctx: Context, factors: tuple[Expr, ...], first: Text | None = None) 
     return Text("1") if total is None else total
 
 
-def scalar_sum(ctx: Context, stride: str | None, terms: list[Term]) -> Text:
-    """Σ terms, times the stride."""
+def scalar_sum(ctx: Context, terms: tuple[Term, ...]) -> Text:
+    """Σ terms, which have no tile."""
     total: Text | None = None
     for t in sorted(terms, key=lambda t: t.negative):
         total = add(total, product(ctx, t.factors), t.negative)
-    assert total is not None
-    if stride is None:
-        return total
-    return infix("mul", ctx.widened(total, [f for t in terms for f in t.factors]), Text(stride))
+    return Text("0") if total is None else total
 
 
-def base(ctx: Context, buffer: str, parts: Parts) -> Text:
+def base(ctx: Context, buffer: str, at: Pointers) -> Text:
     """The pointer with every scalar part; parts of outer scopes are named there."""
     pointer = Text(ctx.pointer(buffer))
-    for level in sorted(parts.scalars):
-        for stride, terms in parts.scalars[level]:
-            pointer = infix("add", pointer, scalar_sum(ctx, stride, terms))
-        if level < ctx.depth or level == 0:
-            pointer = Text(ctx.define(("base", str(pointer)), f"{buffer}_base", pointer, level))
+    for b in at.bases:
+        for p in b.parts:
+            pointer = infix("add", pointer, ctx.strided(buffer, p, scalar_sum(ctx, p.terms)))
+        if b.scope < ctx.depth or b.scope == 0:
+            pointer = Text(ctx.define(("base", str(pointer)), f"{buffer}_base", pointer, b.scope))
     return pointer
 
 
@@ -95,43 +56,24 @@ def iota(ctx: Context, axis: str) -> str:
     return ctx.define(("iota", axis, layout), f"offs_{ctx.labels[axis]}", text, 0, first=True)
 
 
-def offsets(ctx: Context, buffer: str, parts: Parts, dims: tuple[str, ...]) -> Text | None:
+def offsets(ctx: Context, buffer: str, at: Sum, dims: tuple[str, ...]) -> Text:
     """The tile of offsets along axes, named unless it is one axis as it stands."""
     total: Text | None = None
-    for _, stride, t in parts.axes:
+    for p in at.parts:
+        (t,) = p.terms
         assert isinstance(t.tile, Iota)
-        name = iota(ctx, t.tile.axis)
-        if stride is not None and (ctx.int64_offsets or factor(t) is None):
-            name = f"{name}.to(tl.int64)"
-        text = product(ctx, t.factors, Text(place(name, t.tile.dims, dims)))
-        text = text if stride is None else infix("mul", text, Text(stride))
-        total = add(total, text, t.negative)
-    if total is None or (total.level == ATOM and len(parts.axes) == 1):
+        name = iota(ctx, t.tile.axis) + (".to(tl.int64)" if p.cast else "")
+        total = add(total, scaled(ctx, buffer, p, Text(place(name, t.tile.dims, dims))), t.negative)
+    assert total is not None
+    if bare_axis(at):
         return total
-    if not ctx.int64_offsets:
-        note_span(ctx, buffer, parts)
-    level = ctx.level([f for _, _, t in parts.axes for f in t.factors])
-    return Text(ctx.define(("offs", str(total)), f"{buffer}_offs", total, level))
+    return Text(ctx.define(("offs", str(total)), f"{buffer}_offs", total, at.scope))
 
 
-def factor(t: Term) -> int | None:
-    """The product of the term's factors, None where it is known only at run time."""
-    known = [int(f.value) for f in t.factors if isinstance(f, Const)]
-    return math.prod(known) if len(known) == len(t.factors) else None
-
-
-def note_span(ctx: Context, buffer: str, parts: Parts) -> None:
-    """Keep what the int32 offsets reach, so that a caller can tell whether his strides let them."""
-    terms = [(dim, t, factor(t)) for dim, _, t in parts.axes]
-    axes = tuple((d, ctx.extents[t.tile.axis], abs(f)) for d, t, f in terms if isinstance(t.tile, Iota) and f)
-    ctx.spans.append(Span(buffer, axes))
-
-
-def covered(parts: Parts, dims: tuple[str, ...]) -> bool:
-    """True where the address varies along every named dim, so that its tile has the full shape."""
-    terms = [t for _, _, t in parts.axes] + [t for _, t in parts.opaque]
-    axes = {d for t in terms if t.tile is not None for d in t.tile.dims}
-    return all(d == "1" or d in axes for d in dims)
+def scaled(ctx: Context, buffer: str, p: Part, tile: Text) -> Text:
+    """A tile times the factors of its term, and the stride."""
+    text = product(ctx, p.terms[0].factors, tile)
+    return infix("mul", text, Text(ctx.stride(buffer, p.dim))) if p.strided else text
 
 
 def shape(ctx: Context, dims: tuple[str, ...]) -> str:

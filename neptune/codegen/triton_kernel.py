@@ -17,6 +17,7 @@ from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var, children, walk
 from neptune.runtime.addressing import Span
+from neptune.tile.boxes import Box
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -31,10 +32,10 @@ from neptune.tile.ir import (
     TileProgram,
     TStmt,
     is_rest,
-    reread,
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.addresses import addressed
 
 AXES = "xyz"
 MAX_Y = 65535
@@ -74,9 +75,10 @@ def write_kernel(
     program: TileProgram, kernel: TileKernel, *, descriptors: bool = False, int64_offsets: bool = False
 ) -> KernelText:
     """One kernel."""
-    writer = Writer(Context(program, kernel, descriptors, int64_offsets))
+    made = addressed(program, kernel, boxes=descriptors, int64=int64_offsets)
+    writer = Writer(Context(made))
     writer.grid()
-    writer.statements(kernel.body)
+    writer.statements(made.kernel.body)
     ctx = writer.ctx
     parameters = parameters_used(ctx)
     name = function_name(program, kernel)
@@ -86,9 +88,7 @@ def write_kernel(
     # A kernel that only starts what no one folds into has nothing to do.
     body = [f"    {line}" for line in ctx.scopes[0].lines or ["pass"]]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
-    return KernelText(
-        name, tuple(lines), parameters, frozenset(ctx.helpers), tuple(dict.fromkeys(ctx.spans)), tuple(general)
-    )
+    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers), made.spans, tuple(general))
 
 
 def _general(program: TileProgram, kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]:
@@ -171,7 +171,6 @@ class Writer:
         self.notes = accumulators(ctx.kernel)
         self.tile = TileWriter(ctx, self.locals)
         self.stage = ""
-        self.reread = reread(ctx.kernel.body)
         self.types: dict[str, Local] = {}
         for s in walk_stmts(ctx.kernel.body):
             for root in stmt_exprs(s):
@@ -192,7 +191,7 @@ class Writer:
                     size = self.count(g)
                     text = Text(f"{source.at(MUL)} % {size}", MUL)
                     source = Text(f"{source.at(MUL)} // {size}", MUL)
-                wide = g.var in self.ctx.wide
+                wide = g.var in self.ctx.addressed.wide
                 head.append(f"{g.var} = {text.at(ATOM)}.to(tl.int64)" if wide else f"{g.var} = {text}")
 
     def count(self, g: GridAxis) -> str:
@@ -265,14 +264,14 @@ class Writer:
 
     def store(self, s: StoreTile) -> None:
         value = self.tile.placed(s.value, s.dims)
-        if self.ctx.descriptors and (line := descriptor_store(self.ctx, s, value)) is not None:
-            self.ctx.emit(line)
+        if isinstance(s.at, Box):
+            self.ctx.emit(descriptor_store(self.ctx, s.buffer, s.at, value))
             return
-        pointer, _ = self.tile.pointer(s.buffer, s.index, s.dims)
+        pointer = self.tile.pointer(s.buffer, s.at, s.dims)
         mask = [] if s.mask is None else [f"mask={self.tile.placed(s.mask, s.dims)}"]
         store = str(call("tl.store", pointer, value, *mask))
         # What the program reads back itself, other threads of it have written.
-        fence = ["tl.debug_barrier()"] if s.buffer in self.reread else []
+        fence = ["tl.debug_barrier()"] if s.at is not None and s.at.fenced else []
         self.ctx.emit(*fence, store, *fence)
 
     def loop(self, s: Loop, piece: Piece, later: Mapping[Expr, str]) -> None:

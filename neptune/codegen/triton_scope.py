@@ -16,20 +16,14 @@ from dataclasses import dataclass, field
 
 from neptune.codegen.triton_expr import ScalarPrinter, nonnegative
 from neptune.codegen.triton_text import ATOM, Text, call, infix
-from neptune.ir.expr import Expr, Load, Var, children, variables, walk
+from neptune.ir.expr import Expr, Load, Var, children, variables
 from neptune.ir.program import Buffer
-from neptune.runtime.addressing import Span
-from neptune.tile.index import linear
+from neptune.tile.address import Addressed, Part
 from neptune.tile.ir import (
-    LoadTile,
     Loop,
-    Scalar,
     StoreTile,
-    TExpr,
     TileKernel,
     TileProgram,
-    TStmt,
-    stmt_exprs,
     walk_stmts,
 )
 
@@ -52,25 +46,16 @@ class Scope:
 class Context:
     """The state that all parts of the kernel writer share."""
 
-    def __init__(
-        self,
-        program: TileProgram,
-        kernel: TileKernel,
-        descriptors: bool,
-        int64_offsets: bool,
-        reserved: frozenset[str] = frozenset(),
-    ) -> None:
-        self.program, self.kernel = program, kernel
-        self.descriptors, self.int64_offsets = descriptors, int64_offsets
+    def __init__(self, addressed: Addressed, reserved: frozenset[str] = frozenset()) -> None:
+        self.addressed = addressed
+        self.program, self.kernel = program, kernel = addressed.program, addressed.kernel
         self.extents = dict(kernel.axes)
         self.labels = axis_labels(kernel)
-        self.spans: list[Span] = []
         self.scopes = [Scope(frozenset(g.var for g in kernel.grid))]
         self.used: set[str] = set()
         self.helpers: set[str] = set()
         self.boxes: dict[tuple[str, tuple[str | None, ...]], str] = {}
         self.stored = frozenset(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile))
-        self.wide = frozenset() if descriptors else address_only(kernel)
         self.ids = frozenset(g.var for g in kernel.grid)
         self._depth: dict[str, int] = {}
         self.reserved = reserved_names(program, kernel, reserved)
@@ -185,19 +170,13 @@ class Context:
 
     # --- parameters ----------------------------------------------------------------------------
 
-    def buffer(self, name: str) -> Buffer:
-        return self.program.globals[name]
-
     def pointer(self, buffer: str) -> str:
         self.used.add(f"{buffer}_ptr")
         return f"{buffer}_ptr"
 
-    def stride(self, buffer: str, dim: int) -> str | None:
-        """The stride parameter of a dimension; None for the last, which is unit."""
-        b = self.buffer(buffer)
-        if dim == len(b.shape) - 1:
-            return None
-        name = stride_name(b, dim)
+    def stride(self, buffer: str, dim: int) -> str:
+        """The stride parameter of a dimension that is not the last, whose stride is 1."""
+        name = stride_name(self.program.globals[buffer], dim)
         self.used.add(name)
         return name
 
@@ -208,13 +187,8 @@ class Context:
         if load.buffer in self.locals:
             return Text(self.locals[load.buffer])
         address = Text(self.pointer(load.buffer))
-        for k, index in enumerate(load.index):
-            part = self.scalar(index, guard)
-            if str(part) == "0":
-                continue
-            if (stride := self.stride(load.buffer, k)) is not None:
-                part = infix("mul", self.widened(part, [index]), Text(stride))
-            address = infix("add", address, part)
+        for p in self.addressed.reads[load]:
+            address = infix("add", address, self.strided(load.buffer, p, self.scalar(load.index[p.dim], guard)))
         if guard is not None:
             return call("tl.load", address, f"mask={guard}", "other=0")
         text = call("tl.load", address)
@@ -222,15 +196,14 @@ class Context:
             return text
         return Text(self.define(load, f"{load.buffer}_value", text, self.depth))
 
-    def widened(self, text: Text, exprs: Iterable[Expr]) -> Text:
-        """A scalar as int64, before it is multiplied by a stride and could pass 2**31."""
-        names = frozenset[str]().union(*(variables(e) for e in exprs))
-        if names & self.wide or not names - frozenset(t.name for t in self.program.tunables):
-            return text
-        if names & self.ids:
-            return Text(f"{text.at(ATOM)}.to(tl.int64)")
-        # Loop variables are plain numbers in the interpreter, without a method `to`.
-        return call("tl.cast", text, "tl.int64")
+    def strided(self, buffer: str, part: Part, text: Text) -> Text:
+        """A sum of scalars times the stride of its dimension."""
+        if part.cast:
+            names = frozenset[str]().union(*(variables(f) for t in part.terms for f in t.factors))
+            # Loop variables are plain numbers in the interpreter, without a method `to`.
+            plain = not names & self.ids
+            text = call("tl.cast", text, "tl.int64") if plain else Text(f"{text.at(ATOM)}.to(tl.int64)")
+        return infix("mul", text, Text(self.stride(buffer, part.dim))) if part.strided else text
 
 
 def reads_any(text: str, names: Set[str]) -> bool:
@@ -276,63 +249,4 @@ def local_names(program: TileProgram, kernel: TileKernel, more: frozenset[str] =
         name = getattr(s, "name", None)
         if isinstance(name, str) and name not in names:
             names[name] = f"{name}_tile" if name in used else name
-    return names
-
-
-def address_only(kernel: TileKernel) -> frozenset[str]:
-    """Grid variables that occur in nothing but scalar parts of addresses: these may be int64 throughout."""
-    elsewhere: set[str] = set()
-    for s in walk_stmts(kernel.body):
-        elsewhere |= _statement_variables(s)
-    for g in kernel.grid:
-        elsewhere |= variables(g.extent)
-    return frozenset(g.var for g in kernel.grid) - elsewhere
-
-
-def _statement_variables(s: TStmt) -> set[str]:
-    exprs: list[Expr] = []
-    if isinstance(s, Loop):
-        exprs = [s.lo, s.hi]
-    elif not isinstance(s, StoreTile) and hasattr(s, "pred"):
-        exprs = [s.pred]
-    names = {v for e in exprs for v in _direct(e)}
-    roots = stmt_exprs(s)
-    if isinstance(s, StoreTile):
-        roots = roots[len(s.index) :]
-        for i in s.index:
-            names |= _index_variables(i)
-    for root in roots:
-        names |= _tile_variables(root)
-    return names
-
-
-def _direct(e: Expr) -> set[str]:
-    """Variables of `e` outside the indices of loads in it."""
-    if isinstance(e, Load):
-        return set()
-    if isinstance(e, Var):
-        return {e.name}
-    return {v for c in children(e) for v in _direct(c)}
-
-
-def _tile_variables(e: TExpr) -> set[str]:
-    """Variables of scalars in `e`, but for bare scalar indices of its loads."""
-    names: set[str] = set()
-    skip: set[int] = set()
-    for x in walk(e):
-        if isinstance(x, LoadTile):
-            for i in x.index:
-                names |= _index_variables(i)
-                skip |= {id(n) for n in walk(i)}
-        elif isinstance(x, Scalar) and id(x) not in skip:
-            names |= _direct(x.expr)
-    return names
-
-
-def _index_variables(i: TExpr) -> set[str]:
-    """Variables of the parts of an index that become tiles."""
-    names: set[str] = set()
-    for t in linear(i):
-        if t.tile is not None:
-            names |= {v for f in t.factors for v in _direct(f)} | _tile_variables(t.tile)
     return names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import cast
 
 from neptune.codegen import triton_access as access
@@ -14,9 +13,12 @@ from neptune.codegen.triton_float8 import DOTS, cast8
 from neptune.codegen.triton_place import place
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
+from neptune.errors import InternalError
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, rewrite, walk
-from neptune.tile.index import Term, along, transposed_load
+from neptune.tile.address import Part, Pointers, Sum
+from neptune.tile.boxes import Box
+from neptune.tile.index import along
 from neptune.tile.ir import Dot, Full, Iota, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
 from neptune.tile.ranges import Elements
 
@@ -98,53 +100,45 @@ class TileWriter:
 
     def load(self, e: LoadTile) -> Text:
         """`tl.load` of a tile, or a read through a host tensor descriptor."""
-        if self.ctx.descriptors and (text := descriptor_load(self.ctx, e)) is not None:
-            return text
-        pointer, parts = self.pointer(e.buffer, e.index, e.dims)
-        if not access.covered(parts, e.dims):
+        if isinstance(e.at, Box):
+            return descriptor_load(self.ctx, e.buffer, e.at, e.dims)
+        pointer = self.pointer(e.buffer, e.at, e.dims)
+        if e.at is not None and not e.at.covers(e.dims):
             pointer = call("tl.broadcast_to", pointer, access.shape(self.ctx, e.dims))
         if e.mask is None:
             return call("tl.load", pointer)
         other = literal(e.other, "float32" if e.dtype in FLOAT8 and not e.other else e.dtype)
         return call("tl.load", pointer, f"mask={self.placed(e.mask, e.dims)}", f"other={other}")
 
-    def pointer(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> tuple[Text, access.Parts]:
-        """The tile of pointers of an access, and the parts of its index."""
-        ctx = self.ctx
-        parts = access.split(ctx, buffer, index)
-        pointer = access.base(ctx, buffer, parts)
-        gathered: dict[str, list[tuple[str | None, Term]]] = {}
-        for stride, t in parts.opaque:
-            assert t.tile is not None
-            if (found := along(t.tile)) is not None:
-                gathered.setdefault(found[0], []).append((stride, replace(t, tile=found[1])))
-            else:
-                pointer = access.add(pointer, self.gathered(stride, t, dims), t.negative)
-        for axis, terms in gathered.items():
-            pointer = infix("add", pointer, self.rows(buffer, axis, terms, dims))
-        offs = access.offsets(ctx, buffer, parts, dims)
-        return (pointer if offs is None else infix("add", pointer, offs)), parts
+    def pointer(self, buffer: str, at: Pointers | None, dims: tuple[str, ...]) -> Text:
+        """The tile of pointers of an access."""
+        if at is None:
+            raise InternalError(f"an access to {buffer} has no address")
+        pointer = access.base(self.ctx, buffer, at)
+        for p in at.gathers:
+            pointer = access.add(pointer, self.gathered(buffer, p, dims), p.terms[0].negative)
+        for axis, rows in at.rows:
+            pointer = infix("add", pointer, self.rows(buffer, axis, rows, dims))
+        if at.offsets is None:
+            return pointer
+        return infix("add", pointer, access.offsets(self.ctx, buffer, at.offsets, dims))
 
-    def gathered(self, stride: str | None, t: Term, dims: tuple[str, ...]) -> Text:
+    def gathered(self, buffer: str, p: Part, dims: tuple[str, ...]) -> Text:
         """The offsets that an index tile adds, which may be anywhere in the buffer."""
+        (t,) = p.terms
         assert t.tile is not None
         text = self.placed(t.tile, dims)
-        if stride is not None:
-            text = Text(f"{text.at(ATOM)}.to(tl.int64)")
-        text = access.product(self.ctx, t.factors, text)
-        return text if stride is None else infix("mul", text, Text(stride))
+        return access.scaled(self.ctx, buffer, p, Text(f"{text.at(ATOM)}.to(tl.int64)") if p.cast else text)
 
-    def rows(self, buffer: str, axis: str, terms: list[tuple[str | None, Term]], dims: tuple[str, ...]) -> Text:
+    def rows(self, buffer: str, axis: str, rows: Sum, dims: tuple[str, ...]) -> Text:
         """Offsets that positions along one axis give by division, such as those of packed rows: `<buffer>_rows`."""
         total: Text | None = None
-        for stride, t in terms:
-            total = access.add(total, self.gathered(stride, t, (axis,)), t.negative)
+        for p in rows.parts:
+            total = access.add(total, self.gathered(buffer, p, (axis,)), p.terms[0].negative)
         assert total is not None
         if total.level == ATOM:
             return Text(place(str(total), (axis,), dims))
-        exprs = [f for _, t in terms for f in t.factors]
-        exprs += [x.expr for _, t in terms if t.tile is not None for x in walk(t.tile) if isinstance(x, Scalar)]
-        name = self.ctx.define(("rows", str(total)), f"{buffer}_rows", total, self.ctx.level(exprs))
+        name = self.ctx.define(("rows", str(total)), f"{buffer}_rows", total, rows.scope)
         return Text(place(name, (axis,), dims))
 
     # --- arithmetic ----------------------------------------------------------------------------
@@ -224,9 +218,7 @@ class TileWriter:
         return call("tl.dot", *args)
 
     def rearrange(self, e: Rearrange) -> Text:
-        """A permutation of a load is loaded so; other permutations and unit dims are taken in registers."""
-        if isinstance(e.arg, LoadTile) and (load := transposed_load(e.arg, e.pattern)) is not None:
-            return self.named_load(load)
+        """A permutation, and unit dims, in registers."""
         source = tuple(e.pattern.split("->")[0].split())
         if source.count("1") > e.dims.count("1"):
             return call("tl.reshape", self(e.arg), access.shape(self.ctx, e.dims))

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from neptune import config, logs
@@ -32,7 +33,7 @@ from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.kernel import Kernel
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.runtime.addressing import ASYNCHRONOUS, LOADS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
@@ -42,8 +43,10 @@ from neptune.schedule.trace import Step, trace_from_json, trace_to_json
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
+from neptune.tile.passes.addresses import addressed
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
+from neptune.tile.verify_addresses import verify_addresses
 from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, brought, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
@@ -230,6 +233,18 @@ def _check_tiles(w: Work) -> ExactReport | None:
     return _check(w, "tile program", w.tiles)
 
 
+def _address(w: Work) -> str:
+    """The addresses of each module that `generate` writes, as text: the ways to load, with int32 offsets."""
+    shown = []
+    for loads, int64 in product(LOADS, (False, True)):
+        for k in w.tiles.kernels:
+            made = addressed(w.tiles, k, boxes=loads == "descriptor", int64=int64)
+            if w.settings.verify:
+                verify_addresses(made, k)
+            shown += [] if int64 else [f"{loads}s\n{made}"]
+    return "\n".join(shown)
+
+
 def _generate(w: Work) -> str:
     w.header = header(w.loops, w.used)
     return generate(w.tiles, defaults(w.tiles), header=w.header)
@@ -269,6 +284,7 @@ PIPELINE = (
     Pass("lower", "loops become tiles, on which the tile passes work", _lower),
     Pass("verify-tiles", "the generator and the evaluator trust what it checks", _verify_tiles),
     Pass("check-tiles", "on the last form that is not text", _check_tiles),
+    Pass("addresses", "last before text: a printer only writes down how memory is reached", _address),
     Pass("generate", "the text is a function of the tiles and their default values", _generate),
     Pass("asynchronous", "last: another form of the same tiles, where it was asked for", _asynchronous),
 )

@@ -19,7 +19,8 @@ from neptune.hopper.gluon_shared import Shared
 from neptune.hopper.ir import Staged, tile_of
 from neptune.hopper.layouts import Layout, Layouts
 from neptune.ir.expr import Cast, Op, Select
-from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, TExpr, TileKernel, TileProgram
+from neptune.tile.address import Addressed
+from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, TExpr
 
 Boxes: TypeAlias = dict[tuple[str, tuple[str | None, ...]], str]
 """The parameter of each box of a buffer, by the axes of its dimensions."""
@@ -30,16 +31,15 @@ class GluonContext(Context):
 
     def __init__(
         self,
-        program: TileProgram,
-        kernel: TileKernel,
+        addressed: Addressed,
         layouts: Layouts,
         shared: Shared,
         boxes: Boxes,
         reserved: frozenset[str],
     ) -> None:
-        super().__init__(program, kernel, descriptors=False, int64_offsets=False, reserved=reserved)
-        # Coordinates of copies are of int32, and in the emulator grid variables are plain numbers.
-        self.wide = self.ids = frozenset()
+        super().__init__(addressed, reserved)
+        # In the emulator grid variables are plain numbers.
+        self.ids = frozenset()
         # Both roles name the kernel's descriptors.
         self.boxes = boxes
         self.layouts, self.shared = layouts, shared

@@ -14,18 +14,19 @@ from neptune.codegen.triton_kernel import KernelText, function_name, parameters_
 from neptune.codegen.triton_scope import axis_labels
 from neptune.codegen.triton_text import wrap
 from neptune.hopper import versions
+from neptune.hopper.addresses import addressed_roles
 from neptune.hopper.gluon_expr import Boxes, GluonContext
 from neptune.hopper.gluon_kernel import KernelWriter, Role
 from neptune.hopper.gluon_roles import FIRST, TABLE, RoleWriter
 from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
-from neptune.hopper.ir import AStmt, AsyncKernel, Issue, walk_async
+from neptune.hopper.ir import AsyncKernel, Issue, walk_async
 from neptune.hopper.layouts import LANES, Layouts, WarpLayouts
-from neptune.hopper.plain import plain
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Tunable
 from neptune.runtime.addressing import KernelParameters, Span
 from neptune.runtime.artifact import launch_name
-from neptune.tile.ir import GridAxis, Local, TileKernel, TileProgram
+from neptune.tile.address import Addressed
+from neptune.tile.ir import TileKernel, TileProgram
 
 RESERVED = frozenset(
     {"gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"}
@@ -55,9 +56,9 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
     """The functions of the kernel of `program` that has this name."""
     shared = Shared(kernel)
     program, known = _fixed(program, kernel)
-    plains = {role: _plain(program, kernel, body) for role, body in _bodies(kernel).items()}
+    made = addressed_roles(program, kernel)
     products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
-    labels = axis_labels(plains["consumer"])
+    labels = axis_labels(made["consumer"][0].kernel)
     layouts = {"producer": WarpLayouts(kernel.extents, labels), "consumer": Layouts(products, kernel.extents, labels)}
     named = {n: v for x in layouts.values() for n, v in x.constants.items()}
     reserved = RESERVED | {*shared.names, *known, *shared.constants, *named}
@@ -65,8 +66,8 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
     boxes: Boxes = {}
     contexts: dict[str, GluonContext] = {}
     roles: dict[str, Role] = {}
-    for role, body in _bodies(kernel).items():
-        ctx = contexts[role] = GluonContext(program, plains[role], layouts[role], shared, boxes, reserved)
+    for role, (addressed, body) in made.items():
+        ctx = contexts[role] = GluonContext(addressed, layouts[role], shared, boxes, reserved)
         lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
         roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
     ctx.used |= roles["producer"].used
@@ -88,7 +89,7 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
         constants=known | shared.constants | named | {n: v for v, n in shared.layouts.items()},
         helpers=frozenset[str]().union(*(c.helpers for c in contexts.values())),
         described=frozenset(p.of for p in parameters if p.kind == "descriptor"),
-        spans=_spans(contexts.values(), kernel),
+        spans=_spans((addressed for addressed, _ in made.values()), kernel),
     )
 
 
@@ -138,18 +139,14 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text))
 
 
-def _spans(contexts: Iterable[GluonContext], kernel: AsyncKernel) -> tuple[Span, ...]:
+def _spans(made: Iterable[Addressed], kernel: AsyncKernel) -> tuple[Span, ...]:
     """What offsets of int32 add up, in numbers."""
 
     def known(extent: Expr) -> Expr:
         return Const(kernel.levers.tiles[extent.name], "int32") if isinstance(extent, Var) else extent
 
-    spans = (s for ctx in contexts for s in ctx.spans)
+    spans = (s for role in made for s in role.spans)
     return tuple(dict.fromkeys(Span(s.buffer, tuple((d, known(e), f) for d, e, f in s.axes)) for s in spans))
-
-
-def _bodies(kernel: AsyncKernel) -> dict[str, tuple[AStmt, ...]]:
-    return {"producer": kernel.producer, "consumer": kernel.consumer}
 
 
 def _fixed(program: TileProgram, kernel: AsyncKernel) -> tuple[TileProgram, dict[str, int]]:
@@ -157,17 +154,3 @@ def _fixed(program: TileProgram, kernel: AsyncKernel) -> tuple[TileProgram, dict
     known = {t.name: kernel.levers.tiles[t.name] for t in program.tunables if t.name in kernel.levers.tiles}
     tunables = tuple(Tunable(t.name, (known[t.name],)) if t.name in known else t for t in program.tunables)
     return replace(program, tunables=tunables), known
-
-
-def _plain(program: TileProgram, kernel: AsyncKernel, body: tuple[AStmt, ...]) -> TileKernel:
-    """The role as a kernel on tiles; the extent of an axis is the tunable that it had, where that has this value."""
-    before = next((dict(k.axes) for k in program.kernels if k.name == kernel.name), {})
-    values = {t.name: t.candidates[0] for t in program.tunables if len(t.candidates) == 1}
-    axes: list[tuple[str, Expr]] = []
-    for axis, extent in kernel.axes:
-        e = before.get(axis)
-        named = isinstance(e, Var) and values.get(e.name) == extent
-        axes.append((axis, e if named and e is not None else Const(extent, "int32")))
-    rows = [] if kernel.rows == kernel.group else [GridAxis(kernel.rows, Const(0, "int32"), "x")]
-    tiles = tuple(plain(body, lambda s: Local(s.ring, s.dims, s.dtype)))
-    return TileKernel(kernel.name, (*kernel.grid, *rows), tuple(axes), tiles)

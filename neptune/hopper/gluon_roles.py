@@ -32,10 +32,11 @@ from neptune.hopper.layouts import LANES, ROWS, Layout
 from neptune.hopper.pairs import paired
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr, children, loads, walk
-from neptune.tile.boxes import Box, box_of, inside
+from neptune.tile.boxes import Box
 from neptune.tile.ir import (
     Assign,
     GridAxis,
+    LoadTile,
     Local,
     Loop,
     Scalar,
@@ -221,29 +222,28 @@ class RoleWriter(Writer):
         sizes = [CONSUMERS] * ring.own + [str(x) for x in (*extents, DTYPES[ring.dtype].bits // 8)]
         ctx.emit(f"mbarrier.wait({empty}, ({self.shared.phase(ring, turn)}) ^ 1)")
         ctx.emit(f"mbarrier.expect({full}, {' * '.join(sizes)})")
-        box = self.box(s.load.buffer, s.load.index, s.load.dims, s.load.mask)
         if not ring.own:
-            self.copy(s.load.buffer, box, full, self.shared.tile(ring, turn), ring.dims)
+            self.copy(s.load, full, self.shared.tile(ring, turn), ring.dims)
             return
         with ctx.scope(self.kernel.rows) as inner:
             w = ctx.fresh("w", ctx.depth)
             ctx.emit(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {w}")
-            self.copy(s.load.buffer, box, full, self.shared.tile(ring, turn, w), ring.dims)
+            self.copy(s.load, full, self.shared.tile(ring, turn, w), ring.dims)
         ctx.emit(f"for {w} in gl.static_range({CONSUMERS}):", *(f"    {line}" for line in inner.lines))
 
-    def copy(self, buffer: str, box: Box, full: str, tile: str, dims: tuple[str, ...]) -> None:
+    def copy(self, load: LoadTile, full: str, tile: str, dims: tuple[str, ...]) -> None:
+        box = self.box(load)
         if tuple(a for a in box.axes if a is not None) != dims:
-            raise InternalError(f"the tiles of {buffer} are not in the order of its dimensions: {dims}")
-        name = self.descriptor(buffer, box)
+            raise InternalError(f"the tiles of {load.buffer} are not in the order of its dimensions: {dims}")
+        name = self.descriptor(load.buffer, box)
         tile = self.boxed(tile, box)
         self.ctx.emit(f"async_load({name}, {coordinates(self.ctx, box)}, {full}, {tile})")
 
-    def box(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...], mask: TExpr | None) -> Box:
-        """The box of an access through a descriptor, which holds all that its mask lets through."""
-        box = box_of(self.ctx, buffer, index, dims)
-        if box is None or not inside(self.ctx, buffer, index, mask):
-            raise InternalError(f"an access to {buffer} is no box of it")
-        return box
+    def box(self, s: LoadTile | Send) -> Box:
+        """The box of a copy in bulk."""
+        if not isinstance(s.at, Box):
+            raise InternalError(f"a copy of {s.buffer} is of no box")
+        return s.at
 
     def descriptor(self, buffer: str, box: Box) -> str:
         name = descriptor_name(self.ctx, buffer, box)
@@ -305,7 +305,7 @@ class RoleWriter(Writer):
         self.comment(s.stage, s.buffer)
         out = self.shared.outs[s.out]
         self.sent.add(s.out)
-        box = self.box(s.buffer, s.index, s.dims, s.mask)
+        box = self.box(s)
         self.ctx.used.add(self.shared.memory(out))
         tile = self.shared.result(out)
         with self.ctx.framed(s.dims):

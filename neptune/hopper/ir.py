@@ -39,6 +39,7 @@ from typing import TypeAlias, cast
 from neptune.ir.expr import Expr, walk
 from neptune.ir.nodes import Tile
 from neptune.ir.printer import print_expr
+from neptune.tile.address import Address
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -134,6 +135,7 @@ class Send:
     mask: TExpr | None
     dims: tuple[str, ...]
     stage: str = ""
+    at: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def exprs_of(s: AStmt) -> tuple[TExpr, ...]:
             return (load,)
         case Issue(_, dot, _):
             return (dot,)
-        case Send(_, _, index, value, mask, _, _):
+        case Send(_, _, index, value, mask):
             return (*index, value) if mask is None else (*index, value, mask)
         case Await() | Release() | Finish() | Drain():
             return ()

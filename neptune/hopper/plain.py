@@ -66,8 +66,8 @@ def plain(body: tuple[AStmt, ...], tile: Callable[[Staged], TExpr | None]) -> It
                 yield Assign(ring, load)
             case Issue(name, dot, stage):
                 yield Assign(name, unstaged(dot), stage)
-            case Send(_, buffer, index, value, mask, dims, stage):
-                yield map_stmt(StoreTile(buffer, index, value, mask, dims, stage), unstaged)
+            case Send(_, buffer, index, value, mask, dims, stage, at):
+                yield map_stmt(StoreTile(buffer, index, value, mask, dims, stage, at), unstaged)
             case Await() | Release() | Finish() | Drain():
                 pass
             case Loop(var, lo, hi, _, facts):

@@ -28,12 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from neptune.ir.expr import Cast, Expr, Op, Select, conjuncts, loads, rewrite, walk
 from neptune.ir.nodes import Tile
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
+
+if TYPE_CHECKING:
+    from neptune.tile.address import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Local(Tile["TExpr"]):
 
 @dataclass(frozen=True, slots=True)
 class LoadTile(Tile["TExpr"]):
-    """`buffer[index…]` under `mask` (a bool tile that broadcasts to dims), else `other`."""
+    """`buffer[index…]` under `mask` (a bool tile that broadcasts to dims), else `other`; the last pass says `at`."""
 
     buffer: str
     index: tuple[TExpr, ...]
@@ -103,6 +106,7 @@ class LoadTile(Tile["TExpr"]):
     other: float
     dims: tuple[str, ...]
     dtype: str
+    at: Address | None = None
 
     @property
     def parts(self) -> tuple[TExpr, ...]:
@@ -110,7 +114,7 @@ class LoadTile(Tile["TExpr"]):
 
     def with_parts(self, parts: tuple[TExpr, ...]) -> TExpr:
         n = len(self.index)
-        return replace(self, index=parts[:n], mask=parts[n] if len(parts) > n else None)
+        return replace(self, index=parts[:n], mask=parts[n] if len(parts) > n else None, at=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class StoreTile:
-    """`buffer[index…] = value` where `mask` holds."""
+    """`buffer[index…] = value` where `mask` holds; the last pass says `at`."""
 
     buffer: str
     index: tuple[TExpr, ...]
@@ -219,6 +223,7 @@ class StoreTile:
     mask: TExpr | None
     dims: tuple[str, ...]
     stage: str = ""
+    at: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +319,9 @@ def map_stmt(s: TStmt, fn: Callable[[TExpr], TExpr]) -> TStmt:
             return replace(s, value=fn(s.value))
         case StoreTile():
             mask = None if s.mask is None else fn(s.mask)
-            return replace(s, index=tuple(fn(i) for i in s.index), value=fn(s.value), mask=mask)
+            index = tuple(fn(i) for i in s.index)
+            at = s.at if (index, mask) == (s.index, s.mask) else None
+            return replace(s, index=index, value=fn(s.value), mask=mask, at=at)
         case Loop() | Branch():
             return replace(s, body=tuple(map_stmt(x, fn) for x in s.body))
 
