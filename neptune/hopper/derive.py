@@ -158,7 +158,7 @@ def derived(
             del at[refusal.kernel]
             continue
         best = best or form
-        bad = broken(form)
+        bad = {n: why for n, why in broken(form).items() if n in at}
         if not bad:
             return form
         at = {n: k + (n in bad) for n, k in at.items()}
@@ -251,10 +251,11 @@ def _none(left: Mapping[str, Refusal]) -> Refusal:
 
 
 def _tried(walked: Walked, program: TileProgram) -> list[Levers]:
-    """The first of all forms that fit with the same consumers and tiles, a few: more stages hold no fewer registers."""
-    found: dict[tuple[Any, ...], Levers] = {}
+    """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
+    found: dict[tuple[int, float], Levers] = {}
+    counts = Counts(walked)
     for levers in forms(walked, program):
-        found.setdefault((levers.consumers, *sorted(levers.tiles.items())), levers)
+        found.setdefault((levers.consumers, counts.needs(levers).registers), levers)
     if not found:
         raise Refusal("no tile sizes, consumers and stages of it fit into a program", walked.kernel.name)
     return list(found.values())[:TRIED]
