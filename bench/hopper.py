@@ -1,13 +1,16 @@
 """Hopper: generated asynchronous kernels beside their Triton form, the hand-written one, cuDNN and cuBLAS.
 
-    python -m bench.hopper [--json FILE] [--rounds 5] [--parts errors,attention,products]
+    python -m bench.hopper [--json FILE] [--seconds 900] [--each 120] [--rounds 5]
+                           [--parts first,attention,products,options,fused,errors]
                            [--depths 64,128,256] [--lengths 1024,4096,16384]
 
 Attention: 16384 tokens a call, 2048 columns of heads (32 × 64, 16 × 128, 8 × 256), float16. Errors are against
 float64, relative to the largest element, at lengths that are no multiple of a tile; rates are medians of rounds in
-which the forms take turns, with the caches cleared before each call. `ours` is what a call runs with form="auto";
-`accepted` says whether that is the asynchronous form, `faults` why not. Every row is written when it is there, since a
-kernel that hangs takes its process with it. Nothing here needs TVM.
+which the forms take turns, with the caches cleared before each call, and their quartiles. `ours` is what a call runs
+with form="auto"; `accepted` says whether that is the asynchronous form, `faults` why not; `lost` that a goal is missed
+beyond the noise. The rows that tell most come first. Every row is written when it is there; no row starts after
+`--seconds`, and one that takes longer than `--each` ends the process, since a kernel that hangs never returns. Nothing
+here needs TVM.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,15 +29,17 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neptune
+from bench import hopper_options
 from bench.baselines import flash_attention_gluon as gluon_form
+from bench.hopper_timing import COLUMNS, TARGET, TOKENS, against, at_most, timed, verdict
 from bench.record import as_json
 from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
-from neptune.runtime.accepted import read
 
-TOKENS, COLUMNS = 16384, 2048
-TARGET = "cuda:90"
-PARTS = ("errors", "attention", "products")
+PARTS = ("first", "attention", "products", "options", "fused", "errors")
+FIRST = ((128, 4096, True), (64, 4096, True), (256, 4096, True), (128, 4096, False))
+"""Attention that tells most: depth, length, causal."""
+Made = Callable[[], dict[str, Any]]
 PRODUCTS = (
     (4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096), (4096, 14336, 4096), (2048, 4096, 14336),
     (512, 4096, 4096), (128, 4096, 4096), (256, 256, 16384),
@@ -46,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=900.0)
+    parser.add_argument("--each", type=float, default=120.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parts", type=_words, default=PARTS)
     parser.add_argument("--depths", type=_numbers, default=(64, 128, 256))
@@ -56,24 +63,60 @@ def main(argv: Sequence[str] | None = None) -> None:
         "torch": torch.__version__,
         "triton": triton.__version__,
     }
-    for name, made in _rows(options):
-        rows[name] = made()
-        print(name, {k: v for k, v in rows[name].items() if k != "samples"}, flush=True)
+    measured(_rows(options), rows, options)
+    if options.json:
+        options.json.write_text(as_json(rows))
+
+
+def measured(of: Iterable[tuple[str, Made]], rows: dict[str, Any], options: argparse.Namespace) -> None:
+    """Add row after row, each once, until the time is over; a row that fails says why, and the next is made."""
+    end = time.monotonic() + options.seconds
+    for name, made in of:
+        if name in rows:
+            continue
+        if time.monotonic() >= end:
+            print(f"{name} and what follows: not measured, the time is over", flush=True)
+            return
+        with at_most(options.each, name):
+            try:
+                rows[name] = made()
+            except Exception as error:
+                rows[name] = {"failed": f"{type(error).__name__}: {error}"[:500]}
+        print(name, {k: v for k, v in rows[name].items() if k not in ("samples", "quartiles")}, flush=True)
         if options.json:
             options.json.write_text(as_json(rows))
 
 
-def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    both = (False, True)
-    if "errors" in options.parts:
+def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Made]]:
+    for part in options.parts:
+        yield from _part(part, options)
+
+
+def _part(part: str, options: argparse.Namespace) -> Iterator[tuple[str, Made]]:
+    both, rounds = (False, True), options.rounds
+    if part == "first":
+        for depth, length, causal in FIRST:
+            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, rounds)
+        yield _product(PRODUCTS[0], rounds)
+        for of in (hopper_options.rows(rounds), hopper_options.rows_of_products(rounds)):
+            yield next(of)
+    if part == "options":
+        yield from hopper_options.rows(rounds)
+    if part == "fused":
+        yield from hopper_options.rows_of_products(rounds)
+    if part == "errors":
         for depth, causal, length in itertools.product(options.depths, both, (130, 512, 1000)):
             yield _name("error", depth, length, causal), partial(error, depth, length, causal)
-    if "attention" in options.parts:
+    if part == "attention":
         for depth, length, causal in itertools.product(options.depths, options.lengths, both):
-            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, options.rounds)
-    if "products" in options.parts:
-        for m, n, k in PRODUCTS:
-            yield f"product {m} {n} {k}", partial(product_rates, m, n, k, options.rounds)
+            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, rounds)
+    if part == "products":
+        for shape in PRODUCTS:
+            yield _product(shape, rounds)
+
+
+def _product(shape: tuple[int, int, int], rounds: int) -> tuple[str, Made]:
+    return f"product {' '.join(map(str, shape))}", partial(product_rates, *shape, rounds)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -86,14 +129,6 @@ def generated(depth: int, causal: bool, form: str | None, lse: bool = False) -> 
     program = attention(batch=1, depth=depth, causal=causal, lse=lse)
     shapes = {"heads": COLUMNS // depth, "s_q": 4096, "s_kv": 4096}
     return neptune.compile(program, "flash_attention", target=TARGET, shapes=shapes, form=form)
-
-
-def verdict(kernel: neptune.Kernel) -> dict[str, Any]:
-    """Whether a kernel runs in its asynchronous form, and why not."""
-    of = kernel.executable.artifact.asynchronous
-    found = None if of is None or of.record is None else read(of.record)
-    faults = ["it has no such form, or no verdict"] if found is None else list(found.faults)
-    return {"accepted": not faults, "faults": faults, "levers": {} if of is None else dict(of.levers)}
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -152,7 +187,7 @@ def rates(depth: int, length: int, causal: bool, rounds: int) -> dict[str, Any]:
         "cudnn": cudnn,
     }
     made = timed(forms, 4 * heads * length**2 * depth / (2 if causal else 1), rounds)
-    return {**made, "ratio": made["ours"] / made["cudnn"], **verdict(ours)}
+    return {**made, **against(made, "cudnn", 1.0 if length >= 4096 else 0.97), **verdict(ours)}
 
 
 def product_rates(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
@@ -170,17 +205,7 @@ def product_rates(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     ours(a, b, out=out)
     exact = a.double() @ b.double()
     off = float((out.double() - exact).abs().max() / exact.abs().max())
-    return {**made, "ratio": made["ours"] / made["cublas"], "error": off, **verdict(ours)}
-
-
-def timed(forms: Mapping[str, Callable[[], object]], work: float, rounds: int) -> dict[str, Any]:
-    """Medians of rates, of rounds in which the forms take turns, and all samples."""
-    samples: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(rounds):
-        for name, call in forms.items():
-            time = triton.testing.do_bench(call, warmup=10, rep=50, return_mode="median")
-            samples[name].append(work / time / 1e9)
-    return {**{name: statistics.median(s) for name, s in samples.items()}, "samples": samples}
+    return {**made, **against(made, "cublas", 0.95), "error": off, **verdict(ours)}
 
 
 if __name__ == "__main__":

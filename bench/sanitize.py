@@ -43,13 +43,33 @@ Case = tuple[Callable[[], Program], str, Mapping[str, int]]
 _HEADS = {"batch": 1, "heads": 2}
 CASES: Mapping[str, Case] = MappingProxyType(
     {
-        "causal 64": (lambda: attention(depth=64), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
-        "causal 128": (lambda: attention(depth=128), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
-        "causal 256": (lambda: attention(depth=256), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
-        "empty loops": (lambda: attention(depth=128), "flash_attention", {**_HEADS, "s_q": 400, "s_kv": 33}),
+        "causal 64": (lambda: attention(depth=64, causal=True), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
+        "causal 128": (
+            lambda: attention(depth=128, causal=True),
+            "flash_attention",
+            {**_HEADS, "s_q": 200, "s_kv": 330},
+        ),
+        "causal 256": (
+            lambda: attention(depth=256, causal=True),
+            "flash_attention",
+            {**_HEADS, "s_q": 200, "s_kv": 330},
+        ),
+        "empty loops": (
+            lambda: attention(depth=128, causal=True),
+            "flash_attention",
+            {**_HEADS, "s_q": 400, "s_kv": 33},
+        ),
         "matmul": (matmul, "matmul", {"m": 200, "n": 264, "k": 200}),
-        "window": (lambda: attention(depth=128, window=150), "flash_attention", {**_HEADS, "s_q": 400, "s_kv": 400}),
-        "softcap": (lambda: attention(depth=64, softcap=30.0), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
+        "window": (
+            lambda: attention(depth=128, causal=True, window=150),
+            "flash_attention",
+            {**_HEADS, "s_q": 400, "s_kv": 400},
+        ),
+        "softcap": (
+            lambda: attention(depth=64, causal=True, softcap=30.0),
+            "flash_attention",
+            {**_HEADS, "s_q": 200, "s_kv": 330},
+        ),
         "linear, gelu": (lambda: linear(activation="gelu", bias=True), "matmul", {"m": 200, "n": 264, "k": 200}),
         "gated linear": (gated_linear, "matmul", {"m": 200, "n": 264, "k": 200}),
     }
