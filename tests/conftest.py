@@ -7,17 +7,21 @@ that use `monkeypatch`. Tests of the cache itself name a folder of their own.
 
 A template that a check rejects fails a test, also where the automatic choice would try the next one.
 
-The exact checks are most of what a compilation takes. In the quick tier, tests that are `compared` do without them:
-they hold what their kernels compute, or what they need, against something else. Every form is still verified, and
-wherever these tests run otherwise (in CI, or by themselves) their kernels are checked as well.
+The exact checks are most of what a compilation takes. Where two compilations of a process come to the same programs,
+these are checked once (`tests/checks.py`), but for tests that use `monkeypatch` or are `uncached`. In the quick tier,
+tests that are `compared` do without checks: they hold what their kernels compute, or what they need, against something
+else. Every form is still verified, and wherever these tests run otherwise (in CI, or by themselves) their kernels are
+checked as well.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,6 +32,8 @@ os.environ["NEPTUNE_STRICT"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 QUICK = "not slow"
 """What `make test` selects."""
+_ONCE: dict[str, Any] = {}
+"""The compiler's check, as tests share it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +51,8 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
         served = request.path.parent.name == "numerics" or request.node.get_closest_marker("cached")
         if not served or "monkeypatch" in request.fixturenames or request.node.get_closest_marker("uncached"):
             patch.setenv("NEPTUNE_CACHE_DIR", "0")
+        if "monkeypatch" not in request.fixturenames and not request.node.get_closest_marker("uncached"):
+            _checked_once(patch)
         if request.node.get_closest_marker("compared") and request.config.getoption("markexpr") == QUICK:
             patch.setitem(settings.DRAWS, settings.Config().verify, 0)
         before = _settings()
@@ -55,6 +63,14 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
             os.environ.pop(name, None)
         os.environ.update(before)
         assert after == before, "the test leaves settings behind"
+
+
+def _checked_once(patch: pytest.MonkeyPatch) -> None:
+    # Where nothing has imported the compiler yet, there is nothing that it has checked.
+    if (pipeline := sys.modules.get("neptune.driver.pipeline")) is not None:
+        from tests.checks import Once
+
+        patch.setattr(pipeline, "check", _ONCE.setdefault("check", Once(pipeline.check)))
 
 
 def _settings() -> dict[str, str]:
