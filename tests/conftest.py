@@ -21,6 +21,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,17 @@ from neptune import config as settings
 os.environ["NEPTUNE_STRICT"] = "1"
 # Tests run side by side: one thread each, and one for the processes that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+LONG = (
+    "fuzz/test_fuzz.py",
+    "unit/bench/test_bench_compile.py",
+    "unit/bench/test_chains.py",
+    "unit/bench/test_mutants.py",
+    "unit/bench/test_variety.py",
+    "unit/hopper/test_versions.py",
+    "unit/test_graph_examples.py",
+    "unit/test_pages.py",
+)
+"""Files that take a minute and more. They are run before the others: at the end, one would keep a worker alone."""
 QUICK = "not slow"
 """What `make test` selects."""
 _ONCE: dict[str, Any] = {}
@@ -42,6 +54,15 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="neptune-tests-")
         os.environ["NEPTUNE_CACHE_DIR"] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # xdist would take the files with the fewest tests last, among which are the longest.
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    names = {path: path.relative_to(here).as_posix() for path in {i.path for i in items}}
+    # What errors say comes first: it is what a change most often breaks.
+    items.sort(key=lambda i: (not names[i.path].startswith("errors/"), names[i.path] not in LONG))
 
 
 @pytest.fixture(autouse=True)

@@ -96,3 +96,9 @@ def test_but_not_where_a_test_asks_for_that() -> None:
 
 def test_nor_where_it_may_change_what_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipeline.check is check
+
+
+def test_the_files_that_are_run_first_are_there(request: pytest.FixtureRequest) -> None:
+    here = Path(__file__).parents[1]
+    conftest = request.config.pluginmanager.get_plugin(str(here / "conftest.py"))
+    assert conftest is not None and all((here / name).is_file() for name in conftest.LONG)
