@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
+NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
 CHECKED := $(wildcard neptune bench examples appendix_examples)
 
-.PHONY: demo test test-all test-ray test-gluon lint docs clean
+.PHONY: demo test test-all test-ray test-gluon newest lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/causal_attention.py
@@ -15,19 +16,23 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not slow"
 
+# With the newest Triton too, where `make newest` has installed it.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q --durations=50 --durations-min=1
+	NEPTUNE_OTHER_TRITON=$(wildcard $(NEWEST)) $(BIN)/python -m pytest -n 2 --dist loadfile -q --durations=50 --durations-min=1
 
 # The tuner on a local Ray; without Ray, which is 270 MB, its tests are skipped.
 test-ray: $(STAMP)
 	$(PIP) 'ray>=2.9'
 	$(BIN)/python -m pytest -q tests/unit/autotune/test_cluster.py
 
-# Sixteen Gluon kernels, compiled by the pinned Triton and by the newest one, which is installed beside it (280 MB).
-NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
-test-gluon: $(STAMP)
+# Sixteen Gluon kernels, compiled by the pinned Triton and by the newest one.
+test-gluon: newest
+	NEPTUNE_OTHER_TRITON=$$(test -d $(NEWEST) && echo $(NEWEST)) $(BIN)/python -m pytest -q tests/unit/hopper/test_versions.py \
+		tests/unit/hopper/test_compiled.py
+
+# The newest Triton that generated Gluon is for, beside the pinned one (280 MB).
+newest: $(STAMP)
 	test -d $(NEWEST) || { $(PIP) --no-deps --target $(NEWEST).new triton==$(subst triton-,,$(notdir $(NEWEST))) && mv $(NEWEST).new $(NEWEST); } || echo "$(notdir $(NEWEST)) is not to be had here: its tests are skipped"
-	NEPTUNE_OTHER_TRITON=$$(test -d $(NEWEST) && echo $(NEWEST)) $(BIN)/python -m pytest -q tests/unit/hopper/test_versions.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -7,17 +7,22 @@ that use `monkeypatch`. Tests of the cache itself name a folder of their own.
 
 A template that a check rejects fails a test, also where the automatic choice would try the next one.
 
-The exact checks are most of what a compilation takes. In the quick tier, tests that are `compared` do without them:
-they hold what their kernels compute, or what they need, against something else. Every form is still verified, and
-wherever these tests run otherwise (in CI, or by themselves) their kernels are checked as well.
+The exact checks are most of what a compilation takes. Where two compilations of a process come to the same programs,
+these are checked once (`tests/checks.py`), but for tests that use `monkeypatch` or are `uncached`. In the quick tier,
+tests that are `compared` do without checks: they hold what their kernels compute, or what they need, against something
+else. Every form is still verified, and wherever these tests run otherwise (in CI, or by themselves) their kernels are
+checked as well.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +31,21 @@ from neptune import config as settings
 os.environ["NEPTUNE_STRICT"] = "1"
 # Tests run side by side: one thread each, and one for the processes that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+LONG = (
+    "fuzz/test_fuzz.py",
+    "unit/bench/test_bench_compile.py",
+    "unit/bench/test_chains.py",
+    "unit/bench/test_mutants.py",
+    "unit/bench/test_variety.py",
+    "unit/hopper/test_versions.py",
+    "unit/test_graph_examples.py",
+    "unit/test_pages.py",
+)
+"""Files that take a minute and more. They are run before the others: at the end, one would keep a worker alone."""
 QUICK = "not slow"
 """What `make test` selects."""
+_ONCE: dict[str, Any] = {}
+"""The compiler's check, as tests share it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,6 +54,15 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="neptune-tests-")
         os.environ["NEPTUNE_CACHE_DIR"] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        # xdist would take the files with the fewest tests last, among which are the longest.
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    names = {path: path.relative_to(here).as_posix() for path in {i.path for i in items}}
+    # What errors say comes first: it is what a change most often breaks.
+    items.sort(key=lambda i: (not names[i.path].startswith("errors/"), names[i.path] not in LONG))
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +72,8 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
         served = request.path.parent.name == "numerics" or request.node.get_closest_marker("cached")
         if not served or "monkeypatch" in request.fixturenames or request.node.get_closest_marker("uncached"):
             patch.setenv("NEPTUNE_CACHE_DIR", "0")
+        if "monkeypatch" not in request.fixturenames and not request.node.get_closest_marker("uncached"):
+            _checked_once(patch)
         if request.node.get_closest_marker("compared") and request.config.getoption("markexpr") == QUICK:
             patch.setitem(settings.DRAWS, settings.Config().verify, 0)
         before = _settings()
@@ -55,6 +84,14 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
             os.environ.pop(name, None)
         os.environ.update(before)
         assert after == before, "the test leaves settings behind"
+
+
+def _checked_once(patch: pytest.MonkeyPatch) -> None:
+    # Where nothing has imported the compiler yet, there is nothing that it has checked.
+    if (pipeline := sys.modules.get("neptune.driver.pipeline")) is not None:
+        from tests.checks import Once
+
+        patch.setattr(pipeline, "check", _ONCE.setdefault("check", Once(pipeline.check)))
 
 
 def _settings() -> dict[str, str]:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from neptune.errors import TargetError
 
 OLDEST, NEWEST = "3.6.0", "3.9.0"
-"""The releases that are tried, by `make test-gluon`."""
+"""The releases that are tried, by `make test-all` after `make newest`."""
 GLUON = "triton.experimental.gluon"
 SOURCE = f"{GLUON}._runtime:GluonASTSource"
 """What Triton's compiler takes for a Gluon kernel."""

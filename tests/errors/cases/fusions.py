@@ -274,7 +274,6 @@ def moments_not_proved(monkeypatch):
 
     # As below: nothing is known that gets there.
     monkeypatch.setattr(repair, "prove", unproved)
-    repair.solve.cache_clear()
     roll(_centred(), into="s")
 
 

@@ -18,12 +18,13 @@ from tests.unit.hopper import compiling
 from tests.unit.hopper.test_gluon import LEVERS, of_attention
 
 FOLDER = os.environ.get("NEPTUNE_OTHER_TRITON")
-"""Where another release is installed: `make test-gluon` does that, and names it here."""
+"""Where another release is installed: `make newest` does that, and `make test-all` names it here."""
 ROOT = Path(__file__).parents[3]
 Form = compiling.written.Form
 
+SIX = [(d, c, {}) for d in (64, 128, 256) for c in (False, True)]
 SIXTEEN = [
-    *((d, c, {}) for d in (64, 128, 256) for c in (False, True)),
+    *SIX,
     *((d, c, {"dtype": "bf16", "lse": True}) for d in (64, 128) for c in (False, True)),
     (64, False, {"length": 1000}),
     (64, True, {"chosen": Form(3, 64, 4, True)}),
@@ -74,8 +75,9 @@ def test_the_hand_written_kernel_has_the_head() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("depth", "causal", "more"), SIXTEEN)
+@pytest.mark.parametrize(("depth", "causal", "more"), SIXTEEN[len(SIX) :])
 def test_sixteen_kernels_compile(depth: int, causal: bool, more: dict[str, object]) -> None:
+    """Six of them do in test_compiled.py, which asks for more."""
     made = compile_gluon(compiling.text(), *compiling.kernel(depth, causal, **more))  # type: ignore[arg-type]
     assert not made.lint.findings and made.lint.in_flight == 2
     assert not any("serialized" in w for w in made.warnings)
@@ -85,7 +87,7 @@ def test_sixteen_kernels_compile(depth: int, causal: bool, more: dict[str, objec
 def other() -> Worker:
     """The compiler's process with the other release."""
     if not FOLDER:
-        pytest.skip("NEPTUNE_OTHER_TRITON names no other release: see `make test-gluon`")
+        pytest.skip("NEPTUNE_OTHER_TRITON names no other release: see `make newest`")
     return Worker("neptune.codegen.compile_worker", {"TRITON_INTERPRET": None, "PYTHONPATH": f"{FOLDER}:{ROOT}"})
 
 
