@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from neptune.hopper.bands import width
 from neptune.hopper.ir import Levers
+from neptune.hopper.products import sums_of
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
@@ -104,11 +106,15 @@ class Counts:
         self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
+        self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+
+    def size(self, tiles: Mapping[str, int]) -> dict[str, int]:
+        """The extents of axes."""
+        return {axis: int(known_size(e, tiles)) for axis, e in self.extents.items()} | {self.rows: ROWS}
 
     def needs(self, levers: Levers) -> Needs:
         """What a form takes, with tile sizes in `levers.tiles`."""
-        size = {axis: int(known_size(e, levers.tiles)) for axis, e in self.extents.items()}
-        size[self.rows] = ROWS
+        size = self.size(levers.tiles)
 
         def elements(dims: tuple[str, ...]) -> int:
             return math.prod(size[d] for d in dims)
@@ -179,10 +185,11 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
 
     Tiles of 128 columns go before others; more consumers before fewer, as they share more (with `short` the other way,
     as their groups are smaller); results in memory of their own; and as many stages as keep products busy while a
-    tile comes. Programs take several groups each, by a balanced table where groups differ.
+    tile comes. Programs take several groups each, by a balanced table where groups differ, else in bands.
     """
     counts = Counts(walked)
-    persistent = "stride" if weight_of(walked) is None else "table"
+    weight = weight_of(walked)
+    persistent = "stride" if weight is None else "table"
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program):
         for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
@@ -192,7 +199,10 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
             if wrong_with(needs, levers) is not None or not saved:
                 continue
             levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
-            wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products))
+            if weight is None:
+                levers = replace(levers, band=width(walked, counts.size(tiles)))
+            # A product that stays in flight keeps its stage until the next one is issued.
+            wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
             many = consumers if short else -consumers
             found.append(((*_preferred(counts, tiles), many, not own_out, abs(stages - wanted)), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]

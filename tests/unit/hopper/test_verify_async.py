@@ -48,6 +48,7 @@ FORMS = [
     ("attention", {"persistent": "table"}),
     ("attention", {"persistent": "table", "own_out": False}),
     ("product", {"persistent": "stride", "stages": 3}),
+    ("product", {"stages": 1}),
 ]
 
 
@@ -80,7 +81,10 @@ def mutants(body: Body) -> Iterator[tuple[str, Body]]:
             yield f"a turn later {text}", (*before, later, *behind)
         if isinstance(s, Finish):
             yield f"one more in flight at {text}", (*before, replace(s, pending=s.pending + 1), *behind)
-            yield f"naming too little at {text}", (*before, replace(s, names=s.names[1:]), *behind)
+            if s.names:
+                yield f"naming too little at {text}", (*before, replace(s, names=s.names[1:]), *behind)
+            if s.also and not s.names:
+                yield f"handing too little on at {text}", (*before, replace(s, also=s.also[1:]), *behind)
             for j in range(k + 1, len(body)):
                 if isinstance(body[j], Assign | Send):
                     moved = (*before, *body[k + 1 : j + 1], s, *body[j + 1 :])
@@ -136,12 +140,16 @@ def test_a_tile_in_registers_is_read_while_it_is_there() -> None:
     levers = Levers(tiles={"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64})
     made = roles(walked(tiles, levers), tiles, levers)
     verify_async(made, tiles)
-    (loop,) = [s for s in made.consumer if isinstance(s, Loop)]
+    (around,) = [s for s in made.consumer if isinstance(s, Branch)]
+    (loop,) = [s for s in inside(around) if isinstance(s, Loop)]
     body = inside(loop)
     (read,) = [k for k, s in enumerate(body) if isinstance(s, Assign) and isinstance(s.value, Staged)]
     for place in (0, len(body)):
         moved = [*body[:read], *body[read + 1 :]]
         moved.insert(place, body[read])
-        consumer = tuple(with_inside(loop, tuple(moved)) if s is loop else s for s in made.consumer)
+        changed = with_inside(
+            around, tuple(with_inside(loop, tuple(moved)) if s is loop else s for s in inside(around))
+        )
+        consumer = tuple(changed if s is around else s for s in made.consumer)
         with pytest.raises(InternalError, match="x reads a tile of x that it does not have"):
             verify_async(replace(made, consumer=consumer), tiles)
