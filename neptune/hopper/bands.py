@@ -7,7 +7,8 @@ and a few columns more:
     W = 2       groups 0: 0 2 4    groups 2: 6 8 10    groups 4: 12 13 14
                        1: 1 3 5           3: 7 9 11
 
-This is for grids in which another variable than the rows' says which shared tiles are read, and not which of the rows'.
+This is for grids in which another variable than the rows' says which shared tiles are read, and not which of the rows',
+so that both are read again.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Loads: TypeAlias = Iterable[tuple[bool, LoadTile]]
 
 
 def across(grid: tuple[GridAxis, ...], group: Collection[str], loads: Loads) -> str | None:
-    """The grid variable along which shared tiles differ and those of rows do not, if there is one; `group` are the
+    """The grid variable along which shared tiles differ and a tile of rows does not, if there is one; `group` are the
     variables of rows."""
     read = [(own, scalar_names(load)) for own, load in loads]
     for g in grid:
         own = [g.var in names for mine, names in read if mine]
         shared = [g.var in names for mine, names in read if not mine]
-        if g.var not in group and own and not any(own) and any(shared):
+        if g.var not in group and not all(own) and any(shared):
             return g.var
     return None
 
@@ -60,6 +61,6 @@ def width(walked: Walked, size: Mapping[str, int]) -> int:
     def bytes_of(e: LoadTile) -> int:
         return math.prod(size[d] for d in e.dims) * DTYPES[e.dtype].bits // 8
 
-    rows = walked.consumers * sum(bytes_of(e) for mine, e in loads if mine)
+    rows = walked.consumers * sum(bytes_of(e) for mine, e in loads if mine and variable not in scalar_names(e))
     columns = sum(bytes_of(e) for mine, e in loads if not mine and variable in scalar_names(e))
     return 1 << max(0, round(math.log2(math.sqrt(PROGRAMS * columns / rows))))

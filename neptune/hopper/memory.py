@@ -3,8 +3,8 @@
 Shared memory is counted exactly: tiles of rings in all stages, results with memory of their own, two barriers a stage.
 Registers of a consumer are an estimate: accumulators, other results of products, and operands that are made of them
 (least squares on 50 compiled kernels of attention, where operands were half of what they are made of), and tiles that
-are read by pointers. Both follow from the walk alone, for any tile sizes and any levers, so that forms are compared
-before any is derived.
+are read by pointers, or from copies once a group. Both follow from the walk alone, for any tile sizes and any levers,
+so that forms are compared before any is derived.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Counts:
         loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
         self.read = _read(tuple(x for s in loops for x in s.body), staged)
         self.read_once = _read(kernel.body, staged) - self.read
+        self.copied = [loads[n] for n in walked.read if n not in looped]
         self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
@@ -138,6 +139,7 @@ class Counts:
         by_pointers = [
             sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
         ]
+        by_pointers[1] += sum(elements(e.dims) * DTYPES[e.dtype].bits / 32 for e in self.copied)
         registers = BASE + (sums + max(looped + by_pointers[0], by_pointers[1])) / THREADS
         flops = sum(2 * elements((*dot.dims, dot.a.dims[1])) for dot in self.inner)
         scores = sum(elements(dot.dims) for dot in self.inner if dot.acc is None)
@@ -204,19 +206,21 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
             # A product that stays in flight keeps its stage until the next one is issued.
             wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
             many = consumers if short else -consumers
-            found.append(((*_preferred(counts, tiles), many, not own_out, abs(stages - wanted)), levers))
+            # A tile that the epilogue reads is not waited for where its memory is taken.
+            late = not own_out and not counts.copied
+            found.append(((*_preferred(counts, tiles), many, late, abs(stages - wanted), not own_out), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]
 
 
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
-    """The order of tile sizes: scores of 128 columns, or else as many columns of sums as can be, of rows that lie
-    together."""
+    """The order of tile sizes: scores of 128 columns, or else operands of rows that lie together, and as many columns of
+    sums as can be."""
     size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
     scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
     if scores:
         return (abs(math.log2(max(scores) / 128)),)
     deep = [size[d.a.dims[1]] * DTYPES[d.a.dtype].bits / 8 / SWIZZLED for d in counts.products.values()]
-    return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
+    return (max(abs(math.log2(x)) for x in deep), -max(size[d.dims[1]] for d in counts.products.values()))
 
 
 def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:

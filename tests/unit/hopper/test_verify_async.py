@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ SYNC = (Fill, Await, Release, Issue, Finish, Drain)
 
 
 def kernel(name: str = "attention", **levers: object) -> tuple[AsyncKernel, TileProgram]:
+    if name == "residual":
+        return with_residual()
     walked, program = {"attention": attention, "product": product}[name]()
     return roles(walked, program, replace(Levers(tiles=TILES[name]), **levers)), program  # type: ignore[arg-type]
 
@@ -49,12 +52,21 @@ FORMS = [
     ("attention", {"persistent": "table", "own_out": False}),
     ("product", {"persistent": "stride", "stages": 3}),
     ("product", {"stages": 1}),
+    ("residual", {}),
 ]
 
 
 @pytest.mark.parametrize(("name", "levers"), FORMS)
 def test_derived_kernels_are_well_formed(name: str, levers: dict[str, object]) -> None:
     verify_async(*kernel(name, **levers))
+
+
+@cache
+def with_residual() -> tuple[AsyncKernel, TileProgram]:
+    """A product whose result leaves over the residual."""
+    _, tiles = tiles_of("matmul", "matmul", residual=True)
+    levers = Levers(2, 3, "stride", own_out=False, tiles={"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}, band=4)
+    return roles(walked(tiles, levers), tiles, levers), tiles
 
 
 def rejected(mutant: AsyncKernel, program: TileProgram) -> bool:
