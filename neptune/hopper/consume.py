@@ -13,12 +13,25 @@ Every block is taken by itself. Products are issued where they stand and finishe
 one that reads or sets a result in flight, sets a register operand of one, or is a loop or a branch; the end of a block
 finishes all, so that no product with an operand in registers outlives its iteration (the compiler is known to put
 other values in those registers). A tile is released when the last product that reads it is finished.
+
+    for p in [0, n):                     if 0 < n:
+      a = a[…]; b = b[…]                   Await(a, a_turn);  Await(b, b_turn);  Issue c = c + dot(a, b)
+      c = c + dot(a, b)             →      for p in [1, n):
+                                             Await(a, a_turn + 1);  Await(b, b_turn + 1);  Issue c = c + dot(a, b)
+                                             Finish(1, also c);  Release(a, a_turn);  a_turn = a_turn + 1;  …
+                                           Finish(0, c);  Release(a, a_turn);  a_turn = a_turn + 1;  …
+
+Products at the end of an iteration stay in flight until those of the next are issued, where all that they read lies in
+shared memory, and nothing in the loop but products touches their sums: so the matrix unit goes from one to the next.
+Their tiles are held a step longer. The first iteration has none to finish, and is peeled.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from neptune.hopper.counters import advanced, turn_of
 from neptune.hopper.ir import (
@@ -36,8 +49,10 @@ from neptune.hopper.ir import (
     tile_of,
     with_inside,
 )
+from neptune.hopper.products import sums_of
 from neptune.hopper.refusal import Refusal
-from neptune.ir.expr import op, walk
+from neptune.hopper.scalars import put
+from neptune.ir.expr import binary, op, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -73,14 +88,26 @@ def consumed(
     return (*_BlockWriter(writer, body).written(), *last)
 
 
+_Tile: TypeAlias = tuple[str, int]
+"""A tile by its ring, and which of that ring's it is: counted from those that the block began with."""
+
+
 @dataclass
 class _Flight:
     """A product that was issued: its register operand, the tiles it reads, and what has been assigned since."""
 
     name: str
     left: str | None
-    tiles: frozenset[str]
-    since: list[Assign] = field(default_factory=list)
+    tiles: frozenset[_Tile]
+    since: list[Assign] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """What an iteration leaves to the next one: products in flight, and how many tiles of each ring it holds."""
+
+    flight: tuple[_Flight, ...] = ()
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,20 +129,43 @@ class _Writer:
 
 
 class _BlockWriter:
-    """The state of writing one block: products in flight, tiles whose last reader has been issued.
+    """The state of writing one block: products in flight, tiles whose last reader has been issued; of each ring the
+    tiles that were begun and those that were released, and how many there were at most between the two.
 
-    `given` are tiles that were awaited around the block, and are to be released in it.
+    `given` are tiles that were awaited around the block, and are to be released in it; `carried` is what the iteration
+    before has left.
     """
 
-    def __init__(self, of: _Writer, body: Block, given: tuple[str, ...] = ()) -> None:
+    def __init__(self, of: _Writer, body: Block, given: tuple[str, ...] = (), carried: _Carried = _Carried()) -> None:
         self.of, self.body = of, body
         self.out: list[AStmt] = []
-        self.flight: list[_Flight] = []
-        self.ended: list[str] = []
+        self.flight: list[_Flight] = [replace(f, since=[]) for f in carried.flight]
+        self.ended: list[_Tile] = [(name, k) for name, count in carried.held.items() for k in range(count)]
+        self.begun, self.gone = Counter({**carried.held, **dict.fromkeys(given, 1)}), Counter[str]()
+        self.most = Counter(self.begun)
+        self.before = frozenset(self.ended)
         self.ranges = [self._range(k, s.name) for k, s in enumerate(body) if self._load(s) and isinstance(s, Assign)]
         self.ranges += [replace(self._range(-1, name), first=-1) for name in given]
 
     def written(self) -> tuple[AStmt, ...]:
+        """The block, at whose end nothing is in flight."""
+        self.steps()
+        self._finish(len(self.flight))
+        return tuple(self.out)
+
+    def iteration(self) -> _Carried:
+        """Write the block as an iteration; returns what it leaves to the next."""
+        self.steps()
+        sums = sums_of(self.body, self.of.rings)
+        ends = (k for k, f in enumerate(self.flight[::-1]) if f.name not in sums or f.tiles & self.before)
+        count = next(ends, len(self.flight))
+        self._finish(len(self.flight) - count)
+        held = Counter({n: k - self.gone[n] for n, k in self.begun.items() if k > self.gone[n]})
+        flight = (replace(f, tiles=frozenset((n, k - self.gone[n]) for n, k in f.tiles)) for f in self.flight)
+        return _Carried(tuple(flight), held)
+
+    def steps(self) -> None:
+        """Write the statements of the block."""
         for k, s in enumerate(self.body):
             for r in self.ranges:
                 if r.first == k:
@@ -127,8 +177,6 @@ class _BlockWriter:
                 if not self._load(s):
                     self._statement(s)
                 self._end(ends)
-        self._finish(len(self.flight))
-        return tuple(self.out)
 
     # --- tiles ---
 
@@ -159,25 +207,31 @@ class _BlockWriter:
 
     def _begin(self, r: _Range) -> None:
         """Wait for a tile; one that no product reads is done with at once."""
-        if r.name in self.ended:
+        if any(name == r.name and (name, k) not in self.before for name, k in self.ended):
             self._finish_tiles(r.name)
-        ring, turn = self.of.rings[r.name], turn_of(self.of.counters[r.name])
+        ring, turn = self.of.rings[r.name], turn_of(self.of.counters[r.name], self.begun[r.name] - self.gone[r.name])
+        self.begun[r.name] += 1
+        self.most[r.name] = max(self.most[r.name], self.begun[r.name] - self.gone[r.name])
         self.out.append(Await(ring.name, turn))
         if r.name in self.of.in_registers:
             tile = Staged(ring.name, turn, ring.dims, ring.dtype)
             self._conflicts(frozenset({r.name}), frozenset())
             self.out.append(Assign(r.name, tile_of(tile), ring.name))
         if r.last is None:
+            self._finish_tiles(r.name)
             self._release(r.name)
 
     def _end(self, names: list[str]) -> None:
         for name in names:
-            if any(name in f.tiles for f in self.flight):
-                self.ended.append(name)
+            tile = (name, self.begun[name] - 1)
+            if any(tile in f.tiles for f in self.flight):
+                self.ended.append(tile)
             else:
                 self._release(name)
 
     def _release(self, name: str) -> None:
+        """Release the oldest tile of a ring that is held."""
+        self.gone[name] += 1
         self.out += self._released(name)
 
     def _released(self, name: str) -> tuple[AStmt, ...]:
@@ -192,7 +246,7 @@ class _BlockWriter:
                 if reads_first(s, name):
                     raise Refusal("it is carried from one iteration to the next", name)
             self._finish(len(self.flight))
-            self.out.append(with_inside(s, _BlockWriter(self.of, s.body).written()))
+            self.out.append(self._kept(s) if isinstance(s, Loop) else self._inner(s))
         elif isinstance(s, Assign) and isinstance(s.value, Dot):
             self._issue(s, s.value)
         elif isinstance(s, StoreTile):
@@ -205,6 +259,24 @@ class _BlockWriter:
                 for f in self.flight:
                     f.since.append(s)
 
+    def _inner(self, s: Loop | Branch) -> AStmt:
+        """A loop or a branch that leaves nothing in flight."""
+        return with_inside(s, _BlockWriter(self.of, s.body).written())
+
+    def _kept(self, s: Loop) -> AStmt:
+        """A loop whose iterations leave products in flight, with the first one peeled, where there are such products
+        and stages enough."""
+        first = _BlockWriter(self.of, put(s.body, s.var, s.lo))
+        carried = first.iteration()
+        if not carried.flight:
+            return self._inner(s)
+        again = _BlockWriter(self.of, s.body, carried=carried)
+        if again.iteration() != carried or any(n > self.of.rings[name].stages for name, n in again.most.items()):
+            return self._inner(s)
+        last = _BlockWriter(self.of, (), carried=carried).written()
+        rest = with_inside(replace(s, lo=binary("add", s.lo, 1)), tuple(again.out))
+        return with_inside(Branch(op("lt", s.lo, s.hi), ()), (*first.out, rest, *last))
+
     def _either(self, s: Branch, names: tuple[str, ...]) -> None:
         """A branch that releases, at their last reader, tiles that nothing reads behind it; else they are now."""
         self._finish(len(self.flight))
@@ -214,7 +286,8 @@ class _BlockWriter:
 
     def _issue(self, s: Assign, dot: Dot) -> None:
         left, right = self._operand(dot.a, dot), self._operand(dot.b, dot)
-        tiles = frozenset(n.ring for e in (left, right) for n in staged_in(e))
+        rings = {n.ring for e in (left, right) for n in staged_in(e)}
+        tiles = frozenset((n, max(self.begun[n], 1) - 1) for n in rings)
         in_registers = left.name if isinstance(left, Local) else None
         # Products on one accumulator follow each other by themselves.
         sets = frozenset() if dot.acc is not None else frozenset({s.name})
@@ -235,7 +308,9 @@ class _BlockWriter:
                 name.name,
                 legal=["float16 and bfloat16 tiles either way", f"8-bit tiles along {dot.a.dims[1]}"],
             )
-        staged = tile_of(Staged(ring.name, turn_of(self.of.counters[name.name]), ring.dims, ring.dtype))
+        # The newest tile of the ring; or one that was awaited around the block.
+        ahead = max(self.begun[name.name] - self.gone[name.name], 1) - 1
+        staged = tile_of(Staged(ring.name, turn_of(self.of.counters[name.name], ahead), ring.dims, ring.dtype))
         return staged if e.dims == ring.dims else Rearrange(staged, f"{' '.join(ring.dims)} -> {' '.join(e.dims)}")
 
     def _store(self, s: StoreTile) -> None:
@@ -261,23 +336,25 @@ class _BlockWriter:
 
     def _finish_tiles(self, name: str) -> None:
         """Finish the products that read a tile."""
-        needed = [k for k, f in enumerate(self.flight) if name in f.tiles]
+        needed = [k for k, f in enumerate(self.flight) if name in {ring for ring, _ in f.tiles}]
         if needed:
             self._finish(needed[-1] + 1)
 
     def _finish(self, count: int) -> None:
-        """Finish the first products in flight, and release what only they read."""
+        """Finish the first products in flight, and release what only they read. A sum that later ones add to is handed
+        on."""
         if not count:
             return
         done, self.flight = self.flight[:count], self.flight[count:]
         left = {f.name for f in self.flight}
         names = dict.fromkeys(f.name for f in done if f.name not in left)
-        also = dict.fromkeys(n for n in _held(done[0].since) if n not in names)
+        also = dict.fromkeys(f.name for f in done if f.name in left)
+        also |= dict.fromkeys(n for n in _held(done[0].since) if n not in names)
         self.out.append(Finish(len(self.flight), tuple(names), tuple(also)))
-        free = [n for n in self.ended if not any(n in f.tiles for f in self.flight)]
-        self.ended = [n for n in self.ended if n not in free]
-        for n in free:
-            self._release(n)
+        free = [t for t in self.ended if not any(t in f.tiles for f in self.flight)]
+        self.ended = [t for t in self.ended if t not in free]
+        for name, _ in free:
+            self._release(name)
 
 
 def _held(under: list[Assign]) -> tuple[str, ...]:

@@ -37,13 +37,12 @@ ROWS = 64
 class Ganged:
     """A kernel whose rows follow one grid variable: along `axis`, `block` of them from `rows * block` on. `values` has
     a number for every tunable, ROWS for `block`; in `kernel` they are still tunables, so that it can be checked with
-    small ones. `band` tiles of rows were to be done before the next columns, 0 where the grid says how."""
+    small ones."""
 
     kernel: TileKernel
     rows: str
     axis: str
     block: str
-    band: int
     values: Mapping[str, int]
 
 
@@ -74,13 +73,12 @@ def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> 
     found = _position(kernel, axis, extent)
     if found is None:
         raise Refusal("its rows are no tile along a grid variable", axis, "rows that programs share out")
-    made, rows, width = _single(kernel, found)
+    made, rows = _single(kernel, found)
     values = _values(program, made, tiles, extent.name)
     groups = next(g.extent for g in with_values(made, values).grid if g.var == rows)
     if isinstance(groups, Const) and groups.value <= 1:
         raise Refusal(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
-    band = next((_value(t, tiles) for t in program.tunables if width == var(t.name)), None)
-    return Ganged(made, rows, axis, extent.name, band or 0, values)
+    return Ganged(made, rows, axis, extent.name, values)
 
 
 def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
@@ -100,15 +98,13 @@ def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
     return None
 
 
-def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None]:
-    """The kernel with one grid variable for the tile of rows, its name, and how many tiles of rows there are of the
-    faster of two."""
+def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str]:
+    """The kernel with one grid variable for the tile of rows, and its name."""
     grid = {g.var: g for g in kernel.grid}
     if isinstance(r, Var) and r.name in grid:
-        return kernel, r.name, None
+        return kernel, r.name
     parts = [grid[v] for v in sorted(variables(r)) if v in grid]
-    width = _width(r, parts)
-    if width is None:
+    if not _counts(r, parts):
         raise Refusal("the tile of its rows is no count of programs", fits="one grid variable, or two that count it")
     taken = names_in(kernel)
     name = next(n for n in ("i0" + "_" * k for k in count()) if n not in taken)
@@ -123,18 +119,18 @@ def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str, Expr | None]:
         end, made = ends[1], replace(made, body=(*front, *last.body))
     first = next(g for g in kernel.grid if g in parts)
     kept = [GridAxis(name, end, g.axis) if g == first else g for g in kernel.grid if g == first or g not in parts]
-    return replace(made, grid=tuple(kept)), name, width
+    return replace(made, grid=tuple(kept)), name
 
 
-def _width(r: Expr, parts: list[GridAxis]) -> Expr | None:
-    """The width where `r` is `outer * width + inner` of two grid variables, `inner` below it: every number once."""
+def _counts(r: Expr, parts: list[GridAxis]) -> bool:
+    """True where `r` is `outer * width + inner` of two grid variables, `inner` below the width: every number once."""
     if len(parts) != 2:
-        return None
+        return False
     for outer, inner in (parts, parts[::-1]):
         split = linear(poly(r), outer.var)
         if split is not None and split == (poly(inner.extent), poly(var(inner.var))):
-            return inner.extent
-    return None
+            return True
+    return False
 
 
 def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], rows: str) -> dict[str, int]:

@@ -21,12 +21,12 @@ from neptune.codegen.triton_text import HELPERS, wrap
 from neptune.hopper import versions
 from neptune.hopper.gluon_functions import told_apart, used_constants, write
 from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
-from neptune.hopper.gluon_roles import HALVES, LANE_SUMS, PAIRS, PIN
+from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
 from neptune.runtime.addressing import KernelParameters, Span
 from neptune.tile.ir import TileProgram
 
-HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", INIT, "warpgroup_mma_wait")
 
 SIGMOID = "_sigmoid"
 GLUON_HELPERS = {
@@ -120,7 +120,7 @@ def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DE
     launch = Launch(program, {w.kernel.name: (w.kernel, w.text) for w in written}, others, params)
     lines += ["", "", *map(spelled, launch.lines())]
     constants = {name: value for w in written for name, value in w.constants.items()}
-    imports = [*_imports(kernels, program, bool(others)), "", *versions.head()]
+    imports = [*_imports(kernels, program, bool(others), lines), "", *versions.head()]
     head = [*docstring(header or f"Gluon kernel of `{program.name}`."), "", *imports, ""]
     head += [x for n, v in used_constants(constants, lines) for x in wrap(spelled(f"{n} = gl.constexpr({v})"))]
     described = frozenset[str]().union(*(w.described for w in written))
@@ -133,7 +133,9 @@ def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DE
     )
 
 
-def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool) -> list[str]:
+def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool, text: Sequence[str]) -> list[str]:
+    """What the lines of a module need; with `tiled`, kernels on tiles among them."""
+    hopper = [n for n in HOPPER if n != INIT or any(f"{INIT}(" in line for line in text)]
     persistent = {k.levers.persistent for k in kernels}
     lines = ["import heapq", ""] if "table" in persistent else []
     lines += ["import torch"] if persistent != {"once"} or program.temporaries else []
@@ -143,7 +145,7 @@ def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool) 
         "from triton.experimental import gluon",
     ]
     lines += ["from triton.experimental.gluon import language as gl"]
-    lines += wrap(f"from triton.experimental.gluon.language.nvidia.hopper import ({', '.join(HOPPER)})")
+    lines += wrap(f"from triton.experimental.gluon.language.nvidia.hopper import ({', '.join(hopper)})")
     return [*lines, "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"]
 
 

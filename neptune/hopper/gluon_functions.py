@@ -17,7 +17,7 @@ from neptune.hopper import versions
 from neptune.hopper.addresses import addressed_roles
 from neptune.hopper.gluon_expr import Boxes, GluonContext
 from neptune.hopper.gluon_kernel import KernelWriter, Role
-from neptune.hopper.gluon_roles import FIRST, TABLE, RoleWriter
+from neptune.hopper.gluon_roles import FIRST, INIT, TABLE, RoleWriter
 from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
 from neptune.hopper.ir import AsyncKernel, Issue, walk_async
 from neptune.hopper.layouts import LANES, Layouts, WarpLayouts
@@ -29,7 +29,7 @@ from neptune.tile.address import Addressed
 from neptune.tile.ir import TileKernel, TileProgram
 
 RESERVED = frozenset(
-    {"gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait", "fence_async_shared"}
+    {"gl", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait", INIT, "fence_async_shared"}
     | {TABLE, FIRST, CONSUMERS, CONSUMER, *versions.RENAMED}
 )
 

@@ -97,19 +97,21 @@ class KernelWriter:
         return f"{name}_tiles = gl.allocate_shared_memory({TL_DTYPES[dtype]}, {shape}, {layout})"
 
     def barriers(self) -> list[str]:
-        """A full and an empty barrier for each stage: one copy fills it, every consumer leaves it."""
+        """A full and an empty barrier for each stage: one expectation fills it, every consumer leaves it."""
         lines: list[str] = []
-        for r in self.kernel.rings:
+        leaders = [r for r in self.kernel.rings if r.barrier is None]
+        for r in leaders:
             made = f"gl.allocate_shared_memory(gl.int64, [{self.shared.stages(r)}, 1], mbarrier.MBarrierLayout())"
-            lines += [f"{r.name}_{kind} = {made}" for kind in ("full", "empty")]
-        for stages in dict.fromkeys(self.shared.stages(r) for r in self.kernel.rings):
+            lines += [f"{self.shared.barrier(r, kind)} = {made}" for kind in ("full", "empty")]
+        for stages in dict.fromkeys(self.shared.stages(r) for r in leaders):
             at, pad = ("0", "") if stages == "1" else ("stage", "    ")
             if pad:
                 lines.append(f"for stage in gl.static_range({stages}):")
-            for r in self.kernel.rings:
+            for r in leaders:
                 if self.shared.stages(r) == stages:
-                    lines.append(f"{pad}mbarrier.init({r.name}_full.index({at}), count=1)")
-                    lines.append(f"{pad}mbarrier.init({r.name}_empty.index({at}), count={CONSUMERS})")
+                    full, empty = (self.shared.barrier(r, kind) for kind in ("full", "empty"))
+                    lines.append(f"{pad}mbarrier.init({full}.index({at}), count=1)")
+                    lines.append(f"{pad}mbarrier.init({empty}.index({at}), count={CONSUMERS})")
         return lines
 
     def start(self, producer: Role, consumer: Role) -> list[str]:

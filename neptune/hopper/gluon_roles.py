@@ -11,8 +11,9 @@ from neptune.codegen.triton_descriptor import coordinates, descriptor_name
 from neptune.codegen.triton_kernel import Writer, grid_order
 from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError
+from neptune.hopper.bands import across_of
 from neptune.hopper.gluon_expr import GluonContext, GluonTile
-from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS
+from neptune.hopper.gluon_shared import BAND, CONSUMER, CONSUMERS
 from neptune.hopper.ir import (
     AsyncKernel,
     Await,
@@ -21,6 +22,7 @@ from neptune.hopper.ir import (
     Finish,
     Issue,
     Release,
+    Ring,
     Send,
     exprs_of,
     scalars_of,
@@ -45,6 +47,8 @@ from neptune.tile.ir import (
 )
 
 TABLE, FIRST = "tile_table", "tile_first"
+INIT = "warpgroup_mma_init"
+"""What makes of a tile the sum that products in flight add to: no instruction."""
 PIN, LANE_SUMS, PAIRS, HALVES = "_pin", "_lane_sums", "_pairs", "_halves"
 
 
@@ -70,6 +74,7 @@ class RoleWriter(Writer):
         super().__init__(ctx)
         self.kernel, self.shared = kernel, ctx.shared
         self.grid_axes = grid_order(kernel.grid)
+        self.flying: set[str] = set()
         self.tile = GluonTile(ctx, self.locals)
 
     def role(self, body: tuple[Any, ...], consumer: bool) -> list[str]:
@@ -124,17 +129,42 @@ class RoleWriter(Writer):
         return f"for {turn} in range(gl.load({FIRST} + {program}), gl.load({FIRST} + {program} + 1)):"
 
     def group(self, source: Text, consumer: bool) -> None:
-        """Grid variables from the number of a group, the first running fastest."""
+        """Grid variables from the number of a group, the first running fastest, or bands of it."""
         lines = self.ctx.scopes[-1].first
-        for k, g in enumerate(self.grid_axes):
+        axes = self.grid_axes
+        if self.kernel.levers.band:
+            source, axes = self.banded(source)
+        for k, g in enumerate(axes):
             text = source
-            if k + 1 < len(self.grid_axes):
+            if k + 1 < len(axes):
                 size = self.size(g).at(MUL + 1)
                 text = Text(f"{source.at(MUL)} % {size}", MUL)
                 source = Text(f"{source.at(MUL)} // {size}", MUL)
             lines.append(f"{g.var} = {text}")
         if consumer and self.kernel.rows != self.kernel.group:
             lines.append(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {CONSUMER}")
+
+    def banded(self, source: Text) -> tuple[Text, list[GridAxis]]:
+        """The group and the variable across of the number of a tile; the number of the other grid variables, and these.
+        The last band may have fewer groups."""
+        lines, other = self.ctx.scopes[-1].first, across_of(self.kernel)
+        axes = {g.var: g for g in self.grid_axes}
+        group, column = axes.pop(self.kernel.group), axes.pop(other or "")
+        groups, columns = self.size(group), self.size(column).at(MUL + 1)
+        if axes:
+            pair = self.ctx.fresh("pair", 1)
+            lines.append(f"{pair} = {source.at(MUL)} % ({groups.at(MUL)} * {columns})")
+        else:
+            pair = source.at(MUL)
+        tiles = self.ctx.define("band_tiles", "band_tiles", f"{BAND} * {columns}", 0, first=True)
+        begin, rows = self.ctx.fresh("band_begin", 1), self.ctx.fresh("band_rows", 1)
+        lines += [
+            f"{begin} = {pair} // {tiles} * {BAND}",
+            f"{rows} = gl.minimum({groups} - {begin}, {BAND})",
+            f"{group.var} = {begin} + {pair} % {tiles} % {rows}",
+            f"{column.var} = {pair} % {tiles} // {rows}",
+        ]
+        return Text(f"{source.at(MUL)} // ({groups.at(MUL)} * {columns})", MUL), list(axes.values())
 
     def size(self, g: GridAxis) -> Text:
         """The extent of a grid axis, named at the head of the function where it is computed."""
@@ -192,12 +222,14 @@ class RoleWriter(Writer):
                 self.fill(s)
             case Await(ring, turn):
                 r, at = self.shared.rings[ring], self.ctx.scalar(turn)
-                self.ctx.used.add(f"{ring}_full")
-                self.ctx.emit(f"mbarrier.wait({self.shared.full(r, at)}, {self.shared.phase(r, at)})")
+                if ring == self.shared.members(r)[0]:
+                    self.ctx.used.add(self.shared.barrier(r, "full"))
+                    self.ctx.emit(f"mbarrier.wait({self.shared.full(r, at)}, {self.shared.phase(r, at)})")
             case Release(ring, turn):
                 r, at = self.shared.rings[ring], self.ctx.scalar(turn)
-                self.ctx.used.add(f"{ring}_empty")
-                self.ctx.emit(f"mbarrier.arrive({self.shared.empty(r, at)}, count=1)")
+                if ring == self.shared.members(r)[-1]:
+                    self.ctx.used.add(self.shared.barrier(r, "empty"))
+                    self.ctx.emit(f"mbarrier.arrive({self.shared.empty(r, at)}, count=1)")
             case Issue():
                 self.issue(s)
             case Finish():
@@ -214,14 +246,15 @@ class RoleWriter(Writer):
                 super().other(s)
 
     def fill(self, s: Fill) -> None:
-        """Wait for the stage, say how many bytes come, and copy them: of an own ring a tile for each consumer."""
+        """Wait for the stage, say how many bytes come, and copy them: of an own ring a tile for each consumer. Rings
+        that share barriers do the first two once."""
         ctx, ring, turn = self.ctx, self.shared.rings[s.ring], self.ctx.scalar(s.turn)
-        ctx.used |= {f"{s.ring}_{kind}" for kind in ("tiles", "full", "empty")}
+        ctx.used |= {f"{s.ring}_tiles", *(self.shared.barrier(ring, kind) for kind in ("full", "empty"))}
         full, empty = self.shared.full(ring, turn), self.shared.empty(ring, turn)
-        extents = [ctx.scalar(ctx.extents[d]) for d in ring.dims]
-        sizes = [CONSUMERS] * ring.own + [str(x) for x in (*extents, DTYPES[ring.dtype].bits // 8)]
-        ctx.emit(f"mbarrier.wait({empty}, ({self.shared.phase(ring, turn)}) ^ 1)")
-        ctx.emit(f"mbarrier.expect({full}, {' * '.join(sizes)})")
+        members = self.shared.members(ring)
+        if s.ring == members[0]:
+            ctx.emit(f"mbarrier.wait({empty}, ({self.shared.phase(ring, turn)}) ^ 1)")
+            ctx.emit(f"mbarrier.expect({full}, {' + '.join(self.bytes(self.shared.rings[n]) for n in members)})")
         if not ring.own:
             self.copy(s.load, full, self.shared.tile(ring, turn), ring.dims)
             return
@@ -230,6 +263,11 @@ class RoleWriter(Writer):
             ctx.emit(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {w}")
             self.copy(s.load, full, self.shared.tile(ring, turn, w), ring.dims)
         ctx.emit(f"for {w} in gl.static_range({CONSUMERS}):", *(f"    {line}" for line in inner.lines))
+
+    def bytes(self, ring: Ring) -> str:
+        """What is copied in one turn."""
+        sizes = (self.ctx.scalar(self.ctx.extents[d]) for d in ring.dims)
+        return " * ".join([*[CONSUMERS] * ring.own, *map(str, sizes), str(DTYPES[ring.dtype].bits // 8)])
 
     def copy(self, load: LoadTile, full: str, tile: str, dims: tuple[str, ...]) -> None:
         box = self.box(load)
@@ -275,6 +313,7 @@ class RoleWriter(Writer):
         else:
             raise InternalError(f"the product {s.name} starts from another tile than itself")
         self.set(s.name, Text(line))
+        self.flying.add(s.name)
 
     def operand(self, a: TExpr) -> str:
         """The left operand: a tile in shared memory, or a local in the layout of operands."""
@@ -287,12 +326,16 @@ class RoleWriter(Writer):
         return str(call(HALVES, self.locals[a.name], TL_DTYPES[a.dtype], layout))
 
     def finish(self, s: Finish) -> None:
-        """Wait for products. What is named comes out of the wait, so that nothing that reads it moves before."""
+        """Wait for products. What is named comes out of the wait, so that nothing that reads it moves before; sums
+        that others still add to stay in flight."""
         names = [self.locals[n] for n in (*s.names, *s.also)]
         if self.kernel.levers.pin and (name := self.pinned(s)) is not None:
             self.ctx.helpers.add(PIN)
             self.ctx.emit(f"{self.locals[name]} = {PIN}({self.locals[name]})")
         self.ctx.emit(f"{', '.join(names)} = warpgroup_mma_wait({s.pending}, deps=[{', '.join(names)}])")
+        self.flying -= {*s.names}
+        on = [self.locals[n] for n in s.also if n in self.flying]
+        self.ctx.emit(*(f"{name} = {INIT}({name})" for name in on))
 
     def pinned(self, s: Finish) -> str | None:
         """What is to be there when a wait begins: the last tile of rows, for which the others were made."""

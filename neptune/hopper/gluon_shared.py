@@ -1,7 +1,7 @@
 """Names and texts of what lies in shared memory: the tiles of rings and of results, and their barriers.
 
 The ring `k` has `k_tiles`, `k_full` and `k_empty`, each indexed by the stage of a turn; a barrier completes a phase per
-use, so that a turn waits for the parity of the uses before it.
+use, so that a turn waits for the parity of the uses before it. Rings that share barriers have `a_b_full`, `a_b_empty`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from neptune.codegen.triton_text import AND, ATOM, MUL, TL_DTYPES, Text
 from neptune.errors import InternalError
 from neptune.hopper.ir import AsyncKernel, Out, Ring
+from neptune.hopper.together import groups
 
 CONSUMERS = "CONSUMERS"
 CONSUMER = "W"
 """The number of a consumer, a constant of its function."""
-STAGES = "STAGES"
+STAGES, BAND = "STAGES", "BAND"
 
 
 class Shared:
@@ -24,8 +25,12 @@ class Shared:
         self.outs = {o.name: o for o in kernel.outs}
         self.consumers = kernel.levers.consumers
         counts = {r.stages for r in kernel.rings if r.stages > 1}
-        self.constants = {CONSUMERS: self.consumers}
+        self.constants = {CONSUMERS: self.consumers} | ({BAND: kernel.levers.band} if kernel.levers.band else {})
         self.layouts: dict[str, str] = {}
+        self.groups = groups(kernel.rings)
+        self.barriers = {leader: "_".join(members) for leader, members in self.groups.items()}
+        if len(names := {*self.barriers.values()}) < len(self.barriers) or names & self.rings.keys() - {*self.barriers}:
+            self.barriers = {leader: leader for leader in self.groups}
         self._extents = kernel.extents
         self._stages: dict[str, str] = {}
         for r in kernel.rings:
@@ -46,11 +51,19 @@ class Shared:
         uses = turn.at(ATOM) if ring.stages == 1 else f"({turn.at(MUL)} // {self.stages(ring)})"
         return Text(f"{uses} & 1", AND)
 
+    def members(self, ring: Ring) -> tuple[str, ...]:
+        """The rings whose tiles come and go with those of a ring, itself among them."""
+        return self.groups[ring.barrier or ring.name]
+
+    def barrier(self, ring: Ring, kind: str) -> str:
+        """The name of its `full` or `empty` barriers."""
+        return f"{self.barriers[ring.barrier or ring.name]}_{kind}"
+
     def full(self, ring: Ring, turn: Text) -> str:
-        return f"{ring.name}_full.index({self.stage(ring, turn)})"
+        return f"{self.barrier(ring, 'full')}.index({self.stage(ring, turn)})"
 
     def empty(self, ring: Ring, turn: Text) -> str:
-        return f"{ring.name}_empty.index({self.stage(ring, turn)})"
+        return f"{self.barrier(ring, 'empty')}.index({self.stage(ring, turn)})"
 
     def layout(self, name: str, dims: tuple[str, ...], dtype: str) -> str:
         """The name of the layout of a tile: that of the first one of its form."""
@@ -79,5 +92,9 @@ class Shared:
     @property
     def names(self) -> list[str]:
         """All names, in the order of parameters."""
-        names = [f"{r}_{kind}" for r in self.rings for kind in ("tiles", "full", "empty")]
+        names = []
+        for r in self.rings.values():
+            names.append(f"{r.name}_tiles")
+            if r.name == self.members(r)[-1]:
+                names += [self.barrier(r, kind) for kind in ("full", "empty")]
         return names + [f"{o.name}_tiles" for o in self.outs.values() if o.over is None]

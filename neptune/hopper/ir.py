@@ -2,8 +2,10 @@
 form is that of FlashAttention-3, derived from any loop).
 
     async kernel := name, grid, rows group consumers, axes, ring…, out…, counter…, producer body, consumer body
-    ring  := name, dims, dtype, stages, own     `stages` tiles in shared memory, each with a full and an empty barrier;
-                                                `own`: a tile for every consumer in each stage
+    ring  := name, dims, dtype, stages, own, barrier
+                                                `stages` tiles in shared memory, each with a full and an empty barrier;
+                                                `own`: a tile for every consumer in each stage; `barrier`: the ring
+                                                before it whose barriers it shares
     out   := name, dims, dtype, over            tiles through which results leave; `over`: a ring whose memory they take
     stmt  := the statements of `neptune.tile.ir`, and
              Fill(ring, turn, load)                 producer: wait until the stage is empty, then copy; sets full
@@ -20,10 +22,12 @@ Semantics.
   phase (turn // stages) & 1. `counters` are int32 locals (`Load(name)` in a turn, `Local(name)` in an `Assign`), each
   role's own: 0 when a program starts, and kept from group to group.
 - A ring's `dims` are in the order of the buffer's dimensions, also where the load that fills it names them in another.
+- Rings that share barriers have as many stages, and are filled, awaited and released side by side, in their order.
 - A `Fill` of an `own` ring copies one tile per consumer: the load's index reads `rows`, each consumer's in turn.
 - `Staged` is an operand of an issued product only, or read into registers by an `Assign` after its `Await`.
 - A product in flight owns its accumulator, its register operands and the stages that it reads until a `Finish` that
-  covers it. `Finish` makes `names` readable; `also` are locals in registers that may not move behind it.
+  covers it. `Finish` makes `names` readable; `also` are locals in registers that may not move behind it, and sums to
+  which products add that it leaves in flight.
 - A `Drain` before anything was sent does nothing. A program that has gone through its groups drains all that it sent.
 - `grid` has `group`, which counts groups of consumers; consumer w of a group is `rows` = group · consumers + w, which
   the consumer's body reads, and the producer's in the loads of `own` rings. A consumer behind the last row does all
@@ -70,7 +74,8 @@ class Staged(Tile["TExpr"]):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tiles of `dims` in `stages` stages of shared memory. `tensor` is the buffer that they are copied from."""
+    """Tiles of `dims` in `stages` stages of shared memory, copied from the buffer `tensor`. `barrier` is a ring whose
+    barriers are also this one's."""
 
     name: str
     tensor: str
@@ -78,6 +83,7 @@ class Ring:
     dtype: str
     stages: int
     own: bool
+    barrier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,8 @@ AStmt: TypeAlias = Assign | StoreTile | Loop | Branch | Fill | Await | Release |
 class Levers:
     """What is chosen of the form: consumers of 64 rows, stages of what a loop loads, how groups of rows come to the
     programs ("once": one program a group; "stride": program, program + programs, …; "table": as the host balances
-    them), whether results have memory of their own, and registers of a consumer's and of the producer's threads."""
+    them), in bands of how many groups of rows (0: all of them) the other grid variables are gone through, whether
+    results have memory of their own, and registers of a consumer's and of the producer's threads."""
 
     consumers: int = 2
     stages: int = 2
@@ -159,6 +166,7 @@ class Levers:
     own_out: bool = True
     pin: bool = False
     tiles: Mapping[str, int] = field(default_factory=dict)
+    band: int = 0
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -23,6 +23,7 @@ def with_live(body: Body) -> Body:
 def _block(body: Body, live: frozenset[str]) -> tuple[Body, frozenset[str]]:
     """The block, and what is live before it, given what is behind it."""
     tiles = {s.name: s.value.dims for s in body if isinstance(s, Assign)}
+    tiles |= {s.name: s.dot.dims for s in body if isinstance(s, Issue)}
     out: list[AStmt] = []
     for s in reversed(body):
         read = frozenset(n for e in exprs_of(s) for n in read_by(e))

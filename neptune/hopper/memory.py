@@ -3,8 +3,8 @@
 Shared memory is counted exactly: tiles of rings in all stages, results with memory of their own, two barriers a stage.
 Registers of a consumer are an estimate: accumulators, other results of products, and operands that are made of them
 (least squares on 50 compiled kernels of attention, where operands were half of what they are made of), and tiles that
-are read by pointers. Both follow from the walk alone, for any tile sizes and any levers, so that forms are compared
-before any is derived.
+are read by pointers, or from copies once a group. Both follow from the walk alone, for any tile sizes and any levers,
+so that forms are compared before any is derived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+from neptune.hopper.bands import width
 from neptune.hopper.ir import Levers
+from neptune.hopper.products import sums_of
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
@@ -101,14 +103,19 @@ class Counts:
         loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
         self.read = _read(tuple(x for s in loops for x in s.body), staged)
         self.read_once = _read(kernel.body, staged) - self.read
+        self.copied = [loads[n] for n in walked.read if n not in looped]
         self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
+        self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+
+    def size(self, tiles: Mapping[str, int]) -> dict[str, int]:
+        """The extents of axes."""
+        return {axis: int(known_size(e, tiles)) for axis, e in self.extents.items()} | {self.rows: ROWS}
 
     def needs(self, levers: Levers) -> Needs:
         """What a form takes, with tile sizes in `levers.tiles`."""
-        size = {axis: int(known_size(e, levers.tiles)) for axis, e in self.extents.items()}
-        size[self.rows] = ROWS
+        size = self.size(levers.tiles)
 
         def elements(dims: tuple[str, ...]) -> int:
             return math.prod(size[d] for d in dims)
@@ -132,6 +139,7 @@ class Counts:
         by_pointers = [
             sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
         ]
+        by_pointers[1] += sum(elements(e.dims) * DTYPES[e.dtype].bits / 32 for e in self.copied)
         registers = BASE + (sums + max(looped + by_pointers[0], by_pointers[1])) / THREADS
         flops = sum(2 * elements((*dot.dims, dot.a.dims[1])) for dot in self.inner)
         scores = sum(elements(dot.dims) for dot in self.inner if dot.acc is None)
@@ -179,10 +187,11 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
 
     Tiles of 128 columns go before others; more consumers before fewer, as they share more (with `short` the other way,
     as their groups are smaller); results in memory of their own; and as many stages as keep products busy while a
-    tile comes. Programs take several groups each, by a balanced table where groups differ.
+    tile comes. Programs take several groups each, by a balanced table where groups differ, else in bands.
     """
     counts = Counts(walked)
-    persistent = "stride" if weight_of(walked) is None else "table"
+    weight = weight_of(walked)
+    persistent = "stride" if weight is None else "table"
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program):
         for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
@@ -192,21 +201,26 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
             if wrong_with(needs, levers) is not None or not saved:
                 continue
             levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
-            wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products))
+            if weight is None:
+                levers = replace(levers, band=width(walked, counts.size(tiles)))
+            # A product that stays in flight keeps its stage until the next one is issued.
+            wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
             many = consumers if short else -consumers
-            found.append(((*_preferred(counts, tiles), many, not own_out, abs(stages - wanted)), levers))
+            # A tile that the epilogue reads is not waited for where its memory is taken.
+            late = not own_out and not counts.copied
+            found.append(((*_preferred(counts, tiles), many, late, abs(stages - wanted), not own_out), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]
 
 
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
-    """The order of tile sizes: scores of 128 columns, or else as many columns of sums as can be, of rows that lie
-    together."""
+    """The order of tile sizes: scores of 128 columns, or else operands of rows that lie together, and as many columns of
+    sums as can be."""
     size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
     scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
     if scores:
         return (abs(math.log2(max(scores) / 128)),)
     deep = [size[d.a.dims[1]] * DTYPES[d.a.dtype].bits / 8 / SWIZZLED for d in counts.products.values()]
-    return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
+    return (max(abs(math.log2(x)) for x in deep), -max(size[d.dims[1]] for d in counts.products.values()))
 
 
 def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:

@@ -137,8 +137,11 @@ class _Reader(TileReader):
             line.expect(",")
             stages = line.integer()
             line.expect("stages")
-            own = line.accept(",") and line.accept("own")
-            self.rings[name] = Ring(name, tensor, dims, dtype, stages, own)
+            more = line.accept(",")
+            own = more and line.accept("own")
+            more = line.accept(",") if own else more
+            barrier = line.name() if more and line.accept("barrier") else None
+            self.rings[name] = Ring(name, tensor, dims, dtype, stages, own, barrier)
         else:
             over = line.name() if line.accept(",") and line.accept("over") else None
             outs[name] = Out(name, tensor, dims, dtype, over)

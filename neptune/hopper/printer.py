@@ -52,7 +52,8 @@ def _levers(levers: Levers) -> str:
 
 def _ring(r: Ring) -> str:
     own = ", own" if r.own else ""
-    return f"ring {r.name}<{' '.join(r.dims)}> of {r.tensor}: {DTYPES[r.dtype].short}, {r.stages} stages{own}"
+    shared = "" if r.barrier is None else f", barrier {r.barrier}"
+    return f"ring {r.name}<{' '.join(r.dims)}> of {r.tensor}: {DTYPES[r.dtype].short}, {r.stages} stages{own}{shared}"
 
 
 def _out(o: Out) -> str:

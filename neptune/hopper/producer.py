@@ -15,13 +15,13 @@ from neptune.tile.passes.util import assigns
 BY_POSITION = "bounds by positions, or by the data of all rows of a tile"
 
 
-def unmasked(body: Block) -> Block:
-    """A body whose copies have no masks, which say no more than what a copy does by itself."""
+def unmasked(body: Block, names: frozenset[str] | None = None) -> Block:
+    """A body whose copies (of `names`, or all) have no masks, which say no more than what a copy does by itself."""
     return tuple(
-        replace(s, body=unmasked(s.body))
+        replace(s, body=unmasked(s.body, names))
         if isinstance(s, Loop | Branch)
         else replace(s, value=replace(s.value, mask=None))
-        if isinstance(s, Assign) and isinstance(s.value, LoadTile)
+        if isinstance(s, Assign) and isinstance(s.value, LoadTile) and (names is None or s.name in names)
         else s
         for s in body
     )

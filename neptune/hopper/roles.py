@@ -22,6 +22,7 @@ from neptune.hopper.live import with_live
 from neptune.hopper.memory import check_fits
 from neptune.hopper.products import separated, unused
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
@@ -60,13 +61,14 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
         with_live(consumed(body, rings, outs, counters, again=levers.persistent != "once")),
     )
     kept, (producer, consumer) = shared(tuple(counters.values()), bodies, unused("turn", used))
+    sharing, (producer, consumer) = together(tuple(rings.values()), (producer, consumer))
     return AsyncKernel(
         kernel.name,
         tuple(_of_groups(g, walked) for g in kernel.grid),
         walked.rows,
         walked.group,
         axes,
-        tuple(rings.values()),
+        sharing,
         tuple(outs.values()),
         kept,
         producer,

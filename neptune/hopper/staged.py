@@ -1,11 +1,14 @@
 """staged: the tiles that go through shared memory, which a producer can copy by descriptors.
 
 An operand of a product on wgmma is a tile in shared memory; the left one may be in registers. So a tile that is loaded
-for products alone is staged where the copy is a box of two axes, zero outside of its tensor.
+for products alone is staged where the copy is a box of two axes, zero outside of its tensor. And so is a tile that is
+loaded once a group, of the form of a product's result, such as a residual: by pointers, each two elements would have an
+address of 64 bits beside the sum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from neptune.hopper.gang import Ganged, products
@@ -77,9 +80,20 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
             if side == "right":
                 name = source.name if isinstance(source, Local) else "its right operand"
                 raise Refusal(f"{name} {why}", at, "a right operand that is a tile of a tensor, by a descriptor")
+    kept |= dict.fromkeys(_once(kernel, ctx, assigned))
     order = [s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign) and s.name in kept]
     tiles = tuple((n, any(_reads(s, ganged.rows) for s in assigned[n])) for n in dict.fromkeys(order))
     return Staging(tiles, tuple(n for n, _ in tiles if _elsewhere(kernel, n)))
+
+
+def _once(kernel: TileKernel, ctx: Numbers, assigned: Mapping[str, list[Assign]]) -> Iterator[str]:
+    """What is loaded outside of loops, in the form of a product's result."""
+    results = {dot.dims for _, dot in products(kernel)}
+    for s in kernel.body:
+        if not isinstance(s, Assign) or assigned[s.name] != [s] or s.value.dims not in results:
+            continue
+        if _uncopied(ctx, s.value) is None:
+            yield s.name
 
 
 def _check_product(kernel: TileKernel, where: Assign | None, dot: Dot) -> None:

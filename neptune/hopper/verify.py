@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import InternalError
+from neptune.hopper.bands import across_of
 from neptune.hopper.ir import (
     AStmt,
     AsyncKernel,
@@ -32,6 +33,7 @@ from neptune.hopper.ir import (
     walk_async,
 )
 from neptune.hopper.plain import as_tiles
+from neptune.hopper.together import apart
 from neptune.ir.check import report
 from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, Load, Op, loads
@@ -50,6 +52,8 @@ def verify_async(kernel: AsyncKernel, program: TileProgram) -> None:
         findings.append(error.wrong)
     for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
         found = dict.fromkeys(_Role(kernel, role).findings(body))
+        beside = sorted(set(apart(kernel.rings, body)))
+        findings += [f"{role}: {n} shares barriers, and somewhere stands by itself" for n in beside]
         findings += [f"{role}: {text}" for text in found]
     report(f"asynchronous kernel {kernel.name}", findings)
 
@@ -62,11 +66,16 @@ def _declarations(kernel: AsyncKernel) -> Iterator[str]:
     yield from (f"{n} is declared twice" for n in sorted(set(names)) if names.count(n) > 1)
     if kernel.group not in {g.var for g in kernel.grid}:
         yield f"the grid has no variable {kernel.group}"
+    if kernel.levers.band and (kernel.weight is not None or across_of(kernel) is None):
+        yield f"bands of {kernel.levers.band} groups, of a grid that has no such order"
     rings = {r.name: r for r in kernel.rings}
     filled = {s.ring for s in walk_async(kernel.producer) if isinstance(s, Fill)}
     for r in kernel.rings:
         if r.stages < 1:
             yield f"ring {r.name} has {r.stages} stages"
+        leader = rings.get(r.barrier or r.name)
+        if leader is None or leader.barrier is not None or leader.stages != r.stages:
+            yield f"ring {r.name} cannot share the barriers of {r.barrier}"
         if r.name not in filled:
             yield f"ring {r.name} is never filled"
     taken = [o.over for o in kernel.outs if o.over is not None]
@@ -312,6 +321,8 @@ class _Role:
                 self.say(f"{name} is named by a wait that leaves it in flight")
             elif name not in {f.name for f in done}:
                 self.say(f"{name} is named by a wait, and was not in flight")
+        for name in sorted({f.name for f in done} & {f.name for f in still} - set(s.also)):
+            self.say(f"{name}, to which products in flight add, is not handed on by the wait for others")
         missed = {f.name for f in done} - {f.name for f in still} - set(s.names)
         for name in sorted(missed):
             self.say(f"{name} is finished by a wait that does not name it")

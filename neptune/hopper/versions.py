@@ -6,10 +6,10 @@
 | `async_store(descriptor, coordinates, tile)` | `tma.async_copy_shared_to_global` | `tma.async_store` |
 | `barrier()` | `gl.thread_barrier` | `gl.barrier` |
 
-What else the text uses (`gluon.jit`, `gl.warp_specialize`, `warpgroup_mma`, `warpgroup_mma_wait`, `mbarrier`,
-`fence_async_shared`, `TensorDescriptor`, layouts) has the same names and arguments in both. The text of a kernel does
-not depend on the release: its head gives these functions one name, the new one where it is there, since 3.9 still has
-the old ones and refuses to run them.
+What else the text uses (`gluon.jit`, `gl.warp_specialize`, `warpgroup_mma`, `warpgroup_mma_init`,
+`warpgroup_mma_wait`, `mbarrier`, `fence_async_shared`, `TensorDescriptor`, layouts) has the same names and arguments in
+both. The text of a kernel does not depend on the release: its head gives these functions one name, the new one where it
+is there, since 3.9 still has the old ones and refuses to run them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEEDED: Mapping[str, str] = MappingProxyType(
         f"{GLUON}._runtime": "GluonASTSource",
         f"{GLUON}.language": "warp_specialize allocate_shared_memory inline_asm_elementwise convert_layout "
         "static_range constexpr NVMMADistributedLayout NVMMASharedLayout DotOperandLayout SliceLayout barrier",
-        f"{GLUON}.language.nvidia.hopper": "fence_async_shared warpgroup_mma warpgroup_mma_wait",
+        f"{GLUON}.language.nvidia.hopper": "fence_async_shared warpgroup_mma warpgroup_mma_init warpgroup_mma_wait",
         f"{GLUON}.language.nvidia.hopper.mbarrier": "MBarrierLayout init wait arrive expect",
         f"{GLUON}.language.nvidia.hopper.tma": "async_load async_store store_wait",
         f"{GLUON}.nvidia.hopper": "TensorDescriptor",

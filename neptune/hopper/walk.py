@@ -12,7 +12,7 @@ allow is rejected there, as a wrong repair is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune.hopper.backwards import backwards, minus, plan
@@ -21,7 +21,7 @@ from neptune.hopper.gang import gang
 from neptune.hopper.group_bounds import by_group
 from neptune.hopper.ir import Levers
 from neptune.hopper.operands import operands
-from neptune.hopper.pieces import Group, Run, runs
+from neptune.hopper.pieces import Group, Piece, Run, runs
 from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.scalars import Block, in_block, put, var, with_values
@@ -62,7 +62,6 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
         late=tuple(walker.late),
         read=staging.read,
         kept=tuple(walker.kept),
-        band=ganged.band,
         symbolic=symbolic,
         values=dict(ganged.values),
     )
@@ -138,7 +137,9 @@ class _Walker:
         return bounds(run, self.group, self.names)
 
     def _forwards(self, run: Run) -> tuple[Block, Block]:
-        """The loops as they are. Where they are of other tiles for every consumer, those of the group are loaded."""
+        """The loops as they are, those that differ in what a copy does by itself as one. Where they are of other tiles
+        for every consumer, those of the group are loaded."""
+        run = self._joined(run)
         parts = [self._one(s) for s in run.statements]
         mine, theirs = tuple(s for m, _ in parts for s in m), tuple(s for _, t in parts for s in t)
         copies = self._merged(run)
@@ -154,12 +155,27 @@ class _Walker:
         whole = _ahead(limits.all_begin, limits.all_end, run.var, copies)
         return (*limits.defined, *before, *loops, *after), (*limits.shared, *whole)
 
+    def _joined(self, run: Run) -> Run:
+        """A run as one loop, where its pieces differ in the masks of copies alone."""
+        bodies = [p.body for p in run.pieces]
+        if len(bodies) == 1 or any(
+            unmasked(b, self.staging.names) != unmasked(bodies[0], self.staging.names) for b in bodies
+        ):
+            return run
+        loop = Loop(run.var, run.lo, run.hi, _most_masked(bodies))
+        return Run(run.var, (Piece(run.lo, run.hi, loop.body),), (loop,))
+
     def _merged(self, run: Run) -> Block | None:
         """The producer's body of any tile of a run, where that is one: that of the piece with the most masks."""
         bodies = [pruned(self.block(p.body)[1], self.staging.names) for p in run.pieces]
         if any(unmasked(b) != unmasked(bodies[0]) for b in bodies):
             return None
-        return max(bodies, key=lambda b: sum(masks(s) for s in walk_stmts(b)))
+        return _most_masked(bodies)
+
+
+def _most_masked(bodies: Sequence[Block]) -> Block:
+    """Of bodies that differ in masks, the one that is right for every tile."""
+    return max(bodies, key=lambda b: sum(masks(s) for s in walk_stmts(b)))
 
 
 def _carries(body: Block) -> bool:

@@ -31,7 +31,6 @@ class Walked:
     `late` names the products that are issued one step late (rotated), `kept` says of other loops why none of theirs is.
     `read` are staged tiles that consumers also read into registers. The mask of a staged load says no more than "inside
     of the tensor", what a copy by descriptor does by itself; it stays so that the bodies can be evaluated.
-    `band` groups of rows are to be done before the next tile of columns, for the cache: 0 where the grid says how.
     `symbolic` is the kernel with its tile sizes as tunables, for the exact check; with `values` it is `kernel`.
     """
 
@@ -44,6 +43,5 @@ class Walked:
     late: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    band: int = 0
     symbolic: TileKernel | None = None
     values: Mapping[str, int] = field(default_factory=dict)

@@ -40,7 +40,8 @@ class _Product:
 
     def end(self) -> None:
         for stub in self.owns:
-            stub.held = None
+            if stub.held is self:
+                stub.held = None
 
 
 @dataclass(eq=False)
@@ -155,6 +156,9 @@ class Recording:
             return made
         owned = [acc] if use_acc and isinstance(acc, Stub) else []
         known = tuple(names.split(",")) if in_registers or owned else ()
+        for earlier in self._flying:
+            if owned and earlier.has(acc):
+                earlier.owns.append(made)  # a sum goes on in the same registers
         product = _Product(self, line(), scope(), known if in_registers else known[-1:], in_registers, [made, *owned])
         for stub in product.owns:
             stub.held = product

@@ -101,17 +101,34 @@ def test_sizes_give_loops_of_all_lengths() -> None:
     assert any(v["s_kv"] == 1 < v["s_q"] for v in made) and any(v["s_q"] == 1 < v["s_kv"] for v in made)
 
 
+def test_a_stage_that_is_released_a_step_early_is_found() -> None:
+    """That of this iteration's product in the place of the one before; and behind a wait that leaves both in flight."""
+    program, kernel, text = form("product")
+    release, wait = "mbarrier.arrive(a_b_empty.index(turn % STAGES), count=1)", "warpgroup_mma_wait(1, deps=[c])"
+    assert text.count(release) == 2 and text.count(wait) == 1
+    early = release.replace("turn % STAGES", "(turn + 1) % STAGES")
+    for wrong in (text.replace(release, early, 1), text.replace(wait, wait.replace("1", "2"))):
+        report = check(wrong, trials(program, kernel))
+        assert not report.ok and {f.kind for f in report.findings} & {"early release", "registers in flight"}
+    # Finishing both as before is in step, and takes turns with the copies.
+    assert check(text.replace(wait, wait.replace("1", "0")), trials(program, kernel)).ok
+
+
 HARMLESS = ("move", "pending", "drop, barrier()", "drop, tma.store_wait(0)", "drop, async_store(")
 """Kinds of edits that may leave a protocol as it is, or make it stricter: they must be in step state by state. The
 last one is in step, and writes nothing, as the emulator shows (tests/unit/hopper/test_mutants.py)."""
 
 
-def test_mutants_of_generated_text_are_rejected() -> None:
-    program, kernel, text = form("reused")
-    made = list(mutants(text))
+@pytest.mark.parametrize(
+    ("name", "every", "sizes"),
+    [("reused", 1, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 128}), ("product", 3, {"m": 64, "n": 128, "k": 128})],
+)
+def test_mutants_of_generated_text_are_rejected(name: str, every: int, sizes: dict[str, int]) -> None:
+    program, kernel, text = form(name)
+    made = list(mutants(text))[::every]
     alive = [m for m in made if check(m.text, trials(program, kernel)).ok]
-    assert len(made) > 180 and len(alive) < 16
-    launch = call(program, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 128})
+    assert len(made) * every > {"reused": 180, "product": 80}[name] and len(alive) < len(made) / 7
+    launch = call(program, sizes)
     for mutant in alive:
         name = re.sub(r", line \d+:", ",", mutant.name)
         assert name.startswith(HARMLESS), mutant.name

@@ -14,6 +14,7 @@ from neptune.hopper.emulate import load
 from neptune.hopper.gluon import generate
 from neptune.hopper.ir import Levers
 from neptune.hopper.roles import roles
+from neptune.hopper.verify import verify_async
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Buffer
 from neptune.verify.evaluate import evaluate
@@ -69,6 +70,26 @@ def test_product(consumers: int) -> None:
     assert off(out, a.double() @ b.double()) < FLOAT16
 
 
+def matrices(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(m, k).half(), torch.randn(k, n).half(), torch.randn(m, n).half()
+
+
+@pytest.mark.parametrize("persistent", ["once", "stride"])
+@pytest.mark.parametrize("own_out", [True, False])
+@pytest.mark.parametrize(("m", "n", "k", "order"), [(323, 136, 40, "late"), (64, 264, 264, "random")])
+def test_a_residual_comes_as_a_box(persistent: str, own_out: bool, m: int, n: int, k: int, order: str) -> None:
+    """And the result leaves over it, or from memory of its own."""
+    _, tiles = tiles_of("matmul", "matmul", residual=True)
+    levers = Levers(2, 2, persistent, own_out, tiles=TILES, band=2)
+    made = roles(walked(tiles, levers), tiles, levers)
+    verify_async(made, tiles)
+    assert [o.over for o in made.outs] == [None if own_out else "residual"]
+    a, b, r = matrices(m, n, k)
+    out = torch.full((m, n), math.nan).half()
+    load(generate(tiles, made).text, seed=m, order=order)["matmul"](a, b, r, out)
+    assert off(out, a.double() @ b.double() + r.double()) < FLOAT16
+
+
 TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 2}
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 SEQUENCES = {"batch": 1, "s_q": 130, "s_kv": 257}
@@ -85,6 +106,7 @@ WIDE = (
     ("matmul", "matmul", {"trans_a": True, "batch": True}, {**MATRICES, "batch": 2}),
     ("gated_linear", "matmul", {"trans_b": True}, MATRICES),
     ("rms_norm_linear", "norm_linear", {}, MATRICES),
+    ("l2_normalise_matmul", "norm_linear_rolling", {}, {"rows": 200, "cols": 328, "width": 136}),
 )
 
 

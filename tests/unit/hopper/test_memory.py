@@ -9,6 +9,7 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, forms, wrong_with
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
+from neptune.tile.parser import parse_tiles
 from tests.examples.walks import tiles_of, walked
 
 COMPILED = {
@@ -56,10 +57,25 @@ def test_products_take_wide_tiles() -> None:
     assert (best.tiles["BLOCK_N"], best.tiles["BLOCK_K"]) == (256, 64)
 
 
-def test_a_tile_that_is_read_by_pointers_takes_registers() -> None:
-    """A residual of 256 columns was compiled: 3648 bytes of a thread were spilled, and none with 128."""
+def test_a_residual_leaves_room_for_wide_tiles() -> None:
+    """By pointers one of 256 columns spilled 3648 bytes of a thread; as a box none, and the result leaves over it."""
     _, tiles = tiles_of("matmul", "matmul", residual=True)
-    assert forms(walked(tiles), tiles)[0].tiles["BLOCK_N"] == 128
+    w = walked(tiles)
+    assert w.staged[-1] == ("residual", True) and w.read == ("residual",)
+    best = forms(w, tiles)[0]
+    assert (best.tiles["BLOCK_N"], best.stages, best.own_out) == (256, 3, False)
+    (plain,) = {Counts(walked(t)).needs(best).registers for _, t in [tiles_of("matmul", "matmul")]}
+    assert Counts(w).needs(best).registers == plain + 64 * 256 / 2 / 128
+
+
+def test_a_tile_that_is_read_by_pointers_takes_registers() -> None:
+    """Of a residual that is no box, as it is masked by more than its ends, each pair of elements has an address."""
+    _, tiles = tiles_of("matmul", "matmul", residual=True)
+    text = str(tiles)
+    at = text.index("residual<i1 j1> = masked(")
+    odd = text[at:].replace("0.0)", "1.0)", 1)
+    w = walked(parse_tiles(text[:at] + odd, tiles))
+    assert w.read == () and forms(w, tiles)[0].tiles["BLOCK_N"] == 128
 
 
 def test_a_form_is_found_where_the_first_tiles_are_too_large() -> None:

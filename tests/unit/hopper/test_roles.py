@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from neptune.errors import InternalError
-from neptune.hopper.ir import AsyncKernel, Fill, Levers, Out, Ring, walk_async
+from neptune.hopper.ir import AsyncKernel, Fill, Finish, Levers, Out, Ring, walk_async
 from neptune.hopper.parser import parse_async
 from neptune.hopper.printer import print_astmt
 from neptune.hopper.roles import roles
-from neptune.tile.ir import Assign, Branch, Loop, TileProgram, TStmt
+from neptune.hopper.verify import verify_async
+from neptune.ir.expr import Const, op
+from neptune.tile.ir import Assign, Branch, Local, Loop, Scalar, TileProgram, TStmt
 from neptune.tile.verify import verify_tiles
 from tests.examples.hopper_examples import attention, product
+from tests.examples.walks import tiles_of, walked
 
 ATTENTION = Levers(tiles={"BLOCK_M": 64, "BLOCK_N": 128})
 PRODUCT = Levers(stages=3, tiles={"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 64})
@@ -78,13 +81,51 @@ def test_results_leave_over_the_tile_of_the_queries() -> None:
         "rearrange(iota(e), 'e -> 1 e')]", "drain o_out", "release q(q_turn[])"]  # fmt: skip
 
 
-def test_a_product_releases_its_tiles_behind_itself() -> None:
+def test_a_sum_of_products_of_tiles_stays_in_flight_until_the_next_one_is_issued() -> None:
     kernel, _ = of_product()
+    (around,) = [s for s in kernel.consumer if isinstance(s, Branch)]
+    lines = [x.split(" = ")[0] for x in print_astmt(around, 0)]
+    assert lines == [
+        "if 0 < (k + (BLOCK_K - 1)) // BLOCK_K:",
+        "  await a(turn[])", "  await b(turn[])", "  issue c<i1 j1>",
+        "  for p0 in [1, (k + (BLOCK_K - 1)) // BLOCK_K):",
+        "    await a(turn[] + 1)", "    await b(turn[] + 1)", "    issue c<i1 j1>", "    finish 1:  also c",
+        "    release a(turn[])", "    release b(turn[])", "    turn<>",
+        "  finish 0: c", "  release a(turn[])", "  release b(turn[])", "  turn<>",
+    ]  # fmt: skip
+
+
+def test_with_one_stage_a_product_releases_its_tiles_behind_itself() -> None:
+    kernel, _ = of_product(replace(PRODUCT, stages=1))
     (loop,) = [s for s in walk_async(kernel.consumer) if isinstance(s, Loop)]
     assert [x.split(" = ")[0] for s in loop.body for x in print_astmt(s, 0)] == [
         "await a(turn[])", "await b(turn[])", "issue c<i1 j1>", "finish 0: c",
         "release a(turn[])", "release b(turn[])", "turn<>",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "template", "pending"),
+    [("gated_linear", "matmul", 2), ("l2_normalise_matmul", "norm_linear_rolling", 1)],
+)
+def test_all_sums_of_an_iteration_stay_in_flight(operator: str, template: str, pending: int) -> None:
+    """Beside a statistic of a tile, too, which is read into registers under the product before."""
+    _, tiles = tiles_of(operator, template)
+    levers = Levers(2, 3, "table", tiles={"BLOCK_N": 64, "BLOCK_K": 64})
+    made = roles(walked(tiles, levers), tiles, levers)
+    verify_async(made, tiles)
+    assert [s.pending for s in walk_async(made.consumer) if isinstance(s, Finish)] == [pending, 0]
+
+
+def test_a_sum_that_the_loop_reads_is_finished_in_its_iteration() -> None:
+    walk, program = product()
+    (loop,) = [s for s in walk.kernel.body if isinstance(s, Loop)]
+    c = next(s for s in loop.body if isinstance(s, Assign) and s.name == "c")
+    scaled = Assign("c", op("mul", Local("c", c.value.dims, "float32"), Scalar(Const(0.5, "float32"))), "c")
+    body = tuple(replace(loop, body=(*loop.body, scaled)) if s is loop else s for s in walk.kernel.body)
+    kernel = roles(replace(walk, kernel=replace(walk.kernel, body=body)), program, PRODUCT)
+    verify_async(kernel, program)
+    assert [(s.pending, s.names) for s in walk_async(kernel.consumer) if isinstance(s, Finish)] == [(0, ("c",))]
 
 
 def test_the_weight_of_a_group_is_its_iterations() -> None:

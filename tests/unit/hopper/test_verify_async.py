@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ SYNC = (Fill, Await, Release, Issue, Finish, Drain)
 
 
 def kernel(name: str = "attention", **levers: object) -> tuple[AsyncKernel, TileProgram]:
+    if name == "residual":
+        return with_residual()
     walked, program = {"attention": attention, "product": product}[name]()
     return roles(walked, program, replace(Levers(tiles=TILES[name]), **levers)), program  # type: ignore[arg-type]
 
@@ -48,12 +51,22 @@ FORMS = [
     ("attention", {"persistent": "table"}),
     ("attention", {"persistent": "table", "own_out": False}),
     ("product", {"persistent": "stride", "stages": 3}),
+    ("product", {"stages": 1}),
+    ("residual", {}),
 ]
 
 
 @pytest.mark.parametrize(("name", "levers"), FORMS)
 def test_derived_kernels_are_well_formed(name: str, levers: dict[str, object]) -> None:
     verify_async(*kernel(name, **levers))
+
+
+@cache
+def with_residual() -> tuple[AsyncKernel, TileProgram]:
+    """A product whose result leaves over the residual."""
+    _, tiles = tiles_of("matmul", "matmul", residual=True)
+    levers = Levers(2, 3, "stride", own_out=False, tiles={"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64}, band=4)
+    return roles(walked(tiles, levers), tiles, levers), tiles
 
 
 def rejected(mutant: AsyncKernel, program: TileProgram) -> bool:
@@ -80,7 +93,10 @@ def mutants(body: Body) -> Iterator[tuple[str, Body]]:
             yield f"a turn later {text}", (*before, later, *behind)
         if isinstance(s, Finish):
             yield f"one more in flight at {text}", (*before, replace(s, pending=s.pending + 1), *behind)
-            yield f"naming too little at {text}", (*before, replace(s, names=s.names[1:]), *behind)
+            if s.names:
+                yield f"naming too little at {text}", (*before, replace(s, names=s.names[1:]), *behind)
+            if s.also and not s.names:
+                yield f"handing too little on at {text}", (*before, replace(s, also=s.also[1:]), *behind)
             for j in range(k + 1, len(body)):
                 if isinstance(body[j], Assign | Send):
                     moved = (*before, *body[k + 1 : j + 1], s, *body[j + 1 :])
@@ -136,12 +152,16 @@ def test_a_tile_in_registers_is_read_while_it_is_there() -> None:
     levers = Levers(tiles={"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64})
     made = roles(walked(tiles, levers), tiles, levers)
     verify_async(made, tiles)
-    (loop,) = [s for s in made.consumer if isinstance(s, Loop)]
+    (around,) = [s for s in made.consumer if isinstance(s, Branch)]
+    (loop,) = [s for s in inside(around) if isinstance(s, Loop)]
     body = inside(loop)
     (read,) = [k for k, s in enumerate(body) if isinstance(s, Assign) and isinstance(s.value, Staged)]
     for place in (0, len(body)):
         moved = [*body[:read], *body[read + 1 :]]
         moved.insert(place, body[read])
-        consumer = tuple(with_inside(loop, tuple(moved)) if s is loop else s for s in made.consumer)
+        changed = with_inside(
+            around, tuple(with_inside(loop, tuple(moved)) if s is loop else s for s in inside(around))
+        )
+        consumer = tuple(changed if s is around else s for s in made.consumer)
         with pytest.raises(InternalError, match="x reads a tile of x that it does not have"):
             verify_async(replace(made, consumer=consumer), tiles)

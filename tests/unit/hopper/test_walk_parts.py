@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from neptune.frontend.builder import placeholder, var
-from neptune.hopper.ir import Levers
 from neptune.hopper.pieces import Group, Run, direction, runs
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.same import same_but_for_masks
@@ -38,7 +37,6 @@ def test_rows_of_grouped_programs_are_one_grid_variable() -> None:
     w = walked(tiles)
     assert [g.var for g in tiles.kernels[0].grid] == ["i01", "j0", "i00"]
     assert [g.var for g in w.kernel.grid] == ["i0", "j0"] and w.rows == "i0"
-    assert w.band == 8 and walked(tiles, Levers(tiles={"GROUP_M": 4})).band == 4
     assert str(w.kernel.grid[0].extent) == str((Var("m") + 63) // 64)
     # The condition for a tile of rows that there is not is what the grid says now.
     assert not [s for s in w.kernel.body if isinstance(s, Branch) and "i0" in str(s.pred)]

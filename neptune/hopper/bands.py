@@ -1,0 +1,66 @@
+"""bands: the order of tiles in which their operands are found in the cache.
+
+Programs that run beside each other have tiles with neighbouring numbers. Numbered column by column, tiles of one column
+read all rows; numbered in bands of `W` groups of rows, column by column inside of a band, as many tiles read fewer rows
+and a few columns more:
+
+    W = 2       groups 0: 0 2 4    groups 2: 6 8 10    groups 4: 12 13 14
+                       1: 1 3 5           3: 7 9 11
+
+This is for grids in which another variable than the rows' says which shared tiles are read, and not which of the rows',
+so that both are read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
+
+from neptune.hopper.ir import AsyncKernel, Fill, walk_async
+from neptune.hopper.walked import Walked
+from neptune.ir.dtypes import DTYPES
+from neptune.tile.ir import Assign, GridAxis, LoadTile, walk_stmts
+from neptune.tile.passes.util import scalar_names
+
+PROGRAMS = 132
+"""That run at once, of one to a multiprocessor."""
+Loads: TypeAlias = Iterable[tuple[bool, LoadTile]]
+"""Tiles that are loaded, with whether each consumer has its own."""
+
+
+def across(grid: tuple[GridAxis, ...], group: Collection[str], loads: Loads) -> str | None:
+    """The grid variable along which shared tiles differ and a tile of rows does not, if there is one; `group` are the
+    variables of rows."""
+    read = [(own, scalar_names(load)) for own, load in loads]
+    for g in grid:
+        own = [g.var in names for mine, names in read if mine]
+        shared = [g.var in names for mine, names in read if not mine]
+        if g.var not in group and not all(own) and any(shared):
+            return g.var
+    return None
+
+
+def across_of(kernel: AsyncKernel) -> str | None:
+    """That variable of an asynchronous kernel."""
+    own = {r.name: r.own for r in kernel.rings}
+    fills = ((own[s.ring], s.load) for s in walk_async(kernel.producer) if isinstance(s, Fill))
+    return across(kernel.grid, {kernel.group, kernel.rows}, fills)
+
+
+def width(walked: Walked, size: Mapping[str, int]) -> int:
+    """Groups in a band, by which all programs at once read as much of rows as of columns: the least in all. A power of
+    two, as sizes mostly are; 0 where order does not matter. `size` has the extents of axes."""
+    own = dict(walked.staged)
+    body = walk_stmts(walked.producer)
+    loads = [(own[s.name], s.value) for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
+    variable = across(walked.kernel.grid, {walked.rows, walked.group}, loads)
+    if variable is None:
+        return 0
+
+    def bytes_of(e: LoadTile) -> int:
+        return math.prod(size[d] for d in e.dims) * DTYPES[e.dtype].bits // 8
+
+    rows = walked.consumers * sum(bytes_of(e) for mine, e in loads if mine and variable not in scalar_names(e))
+    columns = sum(bytes_of(e) for mine, e in loads if not mine and variable in scalar_names(e))
+    return 1 << max(0, round(math.log2(math.sqrt(PROGRAMS * columns / rows))))
