@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
@@ -22,7 +22,7 @@ from neptune.ir.program import Program, Scalar
 from neptune.kernel import Kernel
 from neptune.runtime import accepted, launch
 from neptune.runtime.accepted import Compared, Verdict
-from neptune.runtime.addressing import LOADS, Asynchronous
+from neptune.runtime.addressing import LOADS
 from neptune.runtime.artifact import AT, PREDICTION, Artifact
 
 if TYPE_CHECKING:
