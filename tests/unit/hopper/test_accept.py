@@ -23,7 +23,7 @@ from neptune.hopper.compile import compile_gluon
 from neptune.hopper.ir import Levers
 from neptune.ir.parser import parse_program
 from neptune.runtime import accepted
-from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Timed, Verdict, key_of, read, written
+from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Figures, Timed, Verdict, key_of, read, written
 from neptune.runtime.addressing import Asynchronous, KernelParameters
 from neptune.runtime.recording import recording
 from neptune.runtime.source import load_source
@@ -33,7 +33,8 @@ from tests.unit.hopper.test_gluon import of_attention
 SPLIT = (240, 24)
 GOOD = Compared(3, 1e-4, 8e-3)
 OF = Asynchronous("text", ("q",), KernelParameters("k", {"q": "fp16"}, {"q": (64, 64)}, ()), {"D": 64}, "cuda:90")
-VERDICT = Verdict(key_of(OF), 196944, 0, 0, 0, (), SPLIT, (240,), (24,), (), 64, 2, 132, 66, CLEAN, GOOD)
+FIGURES = Figures(196944, 0, 0, 0, (), SPLIT, (240,), (24,), (), 64, 2, 132, 66)
+VERDICT = Verdict(**asdict(FIGURES), key=key_of(OF), protocol=CLEAN, compared=GOOD)
 
 
 FAST = Timed((37.8, 38.0, 38.1), (40.9, 41.2, 41.6), {"n": 512}, "H200")
