@@ -86,9 +86,13 @@ def test_graphs_are_the_same_for_any_seed_of_hashing() -> None:
 
 
 def test_the_deadline_ends_a_search_with_what_it_has() -> None:
-    s = search(programs.N_TRANS, Bounds(12, ONE), deadline=time.monotonic() + 1.5)
-    found = list(s)
-    assert found and not s.exhausted and not s.interrupted and s.seconds < 10
+    for seconds in (1.5, 6.0, 24.0):  # the first takes half a second, of the processor's
+        s = search(programs.N_TRANS, Bounds(12, ONE), deadline=time.monotonic() + seconds)
+        found = list(s)
+        assert not s.exhausted and not s.interrupted and s.seconds < seconds + 9
+        if found:
+            break
+    assert found
     assert not list(search(programs.GQA, deadline=time.monotonic() - 1))
 
 
