@@ -131,7 +131,7 @@ class RoleWriter(Writer):
     def group(self, source: Text, consumer: bool) -> None:
         """Grid variables from the number of a group, the first running fastest, or bands of it."""
         lines = self.ctx.scopes[-1].first
-        axes = self.grid_axes
+        axes = list(self.grid_axes)
         if self.kernel.levers.band:
             source, axes = self.banded(source)
         for k, g in enumerate(axes):

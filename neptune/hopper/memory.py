@@ -213,8 +213,8 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
 
 
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
-    """The order of tile sizes: scores of 128 columns, or else operands of rows that lie together, and as many columns of
-    sums as can be."""
+    """The order of tile sizes: scores of 128 columns, or else operands of rows that lie together, and sums of as many
+    columns as can be."""
     size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
     scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
     if scores:
