@@ -213,14 +213,14 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
 
 
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
-    """The order of tile sizes: scores of 128 columns, or else operands of rows that lie together, and sums of as many
-    columns as can be."""
+    """The order of tile sizes: scores of 128 columns, or else as many columns of sums as can be, of rows that lie
+    together."""
     size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
     scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
     if scores:
         return (abs(math.log2(max(scores) / 128)),)
     deep = [size[d.a.dims[1]] * DTYPES[d.a.dtype].bits / 8 / SWIZZLED for d in counts.products.values()]
-    return (max(abs(math.log2(x)) for x in deep), -max(size[d.dims[1]] for d in counts.products.values()))
+    return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
 
 
 def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:
