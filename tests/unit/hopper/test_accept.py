@@ -24,7 +24,7 @@ from neptune.hopper.ir import Levers
 from neptune.ir.parser import parse_program
 from neptune.runtime import accepted
 from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Figures, Timed, Verdict, key_of, read, written
-from neptune.runtime.addressing import Asynchronous, KernelParameters
+from neptune.runtime.addressing import Asynchronous, KernelParameters, Roles
 from neptune.runtime.recording import recording
 from neptune.runtime.source import load_source
 from tests.unit.hopper import compiling
@@ -130,6 +130,18 @@ def test_a_record_survives_json() -> None:
         assert read(json.loads(json.dumps(written(v)))) == v
 
 
+def test_a_form_of_several_kernels_is_as_good_as_each() -> None:
+    two = replace(VERDICT, others=(FIGURES,))
+    assert two.accepted and read(json.loads(json.dumps(written(two)))) == two
+    worse = replace(VERDICT, others=(FIGURES, replace(FIGURES, spill_bytes=8)))
+    assert worse.faults == ("8 bytes a thread are spilled",)
+    further = Roles(OF.kernel, OF.levers, SPLIT)
+    several = replace(OF, others=(further,))
+    keys = {key_of(OF), key_of(several), key_of(replace(OF, others=(replace(further, levers={"D": 32}),)))}
+    assert len(keys) == 3
+    assert not accepted.runs(replace(several, record=written(VERDICT)))
+
+
 def broken() -> Iterator[Any]:
     """What is no record: torn, of other types, with more or less in it."""
     whole = written(VERDICT)
@@ -139,7 +151,7 @@ def broken() -> Iterator[Any]:
         for wrong in (None, "x", -1, 1.5, [], [None], {"a": 1}, True):
             if wrong != whole[name] and not (name in ("protocol", "key") and isinstance(wrong, str)):
                 allowed = {"protocol": (None,), "compared": (None,), "timed": (None,), "ended": ("x",)}.get(name, ())
-                lists = name in ("warnings", "findings", "consumers", "producers") and wrong == []
+                lists = name in ("warnings", "findings", "consumers", "producers", "others") and wrong == []
                 if wrong not in allowed and not lists:
                     yield {**whole, name: wrong}
     for name, wrong in itertools.product(("draws", "error", "limit"), (None, "x", -1, [], True)):
@@ -151,6 +163,9 @@ def broken() -> Iterator[Any]:
         yield {**whole, "timed": {**good, name: wrong}}
     for name, wrong in (("sizes", {"n": 1.5}), ("sizes", None), ("device", 3), ("more", 1)):
         yield {**whole, "timed": {**good, name: wrong}}
+    other = asdict(FIGURES)
+    for torn in (None, {}, {**other, "more": 1}, {**other, "spill_bytes": None}, {**other, "warnings": "x"}):
+        yield {**whole, "others": [other, torn]}
 
 
 def test_what_is_no_record_is_not_believed() -> None:
