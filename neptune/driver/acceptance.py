@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from neptune.codegen.compile import WORKER
 from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
 from neptune.ir.dtypes import is_float
@@ -68,11 +69,25 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
 
 
 def ready() -> None:
-    """Have the process that compares forms start while they are made, where there is a GPU for them."""
-    if str(launch.gpu_target()) == f"cuda:{ARCHITECTURE}":
+    """Have the processes start that compile a form and that compare it, the latter where there is a GPU for it: what
+    they import takes as long as what comes before."""
+    WORKER.start()
+    if _here():
         from neptune.hopper import beside
 
         beside.WORKER.start()
+
+
+def dismissed() -> None:
+    """There is nothing to compare."""
+    if _here():
+        from neptune.hopper import beside
+
+        beside.WORKER.close()
+
+
+def _here() -> bool:
+    return str(launch.gpu_target()) == f"cuda:{ARCHITECTURE}"
 
 
 def split_of(kernel: Kernel) -> tuple[int, int]:

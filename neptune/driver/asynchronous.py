@@ -13,7 +13,7 @@ from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
 if TYPE_CHECKING:
-    from neptune.hopper.derive import Derived
+    from neptune.hopper.derive import Derived, Draft
 
 AUTO = "auto"
 """The asynchronous form where a kernel has one, without an error where it has none."""
@@ -55,11 +55,17 @@ def asynchronous_of(
 
     try:
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs on another.
-        return derived(tiles, header, shapes, differs, _broken)
+        return derived(tiles, header, shapes, differs, _broken, _begin)
     except Refusal as error:
         hint = error.hint or "form=None, which runs"
         asked = f"compile `{tiles.name}` with form={ASYNCHRONOUS!r}"
         raise TargetError(asked, str(error), legal=error.legal, hint=hint) from None
+
+
+def _begin(form: Draft) -> None:
+    from neptune.hopper.accept import begun
+
+    begun(form.plain(), form.parts[0].kernel.levers.registers)
 
 
 def _broken(form: Derived) -> dict[str, str]:

@@ -13,7 +13,7 @@ from neptune import config, logs
 from neptune.boundary import public
 from neptune.codegen.triton import generate
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import ready, with_verdict
+from neptune.driver.acceptance import dismissed, ready, with_verdict
 from neptune.driver.asynchronous import AUTO, asynchronous_of, checked_form
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.device import machine_for
@@ -254,8 +254,6 @@ def _asynchronous(w: Work) -> str | None:
     if w.form not in (ASYNCHRONOUS, AUTO):
         return None
 
-    ready()
-
     def differs(walked: TileProgram) -> str | None:
         try:
             _check(w, "asynchronous form", walked)
@@ -266,6 +264,7 @@ def _asynchronous(w: Work) -> str | None:
     try:
         w.asynchronous = asynchronous_of(w.tiles, w.header, w.wishes.typical, differs)
     except TargetError as error:
+        dismissed()
         if w.form == ASYNCHRONOUS:
             raise
         w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
@@ -377,6 +376,8 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
         wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
+        if asked.form in (ASYNCHRONOUS, AUTO):
+            ready()
         try:
             _run_all(work)
             return _built(work, asked, target)

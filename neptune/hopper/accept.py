@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +29,8 @@ from neptune.shelf import Shelf
 FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "
 LOG = logging.getLogger("neptune.codegen")
+_ahead: dict[tuple[str, tuple[int, int]], Future[Verdict]] = {}
+"""What is compiled before it is asked for."""
 Found = TypeVar("Found", Verdict, Timed)
 
 
@@ -64,7 +68,8 @@ def judged(
         return found
     before = found
     if found is None or found.split != split:
-        found = examined(of, split)
+        ahead = _ahead.pop((key_of(of), split), None)
+        found = examined(of, split) if ahead is None else ahead.result()
     if found.protocol is None and protocol is not None:
         found = replace(found, protocol=protocol())
     if found.compared is None and compare is not None and found.faults == (NOT_COMPARED,):
@@ -103,6 +108,24 @@ def _with(found: Verdict, **came: Compared | Timed | str | None) -> Verdict:
     """A verdict with what came of running the form: a result, or how its process ended."""
     ((name, what),) = came.items()
     return replace(found, ended=what) if isinstance(what, str) else replace(found, **{name: what})  # type: ignore[arg-type]
+
+
+def begun(of: Asynchronous, split: tuple[int, int]) -> None:
+    """Have a form compiled beside what this thread does, if nothing is known of it: `judged` waits for what comes."""
+    if capturing() or known(of) is not None:
+        return
+    made: Future[Verdict] = Future()
+
+    def compile_it() -> None:
+        try:
+            made.set_result(examined(of, split))
+        except BaseException as error:
+            made.set_exception(error)
+
+    # What nobody has asked for by now was of a form that was refused.
+    _ahead.clear()
+    _ahead[key_of(of), split] = made
+    threading.Thread(target=compile_it, daemon=True).start()
 
 
 def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict:

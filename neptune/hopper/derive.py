@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -98,6 +99,28 @@ class Derived:
 
     def plain(self) -> Asynchronous:
         """What a kernel keeps of it; the verdict is for `neptune.hopper.accept`."""
+        return Draft(self.parts, self.text).plain()
+
+    def said(self) -> dict[str, Any]:
+        """What explain() says of it."""
+        return {
+            "architecture": ARCHITECTURE,
+            "aligned": list(self.text.aligned),
+            "kernels": [p.said() for p in self.parts],
+            "triton": [{"name": name, "why": why} for name, why in self.left.items()],
+            "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
+        }
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A form that is not checked yet."""
+
+    parts: tuple[Part, ...]
+    text: GluonText
+
+    def plain(self) -> Asynchronous:
+        """As `Derived.plain`."""
         kinds = zip(self.text.kernels, self.parts, strict=True)
         first, *others = (Roles(k, p.levers, p.kernel.levers.registers) for k, p in kinds)
         return Asynchronous(
@@ -111,16 +134,6 @@ class Derived:
             takes=self.text.takes,
         )
 
-    def said(self) -> dict[str, Any]:
-        """What explain() says of it."""
-        return {
-            "architecture": ARCHITECTURE,
-            "aligned": list(self.text.aligned),
-            "kernels": [p.said() for p in self.parts],
-            "triton": [{"name": name, "why": why} for name, why in self.left.items()],
-            "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
-        }
-
 
 def derived(
     program: TileProgram,
@@ -128,31 +141,46 @@ def derived(
     shapes: Mapping[str, int],
     differs: Differs,
     broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
+    begin: Callable[[Draft], None] = lambda _: None,
 ) -> Derived:
     """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
     `shapes` are typical sizes, `differs` says how a tile program differs from the expression (None: it does not).
     `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
-    tried, a few, before they stay on tiles; where none is left, the first form is the result. Raises Refusal with the
-    reason of each kernel where there is no such form.
+    tried, a few, before they stay on tiles; where none is left, the first form is the result. `begin` sees the first
+    form before anything of it is checked: it may be compiled beside the checks. Raises Refusal with the reason of each
+    kernel where there is no such form.
     """
     left: dict[str, Refusal] = {}
     tried: dict[str, list[Levers]] = {}
     checked = program
     tiles = _covering(program, shapes)
+    walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         try:
             first = walk(program, kernel, Levers(tiles=tiles))
             tried[kernel.name] = _tried(first, program)
+            walks[kernel.name] = first
+        except Refusal as refusal:
+            left[kernel.name] = refusal
+    drafts: dict[tuple[str, ...], Draft] = {}
+    # What is wrong with it is said below, where each step has its turn.
+    with suppress(Refusal, InternalError):
+        if tried:
+            drafts[tuple(tried)] = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header)
+            begin(drafts[tuple(tried)])
+    for name, first in walks.items():
+        try:
             checked = with_walk(checked, first, differs)
         except Refusal as refusal:
-            tried.pop(kernel.name, None)
-            left[kernel.name] = refusal
+            del tried[name]
+            left[name] = refusal
     at = dict.fromkeys(tried, 0)
     best: Derived | None = None
     while at:
         try:
-            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left)
+            draft = None if any(at.values()) else drafts.get(tuple(at))
+            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft)
         except Refusal as refusal:
             left[refusal.kernel] = refusal
             del at[refusal.kernel]
@@ -205,14 +233,18 @@ def _check_own(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> 
 
 
 def form_of(
-    program: TileProgram, levers: Mapping[str, Levers], header: str = "", left: Mapping[str, Refusal] = NOTHING
+    program: TileProgram,
+    levers: Mapping[str, Levers],
+    header: str = "",
+    left: Mapping[str, Refusal] = NOTHING,
+    draft: Draft | None = None,
 ) -> Derived:
     """The form in which the kernels of these names have these levers. Refusal, which names the kernel, where the text
-    says too little of what it does, InternalError where its protocol is wrong."""
+    says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if there is
+    one."""
     start = time.perf_counter()
-    parts = tuple(_part(program, k, levers[k.name]) for k in program.kernels if k.name in levers)
-    kernels = [p.kernel for p in parts]
-    text = generate(program, *kernels, params=defaults(program), header=header)
+    made = draft or _drafted(program, levers, header)
+    parts, text, kernels = made.parts, made.text, [p.kernel for p in made.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
     reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
     for k, report in zip(kernels, reports, strict=True):
@@ -224,6 +256,11 @@ def form_of(
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
     LOG.info("asynchronous form of `%s`: %.0f ms", program.name, 1e3 * (time.perf_counter() - start))
     return Derived(parts, {name: refusal.why for name, refusal in left.items()}, text, together(reports))
+
+
+def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str) -> Draft:
+    parts = tuple(_part(program, k, levers[k.name]) for k in program.kernels if k.name in levers)
+    return Draft(parts, generate(program, *(p.kernel for p in parts), params=defaults(program), header=header))
 
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:

@@ -15,11 +15,13 @@ from neptune.driver.acceptance import sizes
 from neptune.errors import TargetError
 from neptune.hopper import beside
 from neptune.hopper.beside_worker import Session
-from neptune.hopper.derive import Derived, derived
+from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
+from neptune.hopper.refusal import Refusal
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from neptune.runtime.accepted import read
+from neptune.tile.ir import TileProgram
 
 SHAPES = {"batch": 1, "s_q": 4096, "s_kv": 4096}
 
@@ -185,6 +187,22 @@ def test_a_form_that_will_not_do_makes_room_for_the_next() -> None:
     assert _held(found) == seen[2] and len(set(seen)) == 3
     never = derived(tiles, "", {}, lambda _: None, lambda form: {form.kernel.name: "it spills"})
     assert never.levers == derived(tiles, "", {}, lambda _: None).levers
+
+
+def test_the_first_form_is_seen_before_it_is_checked() -> None:
+    tiles = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target="interpret").build.tiles
+    seen: list[str] = []
+
+    def differs(_: TileProgram) -> None:
+        seen.append("checked")
+
+    def begin(draft: Draft) -> None:
+        seen.append(draft.plain().text)
+
+    found = derived(tiles, "", {}, differs, begin=begin)
+    assert seen == [found.text.text, "checked"]
+    with pytest.raises(Refusal, match="another function"):
+        derived(tiles, "", {}, lambda _: "it differs", begin=begin)
 
 
 def _held(form: Derived) -> tuple[int | str, ...]:

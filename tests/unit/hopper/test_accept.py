@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from bench import stub_driver
+from neptune.errors import TargetError
 from neptune.hopper import accept
 from neptune.hopper.compare import DRAWS, REPEATS, compared, limit
 from neptune.hopper.compile import compile_gluon
@@ -259,6 +261,36 @@ def test_how_a_comparison_ended_is_kept(examined: list[Asynchronous]) -> None:
     assert nothing is not None and nothing.faults == ("not compared",)
     assert hung is not None and not hung.accepted and hung.compared is None
     assert ask(GOOD) == hung, "it is not run again"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_form_is_compiled_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Asynchronous] = []
+    go = threading.Event()
+
+    def examine(of: Asynchronous, split: tuple[int, int]) -> Verdict:
+        asked.append(of)
+        assert go.wait(60)
+        if of.text == "refused":
+            raise TargetError("compile", "it is refused")
+        return replace(VERDICT, key=key_of(of), split=split, protocol=None, compared=None)
+
+    monkeypatch.setattr(accept, "examined", examine)
+    accept.begun(OF, SPLIT)
+    go.set()
+    found = accept.judged(OF, SPLIT)
+    assert found is not None and found.split == SPLIT and len(asked) == 1
+    accept.begun(OF, SPLIT)
+    assert accept.judged(OF, SPLIT) == found and len(asked) == 1, "it is known by then"
+    wrong = replace(OF, text="refused")
+    accept.begun(wrong, SPLIT)
+    with pytest.raises(TargetError, match="refused"):
+        accept.judged(wrong, SPLIT)
+    # Another split of registers is another question.
+    other = replace(OF, text="other")
+    accept.begun(other, (232, 40))
+    again = accept.judged(other, SPLIT)
+    assert again is not None and again.split == SPLIT
 
 
 @pytest.mark.usefixtures("cache")
