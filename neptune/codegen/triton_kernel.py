@@ -105,7 +105,7 @@ def _general(program: TileProgram, kernel: TileKernel, parameters: tuple[Paramet
         for buffer, dims in [*((x.buffer, x.dims) for x in nodes), *_stored(s)]:
             most[buffer] = max(most.get(buffer, 0), len(dims))
     largest = max(most.values(), default=0)
-    strides = [p.name for p in parameters if p.kind == "stride" and most[p.of] < largest]
+    strides = [p.name for p in parameters if p.kind == "stride" and most.get(p.of, 0) < largest]
     bulk = [program.globals[p.of] for p in parameters if p.kind == "pointer" and most.get(p.of, 0) == largest > 0]
     rows = {b.shape[-1].name for b in bulk if b.shape and isinstance(b.shape[-1], Var)}
     return [*strides, *(p.name for p in parameters if p.kind == "scalar" and p.name not in rows)]

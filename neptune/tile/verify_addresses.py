@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from math import copysign
 
 from neptune.ir.check import report
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, children, rewrite, variables, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, children, loads, rewrite, walk
 from neptune.ir.ops import INTEGER
 from neptune.ir.program import parameter_names
 from neptune.tile.address import Addressed, Part, Pointers, Sum, factor, single
@@ -149,6 +149,8 @@ class _Kernel:
             exprs = stmt_exprs(s)
             scalars = [x.expr for e in exprs for x in walk(e) if isinstance(x, Scalar)]
             self.known[-1] += [*bound_exprs(s), *(x for e in (*scalars, *bound_exprs(s)) for x in _unguarded(e))]
+            reads = {x for e in (*scalars, *bound_exprs(s)) for x in loads(e) if x.buffer in self.buffers}
+            yield from (f"read of {x.buffer}: it has no address" for x in reads - self.made.reads.keys())
             yield from self.narrow("a bound", bound_exprs(s))
             if isinstance(s, Loop | Branch):
                 self.vars.append(frozenset({s.var}) if isinstance(s, Loop) else frozenset())
@@ -193,8 +195,8 @@ class _Kernel:
 
     def pointers(self, s: LoadTile | StoreTile, at: Pointers) -> Iterator[str]:
         yield from self.adds_up(s.buffer, s.index, [(p.dim, p.terms) for p in at.parts])
-        if isinstance(s, StoreTile) and at.fenced != (s.buffer in self.reread):
-            yield "what is read back has no barriers" if s.buffer in self.reread else "barriers for what no one reads"
+        if at.fenced != (isinstance(s, StoreTile) and s.buffer in self.reread):
+            yield "barriers around what is not read back" if at.fenced else "what is read back has no barriers"
         for b in at.bases:
             yield from self.scoped("base", b)
         offsets = [] if at.offsets is None else [at.offsets]
@@ -241,8 +243,7 @@ class _Kernel:
         """A product with a stride is int64, unless it is of positions in a `small` tile of offsets."""
         if p.strided != (p.dim < len(self.buffers[buffer].shape) - 1):
             yield f"dimension {p.dim} has the stride of another"
-        of = variables if p.terms and p.terms[0].tile is None else lambda _: frozenset[str]()
-        wide = any(of(f) & self.made.wide for t in p.terms for f in t.factors)
+        wide = any(_direct(f) & self.made.wide for t in p.terms if t.tile is None for f in t.factors)
         if p.bits != (64 if p.cast or wide else 32):
             yield f"dimension {p.dim} is not added in {p.bits} bits"
         # The caller looks at the strides of a tile of offsets, by its spans.

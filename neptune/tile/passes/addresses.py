@@ -200,8 +200,7 @@ class Addresses:
 
     def scalar(self, dim: int, strided: bool, terms: list[Term]) -> Part:
         """A sum of scalars, widened before it is multiplied by a stride and could pass 2**31."""
-        names = frozenset[str]().union(*(variables(f) for t in terms for f in t.factors))
-        wide = bool(names & self.wide)
+        wide = any(_direct(f) & self.wide for t in terms for f in t.factors)
         cast = strided and not wide and not single(terms)
         return Part(dim, strided, tuple(terms), 64 if wide or cast else 32, cast)
 

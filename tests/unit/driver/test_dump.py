@@ -30,7 +30,7 @@ def test_every_step_and_every_pass_has_its_file(folder):
     forms = [c for c in called if c != "param"]
     assert [n.split("-")[1] for n in order if n.startswith("schedule-")] == forms
     assert [n for n in order if n.startswith("tile-")] == ["tile-translate", *(f"tile-{p.name}" for p in PASSES)]
-    assert [n for n in order if "-" not in n] == ["import", "place", "generate"]
+    assert [n for n in order if "-" not in n] == ["import", "place", "addresses", "generate"]
     assert order[0] == "import" and order[-1] == "generate"
     assert set(files) - set(numbered) == {"explain.txt", "explain.json", "report.html", "index.txt"}
     by_name = dict(zip(order, (files[n] for n in numbered), strict=True))
