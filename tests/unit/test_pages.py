@@ -11,6 +11,7 @@ import click
 import pytest
 
 from neptune.cli.commands import app
+from neptune.functional import kernels
 from neptune.fusion.schedule import PRIMITIVES
 from tests.documents import ROOT, agrees, blocks, run_in_order, shell, steps
 
@@ -34,6 +35,9 @@ CHECK = "export NEPTUNE_TARGET=interpret\nneptune check-env\n"
 def test_page(page: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(tmp_path):
         patch.setenv("NEPTUNE_TARGET", "interpret")
+        # By structure, whatever the target was: no other test is given the interpreter's, nor a page another's.
+        for known in ("_KERNELS", "_BY_TEXT"):
+            patch.setattr(kernels, known, {})
         done = run_in_order(page, but=(INSTALL, CHECK))
     assert done
     for step, printed in done:
