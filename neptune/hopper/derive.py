@@ -25,7 +25,7 @@ from neptune.hopper.check import Report, check, together
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.memory import Counts, forms
-from neptune.hopper.refusal import Refusal
+from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
 from neptune.hopper.trials import trials
@@ -227,12 +227,9 @@ def form_of(
 
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:
-    try:
+    with of_kernel(kernel.name):
         again = walk(program, kernel, levers)
         made = roles(again, program, replace(levers, tiles=dict(again.values)))
-    except Refusal as refusal:
-        refusal.kernel = kernel.name
-        raise
     verify_async(made, program)
     return Part(again, made)
 
