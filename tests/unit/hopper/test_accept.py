@@ -139,7 +139,7 @@ def broken() -> Iterator[Any]:
         for wrong in (None, "x", -1, 1.5, [], [None], {"a": 1}, True):
             if wrong != whole[name] and not (name in ("protocol", "key") and isinstance(wrong, str)):
                 allowed = {"protocol": (None,), "compared": (None,), "timed": (None,), "ended": ("x",)}.get(name, ())
-                lists = name in ("warnings", "findings", "consumers", "producers") and wrong == []
+                lists = name in ("warnings", "findings", "consumers", "producers", "others") and wrong == []
                 if wrong not in allowed and not lists:
                     yield {**whole, name: wrong}
     for name, wrong in itertools.product(("draws", "error", "limit"), (None, "x", -1, [], True)):
