@@ -79,7 +79,8 @@ def installed(arch: int = 90) -> Iterator[None]:
     driver.set_active(Driver(arch))
     with (
         mock.patch.object(torch.cuda, "device", device),
-        mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda: (0, 0)),
         mock.patch.object(torch.cuda, "get_device_name", lambda: "NVIDIA H200"),
         mock.patch.object(Target, "device", "cpu"),
         mock.patch.object(launch, "gpu_target", lambda: present),

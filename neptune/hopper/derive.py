@@ -26,7 +26,7 @@ from neptune.hopper.check import Report, check, together
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.memory import Counts, forms
-from neptune.hopper.refusal import Refusal
+from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
 from neptune.hopper.trials import trials
@@ -264,12 +264,9 @@ def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str) ->
 
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:
-    try:
+    with of_kernel(kernel.name):
         again = walk(program, kernel, levers)
         made = roles(again, program, replace(levers, tiles=dict(again.values)))
-    except Refusal as refusal:
-        refusal.kernel = kernel.name
-        raise
     verify_async(made, program)
     return Part(again, made)
 

@@ -19,10 +19,11 @@ from neptune.codegen.triton import NO_DEFAULTS, docstring
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_text import HELPERS, wrap
 from neptune.hopper import versions
-from neptune.hopper.gluon_functions import told_apart, used_constants, write
+from neptune.hopper.gluon_functions import Written, told_apart, used_constants, write
 from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
+from neptune.hopper.refusal import of_kernel
 from neptune.runtime.addressing import KernelParameters, Span
 from neptune.tile.ir import TileProgram
 
@@ -110,7 +111,11 @@ def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DE
     """
     names = {k.name for k in kernels}
     others = {k.name: write_kernel(program, k, int64_offsets=True) for k in program.kernels if k.name not in names}
-    written = told_apart([write(program, k) for k in kernels])
+    made: list[Written] = []
+    for k in kernels:
+        with of_kernel(k.name):
+            made.append(write(program, k))
+    written = told_apart(made)
     functions = [f for w in written for f in w.functions]
     functions += [BALANCED.splitlines()] if any(w.kernel.levers.persistent == "table" for w in written) else []
     functions += [DESCRIBED.splitlines()]

@@ -18,6 +18,7 @@ from neptune.errors import InternalError
 from neptune.hopper.gluon_shared import Shared
 from neptune.hopper.ir import Staged, tile_of
 from neptune.hopper.layouts import Layout, Layouts
+from neptune.hopper.refusal import Refusal
 from neptune.ir.expr import Cast, Op, Select
 from neptune.tile.address import Addressed
 from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, TExpr
@@ -119,6 +120,16 @@ class GluonTile(TileWriter):
         self.ctx.used.add(f"{e.ring}_tiles")
         text = self.ctx.shared.tile(ring, self.ctx.scalar(e.turn))
         return text if e.dims == ring.dims else f"{text}.permute({tuple(ring.dims.index(d) for d in e.dims)})"
+
+    def rearrange(self, e: Rearrange) -> Text:
+        """Axes keep their order: threads hold rows of a product, and turning them goes through shared memory."""
+        source = [d for d in e.pattern.split("->")[0].split() if d != "1"]
+        target = [d for d in e.dims if d != "1"]
+        if source != target:
+            raise Refusal(
+                f"a tile over {' and '.join(source)} is turned in registers", fits=f"one over {' and '.join(source)}"
+            )
+        return super().rearrange(e)
 
     def dot(self, e: Dot) -> Text:
         raise InternalError("a product of a consumer is issued, and no part of an expression")

@@ -31,14 +31,18 @@ def described(tensor, box, dtype):
     return TensorDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
 """
 BALANCED = f'''\
-TABLES = {{}}
+TABLES, MADE = {{}}, {{}}
 
 
 def balanced(weights, programs, device):
     """The numbers of the tiles, program after program, and where those of each program begin.
 
-    The heaviest tile that is left goes to the program that is free first.
+    The heaviest tile that is left goes to the program that is free first. One table serves all shapes with these
+    weights, and is never freed: graphs that were captured, and launches on other streams, read it.
     """
+    key = (tuple(weights), programs, device)
+    if key in MADE:
+        return MADE[key]
     free = [(0, p) for p in range(programs)]
     given = [[] for _ in range(programs)]
     for tile in sorted(range(len(weights)), key=lambda t: -weights[t]):
@@ -51,10 +55,9 @@ def balanced(weights, programs, device):
     made = [torch.tensor(x, dtype=torch.int32, device=device) for x in (sum(given, []), first)]
     for table in made:
         table.{KEPT} = True
-    return made
+    return MADE.setdefault(key, made)
 '''
-"""A table is made once for all calls of one shape, and not while a graph is captured: call once before."""
-MOST_TABLES = 64
+"""A table is made at the first call of a shape, which is never one that is captured (`neptune.runtime.launch`)."""
 NUMBERS = ("num_warps", "num_stages")
 Params: TypeAlias = Mapping[str, int]
 """Tile sizes, warps and stages of the kernels on tiles."""
@@ -155,7 +158,8 @@ class _Host:
                 raise InternalError(f"tiles cannot come to programs by {other!r}")
 
     def programs(self, count: str) -> str:
-        return f"min(torch.cuda.get_device_properties({self.device}).multi_processor_count, {count})"
+        # Of the present device, on which kernels run: `warm` has tensors of none.
+        return f"min(torch.cuda.get_device_properties(None).multi_processor_count, {count})"
 
     def table(self, key: list[str]) -> list[str]:
         """The table of this shape, made at its first call; `key` is what it depends on beside the shape."""
@@ -165,8 +169,6 @@ class _Host:
         return [
             f"key = ({shape})",
             "if key not in TABLES:",
-            f"    if len(TABLES) == {MOST_TABLES}:",
-            "        TABLES.clear()",
             f"    weights = [{weight} {loops}]",
             f"    TABLES[key] = balanced(weights, grid[0], {self.device})",
             f"{TABLE}, {FIRST} = TABLES[key]",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class Refusal(Exception):
@@ -29,3 +30,13 @@ class Refusal(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}" if self.where else self.why
+
+
+@contextmanager
+def of_kernel(name: str) -> Iterator[None]:
+    """Refusals are of this kernel."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.kernel = name
+        raise

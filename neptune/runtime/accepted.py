@@ -33,6 +33,8 @@ SETTINGS = (
 """Variables of the environment with which Triton makes other code of the same text."""
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have (sm_90)."""
+LARGEST_LIMIT = 2.0
+"""Of errors relative to the largest element: eight roundings of float8_e5m2."""
 NOT_COMPARED = "not compared"
 CLEAN = "clean"
 """What the protocol's check says of a form without a fault."""
@@ -253,7 +255,8 @@ def _compared(data: Any) -> Compared | None:
     draws, error, limit = data["draws"], data["error"], data["limit"]
     if type(draws) is not int or draws < 1 or not all(isinstance(x, float) for x in (error, limit)):
         return None
-    return None if math.isnan(limit) else Compared(draws, error, limit)
+    # A NaN is an error of its own; a limit that every result keeps is none.
+    return None if error < 0 or not 0 <= limit <= LARGEST_LIMIT else Compared(draws, error, limit)
 
 
 def timed_of(data: Any) -> Timed | None:

@@ -181,6 +181,11 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     asking = f"run `{fused.name}` on {present} with {dict(modules.params)}"
     loaded: dict[Form, Callable[..., None]] = {}
 
+    def function(form: Form) -> Callable[..., None]:
+        if form not in loaded:
+            loaded[form] = getattr(load_source(modules.source(form)), fused.name)
+        return loaded[form]
+
     def launch(
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
@@ -190,24 +195,26 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     ) -> Plan | None:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
-        form = modules.form(tensors, scalars, present.loads)
+        form = tiles = modules.form(tensors, scalars, present.loads)
         if runs_asynchronously(modules, present):
             form = modules.form(tensors, scalars, ASYNCHRONOUS)
-        keywords, of_one = modules.values(form), modules.values_of_one(form)
-        fresh, start = form not in loaded, time.perf_counter()
-        if fresh:
-            loaded[form] = getattr(load_source(modules.source(form)), fused.name)
         if launcher is not None:
-            run = launching(loaded[form], JITFunction, with_values(launcher, of_one))
-            with _said(asking):
-                run(*tensors, *(scalars[n] for n in free), **own, **keywords)
+            # A caller may hand kernels on to what knows Triton's alone; tensors without memory are of `warm`.
+            for each in dict.fromkeys((tiles, form) if outputs[0].is_meta else (tiles,)):
+                run = launching(function(each), JITFunction, with_values(launcher, modules.values_of_one(each)))
+                with _said(asking):
+                    run(*tensors, *(scalars[n] for n in free), **own, **modules.values(each))
             return None
+        # The first call of the asynchronous form makes what a capture cannot: a table of tiles.
+        captured = form != tiles and torch.cuda.is_current_stream_capturing()
+        form = tiles if captured else form
+        fresh, start = form not in loaded, time.perf_counter()
         numbers = distinct_floats([scalars[n] for n in free])
-        run, log = recording(loaded[form], JITFunction, of_one)
+        run, log = recording(function(form), JITFunction, modules.values_of_one(form))
         with torch.cuda.device(outputs[0].device):
             enter_thread()
             with _said(asking):
-                run(*tensors, *numbers, **own, **keywords)
+                run(*tensors, *numbers, **own, **modules.values(form))
             # The first temporary lies at the start of the caller's memory.
             memory = min((t.data_ptr() for t in own.values()), default=None)
             plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
@@ -215,7 +222,8 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
             tell(r.compiled for r in log)
             # Triton compiles in the first launch.
             LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))
-        return plan
+        # Calls behind the capture take the form that this one could not.
+        return None if captured else plan
 
     return launch
 

@@ -7,6 +7,7 @@ carried around a loop, and ends with work in flight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,15 +32,19 @@ class _Product:
     names: tuple[str, ...]
     in_registers: bool
     owns: list[Stub]
+    over: bool = False
 
     def touched(self) -> None:
-        self.machine.find("registers in flight", f"reads what the product of line {self.line} owns, before its wait")
+        said = "gives, which its wait has not among its deps" if self.over else "owns, before its wait"
+        self.machine.find("registers in flight", f"reads what the product of line {self.line} {said}")
 
     def has(self, x: Any) -> bool:
         return any(x is stub for stub in self.owns)
 
     def end(self) -> None:
-        for stub in self.owns:
+        """Its wait. The result is there for those who get it from a wait; others may read before."""
+        self.over = True
+        for stub in self.owns[1:]:
             if stub.held is self:
                 stub.held = None
 
@@ -130,9 +135,16 @@ class Recording:
         self, source: Descriptor, coord: Sequence[Any], barrier: SharedMemory, to: SharedMemory, pred: Any = True
     ) -> None:
         if pred:
+            self._fits(source, to)
             self._add("copy", barrier=self._barrier(barrier), bytes=source.bytes, slots=(to.slot,))
 
+    def _fits(self, box: Descriptor, slot: SharedMemory) -> None:
+        if (math.prod(box.block), box.dtype) != (math.prod(slot.shape), slot.dtype):
+            text = f"a box {box.block} of {box.dtype} is copied to or from {slot.slot}: {slot.shape} of {slot.dtype}"
+            self.find("box", text)
+
     def copy_out(self, target: Descriptor, coord: Sequence[Any], source: SharedMemory) -> None:
+        self._fits(target, source)
         self._sending += 1
         self._add("send", slots=(source.slot,))
 
@@ -152,7 +164,7 @@ class Recording:
         slots = (b.slot,) if in_registers else (a.slot, b.slot)
         self._add("product", slots=slots)
         if not is_async:
-            self.products_wait(0, [])
+            self.products_wait(0, [made])
             return made
         owned = [acc] if use_acc and isinstance(acc, Stub) else []
         known = tuple(names.split(",")) if in_registers or owned else ()
@@ -171,6 +183,9 @@ class Recording:
         self._add("finish", number=num_outstanding)
         while len(self._flying) > num_outstanding:
             self._flying.pop(0).end()
+        for x in deps:
+            if isinstance(x, Stub) and x.held is not None and x.held.over:
+                x.held = None
         return deps[0] if len(deps) == 1 else tuple(deps)
 
     # The rest.

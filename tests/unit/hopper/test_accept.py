@@ -158,6 +158,8 @@ def broken() -> Iterator[Any]:
                     yield {**whole, name: wrong}
     for name, wrong in itertools.product(("draws", "error", "limit"), (None, "x", -1, [], True)):
         yield {**whole, "compared": {**whole["compared"], name: wrong}}
+    for name, wrong in (("error", -1.0), ("limit", math.inf), ("limit", math.nan), ("limit", 1e9), ("limit", -1.0)):
+        yield {**whole, "compared": {**whole["compared"], name: wrong}}
     good = asdict(FAST)
     for name, wrong in itertools.product(
         ("asynchronous", "triton"), (None, [1.0], [3.0, 2.0, 4.0], [1, 2, 3], [0.0] * 3)

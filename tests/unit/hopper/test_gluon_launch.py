@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
 import neptune
 from bench import stub_driver
@@ -20,7 +21,9 @@ from neptune.ops.attention import prefill_causal
 from neptune.runtime.accepted import key_of, written
 from neptune.runtime.addressing import Asynchronous
 from neptune.runtime.executable import Executable
+from neptune.runtime.launch import Target
 from neptune.runtime.source import load_source
+from neptune.runtime.warm import warm_up
 from neptune.tile.ir import TileProgram
 from tests.examples.walks import tiles_of, walked
 from tests.unit.runtime.test_asynchronous import CLEAN
@@ -74,6 +77,30 @@ def test_plans_replay_calls_with_their_table(calls: list[Any], plain: neptune.Ke
     assert len(set(tables[:3])) == 1 and len(tables[0]) == 2 and tables[3] != tables[0]
     boxes = [x for x in calls[2] if type(x).__name__ == "TensorDescriptor"]
     assert [b.base.data_ptr() for b in boxes[:3]] == [q.data_ptr(), k.data_ptr(), v.data_ptr()]
+
+
+def test_tables_are_for_good_and_shared_by_shapes_with_the_same_tiles(calls: list[Any], plain: neptune.Kernel) -> None:
+    """A graph that was captured reads the table of its shape whatever comes after."""
+    form = made(plain.build.tiles)
+    module: Any = load_source(form.text)
+    for n in (130, *range(1, 200), 130, 140):
+        module.prefill_causal(*(torch.zeros(1, 2, n, 64).half() for _ in range(4)))
+    tables = [tuple(id(x) for x in c if isinstance(x, torch.Tensor) and x.dtype == torch.int32) for c in calls]
+    assert tables[0] == tables[-1] == tables[-2] and len(tables[0]) == 2
+    assert len(set(tables)) == 4 and set(tables) == {tuple(map(id, t)) for t in module.TABLES.values()}
+
+
+def test_warm_compiles_both_forms(calls: list[Any], plain: neptune.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Triton form is for captures and other tensors; tensors without memory have no device."""
+    monkeypatch.setattr("neptune.runtime.warm.gpu_target", lambda: Target("cuda", "90"))
+    compiled: list[str] = []
+    of = JITFunction.warmup
+    monkeypatch.setattr(
+        JITFunction, "warmup", lambda self, *a, **k: compiled.append(type(self).__name__) or of(self, *a, **k)
+    )
+    artifact = replace(plain.executable.artifact, asynchronous=made(plain.build.tiles))
+    assert warm_up(Executable(artifact), {"batch": 1, "s_q": 200, "s_kv": 130})
+    assert compiled == ["JITFunction", "GluonJITFunction"] and not calls
 
 
 def test_one_compilation_serves_all_addresses_and_lengths(calls: list[Any]) -> None:

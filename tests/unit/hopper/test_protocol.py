@@ -90,6 +90,11 @@ BROKEN = {
         "        barrier()\n        fence_async_shared()",
         r"consumer 0, line \d+: no thread_barrier since the store of line \d+",
     ),
+    "box": (
+        "async_load(v_desc, [key, 0], vf.index(st), vs.index(st))",
+        "async_load(v_desc, [key, 0], vf.index(st), vs)",
+        r"producer, line \d+: a box \(64, 16\) of float16 is copied to or from vs: \(2, 64, 16\) of float16",
+    ),
     "end": (
         "        done += 1  # noqa: SIM113\n    tma.store_wait(0)",
         "        done += 1",
@@ -164,6 +169,7 @@ def around(v_desc, n):
         ("pass", "product around a loop"),
         ("p = p * 2.0", "registers in flight"),
         ("token = token * 2.0", "registers in flight"),
+        ("warpgroup_mma_wait(0, deps=[p]); token = token * 2.0", "registers in flight"),
     ],
 )
 def test_register_operands_of_a_product_in_flight(inside: str, kind: str | None) -> None:

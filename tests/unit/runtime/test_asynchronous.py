@@ -112,6 +112,29 @@ def test_a_plan_keeps_its_table(calls: list[Any], plain: neptune.Kernel) -> None
     assert len(calls) == 3 and len(tables) == 1
 
 
+def test_a_shape_whose_first_call_is_captured_takes_another_form(
+    calls: list[Any], plain: neptune.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = with_form(plain, ACCEPTED)
+    mine, theirs = 2 * -(-40 // 16), 2 * -(-40 // kernel.params["BLOCK_M"])
+    for capturing in (True, True, False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=capturing: now)
+        kernel(*given())
+    assert grids(calls) == [theirs, theirs, mine, mine]
+
+
+def test_launchers_see_the_kernels_that_triton_knows(calls: list[Any], plain: neptune.Kernel) -> None:
+    kernel = with_form(plain, ACCEPTED)
+    seen: list[bool] = []
+
+    def launcher(of: Any) -> Any:
+        seen.append("table" in of.arg_names)
+        return of
+
+    kernel(*given(), launcher=launcher)
+    assert seen == [False] and grids(calls) == [2 * -(-40 // kernel.params["BLOCK_M"])]
+
+
 def test_it_is_saved_with_its_verdict(plain: neptune.Kernel) -> None:
     artifact = with_form(plain, ACCEPTED).executable.artifact
     again = unpack(pack(artifact, {}))
