@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from neptune.codegen.compile import parameters_of
 from neptune.codegen.triton import kernel_texts, module_text
 from neptune.ir.program import Program, Seq
-from neptune.runtime.addressing import LOADS, Addressing, Span
+from neptune.ir.spans import Span
+from neptune.runtime.addressing import LOADS, Addressing
 from neptune.tile.ir import TileProgram
 
 

@@ -16,7 +16,7 @@ from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call,
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var, children, walk
-from neptune.runtime.addressing import Span
+from neptune.ir.spans import Span
 from neptune.tile.boxes import Box
 from neptune.tile.ir import (
     Assign,

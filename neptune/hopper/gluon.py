@@ -24,7 +24,8 @@ from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
 from neptune.hopper.refusal import of_kernel
-from neptune.runtime.addressing import KernelParameters, Span
+from neptune.ir.spans import Span
+from neptune.runtime.addressing import KernelParameters
 from neptune.tile.ir import TileProgram
 
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", INIT, "warpgroup_mma_wait")

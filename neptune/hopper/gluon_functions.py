@@ -23,7 +23,8 @@ from neptune.hopper.ir import AsyncKernel, Issue, walk_async
 from neptune.hopper.layouts import LANES, Layouts, WarpLayouts
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Tunable
-from neptune.runtime.addressing import KernelParameters, Span
+from neptune.ir.spans import Span
+from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.artifact import launch_name
 from neptune.tile.address import Addressed
 from neptune.tile.ir import TileKernel, TileProgram

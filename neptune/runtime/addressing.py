@@ -14,20 +14,13 @@ from typing import Any
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.spans import Span
 
 LOADS = ("pointer", "descriptor")
 """The ways in which a module may address memory."""
 ASYNCHRONOUS = "asynchronous"
 """The form of `Asynchronous`, beside the ways in which a module of tiles may address memory."""
 LIMIT = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The sum that a tile of int32 offsets into a buffer is: (dimension, extent, factor) of each axis."""
-
-    buffer: str
-    axes: tuple[tuple[int, Expr, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from neptune.errors import ExpressionError, RecordError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
+from neptune.ir.spans import Span
 from neptune.runtime.addressing import (
     ASYNCHRONOUS,
     LOADS,
@@ -24,7 +25,6 @@ from neptune.runtime.addressing import (
     Asynchronous,
     KernelParameters,
     Roles,
-    Span,
     extent_of,
 )
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark

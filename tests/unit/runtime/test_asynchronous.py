@@ -12,11 +12,12 @@ import torch
 import neptune
 from bench import stub_driver
 from neptune.ir.expr import Const
+from neptune.ir.spans import Span
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
 from neptune.runtime import accepted
 from neptune.runtime.accepted import Verdict, key_of, written
-from neptune.runtime.addressing import Asynchronous, Span
+from neptune.runtime.addressing import Asynchronous
 from neptune.runtime.artifact import pack, unpack
 from neptune.runtime.executable import Executable
 from neptune.runtime.modules import Form
