@@ -6,8 +6,8 @@ NEPTUNE_TRACEBACK=1, and always for an InternalError, whose reader is us.
 Before → after, for a template with a wrong name::
 
     kernel.py, line 9: neptune.compile(expr, mine)         kernel.py, line 9: neptune.compile(expr, mine)
-    neptune/driver/pipeline.py, line 170: step.run(work)          kernel.py, line 4: sch.loops("scroe")
-    neptune/driver/pipeline.py, line 82: template(w.schedule)     neptune.errors.ScheduleError: unknown stage `scroe`
+    neptune/driver/passes.py, line 170: step.run(work)     kernel.py, line 4: sch.loops("scroe")
+    neptune/driver/passes.py, line 82: template(w.schedule)  neptune.errors.ScheduleError: unknown stage `scroe`
     kernel.py, line 4: sch.loops("scroe")
     neptune/schedule/schedule.py, line 95: …
     neptune/schedule/state.py, line 263: raise …

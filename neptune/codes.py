@@ -109,7 +109,7 @@ EXPRESSIONS = (
         "E012",
         "A program written by hand breaks a rule",
         "Every buffer is written before it is read, inside its shape, once for each element.",
-        ("driver.pipeline",),
+        ("driver.passes",),
     ),
     Kind("E013", "A mask that cannot be", "A mask of neptune.ops.masks, or a function (b, h, i, j).", ("ops.masks",)),
     Kind("E014", "A shipped operator has no such option or value", "One of the values that are legal.", ("ops",)),
@@ -290,7 +290,7 @@ FUSIONS = (
         "F006", "Parts cannot be written directly", "Leave the combination to a kernel of its own.", ("fusion.direct",)
     ),
     Kind("F007", "No shipped template settles what it owes", OTHER_TEMPLATE, ("tune.choose",)),
-    Kind("F008", "An exact check has rejected a template", OTHER_TEMPLATE, ("driver.pipeline",)),
+    Kind("F008", "An exact check has rejected a template", OTHER_TEMPLATE, ("driver.passes",)),
     Kind(
         "F009",
         "A program that owes repairs is compiled",

@@ -319,7 +319,7 @@ class Kernel:
         from neptune.driver.asynchronous import with_verdict_said
         from neptune.driver.explain import as_text
 
-        said = with_verdict_said(self._explanation, self.executable.artifact.asynchronous)
+        said = with_verdict_said(self._explanation, self.executable.asynchronous)
         return deepcopy(said) if json else as_text(said)
 
     @cached_property
@@ -449,22 +449,28 @@ class Kernel:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
     @public
-    def asm(self, target: str | None = None) -> dict[str, str]:
+    def asm(self, target: str | None = None, form: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
         architecture ("cuda:90"); by default that of the kernel's target or of the GPU here.
 
-        Raises TargetError for a target that cannot be compiled for.
+        `form` is "asynchronous" or "triton"; None is that of dense tensors on 16 bytes: asynchronous, where a kernel is
+        so on the target, once that form is accepted. Raises TargetError for a target that cannot be compiled for, and
+        for a form that the kernel does not have there.
         """
-        from neptune.driver.resources import compiled
+        from neptune.driver.resources import asm
 
-        return {c.name: c.asm for c in compiled(self.executable, target)}
+        return asm(self.executable, target, form)
 
     @public
     def resources(self, target: str | None = None) -> list[Resources]:
-        """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`."""
-        from neptune.driver.resources import compiled, resources_of
+        """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`.
 
-        return [resources_of(c) for c in compiled(self.executable, target)]
+        Asynchronous kernels stand first (`form`), with what each of their roles has (`roles`), beside all kernels in
+        the Triton form.
+        """
+        from neptune.driver.resources import resources
+
+        return resources(self.executable, target)
 
 
 def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:

@@ -63,9 +63,9 @@ class Variant:
         """The decisions, as `Kernel.explain`."""
         return self.kernel.explain(json=True) if json else self.kernel.explain()
 
-    def asm(self, target: str | None = None) -> dict[str, str]:
+    def asm(self, target: str | None = None, form: str | None = None) -> dict[str, str]:
         """The assembly of each kernel by name, as `Kernel.asm`."""
-        return self.kernel.asm(target)
+        return self.kernel.asm(target, form)
 
     def resources(self, target: str | None = None) -> list[Resources]:
         """Registers, spills, shared memory and matrix instructions, as `Kernel.resources`."""

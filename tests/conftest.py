@@ -91,10 +91,10 @@ def _compiled_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _checked_once(patch: pytest.MonkeyPatch) -> None:
     # Where nothing has imported the compiler yet, there is nothing that it has checked.
-    if (pipeline := sys.modules.get("neptune.driver.pipeline")) is not None:
+    if (passes := sys.modules.get("neptune.driver.passes")) is not None:
         from tests.checks import Once
 
-        patch.setattr(pipeline, "check", _ONCE.setdefault("check", Once(pipeline.check)))
+        patch.setattr(passes, "check", _ONCE.setdefault("check", Once(passes.check)))
 
 
 def _settings() -> dict[str, str]:

@@ -26,6 +26,8 @@ from neptune.errors import NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
 STAGES = ("loops", "scheduled", "fused", "tile")
+FORMS = ("form", "roles")
+"""What resources say of kernels that have several forms."""
 
 
 class App(click.Group):
@@ -132,6 +134,8 @@ def compile_command(
         said |= {"params": kernel.params, "warnings": kernel.explain(json=True)["warnings"]}
         if resources is not None:
             rows = [_fields(r) for r in kernel.resources(resources)]
+            if not any(r["roles"] for r in rows):
+                rows = [{k: v for k, v in r.items() if k not in FORMS} for r in rows]
             say(said | {"resources": rows}, as_json, lambda: table(rows))
         elif asm is not None:
             texts = kernel.asm(asm)

@@ -91,9 +91,11 @@ def kernels_of(e: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def with_verdict_said(e: dict[str, Any], of: Asynchronous | None) -> dict[str, Any]:
-    """An explanation with what is known of the asynchronous form by now."""
-    if of is None or ENTRY not in e:
+    """An explanation with what is known of the asynchronous form by now; without it on a target that has none."""
+    if ENTRY not in e:
         return e
+    if of is None:
+        return {name: said for name, said in e.items() if name != ENTRY}
     return {**e, ENTRY: {**e[ENTRY], "verdict": _verdict(of)}}
 
 

@@ -14,7 +14,7 @@ from neptune.tune.outlook import Rival, of_family, of_ranking
 from neptune.tune.params import resolve_params
 
 if TYPE_CHECKING:
-    from neptune.driver.pipeline import Work
+    from neptune.driver.passes import Work
 
 REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 

@@ -18,14 +18,14 @@ from neptune.ir.expr import Expr
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import Launch, make_launch, parse_target
+from neptune.runtime.launch import Launch, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
@@ -149,8 +149,18 @@ class Executable:
 
     @property
     def source(self) -> str:
-        """The module, as it runs on the target: where there is an asynchronous form, that one."""
-        return self.modules.source(Form(self.target.loads if self.modules.asynchronous is None else ASYNCHRONOUS))
+        """The module, as it runs on the target: where that has an asynchronous form, that one."""
+        return self.modules.source(Form(self.target.loads if self.asynchronous is None else ASYNCHRONOUS))
+
+    @property
+    def asynchronous(self) -> Asynchronous | None:
+        """The asynchronous form, where the kernel has one for its target; "cuda" is the GPU here, or any where none
+        is."""
+        of = self.modules.asynchronous
+        if of is None or self.target.kind != "cuda":
+            return None
+        present = self.target if self.target.arch else gpu_target()
+        return of if present is None or str(present) == of.architecture else None
 
     @cached_property
     def program(self) -> Program:

@@ -157,6 +157,11 @@ def a_form_of_another_gpu():
 
 
 @case(TargetError)
+def the_assembly_of_a_form_that_is_not_there():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90").asm(form="asynchronous")
+
+
+@case(TargetError)
 def a_form_that_does_not_fit():
     neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous")
 

@@ -136,7 +136,7 @@ def a_program_that_differs(monkeypatch: pytest.MonkeyPatch):
     """No sound template ends here: the check is made to find what is not there."""
     found = Counterexample({"m": 2, "n": 3}, 7, "y", (1, 0), "output y[1, 0] differs")
     report = ExactReport("field pair", 1, (7,), ({"m": 2, "n": 3},), "rejected", 0, found, "1 draws, no bound")
-    monkeypatch.setattr("neptune.driver.pipeline.check", lambda *_, **__: report)
+    monkeypatch.setattr("neptune.driver.passes.check", lambda *_, **__: report)
     neptune.compile(softmax(), "softmax_online", target="llvm")
 
 

@@ -59,7 +59,35 @@ def test_the_walk_is_checked_against_the_expression(kernel: neptune.Kernel) -> N
 
 def test_a_saved_kernel_has_it(kernel: neptune.Kernel, tmp_path: Path) -> None:
     kernel.save(tmp_path / "k")
-    assert neptune.load(tmp_path / "k").source == kernel.source
+    loaded = neptune.load(tmp_path / "k", target="cuda:90")
+    assert loaded.source == kernel.source and loaded.explain() == kernel.explain()
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "interpret"])
+def test_another_target_shows_what_runs_there(kernel: neptune.Kernel, target: str, tmp_path: Path) -> None:
+    other = kernel.for_target(target)
+    assert "warp_specialize" not in other.source and "asynchronous form for" not in other.explain()
+    assert "asynchronous" not in other.explain(json=True)
+    assert other.for_target("cuda:90").source == kernel.source
+    kernel.save(tmp_path / "k")
+    assert neptune.load(tmp_path / "k", target=target).source == other.source
+
+
+def test_resources_and_assembly_are_of_both_forms(kernel: neptune.Kernel) -> None:
+    asynchronous, plain = kernel.resources()
+    assert (asynchronous.form, plain.form, asynchronous.name) == ("asynchronous", "triton", plain.name)
+    levers = kernel.executable.artifact.asynchronous.levers
+    roles = asynchronous.roles
+    assert plain.roles is None and roles.consumers == levers["consumers"] and roles.stages == levers["stages"]
+    (said,) = kernel.explain(json=True)["asynchronous"]["kernels"]
+    assert (roles.consumer, roles.producer) == (said["registers"]["consumer"], said["registers"]["producer"])
+    # Full and empty, one of each for every stage of every tile.
+    assert roles.barriers == 2 * sum(t["stages"] for t in said["tiles"])
+    assert asynchronous.spill_bytes == 0 and abs(asynchronous.shared_bytes - said["shared_bytes"]) < 1024
+    (ptx,) = kernel.asm().values()
+    assert kernel.asm(form="asynchronous") == {plain.name: ptx} and "setmaxnreg" in ptx
+    assert "setmaxnreg" not in kernel.asm(form="triton")[plain.name]
+    assert [r.form for r in kernel.resources("cuda:80")] == ["triton"] and kernel.asm("cuda:80").keys() == {plain.name}
 
 
 def test_other_parameters_have_none(kernel: neptune.Kernel) -> None:
