@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import neptune
+from bench.masks import cases
 from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.hopper.accept import examined
@@ -46,6 +47,10 @@ def _attention(depth: int = 128, causal: bool = True, **options: Any) -> tuple[C
     return lambda: attention(depth=depth, causal=causal, **options), FLASH
 
 
+def _masked(name: str) -> Row:
+    return lambda: attention(depth=128, mask=cases()[name].mask), FLASH
+
+
 OPTIONS: Mapping[str, Row] = MappingProxyType(
     {
         **{f"causal {d}": _attention(d) for d in (64, 128, 256)},
@@ -56,6 +61,7 @@ OPTIONS: Mapping[str, Row] = MappingProxyType(
         "sinks": _attention(sinks=True),
         "log-sum-exp": _attention(lse=True),
         "prefix": _attention(causal=False, mask=masks.or_(masks.causal(), masks.prefix(100))),
+        **{f"mask {name}": _masked(name) for name in ("document and causal", "segments", "lengths and causal")},
         "grouped heads": _attention(heads=8, kv_heads=2),
         "rows first": _attention(layout="bshd"),
         "bfloat16": _attention(dtype="bfloat16"),

@@ -158,7 +158,7 @@ class Levers:
     """What is chosen of the form: consumers of 64 rows, stages of what a loop loads, how groups of rows come to the
     programs ("once": one program a group; "stride": program, program + programs, …; "table": as the host balances
     them), in bands of how many groups of rows (0: all of them) the other grid variables are gone through, whether
-    results have memory of their own, and registers of a consumer's and of the producer's threads."""
+    results have memory of their own, and registers of the producer's threads, which leave the rest."""
 
     consumers: int = 2
     stages: int = 2
@@ -167,11 +167,14 @@ class Levers:
     pin: bool = False
     tiles: Mapping[str, int] = field(default_factory=dict)
     band: int = 0
+    producer: int = 24
 
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread of a consumer and of the producer: 64 Ki for all, in eights (setmaxnreg)."""
-        return (240 if self.consumers == 2 else 160 if self.consumers == 3 else 240, 24)
+        groups = self.consumers + 1
+        every = 65536 // (128 * groups) // 8 * 8 * groups
+        return (min(240, (every - self.producer) // self.consumers // 8 * 8), self.producer)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from neptune.errors import InternalError
 
@@ -110,16 +111,17 @@ def _function(name: str, code: Sequence[Instruction], labels: dict[str, int]) ->
     }
     starts = sorted(cut for cut in cuts if cut < len(code))
     number = {start: block for block, start in enumerate(starts)}
-    meets = _reconvergence(code)
+    at = {name: number[i] for name, i in labels.items() if i in number}
     successors: list[tuple[int, ...]] = []
     for block, end in enumerate((*starts[1:], len(code))):
         last = code[end - 1]
-        names = meets.get(last.operands, ()) if last.opcode.startswith("BSYNC") else [last.target]
-        follow = [number[labels[n]] for n in names if n is not None and labels[n] in number]
+        # A BSSY goes on: where it says that threads meet, they come to by a BSYNC.
+        follow = [at[last.target]] if last.target in at and not last.opcode.startswith("BSSY") else []
         if not _leaves(last) and block + 1 < len(starts):
             follow.append(block + 1)
         successors.append(tuple(dict.fromkeys(follow)))
-    return Function(name, tuple(code), tuple(starts), tuple(successors))
+    plain = Function(name, tuple(code), tuple(starts), tuple(successors))
+    return replace(plain, successors=_with_reconvergence(plain, at))
 
 
 def _leaves(last: Instruction) -> bool:
@@ -131,13 +133,54 @@ def _leaves(last: Instruction) -> bool:
     return last.opcode.startswith(ENDS) or (last.opcode.startswith("BRA") and certain)
 
 
-def _reconvergence(code: Sequence[Instruction]) -> dict[str, list[str]]:
-    """Where threads that wait at a BSYNC go on, by its barrier: what the BSSY of that barrier named."""
-    found: dict[str, list[str]] = {}
-    for op in code:
+Meets: TypeAlias = "dict[str, frozenset[str]]"
+"""Where threads that wait at each barrier may go on: the labels of its BSSYs."""
+
+
+def _with_reconvergence(f: Function, at: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    """The successors of blocks, a BSYNC followed by what the BSSYs of its barrier name that come to it on some path.
+
+    What comes into a block that nothing names, as by an indirect branch, and what a barrier gets from a register, may
+    be any of them.
+    """
+    every: Meets = {}
+    for op in f.code:
         if op.opcode.startswith("BSSY") and op.target is not None:
-            found.setdefault(op.operands.split(",")[0], []).append(op.target)
-    return found
+            every[_barrier(op)] = every.get(_barrier(op), frozenset()) | {op.target}
+    successors = [list(x) for x in f.successors]
+    named = {x for follow in successors for x in follow}
+    before: list[Meets] = [{} if block in named else every for block in range(len(successors))]
+    work = list(range(len(successors)))
+    while work:
+        block = work.pop()
+        after = _meets(f, block, before[block], every)
+        op = f.code[f.block(block)[-1]]
+        if op.opcode.startswith("BSYNC"):
+            names = after.get(_barrier(op), frozenset())
+            successors[block] += sorted({at[n] for n in names if n in at} - set(successors[block]))
+        for follow in successors[block]:
+            joined = {b: before[follow].get(b, frozenset()) | after.get(b, frozenset()) for b in before[follow] | after}
+            if joined != before[follow]:
+                before[follow] = joined
+                work.append(follow)
+    return tuple(map(tuple, successors))
+
+
+def _meets(f: Function, block: int, before: Meets, every: Meets) -> Meets:
+    """Where threads may go on behind a block."""
+    after = dict(before)
+    for i in f.block(block):
+        op = f.code[i]
+        if op.opcode.startswith("BSSY") and op.target is not None:
+            kept = after.get(_barrier(op), frozenset()) if op.guarded else frozenset()
+            after[_barrier(op)] = kept | {op.target}
+        elif op.opcode.startswith("BMOV") and _barrier(op) in every:
+            after[_barrier(op)] = every[_barrier(op)]
+    return after
+
+
+def _barrier(op: Instruction) -> str:
+    return op.operands.split(",")[0]
 
 
 def loops(function: Function) -> list[Span]:

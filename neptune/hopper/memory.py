@@ -42,14 +42,18 @@ SHARED_LIMIT = 232448
 """Bytes of shared memory that a program can have on sm_90."""
 CAPTURED = 512
 """Bytes for what roles are started with: parameters, and where their tiles are (320 to 344 in compiled attention)."""
-ROWS, THREADS = 64, 128
-"""Of a consumer."""
+ROWS, THREADS, LANES = 64, 128, 4
+"""Of a consumer; a row of a product's result lies in so many threads."""
+HOLDING = 40
+"""Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills)."""
 BASE, PER_SUM, PER_SCORE, ERROR = 23.7, 1.05, 1.01, 4.1
 """Registers of a consumer's thread: alone, for each element of an accumulator and of another result that it holds; and
 by how much the sum was off at most."""
 PER_FUNCTION = 0.1
 """Registers for each element of a score that a function other than an exponential is taken of: the least by which three
 consumers of depth 64 are left out under a soft cap, where they spilled 1104 bytes (and two none)."""
+PER_COLUMN = 2
+"""Registers for each number that a lane holds of columns (document masks on 128 columns spill at any depth)."""
 SWIZZLED = 128
 """Bytes of a row of a tile that lie together in shared memory."""
 CHEAP = ("exp", "exp2", "abs", "neg", "sqrt", "rsqrt")
@@ -108,6 +112,8 @@ class Counts:
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
         self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+        self.columns = [_columns(s.body, self.rows) for s in loops]
+        self.producer = producer_registers(walked)
 
     def size(self, tiles: Mapping[str, int]) -> dict[str, int]:
         """The extents of axes."""
@@ -135,6 +141,8 @@ class Counts:
         looped = sum(PER_SCORE * elements(d.dims) for d in self.products.values() if d.acc is None)
         looped += sum(elements(dims) * DTYPES[dtype].bits / 32 for dims, dtype in self.operands)
         looped += sum(PER_FUNCTION * elements(dims) for dims in self.functions)
+        # Each of the four lanes of a row holds its columns of what is known of columns.
+        looped += max((PER_COLUMN * sum(map(elements, of)) * THREADS / LANES for of in self.columns), default=0)
         # Two elements lie side by side in a thread, and have an address of 64 bits.
         by_pointers = [
             sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
@@ -151,6 +159,21 @@ def _read(body: Block, staged: set[str]) -> set[LoadTile]:
     """The tiles of two dims that are read by pointers."""
     found = [e for s in walk_stmts(body) if not (isinstance(s, Assign) and s.name in staged) for e in stmt_exprs(s)]
     return {n for e in found for n in walk(e) if isinstance(n, LoadTile) and "1" not in n.dims and len(n.dims) == 2}
+
+
+def _columns(body: Block, rows: str) -> list[tuple[str, ...]]:
+    """What a loop reads of columns, one number for each, by pointers: the dims of each tile."""
+    found = [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
+    return [e.dims for e in found if len(e.dims) == 1 and e.dims[0] != rows]
+
+
+def producer_registers(walked: Walked) -> int:
+    """Registers of the producer's threads: more where it holds rows of integers."""
+    holds = any(
+        isinstance(s, Assign) and s.value.dims and s.name not in dict(walked.staged)
+        for s in walk_stmts(walked.producer)
+    )
+    return HOLDING if holds else Levers.producer
 
 
 def _is_slow(e: TExpr) -> bool:
@@ -195,7 +218,7 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program):
         for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
-            levers = Levers(consumers, stages, persistent, own_out, False, tiles)
+            levers = Levers(consumers, stages, persistent, own_out, False, tiles, producer=counts.producer)
             needs = counts.needs(levers)
             saved = own_out or counts.needs(replace(levers, own_out=True)).shared > needs.shared
             if wrong_with(needs, levers) is not None or not saved:

@@ -46,7 +46,9 @@ def print_async(kernel: AsyncKernel) -> str:
 
 def _levers(levers: Levers) -> str:
     """Values by name, tunables last."""
-    named = {f.name: getattr(levers, f.name) for f in fields(Levers) if f.name != "tiles"}
+    named = {f.name: getattr(levers, f.name) for f in fields(Levers) if f.name not in ("tiles", "producer")}
+    if levers.producer != Levers.producer:
+        named["producer"] = levers.producer
     return ", ".join(f"{name}={value}" for name, value in (named | dict(levers.tiles)).items())
 
 

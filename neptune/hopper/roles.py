@@ -12,14 +12,14 @@ walk's bodies load the tiles of one name in the same order and as often, so that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neptune.errors import InternalError
 from neptune.hopper.consume import consumed
 from neptune.hopper.counters import advanced, shared, turn_of
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Out, Ring, with_inside
 from neptune.hopper.live import with_live
-from neptune.hopper.memory import check_fits
+from neptune.hopper.memory import check_fits, producer_registers
 from neptune.hopper.products import separated, unused
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.together import together
@@ -45,6 +45,7 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
     """The asynchronous kernel of a walk. `program` has the declarations, `levers.tiles` a number for every tunable that
     an extent of an axis is. Raises Refusal for a product or a load that the form does not take, and for
     levers that need more memory or registers than there are."""
+    levers = replace(levers, producer=max(levers.producer, producer_registers(walked)))
     check_fits(walked, program, levers)
     if levers.consumers != walked.consumers:
         raise InternalError(f"the walk of {walked.kernel.name} is one of {walked.consumers} consumers")

@@ -99,15 +99,25 @@ def trials(program: TileProgram, kernel: AsyncKernel, *, alone: bool = False) ->
     for values in sizes(program, kernel):
         tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
         yield Trial(call(program, values), max(1, tiles // TILES), PROGRAMS, only=only)
+    # Integers that differ from tensor to tensor, such as where intervals start and end, for what nothing came to.
+    integers = [b for b in program.inputs if b.shape and b.dtype.startswith("int")]
+    for values in sizes(program, kernel) if integers else []:
+        tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
+        for apart in (2, 3):
+            launch = call(program, values, max(values.values()) // apart + 1)
+            yield Trial(launch, max(1, tiles // TILES), PROGRAMS, spare=True, only=only)
     # No size is 0; what the text says of that case is read all the same, if nothing else comes to it.
     for name in sorted(swept(program, kernel)):
         yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True, only=only)
 
 
-def call(program: TileProgram, values: Mapping[str, int]) -> Callable[[Mapping[str, Any]], object]:
-    """A launch of the module's launch function on tensors of these sizes, whose floats are not set."""
+def call(program: TileProgram, values: Mapping[str, int], apart: int = 0) -> Callable[[Mapping[str, Any]], object]:
+    """A launch of the module's launch function on tensors of these sizes, whose floats are not set; integers of one
+    tensor are so far from those of the next."""
     sources = shape_sources(program)
-    given: dict[str, Any] = {b.name: _tensor(b, values) for b in (*program.inputs, *program.outputs)}
+    given: dict[str, Any] = {
+        b.name: _tensor(b, values, n * apart) for n, b in enumerate((*program.inputs, *program.outputs))
+    }
     given |= {s.name: values.get(s.name, 1.0) for s in program.scalars if s.name not in sources}
 
     def launch(module: Mapping[str, Any]) -> object:
@@ -116,7 +126,7 @@ def call(program: TileProgram, values: Mapping[str, int]) -> Callable[[Mapping[s
     return launch
 
 
-def _tensor(b: Buffer, values: Mapping[str, int]) -> Any:
+def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
     """Of integers, from the largest size down, since they may bound loops, as lengths of sequences do."""
     import torch
 
@@ -125,4 +135,4 @@ def _tensor(b: Buffer, values: Mapping[str, int]) -> Any:
     if dtype.is_floating_point or not shape:
         return torch.empty(shape, dtype=dtype)
     longest = max(values.values(), default=1)
-    return (longest - 64 * torch.arange(shape[-1]) % (longest + 1)).expand(shape).to(dtype).contiguous()
+    return (longest - (64 * torch.arange(shape[-1]) + more) % (longest + 1)).expand(shape).to(dtype).contiguous()

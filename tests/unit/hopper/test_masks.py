@@ -15,7 +15,7 @@ from neptune.hopper.check import check
 from neptune.hopper.compile import compile_gluon
 from neptune.hopper.emulate import load
 from neptune.hopper.gluon import generate
-from neptune.hopper.ir import AsyncKernel, Levers
+from neptune.hopper.ir import AsyncKernel, Levers, walk_async
 from neptune.hopper.parser import parse_async
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import trials
@@ -79,6 +79,7 @@ def ran(case: Case, levers: Levers, s_q: int, s_kv: int, order: str) -> float:
     return float((out.double() - right).norm() / max(right.norm(), 1.0))
 
 
+REACHED = ("document", "document and causal", "lengths and causal", "causal")
 OFTEN = ("document", "document and causal", "segments and causal", "lengths and causal")
 
 
@@ -96,21 +97,30 @@ def test_roles_are_in_step(name: str) -> None:
     kernel = derived(tiles, TWO)
     report = check(generate(tiles, kernel).text, trials(tiles, kernel))
     assert report.ok, report
-    assert report.unreached == ()
+    # Lengths alone cut one tile of a walk, so that no launch comes to a second one with a mask.
+    assert name not in REACHED or report.unreached == ()
 
 
-@pytest.mark.parametrize("name", ["document and causal", "lengths and causal", "segments"])
-def test_they_compile_without_spills(name: str) -> None:
-    levers = Levers(2, 2, "stride", tiles={"BLOCK_N": 128})
+COMPILED = [
+    ("document and causal", 64, 40),
+    *(pytest.param(*c, marks=pytest.mark.slow) for c in (("lengths and causal", 64, 24), ("segments", 128, 24))),
+]
+
+
+@pytest.mark.parametrize(("name", "columns", "producer"), COMPILED)
+def test_they_compile_without_spills(name: str, columns: int, producer: int) -> None:
     tiles = tiles_of(cases()[name].mask, 128)
-    made = generate(tiles, derived(tiles, levers))
+    made = generate(tiles, derived(tiles, Levers(2, 2, "stride", tiles={"BLOCK_N": columns})))
     built = compile_gluon(made.text, made.kernel)
     assert (built.spill_bytes, built.warnings, built.lint.findings, built.lint.local) == (0, (), (), 0)
-    assert built.lint.in_flight == 2 and built.lint.producers == (levers.registers[1],)
+    assert built.lint.in_flight == 2 and built.lint.overlapped > 0
+    # A producer that looks for the documents of its keys has more registers than others.
+    assert built.lint.producers == (producer,)
 
 
 def test_a_producer_holds_rows_of_integers() -> None:
     """The bounds of a walk over documents come from the tiles of rows and of keys, which both roles look at."""
     kernel = derived(tiles_of(cases()["document"].mask), TWO)
-    held = {s.name: s.value.dims for s in kernel.producer if isinstance(s, Assign) and s.value.dims}
-    assert held == {"q_doc_all": ("i1_all",)}
+    held = {s.name: s.value.dims for s in walk_async(kernel.producer) if isinstance(s, Assign) and s.value.dims}
+    assert held == {"q_doc_all": ("i1_all",), "doc_all": ("j1",)}
+    assert kernel.levers.registers == (232, 40)
