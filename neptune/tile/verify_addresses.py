@@ -4,7 +4,8 @@ Asked of each access by itself, without the pass that made it:
 - the kernel is its source but for addresses, and for loads that are loaded permuted: no index and no mask is another;
 - its parts add up to its index, dimension by dimension: at points drawn for variables, positions and what is read, at
   which two different sums agree with no probability to speak of;
-- what is computed in a scope has its variables there, and reads no memory that was not read there whatever happens;
+- what is computed in a scope has its variables there, and reads nothing but what was read there whatever happens
+  and no one writes;
 - what a stride multiplies is int64, but for tiles of offsets whose spans the caller looks at, and for 0 and 1 strides;
 - a box reads and writes what its mask lets through: the mask holds in all of the buffer, and what it hides is 0;
 - what the kernel reads back, it writes through pointers between barriers.
@@ -130,7 +131,8 @@ class _Kernel:
     def __init__(self, made: Addressed) -> None:
         self.made, self.kernel, self.buffers = made, made.kernel, made.program.globals
         self.params = frozenset(parameter_names(made.program.scalars, made.program.tunables))
-        self.stored = {s.buffer for s in walk_stmts(self.kernel.body) if isinstance(s, StoreTile)}
+        stored = {s.buffer for s in walk_stmts(self.kernel.body) if isinstance(s, StoreTile)}
+        self.steady = self.buffers.keys() - stored
         self.reread = reread(self.kernel.body)
         # By scope: the variables that it binds, and what is read or computed there whatever happens.
         self.vars = [frozenset[str]()] * (len(made.scopes) - 1) + [frozenset(g.var for g in self.kernel.grid)]
@@ -148,7 +150,8 @@ class _Kernel:
         for s in body:
             exprs = stmt_exprs(s)
             scalars = [x.expr for e in exprs for x in walk(e) if isinstance(x, Scalar)]
-            self.known[-1] += [*bound_exprs(s), *(x for e in (*scalars, *bound_exprs(s)) for x in _unguarded(e))]
+            found = [*bound_exprs(s), *(x for e in (*scalars, *bound_exprs(s)) for x in _unguarded(e))]
+            self.known[-1] += [e for e in found if {x.buffer for x in loads(e)} <= self.steady]
             reads = {x for e in (*scalars, *bound_exprs(s)) for x in loads(e) if x.buffer in self.buffers}
             yield from (f"read of {x.buffer}: it has no address" for x in reads - self.made.reads.keys())
             yield from self.narrow("a bound", bound_exprs(s))

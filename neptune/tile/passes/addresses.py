@@ -76,7 +76,7 @@ class Addresses:
         self.boxes, self.int64 = boxes, int64
         self.extents: Mapping[str, Expr] = dict(kernel.axes)
         self.reread = frozenset(reread(kernel.body))
-        self.stored = frozenset(s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile))
+        self.steady = _steady(program, kernel)
         # By scope: the variables that it binds, and what it has read or computed so far.
         self.vars = [frozenset[str]()] * (len(scopes) - 1) + [frozenset(g.var for g in kernel.grid)]
         self.known = [set[Expr]() for _ in scopes]
@@ -111,13 +111,14 @@ class Addresses:
         self.known.pop()
 
     def note(self, s: TStmt) -> None:
-        """Remember what a statement reads of scalars, and the bounds that it computes."""
+        """Remember what a statement reads of scalars, and the bounds that it computes, if nothing changes them."""
         exprs = [x.expr for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Scalar)]
         for bound in bound_exprs(s):
             exprs.append(bound)
-            if isinstance(s, Loop) and children(bound):
+            if isinstance(s, Loop) and children(bound) and {x.buffer for x in loads(bound)} <= self.steady:
                 self.known[self.level([bound])].add(bound)
-        self.known[-1] |= {x for e in exprs for x in _always_read(e) if self.level([x]) == len(self.vars) - 1}
+        found = {x for e in exprs for x in _always_read(e) if {y.buffer for y in loads(x)} <= self.steady}
+        self.known[-1] |= {x for x in found if self.level([x]) == len(self.vars) - 1}
 
     def level(self, exprs: Iterable[Expr]) -> int:
         """The outermost scope in which all of `exprs` can be computed."""
@@ -225,6 +226,11 @@ class Addresses:
         for dim, i in enumerate(x.index):
             if not (isinstance(i, Const) and i.value == 0):
                 yield self.scalar(dim, dim < len(x.index) - 1, [Term(False, (i,))])
+
+
+def _steady(program: TileProgram, kernel: TileKernel) -> frozenset[str]:
+    """The buffers that a kernel leaves alone: what it reads of them is the same wherever it does."""
+    return frozenset(program.globals) - {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)}
 
 
 def _always_read(e: Expr) -> Iterator[Load]:

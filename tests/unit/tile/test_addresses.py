@@ -66,6 +66,7 @@ def put(value: TExpr) -> StoreTile:
 
 IDX = LoadTile("idx", (R.arg,), below(R.arg), 0.0, ("r",), "int32")
 LEN = Load("len", (Var("b"), ZERO), "int32")
+START = Load("t", (), "int32")
 PROGRAMS = {
     "attention": attention(64),
     "softmax": softmax(),
@@ -79,6 +80,10 @@ PROGRAMS = {
     ),
     "under a branch": kernel(
         Branch(I0 < N, (Loop("j0", ZERO, LEN, (put(x(Scalar(LEN), map_("add", R, Scalar(J0)), C)),)),)),
+    ),
+    "reassigned": kernel(
+        Assign("t", Scalar(LEN)),
+        Loop("j0", ZERO, START, (put(x(Scalar(START), R, C)), Assign("t", Scalar(J0)))),
     ),
     "permuted": kernel(
         Assign("t", Rearrange(LoadTile("x", (Scalar(TWO), R, C), below(R), 0.0, DIMS, "float32"), "r c -> c r")),
@@ -155,6 +160,7 @@ def test_what_reads_memory_stays_where_it_is_first_read() -> None:
     base j0: x.0 i64 cast(idx[j0])
     offsets program: x.1 i32 iota(r), x.2 i32 iota(c)
 """ in said("paged")
+    assert "base j0: x.0 i64 cast(t)" in said("reassigned")
     assert """\
   load x  global<r c>  in j0
     base program: x.1 i64 cast(i0 * BLOCK)
