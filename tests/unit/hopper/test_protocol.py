@@ -93,7 +93,7 @@ BROKEN = {
     "box": (
         "async_load(v_desc, [key, 0], vf.index(st), vs.index(st))",
         "async_load(v_desc, [key, 0], vf.index(st), vs)",
-        r"producer, line \d+: a box \(64, 16\) of float16 is copied to or from vs: \(2, 64, 16\) of float16",
+        r"producer, line \d+: a box \(64, 32\) of float16 is copied to or from vs: \(2, 64, 32\) of float16",
     ),
     "end": (
         "        done += 1  # noqa: SIM113\n    tma.store_wait(0)",
