@@ -164,7 +164,10 @@ def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
         yield f"{t['name']}: through shared memory, {whose}, {stages}"
     for name in e["late"]:
         yield f"{name}: its product is issued one iteration late, and runs under what makes the next operand"
+    for name in e["carried"]:
+        yield f"{name}: its product is in flight until the next iteration's is issued"
     yield from e["kept"]
-    yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}"
+    band = f", in bands of {e['band']}" if e["band"] else ""
+    yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}{band}"
     split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
     yield f"{e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"

@@ -24,7 +24,7 @@ from neptune.errors import InternalError
 from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
 from neptune.hopper.gluon import GluonText, generate
-from neptune.hopper.ir import AsyncKernel, Levers
+from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
 from neptune.hopper.memory import Counts, forms
 from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
@@ -71,6 +71,8 @@ class Part:
             "levers": self.levers,
             "tiles": [{"name": r.name, "stages": r.stages, "own": r.own} for r in self.kernel.rings],
             "late": list(self.walked.late),
+            "carried": _carried(self.kernel),
+            "band": self.kernel.levers.band,
             "kept": list(self.walked.kept),
             "shared_bytes": needs.shared,
             "registers": {"consumer": most, "producer": least, "estimate": round(needs.registers)},
@@ -133,6 +135,13 @@ class Draft:
             others=tuple(others),
             takes=self.text.takes,
         )
+
+
+def _carried(kernel: AsyncKernel) -> list[str]:
+    """The sums to which products are in flight from one iteration to the next."""
+    waits = [s for s in walk_async(kernel.consumer) if isinstance(s, Finish)]
+    sums = {s.name for s in walk_async(kernel.consumer) if isinstance(s, Issue)}
+    return list(dict.fromkeys(n for s in waits if not s.names for n in s.also if n in sums))
 
 
 def derived(

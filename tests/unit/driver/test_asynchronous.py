@@ -19,6 +19,7 @@ from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
 from neptune.hopper.refusal import Refusal
 from neptune.ops.attention import prefill_causal
+from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
 from neptune.runtime.accepted import read
 from neptune.tile.ir import TileProgram
@@ -51,6 +52,13 @@ def test_it_says_what_it_is(kernel: neptune.Kernel) -> None:
     assert entry["aligned"] == ["q", "k", "v", "o"] and not entry["triton"]
     (of,) = entry["kernels"]
     assert of["late"] == ["acc"] and {t["name"]: t["own"] for t in of["tiles"]} == {"q": True, "k": False, "v": False}
+
+
+def test_a_product_says_what_stays_in_flight_and_in_which_order_tiles_come() -> None:
+    said = neptune.compile(gated_linear(), "matmul", target="cuda:90", form="asynchronous").explain()
+    for name in ("c_w", "c_u"):
+        assert f"  {name}: its product is in flight until the next iteration's is issued\n" in said
+    assert "groups of rows: each program takes every so many, in bands of 16\n" in said
 
 
 def test_the_walk_is_checked_against_the_expression(kernel: neptune.Kernel) -> None:
