@@ -160,7 +160,7 @@ def test_what_reads_memory_stays_where_it_is_first_read() -> None:
     base j0: x.0 i64 cast(idx[j0])
     offsets program: x.1 i32 iota(r), x.2 i32 iota(c)
 """ in said("paged")
-    assert "base j0: x.0 i64 cast(t)" in said("reassigned")
+    assert "base j0: x.0 i64 cast(t[])" in said("reassigned")
     assert """\
   load x  global<r c>  in j0
     base program: x.1 i64 cast(i0 * BLOCK)
