@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -180,6 +180,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     free = passed_scalars(fused)
     asking = f"run `{fused.name}` on {present} with {dict(modules.params)}"
     loaded: dict[Form, Callable[..., None]] = {}
+    served: set[tuple[Any, ...]] = set()
 
     def function(form: Form) -> Callable[..., None]:
         if form not in loaded:
@@ -205,8 +206,9 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
                 with _said(asking):
                     run(*tensors, *(scalars[n] for n in free), **own, **modules.values(each))
             return None
-        # The first call of the asynchronous form makes what a capture cannot: a table of tiles.
-        captured = form != tiles and torch.cuda.is_current_stream_capturing()
+        # The first call of a shape makes what a capture cannot: a table of tiles.
+        shape = (form, outputs[0].device, *(x for x in scalars.values() if isinstance(x, int)))
+        captured = form != tiles and shape not in served and torch.cuda.is_current_stream_capturing()
         form = tiles if captured else form
         fresh, start = form not in loaded, time.perf_counter()
         numbers = distinct_floats([scalars[n] for n in free])
@@ -218,6 +220,8 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
             # The first temporary lies at the start of the caller's memory.
             memory = min((t.data_ptr() for t in own.values()), default=None)
             plan = make_plan(log, inputs, outputs, [x for x in numbers if isinstance(x, float)], memory)
+        if form != tiles:
+            served.add(shape)
         if fresh:
             tell(r.compiled for r in log)
             # Triton compiles in the first launch.

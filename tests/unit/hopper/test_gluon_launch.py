@@ -87,7 +87,7 @@ def test_tables_are_for_good_and_shared_by_shapes_with_the_same_tiles(calls: lis
         module.prefill_causal(*(torch.zeros(1, 2, n, 64).half() for _ in range(4)))
     tables = [tuple(id(x) for x in c if isinstance(x, torch.Tensor) and x.dtype == torch.int32) for c in calls]
     assert tables[0] == tables[-1] == tables[-2] and len(tables[0]) == 2
-    assert len(set(tables)) == 4 and set(tables) == {tuple(map(id, t)) for t in module.TABLES.values()}
+    assert len(set(tables)) == 4 and set(tables) <= {tuple(map(id, t)) for t in module.TABLES.values()}
 
 
 def test_warm_compiles_both_forms(calls: list[Any], plain: neptune.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,10 @@ def test_a_shape_whose_first_call_is_captured_takes_another_form(
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=capturing: now)
         kernel(*given())
     assert grids(calls) == [theirs, theirs, mine, mine]
+    # A shape that has been called, in another layout.
+    q, k, v = given()
+    kernel(q.transpose(1, 2).contiguous().transpose(1, 2), k, v)
+    assert grids(calls)[-1] == mine
 
 
 def test_launchers_see_the_kernels_that_triton_knows(calls: list[Any], plain: neptune.Kernel) -> None:
