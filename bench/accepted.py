@@ -22,6 +22,7 @@ import neptune
 from bench.masks import cases
 from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
+from neptune.frontend.builder import build, compute, log, reduce_axis, sum
 from neptune.hopper.accept import examined
 from neptune.ir.program import Program
 from neptune.ops import masks
@@ -31,6 +32,7 @@ from neptune.ops.cross_entropy import linear_cross_entropy, linear_logsumexp
 from neptune.ops.linear import gated_linear, linear, matmul
 from neptune.ops.mixture import gaussian_mixture
 from neptune.ops.norm import rms_norm_linear
+from neptune.ops.parts import COLS, ROWS, cells, exponentials, matrix, vector, wide
 from neptune.ops.shipped import OPERATORS
 from neptune.runtime.accepted import CLEAN, Compared
 
@@ -49,6 +51,23 @@ def _attention(depth: int = 128, causal: bool = True, **options: Any) -> tuple[C
 
 def _masked(name: str) -> Row:
     return lambda: attention(depth=128, mask=cases()[name].mask), FLASH
+
+
+def expanded_mixture(depth: int = 64, dtype: str = "float16") -> Program:
+    """The log-likelihoods of a Gaussian mixture by products, as its user may write them (x² a + x b + c).
+
+    x, squares (of x): [rows, depth], linear, quadratic: [cols, depth], of `dtype`; offset: f32[cols], likely:
+    f32[rows]. It is another program of floats than `gaussian_mixture`: what far points have in common cancels.
+    """
+    x, squares = matrix("x", ROWS, depth, dtype), matrix("squares", ROWS, depth, dtype)
+    linear, quadratic = matrix("linear", COLS, depth, dtype), matrix("quadratic", COLS, depth, dtype)
+    offset, d, e = vector("offset", "float32"), reduce_axis((0, depth), "d"), reduce_axis((0, depth), "e")
+    lin = cells(lambda i, j: sum(wide(x[i, d]) * wide(linear[j, d]), axis=d), "lin")
+    quad = cells(lambda i, j: sum(wide(squares[i, e]) * wide(quadratic[j, e]), axis=e), "quad")
+    score = cells(lambda i, j: lin[i, j] + quad[i, j] + offset[j], "score")
+    m, _, l = exponentials(lambda i, j: score[i, j])  # noqa: E741 (the field's name)
+    inputs = [x, squares, linear, quadratic, offset]
+    return build(compute((ROWS,), lambda i: m[i] + log(l[i]), "likely"), inputs=inputs, name="expanded_mixture")
 
 
 OPTIONS: Mapping[str, Row] = MappingProxyType(
@@ -74,6 +93,7 @@ OPTIONS: Mapping[str, Row] = MappingProxyType(
         "norm, linear": (rms_norm_linear, "norm_linear"),
         "linear, log-sum-exp": (lambda: linear_logsumexp(depth=256), FLASH),
         "linear, cross-entropy": (lambda: linear_cross_entropy(depth=256), FLASH),
+        "mixture by products": (expanded_mixture, FLASH),
         "gaussian mixture": (lambda: gaussian_mixture(64, "float16"), FLASH),
     }
 )

@@ -62,7 +62,10 @@ def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> 
     """
     dots = [dot for _, dot in products(kernel)]
     if not dots:
-        raise Refusal("it has no product of matrices", fits="a kernel with products")
+        raise Refusal(
+            "it has no product of matrices",
+            fits="a kernel with products (a sum of squares of differences is none: expanded, it is two)",
+        )
     axes = sorted({dot.dims[0] for dot in dots})
     if len(axes) > 1:
         raise Refusal(f"its products have different rows, {' and '.join(axes)}", fits="rows that all products share")

@@ -103,7 +103,7 @@ def test_roles_are_in_step(name: str) -> None:
 
 COMPILED = [
     ("document and causal", 64, 40),
-    *(pytest.param(*c, marks=pytest.mark.slow) for c in (("lengths and causal", 64, 24), ("segments", 128, 24))),
+    *(pytest.param(*c, marks=pytest.mark.slow) for c in (("lengths and causal", 64, 24), ("segments", 128, 40))),
 ]
 
 
@@ -113,8 +113,8 @@ def test_they_compile_without_spills(name: str, columns: int, producer: int) -> 
     made = generate(tiles, derived(tiles, Levers(2, 2, "stride", tiles={"BLOCK_N": columns})))
     built = compile_gluon(made.text, made.kernel)
     assert (built.spill_bytes, built.warnings, built.lint.findings, built.lint.local) == (0, (), (), 0)
-    assert built.lint.in_flight == 2 and built.lint.overlapped > 0
-    # A producer that looks for the documents of its keys has more registers than others.
+    assert built.lint.in_flight == 2 and built.lint.exps > 0
+    # A producer that looks for where rows of a group begin and end has more registers than others.
     assert built.lint.producers == (producer,)
 
 
