@@ -30,6 +30,7 @@ from bench.cost import APART, MACHINE, modelled
 from neptune.hopper.ir import Levers
 from neptune.hopper.predict import HOPPER, Overlap, Predictor
 from neptune.ops.attention import attention
+from neptune.tune.constants import FITTED
 from neptune.tune.cost import Model
 
 ROWS = Path(__file__).parent / "results" / "h200-hopper.json"
@@ -141,7 +142,7 @@ def predictions(of: Iterable[Point], constants: Overlap = HOPPER) -> list[float]
         if key not in known:
             at = sizes(p.depth, p.length)
             known[key] = Predictor(model(p.depth, p.causal), at, MACHINE, near=p.near, constants=constants)
-        found.append(known[key].of(p.levers).us)
+        found.append(FITTED.first + known[key].of(p.levers).us)
     return found
 
 

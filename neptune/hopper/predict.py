@@ -16,7 +16,7 @@ here are few, and `python -m bench.hopper_cost` judges them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -37,6 +37,13 @@ ROWS, WARPS = 64, 4
 EXACT = 4096
 """Groups that are shared out one by one; of more, what is uneven at the end is little."""
 UNITS = ("matrix", "special", "issue", "port")
+
+
+CLOSE = 1.05
+"""Predictions that differ by less say nothing."""
+BEHIND = 1.2
+"""By how much a form must be predicted to be slower than the Triton form to be left out: of that, the model promises up
+to 19 % too much at depth 64."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,8 @@ HOPPER = Overlap()
 
 @dataclass(frozen=True)
 class FormTime:
-    """A prediction: `us` with the launch, the groups of rows, and the share of the time that each unit, or memory, is
-    busy."""
+    """A prediction: `us` without the launch, the groups of rows, and for what share of the time each unit, or memory,
+    is busy."""
 
     us: float
     groups: int
@@ -78,7 +85,8 @@ class FormTime:
 
 @dataclass
 class Predictor:
-    """What is known of a program of one kernel at given sizes, to be asked for many levers.
+    """What is known of a kernel of a program at given sizes, to be asked for many levers. `name`: of the kernel, by
+    default of the first.
 
     `late`: products of what is computed are issued one tile late. `near`: a table keeps groups together that read the
     same tiles.
@@ -90,6 +98,17 @@ class Predictor:
     late: bool = True
     near: bool = True
     constants: Overlap = HOPPER
+    name: str = ""
+
+    @property
+    def work(self) -> KernelWork:
+        """The work of the kernel."""
+        return next(w for w in self.model.works if self.name in ("", w.kernel.name))
+
+    def on_tiles(self, params: Mapping[str, int]) -> float:
+        """Microseconds of the kernel on tiles, in the Triton form, by `neptune.tune.cost`."""
+        known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
+        return float(self.model.times(self.work, known, self.machine).us[0])
 
     def of(self, levers: Levers) -> FormTime:
         """The time of a form. `levers.tiles` has the tunables that it chooses; that of the rows does not matter."""
@@ -109,7 +128,7 @@ class Predictor:
         us = float((compute**FITTED.memory_norm + memory**FITTED.memory_norm) ** (1 / FITTED.memory_norm))
         spent = gang.share @ gang.units * levers.consumers * gang.groups / (us * rate * self.machine.processors)
         busy = dict(zip(UNITS, spent.tolist(), strict=True)) | {"memory": memory / us}
-        return FormTime(FITTED.first + us, gang.groups, busy)
+        return FormTime(us, gang.groups, busy)
 
     def _gang(self, levers: Levers) -> _Gang:
         """What does not depend on stages and on how groups come to programs."""
@@ -125,11 +144,18 @@ class Predictor:
 
     def _at(self, tiles: Mapping[str, int], consumers: int) -> KernelAt:
         """The kernel on tiles with the rows of so many consumers."""
-        (work,) = self.model.works
         first = {t.name: t.candidates[0] for t in self.model.program.tunables if t.covers is None}
-        params = {**first, **tiles, _rows(work): ROWS * consumers, "num_warps": WARPS * consumers, "num_stages": 2}
+        params = {**first, **tiles, _rows(self.work): ROWS * consumers, "num_warps": WARPS * consumers, "num_stages": 2}
         known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
-        return KernelAt(self.model, work, known, self.machine, FITTED)
+        return KernelAt(self.model, self.work, known, self.machine, FITTED)
+
+
+def fastest(found: Sequence[Levers], predictor: Predictor) -> list[Levers]:
+    """Levers by predicted times; those that are close to the best stay in their order."""
+    us = [predictor.of(x).us for x in found]
+    close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
+    order = sorted(range(len(found)), key=lambda k: us[k])
+    return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]
 
 
 class _Gang:
