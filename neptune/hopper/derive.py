@@ -163,6 +163,7 @@ def derived(
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         try:
+            _check_parts(program, kernel)
             first = walk(program, kernel, Levers(tiles=tiles))
             tried[kernel.name] = _tried(first, program, wanted)
             walks[kernel.name] = first
@@ -203,6 +204,14 @@ def derived(
     if best is None:
         raise _none(left)
     return best
+
+
+def _check_parts(program: TileProgram, kernel: TileKernel) -> None:
+    """Raise Refusal where launches choose in how many parts the kernel folds an axis."""
+    chosen = {s.name for s in program.scalars if s.upto is not None}
+    for g in kernel.grid:
+        if parts := sorted(variables(g.extent) & chosen):
+            raise Refusal(f"launches choose its number of parts, {parts[0]}", kernel.name)
 
 
 def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:
