@@ -79,7 +79,8 @@ def compile(
     by this user or by what ships (docs/tuning.md), unless a template is named or something is promised of bits.
     `form`: "asynchronous" also makes the form of sm_90 in which one warp loads for warpgroups that compute; it runs
     where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md); "auto" makes it where a kernel
-    has one. None or "triton": tiles alone.
+    has one that is not predicted to be far slower. None or "triton": tiles alone. `levers` settles consumers, stages,
+    persistent or own_out of that form (docs/knobs.md); others are those that the cost model puts first.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
