@@ -181,7 +181,7 @@ class _Host:
     def row(self) -> str:
         """The tiles of a row, whose loops read the same tiles of tensors, and the bytes of these tensors."""
         first = grid_order(self.kernel.grid)[0]
-        if first.var != self.kernel.group:
+        if first.var != self.kernel.group or self.kernel.levers.band:
             return "len(weights), 0"
         loops = (s for s in walk_async(self.kernel.producer) if isinstance(s, Loop))
         filled = {s.ring for loop in loops for s in walk_async(inside(loop)) if isinstance(s, Fill)}
