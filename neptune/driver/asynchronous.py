@@ -14,6 +14,7 @@ from neptune.tile.ir import TileProgram
 
 if TYPE_CHECKING:
     from neptune.hopper.derive import Derived, Draft
+    from neptune.hopper.wanted import Wanted
 
 AUTO = "auto"
 """The asynchronous form where a kernel has one, without an error where it has none."""
@@ -22,6 +23,13 @@ ARCHITECTURE = "90"
 ENTRY = "asynchronous"
 """Of an explanation."""
 CHOSEN = ("consumers", "stages", "persistent")
+LEVERS: Mapping[str, tuple[Any, ...]] = {
+    "consumers": (2, 3),
+    "stages": (2, 3, 4, 5, 6),
+    "persistent": ("once", "stride", "table"),
+    "own_out": (True, False),
+}
+"""What a caller may settle, and its values."""
 PERSISTENT = {
     "once": "a program each",
     "stride": "each program takes every so many",
@@ -46,16 +54,20 @@ def checked_form(form: str | None, target: Target) -> str | None:
 
 
 def asynchronous_of(
-    tiles: TileProgram, header: str, shapes: Mapping[str, int], differs: Callable[[TileProgram], str | None]
+    tiles: TileProgram,
+    header: str,
+    shapes: Mapping[str, int],
+    differs: Callable[[TileProgram], str | None],
+    wanted: Wanted,
 ) -> Derived:
     """The asynchronous form of a TileProgram; TargetError with the reason where it has none. `differs` says how a tile
-    program differs from the expression, if it does."""
+    program differs from the expression, if it does, `wanted` what the caller says of levers."""
     from neptune.hopper.derive import derived
     from neptune.hopper.refusal import Refusal
 
     try:
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs on another.
-        return derived(tiles, header, shapes, differs, _broken, _begin)
+        return derived(tiles, header, shapes, differs, _broken, _begin, wanted)
     except Refusal as error:
         hint = error.hint or "form=None, which runs"
         asked = f"compile `{tiles.name}` with form={ASYNCHRONOUS!r}"
@@ -83,6 +95,24 @@ def _broken(form: Derived) -> dict[str, str]:
     # What is known from an earlier run is of the program.
     rest = "; ".join(why for why in found.faults if why != accepted.NOT_COMPARED)
     return unfit or (dict.fromkeys(names, rest) if rest else {})
+
+
+def checked_levers(levers: Any, form: str | None) -> dict[str, int | str]:
+    """The levers of a request; TargetError for one that there is not, for a value that it does not have, and where no
+    asynchronous form was asked for."""
+    asked = f"compile with levers={levers!r:.60}"
+    if not isinstance(levers or {}, Mapping):
+        raise TargetError(asked, "levers is a mapping of names to values", legal=tuple(LEVERS))
+    if levers and form not in (ASYNCHRONOUS, AUTO):
+        raise TargetError(
+            asked, f"these are levers of the asynchronous form, and form is {form!r}", legal=(ASYNCHRONOUS,)
+        )
+    for name, value in (levers or {}).items():
+        if name not in LEVERS:
+            raise TargetError(asked, f"there is no lever {name!r}", legal=tuple(LEVERS))
+        if not any(type(value) is type(v) and value == v for v in LEVERS[name]):
+            raise TargetError(asked, f"{name} is not {value!r}", legal=tuple(map(str, LEVERS[name])))
+    return dict(levers or {})
 
 
 def kernels_of(e: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -170,4 +200,6 @@ def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
     band = f", in bands of {e['band']}" if e["band"] else ""
     yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}{band}"
     split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
+    if times := e.get("predicted"):
+        yield f"predicted: {times['us']:.1f} µs, and {times['triton']:.1f} µs in the Triton form"
     yield f"{e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"

@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,6 +68,7 @@ class Request:
     batch_invariant: bool = False
     assume: tuple[str, ...] = ()
     form: str | None = None
+    levers: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     failed: frozenset[Candidate] = frozenset()
 
@@ -151,7 +152,7 @@ def request_key(request: Request) -> str | None:
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
     promised = [request.deterministic, request.batch_invariant, request.form or ""]
     asked = [*promised, *request.assume, digest(request.samples, request.failed)]
-    numbers = (request.params, request.shapes, request.bounds, request.at or {})
+    numbers = (request.params, request.shapes, request.bounds, request.at or {}, request.levers)
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]

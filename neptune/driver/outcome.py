@@ -21,8 +21,7 @@ REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 
 def built(work: Work, asked: cache.Request, target: Target) -> Build:
     """The Build of a compilation that has run all of its passes."""
-    choice = None if work.family is None else work.family.choices[work.own].params
-    params = resolve_params(work.tiles, asked.params, asked.shapes, work.machine, choice)
+    params = params_of(work)
     return Build(
         loops=work.loops,
         scheduled=_before_repairs(work.definitions, work.schedule),
@@ -47,6 +46,12 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         assume=asked.assume,
         asynchronous=work.asynchronous,
     )
+
+
+def params_of(work: Work) -> dict[str, int]:
+    """The values of all free tunables, num_warps and num_stages: given, or chosen."""
+    choice = None if work.family is None else work.family.choices[work.own].params
+    return resolve_params(work.tiles, work.wishes.params, work.wishes.typical, work.machine, choice)
 
 
 def _rivals(work: Work, asked: cache.Request, params: Mapping[str, int]) -> tuple[Rival, ...]:

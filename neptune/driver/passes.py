@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neptune import config
 from neptune.codegen.triton import generate
@@ -16,6 +16,7 @@ from neptune.driver.asynchronous import AUTO, asynchronous_of
 from neptune.driver.build import REJECTED
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
+from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError, TargetError
@@ -40,12 +41,14 @@ from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
 from neptune.tune.invariance import check_invariant
 from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.points import reference
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport, unchecked
 from neptune.verify.pieces import check
 
 if TYPE_CHECKING:
     from neptune.hopper.derive import Derived
+    from neptune.hopper.wanted import Wanted
 
 LOG = logging.getLogger("neptune.compiler")
 EVERY_FORM = 2
@@ -82,6 +85,8 @@ class Work:
     shared: list[Shared] = field(default_factory=list)
     trail: list[Snapshot] = field(default_factory=list)
     form: str | None = None
+    levers: Mapping[str, Any] = field(default_factory=dict)
+    at: Mapping[str, int] | None = None
     asynchronous: Derived | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
@@ -247,7 +252,7 @@ def _asynchronous(w: Work) -> str | None:
         return None
 
     try:
-        w.asynchronous = asynchronous_of(w.tiles, w.header, w.wishes.typical, differs)
+        w.asynchronous = asynchronous_of(w.tiles, w.header, w.wishes.typical, differs, _wanted(w))
     except TargetError as error:
         dismissed()
         if w.form == ASYNCHRONOUS:
@@ -255,6 +260,14 @@ def _asynchronous(w: Work) -> str | None:
         w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
         return None
     return w.asynchronous.text.text
+
+
+def _wanted(w: Work) -> Wanted:
+    """What is asked of an asynchronous form: with "auto", that it is not predicted to be far behind."""
+    from neptune.hopper.wanted import Wanted
+
+    sizes = w.at or reference(w.loops, w.wishes.typical, w.wishes.bounds)
+    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead=w.form == AUTO and not w.levers)
 
 
 PIPELINE = (

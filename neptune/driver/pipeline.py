@@ -11,7 +11,7 @@ from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
 from neptune.driver.acceptance import ready, with_verdict
-from neptune.driver.asynchronous import AUTO, checked_form
+from neptune.driver.asynchronous import AUTO, checked_form, checked_levers
 from neptune.driver.build import Build
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
@@ -54,6 +54,7 @@ def compile(
     assume: Sequence[str] = (),
     records: bool = True,
     form: str | None = None,
+    levers: Mapping[str, Any] | None = None,
 ) -> Kernel:
     """Compile an expression to a kernel.
 
@@ -78,7 +79,8 @@ def compile(
     by this user or by what ships (docs/tuning.md), unless a template is named or something is promised of bits.
     `form`: "asynchronous" also makes the form of sm_90 in which one warp loads for warpgroups that compute; it runs
     where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md); "auto" makes it where a kernel
-    has one. None or "triton": tiles alone.
+    has one that is not predicted to be far slower. None or "triton": tiles alone. `levers` settles consumers, stages,
+    persistent or own_out of that form (docs/knobs.md); others are those that the cost model puts first.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -90,12 +92,12 @@ def compile(
 
         of: dict[str, Any] = {"inputs": inputs, "target": target, "params": params, "shapes": shapes, "bounds": bounds}
         of |= {"name": name, "strict": strict, "deterministic": deterministic, "batch_invariant": batch_invariant}
-        of["form"] = form
+        of |= {"form": form, "levers": levers}
         return by_template(expr, **of, assume=assume, records=records)
     settings = config.read()
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
-    form = checked_form(form, chosen)
+    settled, form = checked_levers(levers, form), checked_form(form, chosen)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
@@ -105,7 +107,8 @@ def compile(
     asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
     asked = replace(asked, strict=bool(strict), assume=granted)
-    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant), form=form)
+    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
+    asked = replace(asked, form=form, levers=settled)
     if template is None and records and not (deterministic or batch_invariant):
         found, failed = known_of(loops, machine, settings)
         asked = replace(asked, samples=found, failed=failed)
@@ -124,6 +127,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
         wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
+        work.levers, work.at = asked.levers, asked.at
         if asked.form in (ASYNCHRONOUS, AUTO):
             ready()
         try:

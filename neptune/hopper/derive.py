@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,7 @@ from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
-from neptune.hopper.memory import Counts, forms
+from neptune.hopper.memory import Counts
 from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
@@ -33,6 +33,7 @@ from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.hopper.walk import walk
 from neptune.hopper.walked import Walked
+from neptune.hopper.wanted import Wanted, ordered
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, substitute, variables
 from neptune.ir.expr import walk as nodes
@@ -46,6 +47,7 @@ TRIED = 4
 """Forms of a kernel that are compiled before none is found to do."""
 LOG = logging.getLogger("neptune.codegen")
 NOTHING: Mapping[str, Refusal] = MappingProxyType({})
+FREE = Wanted()
 Differs = Callable[[TileProgram], "str | None"]
 
 
@@ -82,12 +84,13 @@ class Part:
 @dataclass(frozen=True)
 class Derived:
     """One form of a program: its kernels of this form, its text, and what the check of its protocol came to. `left`
-    says of the other kernels why they stay on tiles."""
+    says of the other kernels why they stay on tiles, `times` what is predicted of these in both forms."""
 
     parts: tuple[Part, ...]
     left: Mapping[str, str]
     text: GluonText
     protocol: Report
+    times: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     @property
     def kernel(self) -> AsyncKernel:
@@ -108,7 +111,7 @@ class Derived:
         return {
             "architecture": ARCHITECTURE,
             "aligned": list(self.text.aligned),
-            "kernels": [p.said() for p in self.parts],
+            "kernels": [{**p.said(), "predicted": self.times.get(p.kernel.name)} for p in self.parts],
             "triton": [{"name": name, "why": why} for name, why in self.left.items()],
             "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
         }
@@ -151,10 +154,12 @@ def derived(
     differs: Differs,
     broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
     begin: Callable[[Draft], None] = lambda _: None,
+    wanted: Wanted = FREE,
 ) -> Derived:
     """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
-    `shapes` are typical sizes, `differs` says how a tile program differs from the expression (None: it does not).
+    `shapes` are typical sizes, `wanted` what else a caller says of the form, `differs` says how a tile program differs
+    from the expression (None: it does not).
     `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
     tried, a few, before they stay on tiles; where none is left, the first form is the result. `begin` sees the first
     form before anything of it is checked: it may be compiled beside the checks. Raises Refusal with the reason of each
@@ -167,8 +172,9 @@ def derived(
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         try:
+            _check_parts(program, kernel)
             first = walk(program, kernel, Levers(tiles=tiles))
-            tried[kernel.name] = _tried(first, program)
+            tried[kernel.name] = _tried(first, program, wanted)
             walks[kernel.name] = first
         except Refusal as refusal:
             left[kernel.name] = refusal
@@ -190,6 +196,8 @@ def derived(
         try:
             draft = None if any(at.values()) else drafts.get(tuple(at))
             form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft)
+            times = {p.kernel.name: wanted.times(program, p.walked, p.kernel.levers) for p in form.parts}
+            form = replace(form, times=times)
         except Refusal as refusal:
             left[refusal.kernel] = refusal
             del at[refusal.kernel]
@@ -205,6 +213,14 @@ def derived(
     if best is None:
         raise _none(left)
     return best
+
+
+def _check_parts(program: TileProgram, kernel: TileKernel) -> None:
+    """Raise Refusal where launches choose in how many parts the kernel folds an axis."""
+    chosen = {s.name for s in program.scalars if s.upto is not None}
+    for g in kernel.grid:
+        if parts := sorted(variables(g.extent) & chosen):
+            raise Refusal(f"launches choose its number of parts, {parts[0]}", kernel.name)
 
 
 def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:
@@ -293,14 +309,12 @@ def _none(left: Mapping[str, Refusal]) -> Refusal:
     return Refusal(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
 
 
-def _tried(walked: Walked, program: TileProgram) -> list[Levers]:
+def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
     found: dict[tuple[int, float], Levers] = {}
     counts = Counts(walked)
-    for levers in forms(walked, program):
+    for levers in ordered(walked, program, wanted):
         found.setdefault((levers.consumers, counts.needs(levers).registers), levers)
-    if not found:
-        raise Refusal("no tile sizes, consumers and stages of it fit into a program", walked.kernel.name)
     return list(found.values())[:TRIED]
 
 

@@ -20,32 +20,36 @@ from neptune.codegen.triton_launch import (
 from neptune.codegen.triton_text import MUL, TL_DTYPES, Text, wrap
 from neptune.errors import InternalError
 from neptune.hopper.gluon_roles import FIRST, TABLE
-from neptune.hopper.ir import AsyncKernel
+from neptune.hopper.ir import AsyncKernel, Fill, inside, walk_async
 from neptune.ir.expr import Const, Expr, Var, rewrite, variables
 from neptune.runtime.addressing import extent_of
 from neptune.runtime.recording import KEPT, LAUNCHER
-from neptune.tile.ir import TileProgram
+from neptune.tile.ir import Loop, TileProgram
 
 DESCRIBED = """\
 def described(tensor, box, dtype):
     return TensorDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, dtype))
 """
+NEAR = 1 << 25
+"""Bytes that programs read again from L2, of its 50 MB: as many as FlashAttention-3 takes (its tile_scheduler.hpp)."""
 BALANCED = f'''\
 TABLES, MADE = {{}}, {{}}
 
 
-def balanced(weights, programs, device):
+def balanced(weights, programs, row, read, device):
     """The numbers of the tiles, program after program, and where those of each program begin.
 
-    The heaviest tile that is left goes to the program that is free first. One table serves all shapes with these
+    The heaviest tile that is left goes to the program that is free first. So many rows of tiles are given before others
+    as read no more together than L2 keeps, of the bytes that all of them `read`. One table serves all shapes with these
     weights, and is never freed: graphs that were captured, and launches on other streams, read it.
     """
-    key = (tuple(weights), programs, device)
+    band = row * max(1, len(weights) // row * {NEAR} // max(1, read))
+    key = (tuple(weights), programs, band, device)
     if key in MADE:
         return MADE[key]
     free = [(0, p) for p in range(programs)]
     given = [[] for _ in range(programs)]
-    for tile in sorted(range(len(weights)), key=lambda t: -weights[t]):
+    for tile in sorted(range(len(weights)), key=lambda t: (t // band, -weights[t])):
         busy, p = heapq.heappop(free)
         given[p].append(tile)
         heapq.heappush(free, (busy + weights[tile], p))
@@ -170,6 +174,17 @@ class _Host:
             f"key = ({shape})",
             "if key not in TABLES:",
             f"    weights = [{weight} {loops}]",
-            f"    TABLES[key] = balanced(weights, grid[0], {self.device})",
+            f"    TABLES[key] = balanced(weights, grid[0], {self.row()}, {self.device})",
             f"{TABLE}, {FIRST} = TABLES[key]",
         ]
+
+    def row(self) -> str:
+        """The tiles of a row, whose loops read the same tiles of tensors, and the bytes of these tensors."""
+        first = grid_order(self.kernel.grid)[0]
+        if first.var != self.kernel.group or self.kernel.levers.band:
+            return "len(weights), 0"
+        loops = (s for s in walk_async(self.kernel.producer) if isinstance(s, Loop))
+        filled = {s.ring for loop in loops for s in walk_async(inside(loop)) if isinstance(s, Fill)}
+        read = dict.fromkeys(r.tensor for r in self.kernel.rings if r.name in filled and not r.own)
+        bytes_ = " + ".join(f"{name}.numel() * {name}.element_size()" for name in read)
+        return f"{self.text(first.extent)}, {bytes_ or 0}"

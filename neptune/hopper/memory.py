@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from types import MappingProxyType
 
 from neptune.hopper.bands import width
 from neptune.hopper.ir import Levers
@@ -61,6 +62,7 @@ FLOPS, EXPONENTIALS = 4096, 16
 """Of a multiprocessor in a cycle: of 16-bit products, and of special functions."""
 LATENCY = 1500
 """Cycles from asking for a tile until it is there."""
+NOTHING: Mapping[str, int] = MappingProxyType({})
 CONSUMERS, STAGES = (2, 3), (2, 3, 4, 5, 6)
 """What is tried."""
 
@@ -205,18 +207,18 @@ def wrong_with(needs: Needs, levers: Levers) -> str | None:
     return None
 
 
-def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[Levers]:
-    """The levers that fit, the best first; with `short`, for fewer rows than keep all programs busy for long.
+def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHING) -> list[Levers]:
+    """The levers that fit, by counts the best first; `given` are tile sizes that are settled.
 
-    Tiles of 128 columns go before others; more consumers before fewer, as they share more (with `short` the other way,
-    as their groups are smaller); results in memory of their own; and as many stages as keep products busy while a
-    tile comes. Programs take several groups each, by a balanced table where groups differ, else in bands.
+    Tiles of 128 columns go before others; more consumers before fewer, as they share more; results in memory of their
+    own; and as many stages as keep products busy while a tile comes. Programs take several groups each, by a balanced
+    table where groups differ, else in bands. Where sizes are known, `neptune.hopper.predict.fastest` knows better.
     """
     counts = Counts(walked)
     weight = weight_of(walked)
     persistent = "stride" if weight is None else "table"
     found: list[tuple[tuple[float, ...], Levers]] = []
-    for tiles in _tiles(walked, program):
+    for tiles in _tiles(walked, program, given):
         for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
             levers = Levers(consumers, stages, persistent, own_out, False, tiles, producer=counts.producer)
             needs = counts.needs(levers)
@@ -228,10 +230,9 @@ def forms(walked: Walked, program: TileProgram, *, short: bool = False) -> list[
                 levers = replace(levers, band=width(walked, counts.size(tiles)))
             # A product that stays in flight keeps its stage until the next one is issued.
             wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
-            many = consumers if short else -consumers
             # A tile that the epilogue reads is not waited for where its memory is taken.
             late = not own_out and not counts.copied
-            found.append(((*_preferred(counts, tiles), many, late, abs(stages - wanted), not own_out), levers))
+            found.append(((*_preferred(counts, tiles), -consumers, late, abs(stages - wanted), not own_out), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]
 
 
@@ -246,7 +247,7 @@ def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
     return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
 
 
-def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:
+def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Values for the tunables of the walk: the consumer's rows are fixed."""
     kernel = walked.symbolic or walked.kernel
     axes = {e.name for _, e in kernel.axes if isinstance(e, Var)}
@@ -254,7 +255,7 @@ def _tiles(walked: Walked, program: TileProgram) -> Iterator[dict[str, int]]:
     free = [t for t in program.tunables if t.name in axes and t.candidates and Var(t.name) != rows]
     fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
-    for values in product(*(t.candidates for t in free)):
+    for values in product(*((given[t.name],) if t.name in given else t.candidates for t in free)):
         yield {**fixed, **dict(zip((t.name for t in free), values, strict=True))}
 
 

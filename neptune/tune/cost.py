@@ -100,7 +100,7 @@ class Model:
             known = {n: np.asarray(v, dtype=np.float64) for n, v in columns.items()}
             plain = {n: v for n, v in known.items() if "." not in n}
             own = {**plain, **_of_kernel(known, launch_name(self.program.name, work.kernel.name))}
-            return _Kernel(self, work, own, machine, constants).times()
+            return KernelAt(self, work, own, machine, constants).times()
 
     def reads(self, work: KernelWork) -> frozenset[str]:
         """The names that the time of a kernel follows from; of those that are given for it alone, the plain ones."""
@@ -122,7 +122,7 @@ def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class _Busy:
+class Busy:
     """Cycles for which one program keeps the units of a processor busy."""
 
     matrix: Array = 0.0
@@ -131,7 +131,7 @@ class _Busy:
     shared: Array = 0.0
     port: Array = 0.0
 
-    def plus(self, other: _Busy, times: Array) -> _Busy:
+    def plus(self, other: Busy, times: Array) -> Busy:
         mine, theirs = vars(self), vars(other)
         # A unit that a section does not use is a plain 0.
         used = (k for k in mine if not isinstance(theirs[k], int | float) or theirs[k])
@@ -143,7 +143,7 @@ class _Busy:
         return np.stack(np.broadcast_arrays(*(vars(self)[k] for k in UNITS)))
 
 
-class _Kernel:
+class KernelAt:
     """One kernel with numbers for everything."""
 
     def __init__(self, model: Model, work: KernelWork, known: Columns, machine: Machine, constants: Constants) -> None:
@@ -180,7 +180,7 @@ class _Kernel:
                 share = _again(share, len(where)) * np.repeat(part, len(share), axis=0)
         return share, [np.broadcast_to(self._trips(s, at), share.shape) for s in self.work.sections]
 
-    def _without_idle(self, share: Array, trips: list[Array]) -> tuple[Array, list[Array]]:
+    def without_idle(self, share: Array, trips: list[Array]) -> tuple[Array, list[Array]]:
         """The classes of programs that move anything: others, of which a group of tiles has too many, end at once."""
         moving = np.zeros(share.shape, dtype=bool)
         for n, s in zip(trips, self.work.sections, strict=True):
@@ -205,17 +205,17 @@ class _Kernel:
 
     # --- one program --------------------------------------------------------------------------
 
-    def busy(self, s: Section) -> _Busy:
+    def busy(self, s: Section) -> Busy:
         """What one run of a section keeps busy."""
         machine = self.machine
-        slots = self._instructions(s)
+        slots = self.instructions(s)
         special = sum(w.special * prod(self.held.get(a, 1) for a in axes) for axes, w in s.work.items())
-        matrix = sum(self._matrix(p) for p in s.products)
-        moved = self._moved(s)
-        staged = sum(self._bytes(m) for m in s.moves if m.operand)
+        matrix = sum(self.matrix(p) for p in s.products)
+        moved = self.moved(s)
+        staged = sum(self.bytes(m) for m in s.moves if m.operand)
         shared = staged + sum(self._operands(p) for p in s.products)
         shared = shared + machine.shared_rate * column_loads.cycles(s, self.size, self.warps, machine)
-        return _Busy(
+        return Busy(
             matrix,
             special / machine.special,
             slots * self.warps * machine.warp / machine.lanes,
@@ -223,7 +223,7 @@ class _Kernel:
             moved / machine.port + self._zeros(s),
         )
 
-    def _instructions(self, s: Section) -> Array:
+    def instructions(self, s: Section) -> Array:
         """Instructions of each warp in one run of a section."""
         c, lanes = self.constants, self.machine.warp * self.warps
         elementwise = sum(w.slots * self._held(axes) for axes, w in s.work.items()) / lanes
@@ -248,7 +248,7 @@ class _Kernel:
         enough = np.greater_equal(self.extents.get(p.rows, 1), 64) & (self.warps >= GROUP)
         return enough & (self.machine.asynchronous and DTYPES[p.dtype].bits <= 16)
 
-    def _matrix(self, p: Product) -> Array:
+    def matrix(self, p: Product) -> Array:
         """Cycles of the matrix unit, or of the lanes where there is none for a dtype."""
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         rate = self.machine.matrix.get(p.dtype)
@@ -279,7 +279,7 @@ class _Kernel:
         right = cols * depth * np.ceil(rows / 64)
         return (right + (0 if p.in_registers else rows * depth)) * DTYPES[p.dtype].bits / 8
 
-    def _bytes(self, m: Move) -> Array:
+    def bytes(self, m: Move) -> Array:
         return self.size(m.axes) * m.bits / 8
 
     def _zeros(self, s: Section) -> Array:
@@ -290,24 +290,24 @@ class _Kernel:
     def _length(self, buffer: str, dimension: int) -> Array:
         return self.model.number(self.model.program.globals[buffer].shape[dimension])(self.known)
 
-    def _moved(self, s: Section) -> Array:
+    def moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
-        return sum(self._bytes(m) for m in s.moves) + column_loads.more(s, self.size)
+        return sum(self.bytes(m) for m in s.moves) + column_loads.more(s, self.size)
 
-    def chain(self, s: Section, busy: _Busy, cold: Array) -> Array:
+    def chain(self, s: Section, busy: Busy, cold: Array) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
         loads the share `cold` comes from memory, the rest from L2."""
         c = self.constants
         groups = np.maximum(1, self.warps // GROUP)
         turns = 1 + c.turns * (groups - 1)
         special = busy.special * self.machine.special / (self.machine.warp * self.warps)
-        elementwise = (self._instructions(s) * c.issue + special * c.special) * turns
+        elementwise = (self.instructions(s) * c.issue + special * c.special) * turns
         own = busy.matrix * (1 - c.overlap_groups * (1 - 1 / groups)) + elementwise
-        own = own + sum(self._fold(axes, axis) for axes, axis in s.folds)
+        own = own + sum(self.fold(axes, axis) for axes, axis in s.folds)
         # Groups that share rows exchange an operand that threads have computed, through shared memory.
         shared = [self.extents.get(p.rows, 1) < 64 * groups for p in s.products if p.in_registers]
         own = own + sum(c.exchange * (where & (groups > 1)) for where in shared)
-        moved = [self._bytes(m) for m in s.moves if not m.store]
+        moved = [self.bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
         if s.columns and len(s.columns) == len(s.moves):
             exposed = np.where(column_loads.near(s, self.size), column_loads.NEAR, exposed)
@@ -322,12 +322,12 @@ class _Kernel:
             # A buffer is loaded again once its product has ended: so many steps take a load and a product, at least.
             # Operands that threads compute are waited for; a fold beside products of loaded operands is not.
             share = c.hidden_synchronous if computed else 1.0
-            return np.where(self.stages > 1, _norm(c.norm_plain, own, (own + exposed) / ahead**share), own + exposed)
+            return np.where(self.stages > 1, norm(c.norm_plain, own, (own + exposed) / ahead**share), own + exposed)
         synchronous = np.logical_or.reduce([~self.asynchronous(p) for p in s.products])
         hidden = exposed / ahead ** np.where(synchronous, c.hidden_synchronous, c.hidden)
-        return np.where(self.stages > 1, _norm(c.norm, own, hidden), own + exposed)
+        return np.where(self.stages > 1, norm(c.norm, own, hidden), own + exposed)
 
-    def _fold(self, axes: Axes, axis: str) -> Array:
+    def fold(self, axes: Axes, axis: str) -> Array:
         """A reduction; across warps where there are not rows enough for each."""
         rows = self.size(axes) // np.maximum(1, self.extents.get(axis, 1))
         across = rows < (16 if self.has_products else 1) * self.warps
@@ -340,13 +340,13 @@ class _Kernel:
         needs, which = self._needs()
         here = np.array([resident(n, w, machine) for n, w in needs])[which]
         large = np.array([n.too_large(w, machine) for n, w in needs])[which]
-        share, trips = self._without_idle(*self.classes())
+        share, trips = self.without_idle(*self.classes())
         once = [self.busy(s) for s in self.work.sections]
         count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
-        from_memory = self._memory(share, trips, count)
-        moved = sum((share * n).sum(axis=0) * self._moved(s) for n, s in zip(trips, self.work.sections, strict=True))
+        from_memory = self.memory(share, trips, count)
+        moved = sum((share * n).sum(axis=0) * self.moved(s) for n, s in zip(trips, self.work.sections, strict=True))
         cold = np.minimum(1.0, from_memory / np.maximum(1.0, moved * self.programs))
-        busy, chains = _Busy(), np.full(share.shape, c.program)
+        busy, chains = Busy(), np.full(share.shape, c.program)
         for n, s, b in zip(trips, self.work.sections, once, strict=True):
             busy, chains = busy.plus(b, n), chains + n * self.chain(s, b, cold)
         largest = np.broadcast_to(busy.units.max(axis=0), share.shape)
@@ -358,7 +358,7 @@ class _Kernel:
         def together(chain: Array, most: Array, count: Array) -> Array:
             """Cycles that `count` programs of a class take on one processor."""
             p = np.where(count > 1, several, c.alone)
-            return _norm(p, chain, count * most)
+            return norm(p, chain, count * most)
 
         waves = self.programs / (count * machine.processors)
         mean = (share * together(chains, largest, count)).sum(axis=0)
@@ -378,7 +378,7 @@ class _Kernel:
         cycles = cycles + c.idle * (self.slots - 1) * self.programs / (count * machine.processors)
         compute = cycles / machine.clock / 1e3
         memory = from_memory / (c.memory * machine.memory * 1e3)
-        us = _norm(c.memory_norm, compute, memory)
+        us = norm(c.memory_norm, compute, memory)
         total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
         scale = self.programs / machine.processors / machine.clock / 1e3
         alone = (share * chains).sum(axis=0) * scale / count
@@ -404,7 +404,7 @@ class _Kernel:
         found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
         return found, np.array([number[row] for row in rows])
 
-    def _memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
+    def memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""
         wave = np.maximum(1, np.minimum(self.programs, count * self.machine.processors))
         asked: dict[tuple[str, bool], tuple[Array, Array]] = {}
@@ -413,7 +413,7 @@ class _Kernel:
             runs = (share * n).sum(axis=0)
             for m in s.moves:
                 once = runs if s.loop is None or _moves_with(m, s) else np.minimum(runs, 1.0)
-                own = once * self._bytes(m)
+                own = once * self.bytes(m)
                 whole = own * self._distinct(m, self.programs)
                 by_wave = own * self._distinct(m, wave) * self.programs / wave
                 before = asked.get((m.buffer, m.store), (0.0, 0.0))
@@ -460,7 +460,7 @@ class _Kernel:
         return np.minimum(different, programs)
 
 
-def _norm(p: Array, a: Array, b: Array) -> Array:
+def norm(p: Array, a: Array, b: Array) -> Array:
     return (a**p + b**p) ** (1 / p)
 
 

@@ -19,6 +19,7 @@ from neptune.hopper import versions
 from neptune.hopper.compile import compile_gluon
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.linear import matmul as product
 from neptune.ops.softmax import softmax
 from neptune.runtime import launch
 from neptune.runtime.addressing import KernelParameters
@@ -164,6 +165,50 @@ def the_assembly_of_a_form_that_is_not_there():
 @case(TargetError)
 def a_form_that_does_not_fit():
     neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous")
+
+
+@case(TargetError)
+def a_lever_that_is_none():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", levers={"warps": 4})
+
+
+@case(TargetError)
+def levers_that_are_no_mapping():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", levers=3)
+
+
+@case(TargetError)
+def a_value_that_a_lever_does_not_have():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", levers={"consumers": 4})
+
+
+@case(TargetError)
+def levers_of_a_form_that_was_not_asked_for():
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", levers={"stages": 3})
+
+
+@case(TargetError)
+def stages_that_overflow_shared_memory():
+    _asynchronous(prefill_causal(depth=128), "flash_attention", {"BLOCK_N": 128}, stages=6)
+
+
+@case(TargetError)
+def consumers_that_overflow_registers():
+    _asynchronous(prefill_causal(depth=128), "flash_attention", {"BLOCK_N": 128}, consumers=3)
+
+
+@case(TargetError)
+def a_result_that_fits_over_no_tile():
+    _asynchronous(product(), "matmul", own_out=False)
+
+
+@case(TargetError)
+def parts_that_launches_choose():
+    _asynchronous(product(), "matmul_split")
+
+
+def _asynchronous(program, template, params=None, **levers):
+    neptune.compile(program, template, target="cuda:90", form="asynchronous", params=params, levers=levers)
 
 
 def _fresh() -> neptune.Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,7 +130,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("own_cache")
 def test_a_slow_form_runs_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With figures of a GPU that is not here."""
+    """With figures of a GPU that is not here, of a few groups of rows, which the model would leave to tiles."""
+    monkeypatch.setattr("neptune.hopper.wanted.BEHIND", math.inf)
     slow = {"asynchronous": [40.9, 41.2, 41.6], "triton": [37.8, 38.0, 38.1]}
     fast = {"asynchronous": [36.9, 37.2, 37.6], "triton": [37.8, 38.0, 38.1]}
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=4))
@@ -244,3 +246,26 @@ def test_the_first_form_is_seen_before_it_is_checked() -> None:
 def _held(form: Derived) -> tuple[int | str, ...]:
     """What decides how many registers a form takes."""
     return form.levers["consumers"], form.levers["BLOCK_N"]
+
+
+def test_levers_are_a_choice_of_the_caller() -> None:
+    levers = {"consumers": 2, "stages": 3, "persistent": "once"}
+    made = neptune.compile(
+        prefill_causal(heads=2, depth=64),
+        "flash_attention",
+        target="cuda:90",
+        params={"BLOCK_N": 64},
+        form="asynchronous",
+        levers=levers,
+    )
+    of = made.executable.artifact.asynchronous
+    assert of is not None and levers.items() <= of.levers.items() and of.levers["BLOCK_N"] == 64
+    assert "a program each" in made.explain() and "µs in the Triton form" in made.explain()
+
+
+def test_a_form_far_behind_is_not_made_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neptune.hopper.wanted.BEHIND", 0.1)
+    options = {"target": "cuda:90", "shapes": SHAPES, "form": "auto"}
+    left = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", **options, name="left")
+    assert left.executable.artifact.asynchronous is None
+    assert "it is predicted to take" in left.explain() and "and the Triton form" in left.explain()

@@ -102,11 +102,29 @@ def test_every_tile_is_given_once_and_evenly() -> None:
     names: dict[str, Any] = {}
     exec("import heapq, torch\n" + BALANCED, names)
     weights = [1 + (7 * t) % 13 for t in range(200)]
-    tiles, first = (t.tolist() for t in names["balanced"](weights, 9, "cpu"))
+    tiles, first = (t.tolist() for t in names["balanced"](weights, 9, 200, 0, "cpu"))
     assert sorted(tiles) == list(range(200)) and (first[0], first[-1]) == (0, 200)
     work = [sum(weights[t] for t in tiles[a:b]) for a, b in itertools.pairwise(first)]
     assert max(work) - min(work) <= 13
     assert [weights[t] for t in tiles[: first[1]]] == sorted((weights[t] for t in tiles[: first[1]]), reverse=True)
+
+
+@pytest.mark.parametrize(("length", "heads", "together"), [(512, 512, 64), (4096, 64, 8), (16384, 16, 2)])
+def test_heads_that_l2_keeps_are_given_together_and_evenly(length: int, heads: int, together: int) -> None:
+    """Causal attention of depth 256: of keys and values of 268 MB, 32 MB are read at a time."""
+    names: dict[str, Any] = {}
+    exec("import heapq, torch\n" + BALANCED, names)
+    row = length // 128
+    weights = [2 * (m + 1) + 1 for _ in range(heads) for m in range(row)]
+    read = 2 * heads * length * 256 * 2
+    tiles, first = (t.tolist() for t in names["balanced"](weights, 132, row, read, "cpu"))
+    assert sorted(tiles) == list(range(len(weights)))
+    given = [tiles[a:b] for a, b in itertools.pairwise(first)]
+    work = [sum(weights[t] for t in of) for of in given]
+    assert max(work) <= 1.03 * sum(work) / len(work)
+    bands = [[t // row // together for t in of] for of in given]
+    assert all(of == sorted(of) for of in bands)
+    assert max(map(max, bands)) == heads // together - 1
 
 
 def test_words_of_triton_are_spelled_in_gluon() -> None:

@@ -7,9 +7,12 @@ import pytest
 from neptune.hopper.derive import derived
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, forms, wrong_with
+from neptune.hopper.predict import Predictor, fastest
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.tile.parser import parse_tiles
+from neptune.tune.machine import DEFAULT
+from neptune.tune.rank import model_of
 from tests.examples.walks import tiles_of, walked
 
 COMPILED = {
@@ -20,16 +23,16 @@ COMPILED = {
 """By depth: the form, its keys, and the bytes of shared memory of `bench/baselines/flash_attention_gluon.py`."""
 
 
-def of_attention(depth: int) -> tuple[Counts, list[Levers], list[Levers]]:
+def of_attention(depth: int) -> tuple[Counts, list[Levers]]:
     _, tiles = tiles_of("prefill_causal", "flash_attention", depth=depth, heads=2)
     w = walked(tiles)
-    return Counts(w), forms(w, tiles), forms(w, tiles, short=True)
+    return Counts(w), forms(w, tiles)
 
 
 @pytest.mark.parametrize("depth", COMPILED)
 def test_the_form_by_hand_comes_first(depth: int) -> None:
     form, keys, used = COMPILED[depth]
-    counts, found, _ = of_attention(depth)
+    counts, found = of_attention(depth)
     best = found[0]
     assert (best.consumers, best.stages, best.own_out, best.tiles["BLOCK_N"]) == (
         form.consumers, form.stages, form.own_out, keys,
@@ -39,9 +42,27 @@ def test_the_form_by_hand_comes_first(depth: int) -> None:
     assert all(wrong_with(counts.needs(x), x) is None for x in found)
 
 
-def test_short_ones_of_depth_64_take_two_consumers() -> None:
-    _, _, short = of_attention(64)
-    assert (short[0].consumers, short[0].stages, short[0].tiles["BLOCK_N"]) == (2, 3, 128)
+@pytest.mark.parametrize(("depth", "length", "first"), [(64, 1024, (2, 3, 128)), (64, 8192, (3, 2, 128)),
+                                                        (128, 8192, (2, 2, 128)), (256, 8192, (2, 2, 64))])  # fmt: skip
+def test_by_time_the_measured_best_comes_first(depth: int, length: int, first: tuple[int, int, int]) -> None:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=depth)
+    sizes = {"batch": 16384 // length, "heads": 2048 // depth, "s_q": length, "s_kv": length}
+    found = forms(walked(tiles), tiles)
+    order = fastest(found, Predictor(model_of(tiles), sizes, DEFAULT))
+    assert (order[0].consumers, order[0].stages, order[0].tiles["BLOCK_N"]) == first
+    assert sorted(map(str, order)) == sorted(map(str, found))
+
+
+def test_few_rows_of_a_product_want_small_tiles() -> None:
+    _, tiles = tiles_of("matmul", "matmul")
+    sizes = {"m": 128, "n": 4096, "k": 4096}
+    order = fastest(forms(walked(tiles), tiles), Predictor(model_of(tiles), sizes, DEFAULT, late=False))
+    assert order[0].tiles["BLOCK_N"] < 256
+
+
+def test_tile_sizes_that_are_settled_are_kept() -> None:
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=64)
+    assert {x.tiles["BLOCK_N"] for x in forms(walked(tiles), tiles, {"BLOCK_N": 32, "BLOCK_M": 128})} == {32}
 
 
 def test_a_function_of_every_score_leaves_three_consumers_out() -> None:

@@ -1,0 +1,235 @@
+"""How well is the time of an asynchronous form predicted? Judged on what was measured of the hand-written one.
+
+    python -m bench.hopper_cost [--fit NAMES] [--rows]
+
+Times of attention on an H200, 16384 tokens and 2048 columns of heads, float16: `results/h200-hopper.json` by depth,
+length and mask, and LEVERS, its forms beside each other in another run; in TRITON, kernels on tiles of that run. Two
+runs of one kernel differ by up to 8 %. The hand-written table puts the longest groups first wherever their keys lie,
+LEVERS' tables keep heads together. Reported: the error of the time, |log(predicted / measured)|; of pairs of one
+setup that differ by 5 % or more, those in the right order; and the choice between both forms. No GPU is needed.
+
+`--fit` fits the named constants, on all points, on full masks alone (judged on causal ones), and on LEVERS alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from bench.baselines.flash_attention_gluon import form as best_form
+from bench.cost import APART, MACHINE, modelled
+from neptune.hopper.ir import Levers
+from neptune.hopper.predict import HOPPER, Overlap, Predictor
+from neptune.ops.attention import attention
+from neptune.tune.constants import FITTED
+from neptune.tune.cost import Model
+
+ROWS = Path(__file__).parent / "results" / "h200-hopper.json"
+TOKENS, COLUMNS = 16384, 2048
+AT = ((4096, False), (4096, True), (16384, False), (16384, True))
+"""Length and mask of the columns below."""
+LEVERS: tuple[tuple[int, tuple[int, int, str, int], tuple[int | None, ...]], ...] = (
+    (128, (2, 2, "once", 128), (605, 537, 600, 597)),
+    (128, (2, 4, "once", 64), (517, 468, 531, 514)),
+    (128, (3, 4, "once", 64), (545, 478, 572, 555)),
+    (128, (2, 2, "stride", 128), (601, 488, 604, 528)),
+    (128, (2, 2, "table", 128), (617, 558, 621, 604)),
+    (64, (2, 3, "once", 128), (420, 389, 442, 417)),
+    (64, (2, 3, "table", 128), (453, 409, 460, 454)),
+    (64, (3, 2, "once", 128), (469, 426, 511, 495)),
+    (64, (3, 2, "table", 128), (482, 437, 504, 504)),
+    (64, (3, 4, "table", 64), (426, 393, None, None)),
+    (256, (2, 2, "once", 64), (656, 610, 629, 660)),
+    (256, (2, 2, "table", 64), (662, 626, 662, 657)),
+)
+"""Depth; consumers, stages, how groups come to programs, keys of a tile; TFLOP/s."""
+SHORT = ((64, 1024, True, (3, 2, "table", 128), 271), (64, 1024, True, (2, 3, "table", 128), 298),
+         (64, 1024, False, (2, 3, "table", 128), 420), (64, 1024, False, (3, 2, "table", 128), 388))  # fmt: skip
+TRITON: tuple[tuple[int, tuple[int, int, int, int], tuple[int | None, ...]], ...] = (
+    (128, (128, 128, 8, 2), (446, 407, 466, 454)),
+    (128, (128, 64, 8, 3), (451, 418, 455, 463)),
+    (64, (128, 64, 8, 3), (408, None, None, 412)),
+    (64, (128, 128, 8, 2), (301, None, None, 312)),
+    (64, (64, 128, 4, 2), (424, 383, 431, 425)),
+    (256, (128, 64, 8, 2), (512, None, None, 537)),
+)
+"""Depth; rows, keys, warps, stages; TFLOP/s."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured form; `near`: its table keeps heads together. `run` tells which points were measured together."""
+
+    run: str
+    depth: int
+    length: int
+    causal: bool
+    levers: Levers
+    rate: float
+    near: bool
+
+    @property
+    def setup(self) -> tuple[str, int, int, bool]:
+        return self.run, self.depth, self.length, self.causal
+
+    @property
+    def us(self) -> float:
+        return flops(self.length, self.causal) / self.rate
+
+
+def flops(length: int, causal: bool) -> float:
+    """Millions of a call, so that TFLOP/s give microseconds."""
+    return 4e-6 * TOKENS * length * COLUMNS / (2 if causal else 1)
+
+
+def _levers(depth: int, of: tuple[int, int, str, int]) -> Levers:
+    consumers, stages, persistent, keys = of
+    return Levers(consumers, stages, persistent, own_out=depth < 256, tiles={"BLOCK_N": keys})
+
+
+def by_hand() -> list[Point]:
+    """The hand-written form at its own parameters."""
+    found = []
+    for name, row in json.loads(ROWS.read_text()).items():
+        kind, *of = name.split()
+        if kind != "rate":
+            continue
+        depth, length, causal = int(of[0]), int(of[1]), of[2] == "causal"
+        f = best_form(depth, length)
+        levers = Levers(f.consumers, f.stages, "table", f.own_o, tiles={"BLOCK_N": f.block_n})
+        rate = row.get("gluon", row.get("by hand"))
+        found.append(Point("rows", depth, length, causal, levers, rate, near=False))
+    return found
+
+
+def of_levers() -> list[Point]:
+    """The forms beside each other."""
+    found = [
+        Point("levers", depth, length, causal, _levers(depth, of), rate, near=True)
+        for depth, of, rates in LEVERS
+        for (length, causal), rate in zip(AT, rates, strict=True)
+        if rate is not None
+    ]
+    return found + [Point("levers", d, n, c, _levers(d, of), rate, near=True) for d, n, c, of, rate in SHORT]
+
+
+@cache
+def model(depth: int, causal: bool) -> Model:
+    """The kernel on tiles."""
+    return modelled(attention(depth=depth, causal=causal), "flash_attention")
+
+
+def sizes(depth: int, length: int) -> dict[str, int]:
+    """The sizes of a call."""
+    return {"batch": TOKENS // length, "heads": COLUMNS // depth, "s_q": length, "s_kv": length}
+
+
+def predictions(of: Iterable[Point], constants: Overlap = HOPPER) -> list[float]:
+    """Microseconds of each."""
+    known: dict[tuple[int, int, bool, bool], Predictor] = {}
+    found = []
+    for p in of:
+        key = p.depth, p.length, p.causal, p.near
+        if key not in known:
+            at = sizes(p.depth, p.length)
+            known[key] = Predictor(model(p.depth, p.causal), at, MACHINE, near=p.near, constants=constants)
+        found.append(FITTED.first + known[key].of(p.levers).us)
+    return found
+
+
+def errors(of: Sequence[Point], constants: Overlap = HOPPER) -> list[float]:
+    """log(predicted / measured) of each."""
+    return [math.log(us / p.us) for p, us in zip(of, predictions(of, constants), strict=True)]
+
+
+def figures(of: Sequence[Point], constants: Overlap = HOPPER) -> str:
+    """The errors of some points, in words."""
+    off = np.abs(errors(of, constants))
+    shares = ", ".join(f"{q} % {np.quantile(off, q / 100):.1%}" for q in (50, 80, 95))
+    return f"{len(of)} points: {shares}, at most {off.max():.1%}"
+
+
+def pairs() -> tuple[int, int]:
+    """Of the pairs of forms of one setup that differ by 5 % or more: those in the right order, and all."""
+    rows = of_levers()
+    return _ordered([(p.setup, p.us, us) for p, us in zip(rows, predictions(rows), strict=True)])
+
+
+def against_triton() -> tuple[int, int]:
+    """Of the pairs of an asynchronous form and a kernel on tiles that differ by 5 % or more: the same."""
+    rows = of_levers()
+    ours = [(p.setup, p.us, us, 0) for p, us in zip(rows, predictions(rows), strict=True)]
+    theirs = []
+    for depth, (m, n, warps, stages), rates in TRITON:
+        for (length, causal), rate in zip(AT, rates, strict=True):
+            if rate is not None:
+                params = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+                us = model(depth, causal).predict(params, sizes(depth, length), MACHINE).us
+                theirs.append((("levers", depth, length, causal), flops(length, causal) / rate, us, 1))
+    right = total = 0
+    for a in ours:
+        for b in theirs:
+            if a[0] == b[0]:
+                r, t = _ordered([a[:3], b[:3]])
+                right, total = right + r, total + t
+    return right, total
+
+
+def _ordered(rows: Sequence[tuple[object, float, float]]) -> tuple[int, int]:
+    apart = [(a, b) for a, b in combinations(rows, 2) if a[0] == b[0] and max(a[1], b[1]) / min(a[1], b[1]) >= APART]
+    return sum((a[1] < b[1]) == (a[2] < b[2]) for a, b in apart), len(apart)
+
+
+def fitted(of: Sequence[Point], names: Sequence[str]) -> Overlap:
+    """The named constants that predict these points best: a soft loss of log errors, weak priors."""
+    from scipy.optimize import least_squares
+
+    def constants(x: Sequence[float]) -> Overlap:
+        return replace(HOPPER, **{n: getattr(HOPPER, n) * math.exp(v) for n, v in zip(names, x, strict=True)})
+
+    def loss(x: Sequence[float]) -> list[float]:
+        return [*errors(of, constants(x)), *(0.05 * v for v in x)]
+
+    found = least_squares(loss, np.zeros(len(names)), loss="soft_l1", f_scale=0.1, diff_step=0.03, max_nfev=12)
+    return constants(found.x.tolist())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fit", metavar="NAMES", help="matrix,among,beside,step,ends")
+    parser.add_argument("--rows", action="store_true")
+    options = parser.parse_args(argv)
+    rows, levers = by_hand(), of_levers()
+    full, causal = ([p for p in (*rows, *levers) if p.causal == c] for c in (False, True))
+    print("by hand:  ", figures(rows))
+    print("levers:   ", figures(levers))
+    print("levers in the right order: {} of {} pairs".format(*pairs()))
+    print("beside Triton's:           {} of {} pairs".format(*against_triton()))
+    if options.rows:
+        for p, off in zip((*rows, *levers), errors([*rows, *levers]), strict=True):
+            of = p.levers
+            form = f"{of.consumers} {of.stages} {of.persistent}"
+            print(*p.setup, form, f"{p.rate:.0f} TFLOP/s, {math.exp(-off):.2f} of it predicted")
+    if options.fit:
+        names = options.fit.split(",")
+        for what, points, held in (("all", [*full, *causal], []), ("full", full, causal), ("levers", levers, rows)):
+            found = fitted(points, names)
+            print(what, {n: round(getattr(found, n), 3) for n in names})
+            print("   fitted on", figures(points, found))
+            if held:
+                print("   held out ", figures(held, found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

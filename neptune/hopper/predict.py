@@ -1,0 +1,296 @@
+"""The time that an asynchronous form takes, predicted from the work of the kernel on tiles that it is a form of.
+
+The consumers of a group share the units of a processor, and each is a chain of its own: products of loaded tiles, then
+what is computed of them, under which the late product runs. A group of rows takes
+
+    (unitsᵠ + chainᵠ + copiesᵠ)^(1/q) + ends,    units = (matrixᵃ + specialᵃ + instructionsᵃ + portᵃ)^(1/a)
+
+where `units` is of all consumers, `chain` of one, and `copies` what the producer's stages allow. Its ends are exposed:
+consumers that share the stages of a ring come to them together. Groups come to programs, one a processor, as a lever
+says. How often loops run, what statements cost and bytes through memory are those of `neptune.tune.cost`; constants
+here are few, and `python -m bench.hopper_cost` judges them.
+
+    Predictor(model, {"s_q": 4096, …}, DEVICES["H200"]).of(Levers(2, 2, "table", tiles={"BLOCK_N": 128})).us  →  1780.0
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+
+import numpy as np
+
+from neptune.hopper.ir import Levers
+from neptune.ir.expr import Var, variables
+from neptune.tune.columns import Points, columns_of
+from neptune.tune.constants import FITTED
+from neptune.tune.cost import KernelAt, Model
+from neptune.tune.machine import Machine
+from neptune.tune.numbers import Array
+from neptune.tune.work import KernelWork, Move, Section
+
+ROWS, WARPS = 64, 4
+"""Of a consumer."""
+EXACT = 4096
+"""Groups that are shared out one by one; of more, what is uneven at the end is little."""
+UNITS = ("matrix", "special", "issue", "port")
+
+
+CLOSE = 1.05
+"""Predictions that differ by less say nothing."""
+BEHIND = 1.2
+"""By how much a form must be predicted to be slower than the Triton form to be left out: of that, the model promises up
+to 19 % too much at depth 64."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The constants: shares, exponents, cycles.
+
+    Measured: `clock` of these kernels relative to others (1.63 and 1.75 GHz); `stride`, the rate where programs take
+    every so many groups of different length, relative to the table's (488 / 558 and 528 / 604 TFLOP/s). `start`, of a
+    program, and `latency`, of a tile, are those of kernels on tiles and of `neptune.hopper.memory`; `ahead` is the part
+    of a step that a stage is in use. Fitted on 86 times of attention, the hand-written form's and those of its levers:
+    the share of the datasheet's rate of products, the exponents `among` units and `beside` chains, cycles of a chain
+    for each step, and of the ends of a group for each consumer but one.
+    """
+
+    clock: float = 1.63 / 1.75
+    stride: float = 0.875
+    start: float = FITTED.program
+    latency: float = 1500.0
+    ahead: float = 0.5
+    matrix: float = 0.82
+    among: float = 2.5
+    beside: float = 7.0
+    step: float = 370.0
+    ends: float = 2300.0
+
+
+HOPPER = Overlap()
+
+
+@dataclass(frozen=True)
+class FormTime:
+    """A prediction: `us` without the launch, the groups of rows, and for what share of the time each unit, or memory,
+    is busy."""
+
+    us: float
+    groups: int
+    busy: Mapping[str, float]
+
+
+@dataclass
+class Predictor:
+    """What is known of a kernel of a program at given sizes, to be asked for many levers. `name`: of the kernel, by
+    default of the first.
+
+    `late`: products of what is computed are issued one tile late. `near`: a table keeps groups together that read the
+    same tiles.
+    """
+
+    model: Model
+    sizes: Mapping[str, int]
+    machine: Machine
+    late: bool = True
+    near: bool = True
+    constants: Overlap = HOPPER
+    name: str = ""
+
+    @property
+    def work(self) -> KernelWork:
+        """The work of the kernel."""
+        return next(w for w in self.model.works if self.name in ("", w.kernel.name))
+
+    def on_tiles(self, params: Mapping[str, int]) -> float:
+        """Microseconds of the kernel on tiles, in the Triton form, by `neptune.tune.cost`."""
+        known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
+        return float(self.model.times(self.work, known, self.machine).us[0])
+
+    def of(self, levers: Levers) -> FormTime:
+        """The time of a form. `levers.tiles` has the tunables that it chooses; that of the rows does not matter."""
+        gang, c = self._gang(levers), self.constants
+        alike = float(np.ptp(gang.chain)) < 1e-6 * float(gang.chain.max())
+        share, full = gang.share, gang.cycles(levers, levers.consumers)
+        cycles = full
+        if gang.last is not None:
+            # The group behind which there are no more rows has fewer consumers.
+            left, part = gang.last
+            cycles = np.append(full, gang.cycles(levers, left)[gang.chain.argmax()])
+            share = np.append(share * (1 - part), part)
+        rate = self.machine.clock * c.clock * 1e3
+        compute = _spread(levers.persistent, gang.groups, self.machine.processors, share, cycles, alike, c) / rate
+        apart = levers.persistent == "table" and not alike and not self.near
+        memory = (gang.far if apart else gang.bytes) / (FITTED.memory * self.machine.memory * 1e3)
+        us = float((compute**FITTED.memory_norm + memory**FITTED.memory_norm) ** (1 / FITTED.memory_norm))
+        spent = gang.share @ gang.units * levers.consumers * gang.groups / (us * rate * self.machine.processors)
+        busy = dict(zip(UNITS, spent.tolist(), strict=True)) | {"memory": memory / us}
+        return FormTime(us, gang.groups, busy)
+
+    def _gang(self, levers: Levers) -> _Gang:
+        """What does not depend on stages and on how groups come to programs."""
+        key = (levers.consumers, *sorted(levers.tiles.items()))
+        if key not in self._gangs:
+            one, every = (self._at(levers.tiles, n) for n in (1, levers.consumers))
+            self._gangs[key] = _Gang(one, every, levers.consumers, self.late, self.constants)
+        return self._gangs[key]
+
+    @cached_property
+    def _gangs(self) -> dict[tuple[object, ...], _Gang]:
+        return {}
+
+    def _at(self, tiles: Mapping[str, int], consumers: int) -> KernelAt:
+        """The kernel on tiles with the rows of so many consumers."""
+        first = {t.name: t.candidates[0] for t in self.model.program.tunables if t.covers is None}
+        params = {**first, **tiles, _rows(self.work): ROWS * consumers, "num_warps": WARPS * consumers, "num_stages": 2}
+        known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
+        return KernelAt(self.model, self.work, known, self.machine, FITTED)
+
+
+def fastest(found: Sequence[Levers], predictor: Predictor) -> list[Levers]:
+    """Levers by predicted times; those that are close to the best stay in their order."""
+    us = [predictor.of(x).us for x in found]
+    close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
+    order = sorted(range(len(found)), key=lambda k: us[k])
+    return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]
+
+
+class _Gang:
+    """So many consumers with tiles of some sizes: `share` of each class of groups, by how often loops run in them,
+    `units`, cycles for which one of its consumers keeps each unit busy, and the `chain` of one."""
+
+    def __init__(self, one: KernelAt, every: KernelAt, consumers: int, late: bool, c: Overlap) -> None:
+        self.one, self.every, self.consumers, self.late, self.c = one, every, consumers, late, c
+        self.sections = one.work.sections
+        share, trips = one.without_idle(*one.classes())
+        self._every = every.without_idle(*every.classes())
+        self.share, self.counts = share[:, 0] / share.sum(), [n[:, 0] for n in trips]
+        self.groups = max(1, int(every.programs[0]))
+        self.units = sum((np.outer(n, self._busy(s)) for n, s in self._runs()), np.zeros((1, len(UNITS))))
+        self.chain = sum((n * self._step(s) for n, s in self._runs()), np.zeros(1)) + self._last_late()
+        self.moved = sum((n * self._moved(s) for n, s in self._runs()), np.zeros(1))
+        self.tiles = sum((n for n, s in self._runs() if _loads(s)), np.zeros(1))
+
+    def cycles(self, levers: Levers, working: int) -> Array:
+        """Cycles of a group of each class with so many consumers that have rows."""
+        c = self.c
+        chain = self.chain + c.start * (levers.persistent == "once")
+        copies = (self.tiles * c.latency + self.moved) / (levers.stages - c.ahead)
+        units = ((self.units * working) ** c.among).sum(axis=1) ** (1 / c.among)
+        together = (units**c.beside + chain**c.beside + copies**c.beside) ** (1 / c.beside)
+        return together + c.ends * (self.consumers - 1)
+
+    @property
+    def last(self) -> tuple[int, float] | None:
+        """The consumers with rows in the last group of rows, and the share of such groups; None where it is full."""
+        pairs = zip(self.one.grid, self.every.grid, strict=True)
+        along = [(_number(n), _number(g)) for (_, n), (_, g) in pairs if _number(n) != _number(g)]
+        if len(along) != 1 or _number(self.one.slots) > 1:
+            return None
+        ((single, groups),) = along
+        left = int(single - (groups - 1) * self.consumers)
+        return (left, 1 / groups) if 0 < left < self.consumers else None
+
+    @cached_property
+    def bytes(self) -> float:
+        """Bytes through memory where programs that run at one time read the same tiles."""
+        return _number(self.every.memory(*self._every, np.ones(1)))
+
+    @cached_property
+    def far(self) -> float:
+        """Bytes through memory where the longest groups go first, wherever their tiles lie."""
+        together = min(self.one.machine.processors, self.groups)
+        total = 0.0
+        for n, s in self._runs():
+            for m in s.moves:
+                own = _number(self.every.bytes(m)) * self.groups
+                total += own * float(self.share @ n) / max(1.0, together / self._apart(m)) if s.loop else own
+        return total
+
+    def _apart(self, m: Move) -> float:
+        """How many different tiles the groups of the same rows read."""
+        rows = _rows(self.one.work)
+        along = {g.var for g in self.one.work.kernel.grid if rows in variables(g.extent)}
+        return prod(_number(n) for v, n in self.every.grid if v in m.depends and v not in along)
+
+    def _runs(self) -> zip[tuple[Array, Section]]:
+        return zip(self.counts, self.sections, strict=True)
+
+    def _busy(self, s: Section) -> list[float]:
+        """Cycles for which one run of a section of one consumer keeps each unit busy."""
+        busy = self.every.busy(s)
+        return [_number(x) / self.consumers for x in (busy.matrix / self.c.matrix, busy.special, busy.issue, busy.port)]
+
+    def _step(self, s: Section) -> float:
+        """Cycles of one run of a section in one consumer alone."""
+        f, one = FITTED, self.one
+        special = _number(one.busy(s).special) * one.machine.special / (one.machine.warp * WARPS)
+        computed = _number(one.instructions(s)) * f.issue + special * f.special + f.fold * len(s.folds)
+        first, later = self._products(s, computed=False), self._products(s, computed=True)
+        if s.loop is None:
+            return first + computed + later
+        return first + (max(computed, later) if self.late else computed + later) + self.c.step
+
+    def _last_late(self) -> Array:
+        """Cycles of the late product of the last tile, under which nothing runs."""
+        late = [self._products(s, computed=True) * (n > 0) for n, s in self._runs() if self.late and s.loop]
+        return np.max(late, axis=0) if late else np.zeros(1)
+
+    def _products(self, s: Section, computed: bool) -> float:
+        """Cycles of the products of one consumer whose left operand is computed, or of the others."""
+        found = (self.one.matrix(p) for p in s.products if p.in_registers == computed)
+        return sum(map(_number, found)) / self.c.matrix
+
+    def _moved(self, s: Section) -> float:
+        """Cycles of the port to L2 for one run of a section, where a loop loads its operands."""
+        return _number(self.every.moved(s)) / self.one.machine.port if _loads(s) else 0.0
+
+
+def _loads(s: Section) -> bool:
+    return s.loop is not None and any(m.operand for m in s.moves)
+
+
+def _spread(
+    persistent: str, groups: int, processors: int, share: Array, cycles: Array, alike: bool, c: Overlap
+) -> float:
+    """Cycles until all programs are through; `alike`: the host takes all groups to be of one length."""
+    programs = min(processors, groups)
+    mean, most, rounds = float(share @ cycles), float(cycles.max()), groups / programs
+    if alike:
+        return ceil(rounds) * mean
+    match persistent:
+        case "table":
+            return _balanced(share, cycles, groups, programs)
+        case "stride":
+            return max(rounds * mean / c.stride, most)
+        case _:
+            return max(rounds * mean + most / 2, most)
+
+
+def _balanced(share: Array, cycles: Array, groups: int, programs: int) -> float:
+    """The longest group that is left to the program that is free first."""
+    if groups > EXACT:
+        return float(groups / programs * (share @ cycles) + cycles.min() / 2)
+    order = np.argsort(-cycles)
+    ends = np.round(np.cumsum(share[order]) * groups).astype(int)
+    free = [0.0] * programs
+    for k, count in zip(order.tolist(), np.diff(ends, prepend=0).tolist(), strict=True):
+        for _ in range(count):
+            heapq.heapreplace(free, free[0] + float(cycles[k]))
+    return max(free)
+
+
+def _number(x: Array) -> float:
+    """The only element of an array."""
+    return float(np.ravel(x)[0])
+
+
+def _rows(work: KernelWork) -> str:
+    """The tunable that the rows of products are."""
+    product = next(p for s in work.sections for p in s.products)
+    extent = dict(work.kernel.axes)[product.rows]
+    assert isinstance(extent, Var)
+    return extent.name
