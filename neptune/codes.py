@@ -184,7 +184,7 @@ SCHEDULES = (
         ("tune.invariance",),
     ),
     Kind("S011", "No candidate to tune", "Fewer or other params.", ("autotune",)),
-    Kind("S012", "There is no such form of a kernel", "One of the stages that are legal.", ("kernel",)),
+    Kind("S012", "There is no such form of a kernel", "One of the stages that are legal.", ("shown",)),
     Kind(
         "S013",
         "A temporary cannot stay on chip",
@@ -450,7 +450,7 @@ RECORDS = (
         "R005",
         "A loaded kernel has no programs",
         "kernel.ir(stage) and explain() need none; else compile it again.",
-        ("kernel",),
+        ("shown",),
     ),
     Kind("R006", "A template has changed since its kernel was cached", "Compile it again.", ("driver.cache",)),
 )

@@ -7,44 +7,36 @@ is a call of a function of the room that has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property
-from html import escape
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from neptune import config
 from neptune.boundary import public
-from neptune.errors import RecordError, ScheduleError
+from neptune.errors import RecordError
 from neptune.ir.program import Program
 from neptune.runtime import custom_op, saved
-from neptune.runtime.artifact import WARNINGS, Artifact, Packed, facts_of, pack, unpack, unpack_variants
+from neptune.runtime.artifact import Artifact, Packed, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
 from neptune.runtime.devices import target_on
 from neptune.runtime.executable import Executable
-from neptune.runtime.facts import Facts, Remark
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
 from neptune.runtime.modules import Modules
-from neptune.runtime.plans import Specialisation
 from neptune.runtime.recording import Launcher
 from neptune.runtime.warm import warm_up
+from neptune.shown import Shown
 from neptune.variants import Accept, MakeVariant, Variant, family_of, number_of, others_of, variants_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
-    from neptune.driver.resources import Resources
-    from neptune.mirage.ir import Graph
 
-Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
 Result: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
-STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
 
 
-class Kernel:
+class Kernel(Shown):
     """A compiled kernel; made by `neptune.compile` or `neptune.load`.
 
     Calling it takes the input tensors in the order of `inputs`, then the scalars of `scalars`, or any of them by name
@@ -72,8 +64,7 @@ class Kernel:
         accept: Accept | None = None,
     ) -> None:
         """`build` makes what `.build` gives, `variant` another variant of the family; `accept` may refuse one."""
-        self.executable = executable
-        self._make_build = build
+        super().__init__(executable, build)
         self._accept = accept
         self._family = None if variant is None else family_of(self, variant, accept)
         # Bound once: the way of every call.
@@ -148,98 +139,9 @@ class Kernel:
         """
         return self.executable.workspace(sizes)
 
-    def __repr__(self) -> str:
-        return f"<neptune.Kernel {self.executable.signature} for {self.target}>"
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold what a saved kernel holds: all variants, and no `build`."""
         return _unpickled, (saved.packed(self.executable.artifact, others_of(self)),)
-
-    # --- what it is ---
-
-    @property
-    def name(self) -> str:
-        """The name of the program, and of the launch function in `source`."""
-        return self.executable.artifact.name
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the input tensors, in the order of a call."""
-        return tuple(b.name for b in self.executable.loops.inputs)
-
-    @property
-    def scalars(self) -> tuple[str, ...]:
-        """The names of the scalar arguments that follow the tensors."""
-        return tuple(s.name for s in self.executable.signature.free)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the results, in the order in which they are returned."""
-        return tuple(b.name for b in self.executable.loops.outputs)
-
-    @property
-    def params(self) -> dict[str, int]:
-        """Tile sizes, num_warps and num_stages, and the numbers of parts that were given; `with_params` gives others.
-
-        A tile that covers a size is chosen at the call and not in here, as is a number of parts that was not given.
-        """
-        return self.executable.artifact.params
-
-    @property
-    def target(self) -> str:
-        """The target that the kernel was compiled for."""
-        return self.executable.artifact.target
-
-    @property
-    def source(self) -> str:
-        """Its Triton module, as it runs on the target: with tensor descriptors on sm_90 and later, else pointers."""
-        return self.executable.source
-
-    @property
-    @public
-    def graph(self) -> Graph | None:
-        """The µGraph that the kernel computes, where a search has found it (`neptune.superoptimize`); None elsewhere.
-
-        print_graph(neptune.superoptimize(expr, shapes=sizes).graph)
-        """
-        from neptune.driver.searched import graph_of
-
-        return graph_of(self._explanation)
-
-    @property
-    def program(self) -> Program:
-        """The fused program, which every target executes."""
-        return self.executable.program
-
-    @property
-    @public
-    def build(self) -> Build:
-        """Everything the compilation made, as programs; where it came from the cache, it is made again.
-
-        Raises RecordError for a kernel that was loaded: it has texts. So it does where the template of a cached
-        kernel has become another since.
-        """
-        return self._build
-
-    @cached_property
-    def _build(self) -> Build:
-        if self._make_build is None:
-            raise RecordError(
-                f"kernel.build of `{self.name}`",
-                "this kernel was loaded, and a saved kernel holds no programs but their texts",
-                hint="kernel.ir(stage), .facts and .explain() need none; neptune.compile gives a kernel that has them",
-            )
-        return self._make_build()
-
-    @public
-    def ir(self, stage: Stage = "fused") -> str:
-        """The program as text: "loops" as imported, "scheduled" before its repairs, "fused", or "tile".
-
-        Raises ScheduleError for any other stage.
-        """
-        if stage not in STAGES:
-            raise ScheduleError(f"kernel.ir({stage!r})", "there is no such stage", legal=STAGES)
-        return self.executable.artifact.programs[stage]
 
     # --- its variants ---
 
@@ -277,63 +179,6 @@ class Kernel:
         """
         for v in (self.chosen(**sizes),) if sizes else self.variants:
             warm_up(v.kernel.executable, sizes)
-
-    # --- what it does ---
-
-    @cached_property
-    def facts(self) -> Facts:
-        """Kernels with their numbers of programs and their products of tiles, loops, temporaries, and how often each
-        input is read."""
-        return facts_of(self._explanation)
-
-    @property
-    @public
-    def warnings(self) -> tuple[Remark, ...]:
-        """What makes this kernel slower than it need be: `code`, `stage`, `message` and `remedy` of each.
-
-        Of several variants, of the one that `params` speaks of; nothing compiles anew for it.
-
-            for w in kernel.warnings: print(w.message, w.remedy)
-        """
-        found = self.executable.artifact.warnings
-        if found is not None:
-            return found
-        from neptune.driver.judgement import with_judgement
-
-        return tuple(Remark(**row) for row in with_judgement(self.executable.artifact)[WARNINGS])
-
-    @overload
-    def explain(self, json: Literal[False] = False) -> str: ...
-
-    @overload
-    def explain(self, json: Literal[True]) -> dict[str, Any]: ...
-
-    def explain(self, json: bool = False) -> str | dict[str, Any]:
-        """Return the decisions: what was fused, deferred and rolled, its proofs, which masks were split; and the facts.
-
-        First what makes it slow (`warnings`), then what the cost model predicts: at the sizes of `shapes=`, else at
-        usual ones, with what it is bound by, and other choices.
-
-        As text for people, or with `json` as a dict of plain values.
-        """
-        from neptune.driver.asynchronous import with_verdict_said
-        from neptune.driver.explain import as_text
-
-        said = with_verdict_said(self._explanation, self.executable.asynchronous)
-        return deepcopy(said) if json else as_text(said)
-
-    @cached_property
-    def _explanation(self) -> dict[str, Any]:
-        """What is kept of the compilation; with other parameters than then, judged anew."""
-        artifact = self.executable.artifact
-        if artifact.warnings is not None:
-            return artifact.explanation
-        try:
-            from neptune.driver.judgement import with_judgement
-        except ModuleNotFoundError:
-            # A loaded kernel needs torch and Triton alone, the cost model NumPy as well.
-            return artifact.explanation
-        return with_judgement(artifact)
 
     @public
     def for_target(self, target: str) -> Kernel:
@@ -412,65 +257,6 @@ class Kernel:
             o = neptune.load("attention")(q, k, v)
         """
         saved.save(self.executable.artifact, path, others_of(self))
-
-    @property
-    def specialisations(self) -> tuple[Specialisation, ...]:
-        """The binaries that calls on a GPU have needed so far. Lengths make no new one; tile sizes do, tensors at
-        other alignments, and strides and lengths of rows that are 1, divisible by 16, or beyond 32 bits where others
-        were not."""
-        return self.executable.plans.specialisations
-
-    @public
-    def report(self, path: str | Path) -> Path:
-        """Write explain() with every step of the schedule and every pass, as differences, to one HTML file.
-
-        The file needs nothing else: no network, no script. Raises NeptuneError where it cannot be written.
-
-            kernel.report("attention.html")
-        """
-        if self._make_build is None:
-            raise RecordError(
-                f"kernel.report of `{self.name}`",
-                "this kernel was loaded, and a saved kernel does not hold the passes that made it",
-                hint="kernel.explain() needs none; a kernel of neptune.compile has a report",
-            )
-        from neptune.driver.report import write_report
-
-        return write_report(self.build, self.facts, path)
-
-    def _repr_html_(self) -> str:
-        """The report in a frame, as notebooks show a kernel; of a loaded one, what explain() says."""
-        if self._make_build is None:
-            return f"<pre>{escape(self.explain())}</pre>"
-        from neptune.driver.report import report
-
-        page = escape(report(self.build, self.facts))
-        # A frame of its own: the page's style is not that of the notebook.
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
-
-    @public
-    def asm(self, target: str | None = None, form: str | None = None) -> dict[str, str]:
-        """The assembly of each kernel by name: PTX, or AMDGCN. Needs no GPU where `target` names an
-        architecture ("cuda:90"); by default that of the kernel's target or of the GPU here.
-
-        `form` is "asynchronous" or "triton"; None is that of dense tensors on 16 bytes: asynchronous, where a kernel is
-        so on the target, once that form is accepted. Raises TargetError for a target that cannot be compiled for, and
-        for a form that the kernel does not have there.
-        """
-        from neptune.driver.resources import asm
-
-        return asm(self.executable, target, form)
-
-    @public
-    def resources(self, target: str | None = None) -> list[Resources]:
-        """Registers, spills, shared memory and matrix instructions of each kernel; `target` as in `asm`.
-
-        Asynchronous kernels stand first (`form`), with what each of their roles has (`roles`), beside all kernels in
-        the Triton form.
-        """
-        from neptune.driver.resources import resources
-
-        return resources(self.executable, target)
 
 
 def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:

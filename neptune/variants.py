@@ -14,7 +14,8 @@ from neptune.runtime.family import Members, pick, sizes_of
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
-    from neptune.kernel import Kernel, Stage
+    from neptune.kernel import Kernel
+    from neptune.shown import Stage
 
 MakeVariant: TypeAlias = "Callable[[int], Kernel]"
 """The kernel of a variant, by its number."""
