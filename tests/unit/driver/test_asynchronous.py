@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import neptune
+import neptune.driver.pipeline  # before a stub stands for the GPU that it asks for
 from bench import stub_driver
 from neptune.driver.acceptance import sizes
 from neptune.errors import TargetError
