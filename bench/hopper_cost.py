@@ -217,8 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("beside Triton's:           {} of {} pairs".format(*against_triton()))
     if options.rows:
         for p, off in zip((*rows, *levers), errors([*rows, *levers]), strict=True):
-            of = p.levers
-            form = f"{of.consumers} {of.stages} {of.persistent}"
+            form = f"{p.levers.consumers} {p.levers.stages} {p.levers.persistent}"
             print(*p.setup, form, f"{p.rate:.0f} TFLOP/s, {math.exp(-off):.2f} of it predicted")
     if options.fit:
         names = options.fit.split(",")
