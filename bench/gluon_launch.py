@@ -58,7 +58,7 @@ class Launch:
 
     def args(self) -> list[Any]:
         f, rows = self.form, self.form.consumers * ROWS
-        tiles, first = balanced(self.heads, self.length, rows, f.block_n, self.causal, self.programs)
+        tiles, first = balanced(self.heads, self.length, rows, f.block_n, self.causal, self.programs, self.heads)
         return [
             self._descriptor(self.q, ROWS), self._descriptor(self.k, f.block_n), self._descriptor(self.v, f.block_n),
             Descriptor(Tensor(self.out, self.dtype), (1, ROWS, self.depth)), self.sums, np.array(tiles, np.int32),

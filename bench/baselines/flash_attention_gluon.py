@@ -36,6 +36,8 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 ROWS = 64
 """Rows of a consumer: a warpgroup's product has 64."""
+NEAR = 1 << 25
+"""Bytes of keys and values that are read together: they stay in L2."""
 
 
 class Form(NamedTuple):
@@ -266,10 +268,11 @@ def attention_kernel(
 
 
 def balanced(
-    heads: int, length: int, rows: int, block_n: int, causal: bool, programs: int
+    heads: int, length: int, rows: int, block_n: int, causal: bool, programs: int, near: int
 ) -> tuple[list[int], list[int]]:
     """Tiles in the order of each program: the heaviest next tile to the program that is free first.
 
+    `near` heads come before others: as many as have their keys and values in L2 together.
     Returns the tiles (head · row tiles + row tile), program after program, and where each program's begin.
     """
     row_tiles = -(-length // rows)
@@ -278,7 +281,8 @@ def balanced(
         end = min(length, (m + 1) * rows) if causal else length
         return -(-end // block_n) + 1
 
-    order = sorted(((m, h) for h in range(heads) for m in range(row_tiles)), key=lambda t: (-weight(t[0]), t[1], t[0]))
+    every = ((m, h) for h in range(heads) for m in range(row_tiles))
+    order = sorted(every, key=lambda t: (t[1] // near, -weight(t[0]), t[1], t[0]))
     free = [(0, p) for p in range(programs)]
     given: list[list[int]] = [[] for _ in range(programs)]
     for m, h in order:
@@ -309,7 +313,8 @@ def prepared(
     rows = f.consumers * ROWS
     row_tiles = -(-length // rows)
     programs = min(torch.cuda.get_device_properties(q.device).multi_processor_count, heads * row_tiles)
-    made = balanced(heads, length, rows, f.block_n, causal, programs)
+    near = max(1, NEAR * q.shape[0] // (k.nbytes + v.nbytes))
+    made = balanced(heads, length, rows, f.block_n, causal, programs, near)
     table, first = (torch.tensor(x, dtype=torch.int32, device=q.device) for x in made)
     out = torch.empty_like(q)
     lse = torch.empty((heads, length) if return_lse else (1,), dtype=torch.float32, device=q.device)

@@ -201,5 +201,5 @@ def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
     yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}{band}"
     split = f"{registers['consumer']} of a consumer's thread (about {registers['estimate']} in use)"
     if times := e.get("predicted"):
-        yield f"predicted: {times['us']:.1f} µs, and {times['triton']:.1f} µs in the Triton form"
+        yield f"predicted, without the launch: {times['us']:.1f} µs, and {times['triton']:.1f} µs in the Triton form"
     yield f"{e['shared_bytes']} bytes of shared memory; registers: {split}, {registers['producer']} of the producer's"
