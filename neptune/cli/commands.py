@@ -18,7 +18,7 @@ from rich.table import Table
 
 from neptune.cli.cache import cache_group
 from neptune.cli.codes import explain_error_command
-from neptune.cli.inputs import checked_target, expression, named_numbers, template
+from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.search import search_command
 from neptune.cli.tune import autotune_command
@@ -95,6 +95,8 @@ def _request(command: F) -> F:
         click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
         click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
         click.option("--strict", is_flag=True, help="Refuse a kernel that is slower than it need be."),
+        click.option("--form", metavar="FORM", help="asynchronous, auto or triton: see docs/hopper.md."),
+        click.option("--lever", "levers", multiple=True, metavar="NAME=VALUE", help="Of that form; repeatable."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
     ]
     for option in reversed(options):
@@ -120,6 +122,7 @@ def compile_command(
     \b
     Examples:
         neptune compile rms_norm --target cuda:90
+        neptune compile prefill_causal --target cuda:90 --form asynchronous
         neptune compile examples/causal_attention.py:attention -p BLOCK_M=64
         neptune compile examples/causal_attention.py:attention --resources cuda:90
         neptune compile examples/causal_attention.py:attention --save attention
@@ -291,6 +294,8 @@ def _kernel(
     shapes: tuple[str, ...],
     bounds: tuple[str, ...],
     strict: bool,
+    form: str | None,
+    levers: tuple[str, ...],
 ) -> Any:
     """Return the kernel of a request."""
     from neptune.driver.pipeline import compile
@@ -308,6 +313,8 @@ def _kernel(
             shapes=named_numbers(shapes, "--shape"),
             bounds=named_numbers(bounds, "--bound"),
             strict=strict,
+            form=form,
+            levers=named_values(levers, "--lever") or None,
         )
 
 

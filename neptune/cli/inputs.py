@@ -95,6 +95,22 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
     return found
 
 
+def named_values(texts: tuple[str, ...], option: str) -> dict[str, int | bool | str]:
+    """Several NAME=VALUE of one option; `true` and `false` are truth values, digits a number.
+
+    >>> named_values(("stages=2", "own_out=true", "persistent=table"), "--lever")
+    {'stages': 2, 'own_out': True, 'persistent': 'table'}
+    """
+    made: dict[str, int | bool | str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or not value.strip():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE, e.g. stages=2", param_hint=option)
+        plain = value.strip()
+        made[name] = int(plain) if plain.isdecimal() else {"true": True, "false": False}.get(plain.lower(), plain)
+    return made
+
+
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")

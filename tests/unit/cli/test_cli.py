@@ -61,6 +61,17 @@ def test_compile_prints_the_source(file):
     compile(done.stdout, "source", "exec")
 
 
+def test_the_asynchronous_form_and_its_levers_are_options():
+    asked = ("compile", "matmul", "--target", "cuda:90", "--form", "asynchronous")
+    done = invoke(*asked, "--lever", "stages=3", "--lever", "persistent=stride")
+    assert done.exit_code == 0, done.output
+    assert "@gluon.jit" in done.stdout and "@triton.jit" not in done.stdout
+    wrong = invoke(*asked, "--lever", "stages=9")
+    assert wrong.exit_code == 1 and "stages is not 9" in wrong.stderr
+    assert invoke(*asked, "--lever", "stages").exit_code == 2
+    assert "no such form" in invoke("compile", "matmul", "--target", "cuda:90", "--form", "asnyc").stderr
+
+
 def test_compile_as_json(file):
     done = invoke("compile", f"{file}:soft", "--template", "softmax_row", "--target", "interpret", "--json")
     said = json.loads(done.stdout)
