@@ -43,7 +43,8 @@ def balanced(weights, programs, row, read, device):
     as read no more together than L2 keeps, of the bytes that all of them `read`. One table serves all shapes with these
     weights, and is never freed: graphs that were captured, and launches on other streams, read it.
     """
-    band = row * max(1, len(weights) // max(1, row) * {NEAR} // max(1, read))  # no rows: no tiles
+    rows = len(weights) // max(1, row)  # no rows: no tiles
+    band = min(len(weights), row * max(1, rows * {NEAR} // max(1, read)))
     key = (tuple(weights), programs, band, device)
     if key in MADE:
         return MADE[key]

@@ -90,7 +90,7 @@ def test_a_residual_comes_as_a_box(persistent: str, own_out: bool, m: int, n: in
     assert off(out, a.double() @ b.double() + r.double()) < FLOAT16
 
 
-TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 2}
+TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "BLOCK_S": 64, "GROUP_M": 2}
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 SEQUENCES = {"batch": 1, "s_q": 130, "s_kv": 257}
 MATRICES = {"m": 200, "n": 264, "k": 136}
