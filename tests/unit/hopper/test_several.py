@@ -108,7 +108,7 @@ def test_the_tables_of_two_kernels_are_two() -> None:
     kernels = [k.name for k in tiles("lora_linear").kernels]
     levers = Levers(2, 2, "table", tiles=SMALL)
     made = form_of(tiles("lora_linear"), dict.fromkeys(kernels, levers))
-    keys = [line.strip() for line in made.text.text.splitlines() if line.strip().startswith("key = (")]
+    keys = [line.strip() for line in made.text.text.splitlines() if line.strip().startswith('key = ("')]
     assert len(set(keys)) == len(keys) == 3
 
 
