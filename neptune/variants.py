@@ -91,6 +91,8 @@ class KernelFamily:
             choice = self.described["variants"][k]
             others = (v for v in self._kernels.values() if v.executable.artifact.template == choice["template"])
             like = next(others, None)
+            # The asynchronous form of a variant is not made of values.
+            like = None if "levers" in choice else like
             made = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
             if self._accept is not None:
                 self._accept(made)

@@ -43,7 +43,7 @@ class Journal:
     name: str
     names: Mapping[str, str]
     parts: frozenset[str] = frozenset()
-    """The names of parameters that are numbers of parts."""
+    """The names of values that records have among their numbers: numbers of parts, levers of the asynchronous form."""
 
     def known(self, sizes: Mapping[str, int]) -> dict[Key, float | None]:
         """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for

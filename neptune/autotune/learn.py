@@ -83,7 +83,8 @@ def _factors(
     """What to multiply the prediction of each trial with."""
     found = dict.fromkeys(range(len(trials)), 1.0)
     for form in forms:
-        own = [k for k, t in enumerate(trials) if t.template == form.template]
+        # What was learned of tiles says nothing of the other form.
+        own = [k for k, t in enumerate(trials) if t.template == form.template and t.levers is None]
         if own:
             table, _ = _table(form, [trials[k].params for k in own], [sizes] * len(own), machine)
             found |= zip(own, taught.factor(FAMILY, table).tolist(), strict=True)

@@ -153,6 +153,8 @@ class Place:
             return failed
         if "wrong" in answer:
             return Outcome(failed="wrong", why=answer["wrong"])
+        if "refused" in answer:
+            return Outcome(failed="failed", why=answer["refused"])
         return Outcome(tuple(answer["us"]), answer["clocks"])
 
     def kill(self) -> None:

@@ -66,10 +66,10 @@ class Search:
 
     @property
     def _ratios(self) -> Mapping[str, float]:
-        """Measured over predicted by template, under "" of all."""
+        """Measured over predicted by template and form, under "" of all."""
         found: dict[str, list[float]] = {}
         for t in self.measured:
-            for name in ("", t.template):
+            for name in ("", t.kind):
                 found.setdefault(name, []).append(self.us_of(t) / t.us)
         return {name: median(of) for name, of in found.items()}
 
@@ -114,7 +114,7 @@ class Search:
 
         def corrected(t: Trial) -> float:
             near = [ratio for p, ratio in parents if neighbours(t, p)]
-            return t.us * min([ratios.get(t.template, ratios.get("", 1.0)), *near])
+            return t.us * min([ratios.get(t.kind, ratios.get("", 1.0)), *near])
 
         left = ((corrected(t), t) for t in self.trials if t.key not in self.known)
         return sorted(left, key=lambda x: x[0])
@@ -124,7 +124,7 @@ def _first(order: Sequence[Trial]) -> list[Trial]:
     """The first of the order; in the place of the last ones the first of other templates that come close."""
     if not order:
         return []
-    leaders = {t.template: t for t in reversed(order) if t.us <= MARGIN * order[0].us}
+    leaders = {t.kind: t for t in reversed(order) if t.us <= MARGIN * order[0].us}
     kept = order[: ROUND - len(leaders)] if len(leaders) < ROUND else []
     chosen = [*kept, *(t for t in leaders.values() if t not in kept)]
     more = [t for t in order if t not in chosen][: ROUND - len(chosen)]
@@ -136,7 +136,7 @@ def neighbours(a: Trial, b: Trial) -> bool:
     of parts that one of them leaves to the launch."""
     names = a.params.keys() | b.params.keys()
     differ = [(a.params.get(n), b.params.get(n)) for n in names if a.params.get(n) != b.params.get(n)]
-    if a.template != b.template or len(differ) != 1:
+    if a.kind != b.kind or len(differ) != 1:
         return False
     (one, other) = differ[0]
     return one is None or other is None or max(one, other) == 2 * min(one, other) or abs(one - other) == 1

@@ -13,8 +13,10 @@ from neptune.autotune.place import Executor, Lost, Outcome
 from neptune.autotune.progress import Progress, State
 from neptune.autotune.rounds import Search
 from neptune.autotune.space import Key, Trial
+from neptune.driver.coded import without_levers
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.tune.budget import Clock
 
 ROUNDS = 3
@@ -50,7 +52,9 @@ class Tuned:
         """Plain values."""
 
         def trial(t: Trial, us: float | None) -> dict[str, Any]:
-            return {"template": t.template, "params": dict(t.params), "us": us, "predicted": round(t.us, 3)}
+            levers = {} if t.levers is None else {"form": ASYNCHRONOUS, "levers": dict(t.levers)}
+            params = without_levers(t.params)
+            return {"template": t.template, "params": params, **levers, "us": us, "predicted": round(t.us, 3)}
 
         counts = {"candidates": self.candidates, "measured": self.measured, "known": self.known}
         best, default = trial(self.best, self.us), trial(self.default, self.default_us)

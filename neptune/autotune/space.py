@@ -15,11 +15,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from neptune.driver.coded import levers_of, without_levers
 from neptune.errors import NeptuneError
 from neptune.ir.forms import cheaper
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.modules import covers
 from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
@@ -34,21 +36,26 @@ TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
 Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 """What tells trials apart: the template, and the values by name."""
+Levers: TypeAlias = "Mapping[str, int | str]"
+"""As `compile` takes them."""
 
 
 @dataclass(frozen=True)
 class Form:
     """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
-    `with_params` are the candidates."""
+    `with_params` are the candidates. `asynchronous` makes one in that form, of values and levers; None where no such
+    candidates are asked for."""
 
     template: str
     tiles: TileProgram
     kernel: Callable[[], Kernel]
+    asynchronous: Callable[[Mapping[str, int], Levers], Kernel] | None = None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A template with values for its parameters; `us` is what the model predicts."""
+    """A template with values for its parameters; `us` is what the model predicts. One in the asynchronous form has its
+    levers among the values (`neptune.driver.coded`)."""
 
     template: str
     params: Mapping[str, int]
@@ -58,8 +65,20 @@ class Trial:
     def key(self) -> Key:
         return key_of(self.template, self.params)
 
+    @property
+    def levers(self) -> Levers | None:
+        """Those of the asynchronous form; None where it is on tiles."""
+        return levers_of(self.params)
+
+    @property
+    def kind(self) -> str:
+        """The template and the form: what the model is off by is that of its kind."""
+        return self.template if self.levers is None else f"{self.template} {ASYNCHRONOUS}"
+
     def __str__(self) -> str:
-        return " ".join((self.template, *(f"{n}={v}" for n, v in self.params.items())))
+        levers = self.levers
+        form = () if levers is None else (ASYNCHRONOUS, *(f"{n}={v}" for n, v in levers.items()))
+        return " ".join((self.template, *(f"{n}={v}" for n, v in without_levers(self.params).items()), *form))
 
 
 def key_of(template: str, params: Mapping[str, int]) -> Key:
@@ -67,22 +86,43 @@ def key_of(template: str, params: Mapping[str, int]) -> Key:
     return template, tuple(sorted(params.items()))
 
 
-def forms_of(loops: Program, template: AnyTemplate, compiled: Callable[[AnyTemplate], Kernel]) -> tuple[Form, ...]:
+def forms_of(
+    loops: Program,
+    template: AnyTemplate,
+    compiled: Callable[[AnyTemplate], Kernel],
+    asynchronous: Callable[[AnyTemplate, Mapping[str, int], Levers], Kernel] | None = None,
+) -> tuple[Form, ...]:
     """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
+    `asynchronous` compiles candidates in that form, where such ones are asked for.
 
     Raises what `compile` would raise for a named template that does not apply.
     """
     definitions = cheaper(loops)[0]
     if template is not None:
         made = lowered(template, definitions)
-        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template))),)
+        also = None if asynchronous is None else _kept(partial(asynchronous, template))
+        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template)), also),)
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         with suppress(NeptuneError):
             tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
-            found.append(Form(name, tiles, cache(partial(compiled, name))))
+            also = None if asynchronous is None else _kept(partial(asynchronous, name))
+            found.append(Form(name, tiles, cache(partial(compiled, name)), also))
     return tuple(found)
+
+
+def _kept(make: Callable[[Mapping[str, int], Levers], Kernel]) -> Callable[[Mapping[str, int], Levers], Kernel]:
+    """The same, which makes each kernel once."""
+    made: dict[tuple[tuple[str, int | str], ...], Kernel] = {}
+
+    def kernel(params: Mapping[str, int], levers: Levers) -> Kernel:
+        key = (*params.items(), *levers.items())
+        if key not in made:
+            made[key] = make(params, levers)
+        return made[key]
+
+    return kernel
 
 
 def trials(

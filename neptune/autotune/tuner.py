@@ -13,11 +13,13 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from neptune import config
 from neptune.autotune.executors import EXECUTORS, executor_of
+from neptune.autotune.forms import FEW, asynchronous_trials, like
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.learn import ordered
 from neptune.autotune.place import Bench, case_of
@@ -25,9 +27,11 @@ from neptune.autotune.progress import Progress, shown
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.rounds import Search
 from neptune.autotune.search import Run, Tuned, shape_text
-from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
+from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
+from neptune.driver.asynchronous import AUTO, checked_form
+from neptune.driver.coded import NAMES, without_levers
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
 from neptune.driver.imports import imported
@@ -38,6 +42,8 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.records.record import structure_of
 from neptune.records.store import Store
+from neptune.runtime import accepted
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
 from neptune.tune.budget import Clock, checked_count, seconds_of
@@ -45,6 +51,7 @@ from neptune.tune.choose import AnyTemplate, shipped_templates
 from neptune.tune.machine import Machine
 from neptune.tune.params import checked_params, checked_sizes, space_of
 from neptune.tune.points import sizes_of
+from neptune.variants import Variant
 
 NO_GPU = "there is no GPU here: the model chose, nothing was measured"
 Sizes = Mapping[str, int]
@@ -54,7 +61,8 @@ Sizes = Mapping[str, int]
 class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
     sizes. `given` are values that the caller fixed, `own` arguments of a call, `names` what records call the
-    templates, `numbers` the numbers of parts that may be other ones than launches choose."""
+    templates, `numbers` the numbers of parts that may be other ones than launches choose. `levers` are those of the
+    asynchronous form, with its tile sizes, that a default kernel would take at some sizes (None: it is on tiles)."""
 
     loops: Program
     target: Target
@@ -66,15 +74,22 @@ class Task:
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
     numbers: frozenset[str] = frozenset()
+    levers: Callable[[Sizes], Levers | None] = lambda _: None
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
         form = next(f for f in self.forms if f.template == trial.template)
-        return form.kernel().with_params(trial.params)
+        if trial.levers is None:
+            return form.kernel().with_params(trial.params)
+        assert form.asynchronous is not None
+        return form.asynchronous(without_levers(trial.params), trial.levers)
 
-    def default(self, sizes: Sizes) -> Trial:
-        """What the model takes at some sizes."""
+    def default(self, sizes: Sizes, asynchronous: Sequence[Trial] = ()) -> Trial:
+        """What the model takes at some sizes; one that is `asynchronous` is among these."""
         template, params = self.chosen(sizes)
+        levers = self.levers(sizes)
+        if levers is not None and (taken := like(self.forms, asynchronous, template, levers)) is not None:
+            return taken
         form = next(f for f in self.forms if f.template == template)
         (made,) = predicted(form, [params], sizes, self.machine)
         return made
@@ -141,14 +156,16 @@ def autotune(
     executor: str = "local",
     workers: int | None = None,
     quiet: bool = False,
+    form: str | None = None,
 ) -> Kernel:
     """Compile an expression to the kernel that is measured to be the fastest at some shapes.
 
     `shapes`: sizes by name or variable, all of them, or several such mappings; then launches with other sizes take the
     variant of what is alike. `budget`: "60s", "5m" or "1h", compiling included. `trials`: candidates at most.
     `executor`: "local", or "ray" for the GPUs of a Ray cluster. `workers`: processes that compile, by default one less
-    than there are processors. `quiet`: nothing is said on the standard error. The others are as in `neptune.compile`;
-    values in `params` are not changed.
+    than there are processors. `quiet`: nothing is said on the standard error. `form`: "auto" or "asynchronous" for
+    candidates in the asynchronous form of sm_90, too, of its first levers by predicted time (docs/hopper.md). The
+    others are as in `neptune.compile`; values in `params` are not changed.
 
     Inputs are drawn: normal floats, small integers, and 0 for integers that are indices. Where values decide how
     much is computed, `kernel.tune` takes tensors. Every candidate is compared with the unfused program before it is
@@ -160,7 +177,7 @@ def autotune(
         kernel = neptune.autotune(prefill_causal(), shapes={"batch": 1, "heads": 32, "s_q": 8192, "s_kv": 8192})
     """
     asked = options_of(budget, trials, executor, workers, quiet)
-    task = task_of(expr, template, inputs, target, params, bounds, name)
+    task = task_of(expr, template, inputs, target, params, bounds, name, form)
     return told(tuned(task, shapes, asked), asked)
 
 
@@ -172,22 +189,33 @@ def task_of(
     params: Mapping[str, int] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
+    form: str | None = None,
 ) -> Task:
     """The task of an expression; arguments as in `neptune.compile`."""
     loops, where = imported(expr, inputs, name), target_for(target, config.read())
     given = checked_params(loops, params)
+    also = checked_form(form, where) in (ASYNCHRONOUS, AUTO)
 
-    def compiled(t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None) -> Kernel:
+    def compiled(
+        t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
+    ) -> Kernel:
         with warnings.catch_warnings():
             # The kernel that comes of it says what makes it slow.
             warnings.simplefilter("ignore", NeptunePerformanceWarning)
-            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, records=False)
+            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, records=False, **more)
+
+    def asynchronous(t: AnyTemplate, values: Mapping[str, int], levers: Levers) -> Kernel:
+        return compiled(t, values, form=ASYNCHRONOUS, levers=levers)
+
+    @cache
+    def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
+        return compiled(template, given, dict(sizes), form=AUTO if also else None).chosen(**dict(sizes))
 
     def chosen(sizes: Sizes) -> tuple[str, Mapping[str, int]]:
-        found = compiled(template, given, sizes).chosen(**sizes)
+        found = default(tuple(sizes.items()))
         return found.template, {**found.params, **given}
 
-    forms = forms_of(loops, template, compiled)
+    forms = forms_of(loops, template, compiled, asynchronous if also else None)
     return Task(
         loops,
         where,
@@ -199,7 +227,17 @@ def task_of(
         _recorded(forms, template),
         # With bounds all launches have the number of the largest sizes.
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
+        levers=lambda sizes: asynchronous_levers(default(tuple(sizes.items())).kernel),
     )
+
+
+def asynchronous_levers(kernel: Kernel) -> Levers | None:
+    """Levers and tiles of a kernel's asynchronous form; None where it has none, or one that is known not to run."""
+    of = kernel.executable.artifact.asynchronous
+    found = None if of is None or of.record is None else accepted.read(of.record)
+    if of is None or (found is not None and not accepted.runs(of) and found.faults != (accepted.NOT_COMPARED,)):
+        return None
+    return of.levers
 
 
 def numbers_of(forms: Sequence[Form]) -> frozenset[str]:
@@ -217,14 +255,16 @@ def _recorded(forms: Sequence[Form], template: AnyTemplate) -> Mapping[str, str]
 
 def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
     """The task of a kernel at the sizes of a call: every shipped template, where its own is one and nothing was
-    promised of bits; else values of its own."""
+    promised of bits; else values of its own. Where it has the asynchronous form, candidates in that form, too."""
     loops, where = kernel.executable.loops, parse_target(kernel.target)
     bounds = kernel.executable.artifact.bounds
     own = kernel.chosen(**sizes)
     if own.template in shipped_templates() and not kernel.executable.artifact.explanation.get("promises"):
-        task = task_of(loops, target=str(where), bounds=bounds)
+        has = any(k.executable.artifact.asynchronous is not None for k in (kernel, own.kernel))
+        task = task_of(loops, target=str(where), bounds=bounds, form=AUTO if has else None)
         if any(f.template == own.template for f in task.forms):
-            return replace(task, chosen=lambda _: (own.template, own.params), own=args)
+            levers = asynchronous_levers(own.kernel)
+            return replace(task, chosen=lambda _: (own.template, own.params), own=args, levers=lambda _: levers)
     artifact = own.kernel.executable.artifact
     # In another number of parts there are other bits.
     free = not bounds and not artifact.explanation.get("promises")
@@ -276,7 +316,9 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
 
 def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
     every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
-    default = task.default(sizes)
+    plain = [t for t in every if not task.numbers & t.params.keys()]
+    others = asynchronous_trials(task.forms, plain, sizes, task.machine, task.given)
+    default = task.default(sizes, others)
     if not every:
         raise ScheduleError(
             f"tune `{task.loops.name}` at {shape_text(sizes)}",
@@ -284,6 +326,7 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
             + (f" with {shape_text(task.given)}" if task.given else ": none has a prediction"),
             hint="fewer or other params" if task.given else "neptune.compile, which needs no prediction",
         )
+    every = tuple(sorted((*every, *others[:FEW]), key=lambda t: t.us))
     if all(t.key != default.key for t in every):
         every = (*every, default)
     # A Bench of the caller's own brings its timer along.
@@ -291,7 +334,7 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     why = task.unmeasurable(EXECUTORS[asked.executor].here) if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    records, parts = asked.records, numbers_of(task.forms)
+    records, parts = asked.records, numbers_of(task.forms) | NAMES
     journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:

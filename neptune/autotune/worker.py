@@ -6,6 +6,9 @@
     {"do": "measure", "case": FILE, "kernel": PACKED, "unfused": …}    → {"us": […], "clocks": {…}} | {"wrong": "…"}
     {"do": "time",    "case": FILE, "kernel": PACKED}                  → {"us": […], "clocks": {…}}
 
+Both of the last answer {"refused": "…"} for an asynchronous form that does not run: then the Triton form would be
+measured in its place.
+
 A case is a JSON file: the program, sizes, tensors and the timer. `memory` in an answer says that memory was short,
 `error` what else went wrong; then the parent ends this process. It may hang or die at any request, and ends with its
 parent.
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,11 @@ import torch
 
 from neptune.autotune.reference import Unfused, differs, grown, small, smaller, trusted
 from neptune.autotune.timer import Timer, made
+from neptune.driver.acceptance import with_verdict
 from neptune.ir.parser import parse_program
 from neptune.kernel import Kernel
+from neptune.runtime import accepted, launch
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
@@ -123,6 +129,29 @@ def kernel_of(packed: Json) -> Kernel:
     return Kernel(Executable(unpack(Packed(packed["manifest"], packed["files"]))))
 
 
+def judged(kernel: Kernel, calls: Iterable[Sequence[Any]]) -> tuple[Kernel, str]:
+    """A candidate with the verdict on its asynchronous form, if it is one, and why one of the calls (arguments of each)
+    would not run that form; "" where all do."""
+    of = kernel.executable.artifact.asynchronous
+    if of is None:
+        return kernel, ""
+    if of.record is None:
+        # Made on a machine without this GPU.
+        kernel = with_verdict(kernel, forced=True)
+    made, present = kernel.executable, launch.gpu_target()
+    if present is None or not launch.runs_asynchronously(made.modules, present):
+        assert made.artifact.asynchronous is not None
+        found = accepted.read(made.artifact.asynchronous.record)
+        faults = () if found is None else found.wrong
+        return kernel, f"the asynchronous form is refused: {'; '.join(faults) or 'it has no verdict here'}"
+    for args in calls:
+        call = made.signature.bind(args)
+        form = made.modules.form([*call.inputs, *call.outputs], call.scalars, ASYNCHRONOUS)
+        if form.loads != ASYNCHRONOUS:
+            return kernel, "the asynchronous form does not take these tensors: not all are dense on 16 bytes"
+    return kernel, ""
+
+
 class Session:
     """What this process holds: the case of the last request."""
 
@@ -155,6 +184,10 @@ class Session:
         if header["do"] == "compile":
             case.timer.compile(kernel, case.sizes)
             return {}
+        calls = (case.args, case.data) if header["do"] == "measure" else (case.args,)
+        kernel, why = judged(kernel, calls)
+        if why:
+            return {"refused": why}
         if header["do"] == "measure":
             wrong = case.wrong(kernel, [Errors(*e) for e in header["unfused"]])
             if wrong:

@@ -26,6 +26,7 @@ INTERRUPTED = 130
 @click.option("--trials", type=int, metavar="N", help="Candidates to measure at most.")
 @click.option("--executor", default="local", show_default=True, metavar="NAME", help="Where to measure.")
 @click.option("--workers", type=int, metavar="N", help="Processes that compile.")
+@click.option("--form", metavar="NAME", help="auto: candidates in the asynchronous form of sm_90, too.")
 @click.option("--save", metavar="DIR", help="Write the kernel to a folder for neptune.load.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors.")
 def autotune_command(
@@ -40,6 +41,7 @@ def autotune_command(
     trials: int | None,
     executor: str,
     workers: int | None,
+    form: str | None,
     save: str | None,
     as_json: bool,
 ) -> None:
@@ -69,6 +71,7 @@ def autotune_command(
             target=where,
             params=named_numbers(params, "--param"),
             bounds=named_numbers(bounds, "--bound"),
+            form=form,
         )
         found = tuned(task, shapes_of(shapes, at), asked)
         if save is not None:

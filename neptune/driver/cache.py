@@ -24,7 +24,7 @@ from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.build import Build
 from neptune.driver.fingerprint import fingerprint, why_open
-from neptune.driver.known import digest
+from neptune.driver.known import Formed, digest
 from neptune.driver.store import Store
 from neptune.errors import RecordError
 from neptune.ir.program import Program
@@ -51,7 +51,7 @@ class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
     `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
-    reads.
+    reads; `formed` is what was measured of its asynchronous form.
     """
 
     loops: Program
@@ -71,6 +71,7 @@ class Request:
     levers: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     failed: frozenset[Candidate] = frozenset()
+    formed: tuple[Formed, ...] = ()
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -152,6 +153,7 @@ def request_key(request: Request) -> str | None:
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
     promised = [request.deterministic, request.batch_invariant, request.form or ""]
     asked = [*promised, *request.assume, digest(request.samples, request.failed)]
+    asked += map(repr, request.formed)
     numbers = (request.params, request.shapes, request.bounds, request.at or {}, request.levers)
     try:
         sizes = [list(x.items()) for x in numbers]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from neptune.driver import asynchronous, searched
+from neptune.driver.coded import levers_of, without_levers
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
@@ -24,7 +25,7 @@ from neptune.tune.samples import candidate
 if TYPE_CHECKING:
     from neptune.driver.build import Build
     from neptune.schedule.state import Decision
-    from neptune.tune.family import Family
+    from neptune.tune.family import Choice, Family
     from neptune.verify.exact import ExactReport
 
 PROVED = "proved "
@@ -114,7 +115,8 @@ def family_json(f: Family, own: int) -> dict[str, Any]:
             {
                 **_first_taken(f, k),
                 "template": c.template,
-                "params": dict(c.params),
+                "params": without_levers(c.params),
+                **_levers(c),
                 "numbers": list(c.numbers),
                 "when": conditions(f.tree, k),
                 "measured": _measured(f, k),
@@ -122,6 +124,12 @@ def family_json(f: Family, own: int) -> dict[str, Any]:
             for k, c in enumerate(f.choices)
         ],
     }
+
+
+def _levers(c: Choice) -> dict[str, Any]:
+    """Those of a variant that was tuned in the asynchronous form: it is made of them, not of values alone."""
+    levers = levers_of(c.params)
+    return {} if levers is None else {"levers": levers}
 
 
 def _first_taken(f: Family, k: int) -> dict[str, Any]:
@@ -241,7 +249,8 @@ def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
     lost, names = f["lost"], names_of(f)
     yield from ("", f"{len(f['variants'])} variants by size; this is {names[f['own']]}, for {_pairs(f['at'])}")
     for name, v in zip(names, f["variants"], strict=True):
-        yield f"  {name}: {_pairs(v['params'])}"
+        form = f"; asynchronous form, {_pairs(v['levers'])}" if "levers" in v else ""
+        yield f"  {name}: {_pairs(v['params'])}{form}"
         yield f"    where {v['when']}" + (f"; {v['us']:.1f} µs{_at(v[AT])}" if "us" in v else "")
         for m in v.get("measured", ())[:SHOWN]:
             yield f"    measured: {m['us']:.1f} µs{_at(m[AT])}, weight {m['weight']:g}"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import median
 
 from neptune.config import Config
+from neptune.driver.coded import NAMES, levers_of, without_levers
 from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, structure_of
@@ -22,6 +24,63 @@ from neptune.versions import versions
 
 MOST = 64
 """Choices of sizes that are looked at: those of these versions first, then those measured last."""
+
+
+@dataclass(frozen=True)
+class Formed:
+    """What these versions measured of both forms at some sizes: the fastest asynchronous form, by its template, values
+    and levers, in microseconds, and what the fastest candidate on tiles took, None where none was measured."""
+
+    sizes: Mapping[str, int]
+    template: str
+    params: Mapping[str, int]
+    levers: Mapping[str, int | str]
+    us: float
+    on_tiles: float | None
+
+    @property
+    def faster(self) -> bool:
+        """True where nothing on tiles was as fast."""
+        return self.on_tiles is None or self.us < self.on_tiles
+
+    def __str__(self) -> str:
+        values = {**self.params, **self.levers}
+        tiles = "" if self.on_tiles is None else f", on tiles {self.on_tiles:.1f} µs"
+        said, at = (", ".join(f"{n}={v}" for n, v in x.items()) for x in (values, self.sizes))
+        return f"{self.us:.1f} µs with {said} at {at}{tiles}"
+
+
+def formed_of(loops: Program, machine: Machine, settings: Config) -> tuple[Formed, ...]:
+    """What the user's records say of the asynchronous form of a program at each choice of sizes; nothing where settings
+    say so."""
+    if not settings.records:
+        return ()
+    records, failures = Store(settings.cache_dir).told(structure_of(loops), machine.device)
+    return formed(records, failures)
+
+
+def formed(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Formed, ...]:
+    """Records of one program and device that have levers among their numbers, beside those that have no numbers. What
+    failed with these versions is not taken."""
+    here = made_with(versions())
+    bad = {_whole(f) for f in failures if made_with(f.versions) == here}
+    times: dict[tuple[tuple[str, int], ...], dict[Candidate, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in (r for r in records if made_with(r.versions) == here and _whole(r) not in bad):
+        times[tuple(sorted(r.sizes.items()))][_whole(r)].extend(r.us)
+    found = []
+    for sizes, us in sorted(times.items()):
+        order = sorted(((median(x), t, dict(v)) for (t, v), x in us.items()), key=lambda o: o[0])
+        asynchronous = ((x, t, v, levers) for x, t, v in order if (levers := levers_of(v)) is not None)
+        best = next(asynchronous, None)
+        if best is not None:
+            x, template, values, levers = best
+            on_tiles = next((x for x, _, v in order if not NAMES & v.keys()), None)
+            found.append(Formed(dict(sizes), template, without_levers(values), levers, x, on_tiles))
+    return tuple(found)
+
+
+def _whole(r: Record | Failure) -> Candidate:
+    return candidate(r.template, {**r.params, **r.numbers})
 
 
 def known_of(loops: Program, machine: Machine, settings: Config) -> tuple[tuple[Sample, ...], frozenset[Candidate]]:

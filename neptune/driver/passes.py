@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from neptune.driver.asynchronous import AUTO, asynchronous_of
 from neptune.driver.build import REJECTED
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
+from neptune.driver.known import Formed
 from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
@@ -87,6 +88,7 @@ class Work:
     form: str | None = None
     levers: Mapping[str, Any] = field(default_factory=dict)
     at: Mapping[str, int] | None = None
+    formed: tuple[Formed, ...] = ()
     asynchronous: Derived | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
@@ -251,8 +253,18 @@ def _asynchronous(w: Work) -> str | None:
             return rejection.text("")
         return None
 
+    def made(wanted: Wanted) -> Derived:
+        return asynchronous_of(w.tiles, w.header, w.wishes.typical, differs, wanted)
+
+    wanted = _wanted(w)
+    told = next((f for f in w.formed if f.sizes == wanted.sizes and f.template == w.used), None)
+    if told is not None and w.form == AUTO and not told.faster:
+        dismissed()
+        w.choice += (Decision("form", w.loops.name, "triton", f"records: {told}"),)
+        return None
     try:
-        w.asynchronous = asynchronous_of(w.tiles, w.header, w.wishes.typical, differs, _wanted(w))
+        w.asynchronous = None if told is None else _as_recorded(w, told, wanted, made)
+        w.asynchronous = w.asynchronous or made(wanted)
     except TargetError as error:
         dismissed()
         if w.form == ASYNCHRONOUS:
@@ -260,6 +272,17 @@ def _asynchronous(w: Work) -> str | None:
         w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
         return None
     return w.asynchronous.text.text
+
+
+def _as_recorded(w: Work, told: Formed, wanted: Wanted, made: Callable[[Wanted], Derived]) -> Derived | None:
+    """The form that records put first; None where there is none with these levers: anybody may have written them."""
+    try:
+        form = made(replace(wanted, levers=told.levers, params={**told.params, **w.wishes.params}, ahead=False))
+    except TargetError as error:
+        w.choice += (Decision("form", w.loops.name, "not as recorded", error.wrong),)
+        return None
+    w.choice += (Decision("form", w.loops.name, "asynchronous", f"records: {told}"),)
+    return form
 
 
 def _wanted(w: Work) -> Wanted:

@@ -17,7 +17,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
-from neptune.driver.known import known_of
+from neptune.driver.known import formed_of, known_of
 from neptune.driver.outcome import built as _built
 from neptune.driver.passes import Work, run_all
 from neptune.fusion.schedule import Schedule, perform
@@ -112,6 +112,8 @@ def compile(
     if template is None and records and not (deterministic or batch_invariant):
         found, failed = known_of(loops, machine, settings)
         asked = replace(asked, samples=found, failed=failed)
+        if form in (ASYNCHRONOUS, AUTO) and not settled:
+            asked = replace(asked, formed=formed_of(loops, machine, settings))
     kernel = _compiled(asked)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
@@ -127,7 +129,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
         wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
-        work.levers, work.at = asked.levers, asked.at
+        work.levers, work.at, work.formed = asked.levers, asked.at, asked.formed
         if asked.form in (ASYNCHRONOUS, AUTO):
             ready()
         try:

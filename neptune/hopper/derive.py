@@ -168,12 +168,10 @@ def derived(
     left: dict[str, Refusal] = {}
     tried: dict[str, list[Levers]] = {}
     checked = program
-    tiles = _covering(program, shapes)
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         try:
-            _check_parts(program, kernel)
-            first = walk(program, kernel, Levers(tiles=tiles))
+            first = walked_of(program, kernel, shapes)
             tried[kernel.name] = _tried(first, program, wanted)
             walks[kernel.name] = first
         except Refusal as refusal:
@@ -213,6 +211,12 @@ def derived(
     if best is None:
         raise _none(left)
     return best
+
+
+def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked:
+    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Refusal where it has none."""
+    _check_parts(program, kernel)
+    return walk(program, kernel, Levers(tiles=_covering(program, shapes)))
 
 
 def _check_parts(program: TileProgram, kernel: TileKernel) -> None:

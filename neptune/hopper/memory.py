@@ -24,6 +24,7 @@ from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Expr, Op, Var, walk
 from neptune.ir.integers import known_size
+from neptune.ir.program import Tunable
 from neptune.tile.ir import (
     Assign,
     Dot,
@@ -247,12 +248,19 @@ def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
     return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
 
 
-def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Values for the tunables of the walk: the consumer's rows are fixed."""
+def free_tiles(walked: Walked, program: TileProgram) -> list[Tunable]:
+    """The tunables of the walk that have several values: all but the rows of a consumer."""
     kernel = walked.symbolic or walked.kernel
     axes = {e.name for _, e in kernel.axes if isinstance(e, Var)}
     rows = dict(kernel.axes)[_rows(kernel.body)]
-    free = [t for t in program.tunables if t.name in axes and t.candidates and Var(t.name) != rows]
+    return [t for t in program.tunables if t.name in axes and t.candidates and Var(t.name) != rows]
+
+
+def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Values for the tunables of the walk: the consumer's rows are fixed."""
+    kernel = walked.symbolic or walked.kernel
+    rows = dict(kernel.axes)[_rows(kernel.body)]
+    free = free_tiles(walked, program)
     fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
     for values in product(*((given[t.name],) if t.name in given else t.candidates for t in free)):

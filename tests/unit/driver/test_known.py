@@ -131,8 +131,8 @@ def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from neptune.driver import pipeline
 
     seen: list[str] = []
-    run = pipeline._run_all
-    monkeypatch.setattr(pipeline, "_run_all", lambda w: (seen.append(w.loops.name), run(w))[1])
+    run = pipeline.run_all
+    monkeypatch.setattr(pipeline, "run_all", lambda w: (seen.append(w.loops.name), run(w))[1])
     return seen
 
 

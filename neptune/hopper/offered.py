@@ -1,0 +1,86 @@
+"""The asynchronous forms that a tuner may try: levers and tiles that fit, with predicted times of each kernel.
+
+One choice of levers is for all kernels of a program, as a caller settles them; a kernel that they do not fit stays on
+tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from neptune.hopper.derive import walked_of
+from neptune.hopper.ir import Levers
+from neptune.hopper.memory import forms, free_tiles
+from neptune.hopper.predict import Predictor
+from neptune.hopper.refusal import Refusal
+from neptune.tile.ir import TileProgram
+from neptune.tune.machine import Machine
+from neptune.tune.rank import model_of
+
+ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once")}
+"""How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
+
+
+@dataclass
+class Offer:
+    """Tile sizes and `levers` (as `compile` takes them), and microseconds of each kernel that they fit, by name."""
+
+    tiles: Mapping[str, int]
+    levers: Mapping[str, int | str]
+    us: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """Offers in the order of counts; `kernels` predict the times of kernels in both forms."""
+
+    every: tuple[Offer, ...]
+    kernels: Mapping[str, Predictor]
+
+    def us(self, offer: Offer, on_tiles: Mapping[str, int], whole: float) -> float:
+        """Microseconds of the program, which takes `whole` where all kernels are on tiles, with these values."""
+        return whole + sum(us - self.kernels[name].on_tiles(on_tiles) for name, us in offer.us.items())
+
+
+def offers(
+    program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+) -> Offers:
+    """What fits, with times at some sizes, and the tile sizes that are `given`; nothing where no kernel has the form.
+
+    Forms are those of a compilation that is told no sizes: they serve all.
+    """
+    found: dict[tuple[object, ...], Offer] = {}
+    kernels: dict[str, Predictor] = {}
+    for kernel in program.kernels:
+        try:
+            walked = walked_of(program, kernel, {})
+        except Refusal:
+            continue
+        predictor = Predictor(model_of(program), sizes, machine, late=bool(walked.late), name=kernel.name)
+        kernels[kernel.name] = predictor
+        free = free_tiles(walked, program)
+        for fits in forms(walked, program, given or {}):
+            tiles = {t.name: fits.tiles[t.name] for t in free}
+            for levers in _orders(fits):
+                us = predictor.of(levers).us
+                named = {n: getattr(levers, n) for n in ("consumers", "stages", "persistent", "own_out")}
+                if isfinite(us):
+                    key = (*sorted(tiles.items()), *named.values())
+                    found.setdefault(key, Offer(tiles, named)).us[kernel.name] = us
+    return Offers(tuple(found.values()), kernels)
+
+
+def tile_names(program: TileProgram) -> frozenset[str]:
+    """The tile sizes that forms choose, of kernels that have one."""
+    found: set[str] = set()
+    for kernel in program.kernels:
+        with suppress(Refusal):
+            found |= {t.name for t in free_tiles(walked_of(program, kernel, {}), program)}
+    return frozenset(found)
+
+
+def _orders(levers: Levers) -> list[Levers]:
+    return [replace(levers, persistent=order) for order in ORDERS[levers.persistent]]

@@ -1,0 +1,252 @@
+"""Candidates in the asynchronous form: which there are, what a record keeps of them, and what a winner becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import neptune
+from bench import stub_driver
+from neptune.autotune import tuner
+from neptune.autotune.executors import EXECUTORS
+from neptune.autotune.forms import asynchronous_trials
+from neptune.autotune.place import Bench, Outcome
+from neptune.autotune.search import Tuned
+from neptune.autotune.space import Trial, trials
+from neptune.autotune.tuner import Options, Task, task_of, task_of_kernel, tuned
+from neptune.autotune.winners import together
+from neptune.autotune.worker import judged
+from neptune.driver.acceptance import on_trial, split_of
+from neptune.driver.asynchronous import LEVERS
+from neptune.driver.coded import NAMES, PREFIX, coded, levers_of, without_levers
+from neptune.errors import TargetError
+from neptune.kernel import Kernel
+from neptune.ops.attention import prefill_causal
+from neptune.ops.linear import matmul
+from neptune.records.record import Record, parse
+from neptune.runtime import accepted
+from tests.unit.autotune.test_tuner import store
+
+SIZES = {"m": 4096, "n": 4096, "k": 4096}
+GIVEN = {"BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3}
+TWO = {"consumers": 2, "stages": 3, "persistent": "stride", "own_out": True}
+
+
+@cache
+def task(form: str | None = "auto") -> Task:
+    return task_of(matmul(), "matmul", target="cuda:90", params=GIVEN, form=form)
+
+
+@cache
+def kernel() -> Kernel:
+    return neptune.compile(matmul(), "matmul", target="cuda:90", params=GIVEN, form="asynchronous", levers=TWO)
+
+
+def candidates(of: Task) -> tuple[list[Trial], list[Trial]]:
+    plain = list(trials(of.forms, SIZES, of.machine, of.given))
+    return plain, asynchronous_trials(of.forms, plain, SIZES, of.machine, of.given)
+
+
+def levers_in(k: Kernel) -> Mapping[str, Any]:
+    of = k.executable.artifact.asynchronous
+    assert of is not None
+    return of.levers
+
+
+# --- levers as numbers --------------------------------------------------------------------------
+
+
+def test_levers_are_numbers_of_a_record_and_come_back() -> None:
+    every = [{**TWO, n: v} for n, legal in LEVERS.items() for v in legal]
+    codes = [coded(x) for x in every]
+    assert [levers_of({"BLOCK_M": 64, **c}) for c in codes] == every
+    assert len({tuple(c.values()) for c in codes}) == len({tuple(x.values()) for x in every})
+    at: dict[str, Any] = {"structure": "0" * 32, "device": "H200", "versions": {}, "template": "matmul"}
+    record = Record(sizes=SIZES, params=GIVEN, numbers=codes[0], us=[1.0], **at)
+    assert parse(record.line()) == record
+
+
+@pytest.mark.parametrize("wrong", [{PREFIX + "persistent": 3}, {PREFIX + "consumers": 4}, {PREFIX + "own_out": 2}])
+def test_what_is_no_lever_is_on_tiles(wrong: Mapping[str, int]) -> None:
+    """Anybody may have written a record."""
+    assert levers_of(coded(TWO)) == TWO
+    assert levers_of({**coded(TWO), **wrong}) is None
+    assert levers_of({n: v for n, v in coded(TWO).items() if n != PREFIX + "stages"}) is None
+
+
+# --- the space ----------------------------------------------------------------------------------
+
+
+def test_candidates_are_levers_that_fit_beside_tiles_of_the_same_sizes() -> None:
+    plain, found = candidates(task())
+    assert found and candidates(task(None)) == (plain, [])
+    values = [t.params for t in plain]
+    assert all(without_levers(t.params) in values and t.levers is not None for t in found)
+    assert all(t.params.items() >= GIVEN.items() for t in found)
+    for name, legal in (("consumers", {2, 3}), ("persistent", {"once", "stride"}), ("own_out", {True})):
+        assert {(t.levers or {})[name] for t in found} == legal, name
+    assert len({t.key for t in [*plain, *found]}) == len(plain) + len(found)
+
+
+def test_results_may_take_the_memory_of_queries_and_groups_of_different_length_a_table() -> None:
+    sizes = {"batch": 1, "s_q": 4096, "s_kv": 4096}
+    of = task_of(prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", form="auto")
+    plain = trials(of.forms, sizes, of.machine)
+    levers = [t.levers or {} for t in asynchronous_trials(of.forms, plain, sizes, of.machine)]
+    assert {x["own_out"] for x in levers} == {True, False}
+    assert {x["persistent"] for x in levers} == {"once", "stride", "table"}
+
+
+def test_the_first_is_what_a_compilation_takes() -> None:
+    made = neptune.compile(matmul(), "matmul", target="cuda:90", params=GIVEN, form="asynchronous", shapes=SIZES)
+    (first, *_), levers = candidates(task())[1], levers_in(made)
+    assert {n: v for n, v in (first.levers or {}).items() if n in levers} == {
+        n: levers[n] for n in ("consumers", "stages", "persistent")
+    }
+
+
+def test_a_candidate_is_compiled_with_its_levers() -> None:
+    asked = next(t for t in candidates(task())[1] if t.levers == {**TWO, "stages": 2, "persistent": "once"})
+    made = task().kernel(asked)
+    assert levers_in(made).items() >= {"consumers": 2, "stages": 2, "persistent": "once", "BLOCK_N": 128}.items()
+    assert made.params.items() >= without_levers(asked.params).items() and task().kernel(asked) is made
+
+
+def test_another_target_has_none() -> None:
+    assert all(f.asynchronous is None for f in task_of(matmul(), "matmul", target="cuda:80", form="auto").forms)
+    with pytest.raises(TargetError):
+        task_of(matmul(), "matmul", target="cuda:80", form="asynchronous")
+
+
+# --- a search -----------------------------------------------------------------------------------
+
+
+class Planted:
+    """An executor without a GPU: what comes of a candidate is planted."""
+
+    here = True
+    came: Callable[[Kernel], Outcome]
+    asked: list[Kernel]
+
+    def __init__(self, *_: Any) -> None:
+        """As executors are made."""
+
+    def measured(self, kernels: Sequence[Kernel]) -> Iterator[tuple[int, Outcome]]:
+        for k, made in enumerate(kernels):
+            Planted.asked.append(made)
+            yield k, Planted.came(made)
+
+    def time(self, made: Kernel) -> Outcome:
+        return Planted.came(made)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> type[Planted]:
+    monkeypatch.setitem(EXECUTORS, "planted", Planted)  # type: ignore[arg-type]
+    monkeypatch.setattr(tuner, "FEW", 2)
+    Planted.asked = []
+    return Planted
+
+
+def options(folder: Path, **more: Any) -> Options:
+    return Options(600.0, executor="planted", records=store(folder), bench=Bench("planted"), quiet=True, **more)
+
+
+def is_async(k: Kernel) -> bool:
+    return k.executable.artifact.asynchronous is not None
+
+
+def test_a_form_that_is_faster_is_taken_and_recorded(planted: type[Planted], tmp_path: Path) -> None:
+    planted.came = lambda k: Outcome((20.0 if is_async(k) else 100.0,))
+    found = tuned(task(), SIZES, options(tmp_path))
+    (at,) = found.shapes
+    assert at.us == 20.0 and at.best.levers is not None and is_async(found.kernel)
+    of = found.kernel.executable.artifact.asynchronous
+    assert of is not None and of.forced
+    assert "asynchronous form for cuda:90" in found.kernel.explain()
+    assert at.as_json()["best"]["levers"] == at.best.levers and "asynchronous consumers=" in str(at)
+    kept = [r for r in store(tmp_path).all() if r.numbers]
+    assert kept and all(r.numbers.keys() == NAMES and not NAMES & r.params.keys() for r in kept)
+    # The same search goes on from there.
+    before = len(planted.asked)
+    again = tuned(task(), SIZES, options(tmp_path)).shapes[0]
+    assert again.best.key == at.best.key and again.known
+    assert len(planted.asked) - before <= 1
+
+
+def test_a_form_that_is_refused_is_a_failure_and_not_tried_again(planted: type[Planted], tmp_path: Path) -> None:
+    refused = Outcome(failed="failed", why="the asynchronous form is refused: 8 bytes a thread are spilled")
+    planted.came = lambda k: refused if is_async(k) else Outcome((100.0,))
+    found = tuned(task(), SIZES, options(tmp_path))
+    (at,) = found.shapes
+    assert at.us == 100.0 and at.best.levers is None and not is_async(found.kernel)
+    assert any("spilled" in why for name, why in at.failed.items() if "asynchronous" in name)
+    lost = store(tmp_path).failures(store(tmp_path).all()[0].structure, "H200")
+    assert lost and all(f.numbers.keys() == NAMES for f in lost)
+    before = len(planted.asked)
+    tuned(task(), SIZES, options(tmp_path))
+    assert not any(map(is_async, planted.asked[before:]))
+
+
+def test_winners_of_both_forms_are_variants_and_stay_when_saved(planted: type[Planted], tmp_path: Path) -> None:
+    """At one shape the form is faster, at the other tiles are: both of one template."""
+    shapes = [SIZES, {**SIZES, "m": 256}]
+    best = [candidates(task())[1][0], candidates(task())[0][0]]
+    found = [
+        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.key: 9.0, o.key: 99.0})
+        for s, b, o in zip(shapes, best, reversed(best), strict=True)
+    ]
+    made = together(task().kernel, found)
+    made.save(tmp_path / "k")
+    for k in (made, neptune.load(tmp_path / "k", target="cuda:90")):
+        assert len(k.variants) == 2 and "; asynchronous form, consumers=" in k.explain()
+        assert [is_async(k.chosen(**s).kernel) for s in shapes] == [True, False]
+        assert not NAMES & k.chosen(**shapes[0]).params.keys()
+
+
+# --- a kernel that has the form -------------------------------------------------------------------
+
+
+def test_a_kernel_with_the_form_is_tuned_in_both_and_starts_from_its_own() -> None:
+    at = {"m": 256, "n": 256, "k": 256}
+    args = [torch.empty(256, 256, dtype=torch.float16) for _ in range(2)]
+    of = task_of_kernel(kernel(), args, at)
+    assert any(f.asynchronous for f in of.forms)
+    plain = list(trials(of.forms, at, of.machine, numbers=False))
+    default = of.default(at, asynchronous_trials(of.forms, plain, at, of.machine))
+    own = default.levers or {}
+    assert {n: own[n] for n in ("consumers", "stages", "persistent")} == {
+        n: TWO[n] for n in ("consumers", "stages", "persistent")
+    }
+    assert {n: default.params[n] for n in ("BLOCK_N", "BLOCK_K")} == {"BLOCK_N": 128, "BLOCK_K": 64}
+    tiles = task_of_kernel(kernel().with_params(BLOCK_M=64), args, at)
+    assert not any(f.asynchronous for f in tiles.forms) and tiles.levers(at) is None
+
+
+def test_what_is_timed_is_the_form() -> None:
+    """A form that does not run, or not on these tensors, has no time: that would be the Triton form's."""
+    a, b = (torch.zeros(64, 64, dtype=torch.float16) for _ in range(2))
+    odd = torch.zeros(64, 65, dtype=torch.float16)[:, :64]
+    clean = on_trial(kernel().executable.artifact, split_of(kernel()))
+    assert clean.asynchronous is not None
+    found = accepted.read(clean.asynchronous.record)
+    assert found is not None
+    spilled = accepted.written(replace(found, spill_bytes=8))
+    bad = replace(clean, asynchronous=replace(clean.asynchronous, record=spilled))
+    with stub_driver.installed(90):
+        run = kernel().keeping(clean).for_target("cuda")
+        assert judged(run, [(a, b)])[1] == ""
+        assert "not all are dense on 16 bytes" in judged(run, [(a, b), (odd, b)])[1]
+        assert "8 bytes a thread are spilled" in judged(kernel().keeping(bad).for_target("cuda"), [(a, b)])[1]
+        plain = kernel().with_params(BLOCK_M=64)
+        assert judged(plain, [(odd, b)]) == (plain, "")
+    assert "refused" in judged(kernel().keeping(clean), [(a, b)])[1]
