@@ -10,7 +10,7 @@ import pytest
 
 import neptune
 from neptune import config
-from neptune.driver import cache, pipeline
+from neptune.driver import cache, passes
 from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
 from neptune.tile.ir import TileProgram
@@ -86,16 +86,16 @@ def test_what_is_not_accepted_is_never_kept() -> None:
 
 
 def test_checks_are_made_once_in_a_run() -> None:
-    assert isinstance(pipeline.check, Once)
+    assert isinstance(passes.check, Once)
 
 
 @pytest.mark.uncached
 def test_but_not_where_a_test_asks_for_that() -> None:
-    assert pipeline.check is check
+    assert passes.check is check
 
 
 def test_nor_where_it_may_change_what_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pipeline.check is check
+    assert passes.check is check
 
 
 def test_the_files_that_are_run_first_are_there(request: pytest.FixtureRequest) -> None:
