@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import neptune
+from neptune.driver import passes
 from neptune.driver import pipeline as compiler
 from neptune.driver.pipeline import compile, compile_scheduled
 from neptune.errors import (
@@ -164,15 +165,15 @@ def test_a_wrong_transformation_is_caught(monkeypatch):
 
 def rejecting(monkeypatch, *rejected, what="fused program"):
     """A check that rejects one form of what these templates make, whatever it is."""
-    check = compiler._check
+    check = passes._check
 
     def checked(w, form, made):
         if w.used in rejected and form == what:
             found = Counterexample({"m": 2, "n": 3}, 7, "y", (1,), "output y[1] differs")
-            raise compiler.Rejection(form, replace(compiler.unchecked(""), counterexample=found, model="field pair"))
+            raise passes.Rejection(form, replace(passes.unchecked(""), counterexample=found, model="field pair"))
         return check(w, form, made)
 
-    monkeypatch.setattr(compiler, "_check", checked)
+    monkeypatch.setattr(passes, "_check", checked)
 
 
 @pytest.mark.compared
@@ -268,8 +269,8 @@ def test_each_candidate_is_the_best_of_those_that_are_left():
 
 
 def test_every_pass_says_why():
-    names = [p.name for p in compiler.PIPELINE]
-    assert len(set(names)) == len(names) and all(p.why for p in compiler.PIPELINE)
+    names = [p.name for p in passes.PIPELINE]
+    assert len(set(names)) == len(names) and all(p.why for p in passes.PIPELINE)
     assert names.index("obligations") < names.index("lower") < names.index("generate")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import neptune
-from neptune.driver import pipeline
+from neptune.driver import passes
 from neptune.errors import InternalError
 from neptune.ir.program import Program
 from neptune.ops.softmax import softmax
@@ -23,8 +23,8 @@ def verified(monkeypatch) -> list[object]:
     def note(check):
         return lambda made, **how: (seen.append(made), check(made, **how))[1]
 
-    monkeypatch.setattr(pipeline, "verify", note(pipeline.verify))
-    monkeypatch.setattr(pipeline, "verify_tiles", note(pipeline.verify_tiles))
+    monkeypatch.setattr(passes, "verify", note(passes.verify))
+    monkeypatch.setattr(passes, "verify_tiles", note(passes.verify_tiles))
     return seen
 
 
@@ -32,7 +32,7 @@ def verified(monkeypatch) -> list[object]:
 def test_every_form_is_verified_where_it_is_asked_for(verified, monkeypatch, level, strict, every):
     monkeypatch.setenv("NEPTUNE_VERIFY", level)
     monkeypatch.setenv("NEPTUNE_STRICT", strict)
-    monkeypatch.setattr(pipeline, "check", lambda *_, **__: pipeline.unchecked("not asked for here"))
+    monkeypatch.setattr(passes, "check", lambda *_, **__: passes.unchecked("not asked for here"))
     kernel = neptune.compile(softmax(), "softmax_row", target="interpret")
     forms = [f.made for f in kernel.build.trail if f.name.startswith(("schedule", "tile-"))]
     missing = [f for f in forms if not any(f is v for v in verified)]
