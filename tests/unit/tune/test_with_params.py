@@ -10,7 +10,7 @@ import torch
 
 import neptune
 from bench import stub_driver
-from neptune.driver import pipeline
+from neptune.driver import passes
 from neptune.errors import ScheduleError
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal, prefill_global
@@ -41,8 +41,8 @@ def test_it_is_the_kernel_that_would_have_been_compiled(attention, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("NEPTUNE_VERIFY", "0")
         wanted = neptune.compile(prefill_causal(depth=16), "flash_attention", target="llvm", params=asked)
-    monkeypatch.setattr(pipeline, "PIPELINE", ())
-    monkeypatch.setattr(pipeline, "lowering", None)
+    monkeypatch.setattr(passes, "PIPELINE", ())
+    monkeypatch.setattr(passes, "lowering", None)
     made = attention.with_params({"BLOCK_M": 32, "num_warps": 2}, BLOCK_N=16, num_stages=3)
     assert made.params == asked and made.executable.artifact == wanted.executable.artifact.unjudged()
     # Judged when it is asked for, to the same end.
