@@ -65,11 +65,12 @@ def resources(executable: Executable, target: str | None) -> list[Resources]:
     """The numbers of each kernel: of the asynchronous ones first, where the target has that form, then of all in the
     Triton form. TargetError as `compiled`."""
     asynchronous = [_resources(x, built) for x, built in _asynchronous(executable, _architecture(executable, target))]
-    of = (
-        Resources(c.name, c.registers, c.spill_bytes, c.shared_bytes, c.matrix, c.warnings)
-        for c in compiled(executable, target)
-    )
-    return [*asynchronous, *of]
+    return [*asynchronous, *map(resources_of, compiled(executable, target))]
+
+
+def resources_of(c: Compiled) -> Resources:
+    """The numbers of a compiled kernel without its assembly."""
+    return Resources(c.name, c.registers, c.spill_bytes, c.shared_bytes, c.matrix, c.warnings)
 
 
 def asm(executable: Executable, target: str | None, form: str | None) -> dict[str, str]:
