@@ -23,6 +23,7 @@ from typing import Any
 from neptune.errors import InternalError
 from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
+from neptune.hopper.compile import TARGET
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
 from neptune.hopper.memory import Counts
@@ -42,7 +43,6 @@ from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_
 from neptune.tile.passes.util import names_in
 from neptune.tune.defaults import defaults
 
-ARCHITECTURE = "cuda:90"
 TRIED = 4
 """Forms of a kernel that are compiled before none is found to do."""
 LOG = logging.getLogger("neptune.codegen")
@@ -109,7 +109,7 @@ class Derived:
     def said(self) -> dict[str, Any]:
         """What explain() says of it."""
         return {
-            "architecture": ARCHITECTURE,
+            "architecture": TARGET,
             "aligned": list(self.text.aligned),
             "kernels": [{**p.said(), "predicted": self.times.get(p.kernel.name)} for p in self.parts],
             "triton": [{"name": name, "why": why} for name, why in self.left.items()],
@@ -133,7 +133,7 @@ class Draft:
             self.text.aligned,
             first.kernel,
             first.levers,
-            ARCHITECTURE,
+            TARGET,
             spans=self.text.spans,
             others=tuple(others),
             takes=self.text.takes,
