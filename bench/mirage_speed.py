@@ -28,6 +28,7 @@ import neptune
 from bench import record
 from bench.cases import environment
 from bench.mirage_eager import EAGER, PRODUCTS
+from neptune.runtime.bench import graph_of
 from neptune.verify.numerics import rel_error
 
 MANIFEST = "rows.json"
@@ -104,13 +105,7 @@ class Gpu:
 
     def graph(self, call: Call) -> Call:
         """The call as the replay of a CUDA graph."""
-        for _ in range(3):
-            call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        return graph.replay
+        return graph_of(call)
 
     def times(self, call: Call, count: int) -> list[float]:
         """Microseconds of so many calls, each with a cold L2 cache."""

@@ -27,6 +27,7 @@ from bench import record
 from bench.cases import alibi_slopes, environment
 from bench.speed import Call, best
 from neptune.ops.attention import OPERATORS, operator
+from neptune.runtime.bench import graph_of
 
 DEPTH = 128
 PREFILL = [(128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3)]
@@ -39,17 +40,12 @@ def graphed(calls: Iterator[tuple[str, Call]]) -> Iterator[tuple[str, Call]]:
     """The calls as replays of graphs; one that cannot be captured is left as it is, and says so."""
     for name, call in calls:
         try:
-            for _ in range(3):
-                call()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
+            replay = graph_of(call)
         except Exception as error:
             torch.cuda.synchronize()
             yield f"{name} not captured ({type(error).__name__})".strip(), call
         else:
-            yield name, graph.replay
+            yield name, replay
 
 
 def ours(row: Rows, name: str, inputs: list[torch.Tensor]) -> Iterator[tuple[str, Call]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -12,6 +12,7 @@ from neptune.autotune import probes
 from neptune.autotune.calibrate import SPENT, Probe, Reading, of_processors
 from neptune.errors import TargetError
 from neptune.ir.dtypes import FLOAT8
+from neptune.runtime.bench import graph_of
 from neptune.runtime.launch import gpu_target
 
 LEAST = 80
@@ -66,7 +67,7 @@ class Present:
     def read(self, probe: Probe) -> Reading:
         """Samples over replays of a CUDA graph, the L2 cache cleared before each."""
         self.spent.zero_()
-        replay = _captured(probe.launch)
+        replay = graph_of(probe.launch)
         ms = triton.testing.do_bench(replay, warmup=50, rep=200, return_mode="all")
         counted = self.spent[self.spent[:, -1] > 0].cpu().numpy()
         us = tuple(1e3 * t for t in ms)
@@ -106,13 +107,3 @@ class Present:
             2.0 * programs * steps * TILE * TILE * DEPTH,
             lambda: probes.multiply[(programs,)](x, y, out, self.spent, steps, TILE, TILE, DEPTH, num_warps=4),
         )
-
-
-def _captured(launch: Callable[[], None]) -> Callable[[], None]:
-    """A launch as a CUDA graph, so that the host's time is not measured; compiled and run once before."""
-    launch()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        launch()
-    return graph.replay

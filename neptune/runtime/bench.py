@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 from typing import Any, TypeAlias
 
@@ -86,14 +87,27 @@ class GpuCalls:
 
 def captured(call: Call) -> Call:
     """The call as the replay of a graph; one that cannot be captured, itself."""
+    try:
+        return graph_of(call)
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return call
+
+
+def graph_of(call: Call) -> Call:
+    """The call as the replay of a CUDA graph, so that launching costs nothing; made a few times before.
+
+    Raises RuntimeError where it cannot be captured.
+    """
     for _ in range(WARM):
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            call()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return call
-    return graph.replay
+    with torch.cuda.graph(graph):
+        call()
+    return partial(_replayed, graph, call)
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, _call: Call) -> None:
+    # What the call holds stays: a graph has addresses alone, and the next capture gives free memory back to the GPU.
+    graph.replay()
