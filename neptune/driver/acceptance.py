@@ -59,8 +59,6 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
                 found = timed(of, found, _rival(beside.triton, at), partial(beside.timed, at))
         except TargetError as error:
             LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.name, error.wrong)
-        finally:
-            beside.worker.close()
     record = of.record if found is None else accepted.written(found)
     if record == of.record and forced == of.forced:
         return kernel
@@ -76,14 +74,6 @@ def ready() -> None:
         from neptune.hopper import beside
 
         beside.WORKER.start()
-
-
-def dismissed() -> None:
-    """There is nothing to compare."""
-    if _here():
-        from neptune.hopper import beside
-
-        beside.WORKER.close()
 
 
 def _here() -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from neptune import config
 from neptune.codegen.triton import generate
-from neptune.driver.acceptance import dismissed
 from neptune.driver.asynchronous import AUTO, asynchronous_of
 from neptune.driver.build import REJECTED
 from neptune.driver.header import header
@@ -259,14 +258,12 @@ def _asynchronous(w: Work) -> str | None:
     wanted = _wanted(w)
     told = next((f for f in w.formed if f.sizes == wanted.sizes and f.template == w.used), None)
     if told is not None and w.form == AUTO and not told.faster:
-        dismissed()
         w.choice += (Decision("form", w.loops.name, "triton", f"records: {told}"),)
         return None
     try:
         w.asynchronous = None if told is None else _as_recorded(w, told, wanted, made)
         w.asynchronous = w.asynchronous or made(wanted)
     except TargetError as error:
-        dismissed()
         if w.form == ASYNCHRONOUS:
             raise
         w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)

@@ -17,7 +17,9 @@ from neptune.runtime.artifact import Artifact
 from neptune.runtime.saved import packed
 from neptune.runtime.worker import Json, Worker
 
-WORKER = Worker("neptune.hopper.beside_worker", {"TRITON_INTERPRET": None})
+IDLE = 15.0
+"""Seconds that the process waits for a next kernel: starting one takes seconds, and it holds some memory of the GPU."""
+WORKER = Worker("neptune.hopper.beside_worker", {"TRITON_INTERPRET": None}, IDLE)
 LIMIT = 60.0
 """Seconds of a request: compiling both forms, and launches that take less than a second if they end."""
 START = 120.0

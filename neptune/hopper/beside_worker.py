@@ -51,7 +51,10 @@ class Session:
 
     def handle(self, header: Json, _body: bytes) -> tuple[Json, bytes]:
         try:
-            return self._answer(header), b""
+            answer = self._answer(header)
+            # It may wait for the next kernel: memory is its user's.
+            torch.cuda.empty_cache()
+            return answer, b""
         except (torch.OutOfMemoryError, MemoryError) as error:
             return {"failed": "memory", "why": _line(error)}, b""
         except Exception as error:

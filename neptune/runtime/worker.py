@@ -55,11 +55,13 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 class Worker:
     """A child that runs `python -m module` and answers requests; started on first use, restarted if it dies.
 
-    `env` is laid over this process's environment; None removes a variable.
+    `env` is laid over this process's environment; None removes a variable. One that nobody asks for `idle` seconds is
+    ended, which gives what it holds of a GPU back; None keeps it.
     """
 
-    def __init__(self, module: str, env: dict[str, str | None]) -> None:
-        self.module, self.env = module, env
+    def __init__(self, module: str, env: dict[str, str | None], idle: float | None = None) -> None:
+        self.module, self.env, self.idle = module, env, idle
+        self._uses = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
@@ -88,11 +90,27 @@ class Worker:
             finally:
                 if timer is not None:
                     timer.cancel()
+                self._rest()
 
     def start(self) -> None:
         """Have the process start by itself, before the first request."""
         with self._lock:
             self._started()
+            self._rest()
+
+    def _rest(self) -> None:
+        """End the process once it has been idle for long."""
+        self._uses += 1
+        if self.idle is None or self._process is None:
+            return
+        timer = threading.Timer(self.idle, self._unused, (self._uses,))
+        timer.daemon = True
+        timer.start()
+
+    def _unused(self, since: int) -> None:
+        with self._lock:
+            if self._uses == since:
+                self._stop()
 
     def kill(self) -> None:
         """End the process now, also from another thread: a request under way is an EOFError."""

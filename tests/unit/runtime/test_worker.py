@@ -44,5 +44,18 @@ def test_limits_deaths_and_kills() -> None:
         worker.close()
 
 
+def test_one_that_is_idle_is_ended_and_another_starts() -> None:
+    worker = Worker(MODULE, {}, idle=1.5)
+    try:
+        worker.start()
+        first = worker.request({"sleep": 2}, limit=60)[0]
+        assert worker.request({}, limit=60)[0] == first, "a request longer than that is not cut"
+        process = worker._process
+        assert process is not None and process.wait(30) is not None
+        assert worker.request({}, limit=60)[0] != first
+    finally:
+        worker.close()
+
+
 if __name__ == "__main__":
     serve(answer)
