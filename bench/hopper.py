@@ -1,7 +1,7 @@
 """Hopper: generated asynchronous kernels beside their Triton form, the hand-written one, cuDNN and cuBLAS.
 
     python -m bench.hopper [--json FILE] [--seconds 900] [--each 120] [--rounds 5]
-                           [--parts first,attention,products,options,fused,errors]
+                           [--prepare 8] [--parts first,attention,products,options,fused,tuned,errors]
                            [--depths 64,128,256] [--lengths 1024,4096,16384]
 
 Attention: 16384 tokens a call, 2048 columns of heads (32 × 64, 16 × 128, 8 × 256), float16. Errors are against
@@ -29,17 +29,17 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import neptune
-from bench import hopper_options
+from bench import hopper_options, hopper_tuned
 from bench.baselines import flash_attention_gluon as gluon_form
-from bench.hopper_timing import COLUMNS, TARGET, TOKENS, against, at_most, timed, verdict
+from bench.hopper_prepare import prepare
+from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Planned, against, at_most, timed, verdict
 from bench.record import as_json
 from neptune.ops.attention import attention
-from neptune.ops.linear import matmul
 
-PARTS = ("first", "attention", "products", "options", "fused", "errors")
+PARTS = ("first", "attention", "products", "options", "fused", "tuned", "errors")
+FORMS = hopper_options.FORMS
 FIRST = ((128, 4096, True), (64, 4096, True), (256, 4096, True), (128, 4096, False))
 """Attention that tells most: depth, length, causal."""
-Made = Callable[[], dict[str, Any]]
 PRODUCTS = (
     (4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 4096), (4096, 14336, 4096), (2048, 4096, 14336),
     (512, 4096, 4096), (128, 4096, 4096), (256, 256, 16384),
@@ -56,22 +56,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parts", type=_words, default=PARTS)
     parser.add_argument("--depths", type=_numbers, default=(64, 128, 256))
-    parser.add_argument("--lengths", type=_numbers, default=(512, 1024, 4096, 8192, 16384))
+    parser.add_argument("--lengths", type=_numbers, default=(512, 1024, 2048, 4096, 8192, 16384, 32768))
+    parser.add_argument("--prepare", type=int, default=0, metavar="PROCESSES", help="compile all kernels before")
     options = parser.parse_args(argv)
     rows: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
     }
-    measured(_rows(options), rows, options)
+    planned = list(_rows(options))
+    if options.prepare:
+        rows["prepared"] = prepare((k for row in planned for k in row.kernels), options.prepare)
+    measured(planned, rows, options)
     if options.json:
         options.json.write_text(as_json(rows))
 
 
-def measured(of: Iterable[tuple[str, Made]], rows: dict[str, Any], options: argparse.Namespace) -> None:
+def measured(of: Iterable[Planned], rows: dict[str, Any], options: argparse.Namespace) -> None:
     """Add row after row, each once, until the time is over; a row that fails says why, and the next is made."""
     end = time.monotonic() + options.seconds
-    for name, made in of:
+    for row in of:
+        name = row.name
         if name in rows:
             continue
         if time.monotonic() >= end:
@@ -79,7 +84,7 @@ def measured(of: Iterable[tuple[str, Made]], rows: dict[str, Any], options: argp
             return
         with at_most(options.each, name):
             try:
-                rows[name] = made()
+                rows[name] = row.made()
             except Exception as error:
                 rows[name] = {"failed": f"{type(error).__name__}: {error}"[:500]}
         print(name, {k: v for k, v in rows[name].items() if k not in ("samples", "quartiles")}, flush=True)
@@ -87,16 +92,16 @@ def measured(of: Iterable[tuple[str, Made]], rows: dict[str, Any], options: argp
             options.json.write_text(as_json(rows))
 
 
-def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Made]]:
+def _rows(options: argparse.Namespace) -> Iterator[Planned]:
     for part in options.parts:
         yield from _part(part, options)
 
 
-def _part(part: str, options: argparse.Namespace) -> Iterator[tuple[str, Made]]:
+def _part(part: str, options: argparse.Namespace) -> Iterator[Planned]:
     both, rounds = (False, True), options.rounds
     if part == "first":
         for depth, length, causal in FIRST:
-            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, rounds)
+            yield _attention(depth, length, causal, rounds)
         yield _product(PRODUCTS[0], rounds)
         for of in (hopper_options.rows(rounds), hopper_options.rows_of_products(rounds)):
             yield next(of)
@@ -104,19 +109,30 @@ def _part(part: str, options: argparse.Namespace) -> Iterator[tuple[str, Made]]:
         yield from hopper_options.rows(rounds)
     if part == "fused":
         yield from hopper_options.rows_of_products(rounds)
+    if part == "tuned":
+        yield from hopper_tuned.rows(iter(PRODUCTS), rounds)
     if part == "errors":
         for depth, causal, length in itertools.product(options.depths, both, (130, 512, 1000)):
-            yield _name("error", depth, length, causal), partial(error, depth, length, causal)
+            name = _name("error", depth, length, causal)
+            yield Planned(
+                name, partial(error, depth, length, causal), (partial(generated, depth, causal, "auto", 4096, True),)
+            )
     if part == "attention":
         for depth, length, causal in itertools.product(options.depths, options.lengths, both):
-            yield _name("rate", depth, length, causal), partial(rates, depth, length, causal, rounds)
+            yield _attention(depth, length, causal, rounds)
     if part == "products":
         for shape in PRODUCTS:
             yield _product(shape, rounds)
 
 
-def _product(shape: tuple[int, int, int], rounds: int) -> tuple[str, Made]:
-    return f"product {' '.join(map(str, shape))}", partial(product_rates, *shape, rounds)
+def _product(shape: tuple[int, int, int], rounds: int) -> Planned:
+    kernels = tuple(partial(hopper_options.product_kernel, *shape, form) for form in FORMS)
+    return Planned(f"product {' '.join(map(str, shape))}", partial(product_rates, *shape, rounds), kernels)
+
+
+def _attention(depth: int, length: int, causal: bool, rounds: int) -> Planned:
+    kernels = tuple(partial(generated, depth, causal, form, length) for form in FORMS)
+    return Planned(_name("rate", depth, length, causal), partial(rates, depth, length, causal, rounds), kernels)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -124,11 +140,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def generated(depth: int, causal: bool, form: str | None, lse: bool = False) -> neptune.Kernel:
-    """Attention as a user gets it; `form` as in compile()."""
+def generated(depth: int, causal: bool, form: str | None, length: int, lse: bool = False) -> neptune.Kernel:
+    """Attention as a user gets it who says the sizes; `form` as in compile()."""
     program = attention(batch=1, depth=depth, causal=causal, lse=lse)
-    shapes = {"heads": COLUMNS // depth, "s_q": 4096, "s_kv": 4096}
-    return neptune.compile(program, "flash_attention", target=TARGET, shapes=shapes, form=form)
+    shapes = {"heads": TOKENS // length * (COLUMNS // depth), "s_q": length, "s_kv": length}
+    return neptune.compile(program, target=TARGET, shapes=shapes, form=form)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -149,7 +165,7 @@ def error(depth: int, length: int, causal: bool) -> dict[str, Any]:
     q, k, v = _inputs(depth, length, 3)
     found, lse, launch = gluon_form.prepared(q, k, v, causal=causal, return_lse=True)
     launch()
-    ours = generated(depth, causal, "auto", lse=True)
+    ours = generated(depth, causal, "auto", 4096, lse=True)
     o, sums = ours(q[None], k[None], v[None])
     scores = q.double() @ k.double().mT / depth**0.5
     if causal:
@@ -173,18 +189,19 @@ def rates(depth: int, length: int, causal: bool, rounds: int) -> dict[str, Any]:
     heads = TOKENS // length * (COLUMNS // depth)
     q, k, v = _inputs(depth, length, heads)
     _, _, by_hand = gluon_form.prepared(q, k, v, causal=causal)
-    ours, tiles = (generated(depth, causal, form) for form in ("auto", None))
+    ours, tiles = (generated(depth, causal, form, length) for form in FORMS)
     out = torch.empty_like(q)[None]
 
-    def cudnn() -> object:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    def by_torch(backend: SDPBackend) -> object:
+        with sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal)
 
     forms: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(q[None], k[None], v[None], out=out),
         "triton": lambda: tiles(q[None], k[None], v[None], out=out),
         "by hand": by_hand,
-        "cudnn": cudnn,
+        "cudnn": partial(by_torch, SDPBackend.CUDNN_ATTENTION),
+        "flash 2": partial(by_torch, SDPBackend.FLASH_ATTENTION),
     }
     made = timed(forms, 4 * heads * length**2 * depth / (2 if causal else 1), rounds)
     return {**made, **against(made, "cudnn", 1.0 if length >= 4096 else 0.97), **verdict(ours)}
@@ -193,8 +210,7 @@ def rates(depth: int, length: int, causal: bool, rounds: int) -> dict[str, Any]:
 def product_rates(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     """TFLOP/s of a plain product."""
     a, b = (torch.randn(*shape, device="cuda", dtype=torch.float16) for shape in ((m, k), (k, n)))
-    shapes = {"m": m, "n": n, "k": k}
-    ours, tiles = (neptune.compile(matmul(), target=TARGET, shapes=shapes, form=form) for form in ("auto", None))
+    ours, tiles = (hopper_options.product_kernel(m, n, k, form) for form in FORMS)
     out = torch.empty(m, n, device="cuda", dtype=torch.float16)
     forms: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(a, b, out=out),

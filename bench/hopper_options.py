@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import neptune
-from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Forms, Row, against, timed, verdict
+from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Forms, Planned, Row, against, timed, verdict
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.program import Program
 from neptune.ops import masks
@@ -27,6 +27,8 @@ from neptune.ops.norm import rms_norm_linear
 
 Tensor = torch.Tensor
 DOCUMENT, WINDOW, PREFIX, CAP = 1024, 1024, 1024, 30.0
+FORMS = ("auto", None)
+"""What a user gets, and its Triton form alone."""
 Sees = Callable[[Any, Any], Any]
 
 
@@ -163,7 +165,7 @@ def with_more(kind: str, depth: int, length: int, rounds: int, goal: float, **op
     grouped = options.get("kv_heads")
     heads = TOKENS // length * (COLUMNS // depth)
     if grouped:
-        options = {"heads": heads, "kv_heads": heads // 4}
+        options = _grouped(depth, length)
     qkv = _inputs(depth, length, options.get("kv_heads"))
     bare = _inputs(depth, length)
     kernels = {
@@ -182,7 +184,6 @@ class Fused:
     """A product with what is fused to it: x[m, k] and weights of `shapes`, and what torch.compile gets."""
 
     make: Callable[[], Program]
-    template: str
     shapes: Callable[[int, int], Sequence[tuple[int, ...]]]
     torchs: Callable[..., Tensor]
     flops: int = 2
@@ -197,23 +198,38 @@ FUSED: Mapping[str, Fused] = MappingProxyType(
     {
         "gelu, bias": Fused(
             lambda: linear(activation="gelu", bias=True),
-            "matmul",
             lambda n, k: [(n, k), (n,)],
             lambda x, w, b: F.gelu(F.linear(x, w, b)),
         ),
-        "gated": Fused(
-            gated_linear, "matmul", lambda n, k: [(k, n), (k, n)], lambda x, w, u: F.silu(x @ w) * (x @ u), 4
-        ),
+        "gated": Fused(gated_linear, lambda n, k: [(k, n), (k, n)], lambda x, w, u: F.silu(x @ w) * (x @ u), 4),
         "residual": Fused(
             lambda: linear(residual=True),
-            "matmul",
             lambda n, k: [(n, k)],
             lambda x, w, r: F.linear(x, w) + r,
             residual=True,
         ),
-        "norm": Fused(rms_norm_linear, "norm_linear", lambda n, k: [(k,), (k, n)], _norm),
+        "norm": Fused(rms_norm_linear, lambda n, k: [(k,), (k, n)], _norm),
     }
 )
+
+
+@cache
+def fused_kernel(name: str, m: int, n: int, k: int, form: str | None) -> neptune.Kernel:
+    """A product with what is fused to it, as a user gets it; `form` as in compile()."""
+    return neptune.compile(FUSED[name].make(), target=TARGET, shapes={"m": m, "n": n, "k": k}, form=form)
+
+
+@cache
+def logits_kernel(rows: int, words: int, depth: int, form: str | None) -> neptune.Kernel:
+    """Linear → cross-entropy; `form` as in compile()."""
+    shapes = {"rows": rows, "cols": words}
+    return neptune.compile(linear_cross_entropy(depth=depth), target=TARGET, shapes=shapes, form=form)
+
+
+@cache
+def product_kernel(m: int, n: int, k: int, form: str | None, trans_b: bool = False) -> neptune.Kernel:
+    """A plain product; `form` as in compile()."""
+    return neptune.compile(matmul(trans_b=trans_b), target=TARGET, shapes={"m": m, "n": n, "k": k}, form=form)
 
 
 def fused(name: str, m: int, n: int, k: int, rounds: int) -> Row:
@@ -221,7 +237,7 @@ def fused(name: str, m: int, n: int, k: int, rounds: int) -> Row:
     of = FUSED[name]
     shapes = [(m, k), *of.shapes(n, k), *([(m, n)] if of.residual else [])]
     args = [torch.randn(*s, device="cuda", dtype=torch.float16) / s[-1] ** 0.25 for s in shapes]
-    ours, tiles = (neptune.compile(of.make(), of.template, target=TARGET, form=f) for f in ("auto", None))
+    ours, tiles = (fused_kernel(name, m, n, k, form) for form in FORMS)
     torch._dynamo.reset()
     best: Any = torch.compile(of.torchs, mode="max-autotune-no-cudagraphs")
     x, w = args[0], torch.randn(k, n, device="cuda", dtype=torch.float16)
@@ -237,12 +253,10 @@ def fused(name: str, m: int, n: int, k: int, rounds: int) -> Row:
 
 def cross_entropy(rows: int, words: int, depth: int, rounds: int) -> Row:
     """TFLOP/s of linear → cross-entropy, beside the bare product, which stores the logits."""
-    program = linear_cross_entropy(depth=depth)
-    shapes = {"rows": rows, "cols": words}
-    ours, tiles = (neptune.compile(program, None, target=TARGET, shapes=shapes, form=f) for f in ("auto", None))
+    ours, tiles = (logits_kernel(rows, words, depth, form) for form in FORMS)
     x, w = (torch.randn(n, depth, device="cuda", dtype=torch.float16) / depth**0.25 for n in (rows, words))
     t = torch.randint(0, words, (rows,), device="cuda")
-    bare, by_cublas = neptune.compile(matmul(trans_b=True), "matmul", target=TARGET, form="auto"), w.mT
+    bare, by_cublas = product_kernel(rows, words, depth, "auto", trans_b=True), w.mT
     forms: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(x, w, t),
         "triton": lambda: tiles(x, w, t),
@@ -253,24 +267,46 @@ def cross_entropy(rows: int, words: int, depth: int, rounds: int) -> Row:
     return {**made, **against(made, "cublas", 0.9), "correct": _near(forms), **verdict(ours)}
 
 
-def rows(rounds: int) -> Iterator[tuple[str, Callable[[], Row]]]:
+def rows(rounds: int) -> Iterator[Planned]:
     """All rows, the most telling first."""
     length = 4096
     for name in OPTIONS:
-        yield f"option {name} 128 {length}", partial(masked, name, 128, length, rounds)
+        kernels = (partial(compiled, name, 128, form, length) for form in FORMS)
+        yield Planned(f"option {name} 128 {length}", partial(masked, name, 128, length, rounds), tuple(kernels))
     caps = {(256, "full"): 0.95, (256, "causal"): 0.95, (128, "full"): 0.93, (128, "causal"): 0.87}
     for depth, kind in ((128, "causal"), (64, "causal"), (256, "causal"), (128, "full"), (64, "full"), (256, "full")):
         goal = caps.get((depth, kind), 0.74)
-        yield f"softcap {depth} {length} {kind}", partial(with_more, kind, depth, length, rounds, goal, softcap=CAP)
+        made = partial(with_more, kind, depth, length, rounds, goal, softcap=CAP)
+        yield Planned(f"softcap {depth} {length} {kind}", made, _with_and_without(kind, depth, length, softcap=CAP))
     for depth in (128, 64, 256):
-        yield f"lse {depth} {length}", partial(with_more, "causal", depth, length, rounds, 0.98, lse=True)
-        yield f"grouped {depth} {length}", partial(with_more, "causal", depth, length, rounds, 0.98, kv_heads=True)
+        made = partial(with_more, "causal", depth, length, rounds, 0.98, lse=True)
+        yield Planned(f"lse {depth} {length}", made, _with_and_without("causal", depth, length, lse=True))
+        made = partial(with_more, "causal", depth, length, rounds, 0.98, kv_heads=True)
+        grouped = _with_and_without("causal", depth, length, **_grouped(depth, length))
+        yield Planned(f"grouped {depth} {length}", made, grouped)
 
 
-def rows_of_products(rounds: int) -> Iterator[tuple[str, Callable[[], Row]]]:
+def _grouped(depth: int, length: int) -> dict[str, int]:
+    heads = TOKENS // length * (COLUMNS // depth)
+    return {"heads": heads, "kv_heads": heads // 4}
+
+
+def _with_and_without(kind: str, depth: int, length: int, **options: Any) -> tuple[Callable[[], neptune.Kernel], ...]:
+    of = tuple(options.items())
+    kernels = [partial(compiled, kind, depth, form, length, of) for form in FORMS]
+    return (*kernels, partial(compiled, kind, depth, "auto", length))
+
+
+def rows_of_products(rounds: int) -> Iterator[Planned]:
     """Rows of products with something fused, the most telling first."""
-    for depth in (256, 4096):
-        yield f"cross-entropy 8192 32768 {depth}", partial(cross_entropy, 8192, 32768, depth, rounds)
-    for m, n, k in ((8192, 4096, 4096), (2048, 14336, 4096)):
+    for depth in (4096, 256):
+        sizes = (8192, 32768, depth)
+        kernels = (
+            *(partial(logits_kernel, *sizes, form) for form in FORMS),
+            partial(product_kernel, *sizes, "auto", True),
+        )
+        yield Planned(f"cross-entropy {' '.join(map(str, sizes))}", partial(cross_entropy, *sizes, rounds), kernels)
+    for sizes in ((8192, 4096, 4096), (2048, 14336, 4096)):
         for name in FUSED:
-            yield f"fused {name} {m} {n} {k}", partial(fused, name, m, n, k, rounds)
+            of = tuple(partial(fused_kernel, name, *sizes, form) for form in FORMS)
+            yield Planned(f"fused {name} {' '.join(map(str, sizes))}", partial(fused, name, *sizes, rounds), of)

@@ -7,6 +7,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -20,6 +21,15 @@ HUNG = 3
 """The exit status where a row did not end."""
 Forms = Mapping[str, Callable[[], object]]
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row to be made: its name, what measures it, and the kernels that it needs, which may be compiled before."""
+
+    name: str
+    made: Callable[[], Row]
+    kernels: tuple[Callable[[], neptune.Kernel], ...] = ()
 
 
 def timed(forms: Forms, work: float, rounds: int) -> Row:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from argparse import Namespace
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.hopper import PARTS, _rows, measured
-from bench.hopper_options import OPTIONS, visited
-from bench.hopper_timing import HUNG, against
+from bench.hopper_options import OPTIONS, product_kernel, visited
+from bench.hopper_prepare import prepare
+from bench.hopper_timing import HUNG, Planned, against
 
 
 def options(tmp_path: Path, seconds: float = 100.0) -> Namespace:
@@ -21,13 +25,24 @@ def options(tmp_path: Path, seconds: float = 100.0) -> Namespace:
 
 
 def test_the_most_telling_rows_come_first(tmp_path: Path) -> None:
-    names = [name for name, _ in _rows(options(tmp_path))]
+    names = [row.name for row in _rows(options(tmp_path))]
     assert names[:5] == [
         *("rate 128 4096 causal", "rate 64 4096 causal", "rate 256 4096 causal", "rate 128 4096 full"),
         "product 4096 4096 4096",
     ]
     kinds = {name.split()[0] for name in names}
-    assert kinds == {"rate", "product", "option", "softcap", "lse", "grouped", "cross-entropy", "fused", "error"}
+    assert kinds == {
+        "rate",
+        "product",
+        "option",
+        "softcap",
+        "lse",
+        "grouped",
+        "cross-entropy",
+        "fused",
+        "tuned",
+        "error",
+    }
 
 
 def test_rows_end_with_the_time_and_with_their_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,12 +52,25 @@ def test_rows_end_with_the_time_and_with_their_faults(tmp_path: Path, capsys: py
         raise ValueError("no such thing")
 
     made = [("a", lambda: {"ours": 1.0}), ("b", fails), ("a", fails), ("c", lambda: {"ours": 2.0})]
-    measured(made, rows, options(tmp_path))
+    measured(starmap(Planned, made), rows, options(tmp_path))
     assert rows == {"a": {"ours": 1.0}, "b": {"failed": "ValueError: no such thing"}, "c": {"ours": 2.0}}
     assert '"c"' in (tmp_path / "rows.json").read_text()
     later: dict[str, Any] = {}
-    measured(made, later, options(tmp_path, 0.0))
+    measured(starmap(Planned, made), later, options(tmp_path, 0.0))
     assert later == {} and "the time is over" in capsys.readouterr().out
+
+
+def test_kernels_are_compiled_before_their_rows_where_no_gpu_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    made = prepare([partial(product_kernel, 64, 64, 64, form) for form in ("asynchronous", "none")], 1)
+    assert made["kernels"] == 2 and os.environ["CUDA_VISIBLE_DEVICES"] == "7"
+    (failed,) = made["failed"]
+    assert "form" in failed and "'none'" in failed
+    assert any((tmp_path / "accepted").rglob("*")), "the verdict on its asynchronous form is kept"
+    assert "prepared" in capsys.readouterr().out
 
 
 def test_a_row_that_hangs_ends_the_process() -> None:
