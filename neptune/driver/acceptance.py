@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ LARGE, ODD, LONG, SHORT = 200, 70, 515, 33
 """Sizes of what both forms are compared on, no multiples of a tile: some tiles, of few sizes or of many; many tiles,
 less than one."""
 FEW = 3
+PARTS = (1, 4)
+"""Numbers of parts beside those that launches choose: of nine tiles all, and three each, but for one that is empty."""
 LOG = logging.getLogger("neptune.codegen")
 
 
@@ -52,7 +54,8 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
         beside = _beside(kernel, split)
         try:
             # A form whose protocol is refused is never made.
-            compare = partial(beside.compared, sizes(kernel.executable.loops))
+            at_all = sizes(kernel.executable.loops, kernel.executable.artifact.chosen)
+            compare = partial(beside.compared, at_all)
             found = judged(of, split, protocol=lambda: accepted.CLEAN, compare=compare)
             at = typical(kernel)
             if found is not None and at is not None:
@@ -125,12 +128,14 @@ def on_trial(artifact: Artifact, split: tuple[int, int]) -> Artifact:
     return replace(artifact, asynchronous=replace(of, record=accepted.written(clean))).alone()
 
 
-def sizes(program: Program) -> list[dict[str, int]]:
-    """Choices of all sizes and integer arguments: odd ones, and each in turn long beside short ones."""
+def sizes(program: Program, chosen: Sequence[str] = ()) -> list[dict[str, int]]:
+    """Choices of all sizes and integer arguments: odd ones, and each in turn long beside short ones. Of so small ones
+    launches choose parts of a tile each: they are tried with fewer numbers of parts as well."""
     numbers = [s for s in program.scalars if not is_float(s.dtype) and s.upto is None]
     all_odd = {s.name: _allowed(s, LARGE if len(numbers) <= FEW else ODD) for s in numbers}
     alone = [{s.name: _allowed(s, LONG if s is one else SHORT) for s in numbers} for one in numbers]
-    return [all_odd, *alone]
+    few = (dict.fromkeys(chosen, n) for n in PARTS if chosen)
+    return [all_odd, *alone, *({**at, **parts} for parts in few for at in (all_odd, *alone))]
 
 
 def _allowed(s: Scalar, value: int) -> int:

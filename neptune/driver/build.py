@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +80,11 @@ class Build:
 
     @property
     def parts(self) -> tuple[Parts, ...]:
-        """How launches choose numbers of parts, with no more to decide than the caller allows."""
-        rules = parts_of(self.tiles)
+        """How launches choose numbers of parts."""
+        return self._allowed(parts_of(self.tiles))
+
+    def _allowed(self, rules: tuple[Parts, ...]) -> tuple[Parts, ...]:
+        """Rules of either form, with no more to decide than the caller allows."""
         if self.deciding is not None:
             rules = invariant(rules, self.deciding, self.subject.sizes)
         return repeatable(rules, self.subject.machine.processors) if self.promises else rules
@@ -108,6 +111,7 @@ class Build:
 
     def artifact(self) -> Artifact:
         """Return the part that a kernel needs to run and to describe itself, as plain data."""
+        form = None if self.asynchronous is None else self.asynchronous.plain()
         stages = {"loops": self.loops, "scheduled": self.scheduled, "fused": self.fused, "tile": self.tiles}
         return Artifact(
             explanation=explanation(self, read_facts(self.tiles)),
@@ -115,5 +119,5 @@ class Build:
             declarations=declarations(self.tiles),
             modules=all_modules(self.tiles, defaults(self.tiles), self.header),
             parts=self.parts,
-            asynchronous=None if self.asynchronous is None else self.asynchronous.plain(),
+            asynchronous=None if form is None else replace(form, parts=self._allowed(form.parts)),
         )

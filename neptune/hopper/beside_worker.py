@@ -4,8 +4,9 @@
     {"do": "compare", "asynchronous": PACKED, "triton": PACKED, "at": […]} → {"draws": 15, "error": 1e-4, "limit": 8e-3}
     {"do": "time",    "asynchronous": PACKED, "triton": PACKED, "at": {…}} → {"asynchronous": [37.9, 38.0, 38.2], …}
 
-`at` are sizes: several for "compare". What else comes of a request is {"failed": KIND, "why": …}: "memory" was short,
-the GPU ("device") reports a fault, or something else. It may hang or die at any request, and ends with its parent.
+`at` are sizes, several for "compare"; among them may be numbers of parts, which launches choose else. What else comes
+of a request is {"failed": KIND, "why": …}: "memory" was short, the GPU ("device") reports a fault, or something else.
+It may hang or die at any request, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from neptune.hopper.compare import compared
+from neptune.hopper.compare import Run, compared
 from neptune.runtime.accepted import Quartiles
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.bench import Call, GpuCalls, captured
@@ -88,14 +89,17 @@ def _timed(asynchronous: Executable, plain: Executable, at: Mapping[str, int]) -
     calls = []
     for form in (asynchronous, plain):
         run, out = _run(form), poisoned(plain.loops, at, device)
-        calls.append(captured(lambda run=run, out=out: run(args, out)))  # type: ignore[misc]
+        calls.append(captured(lambda run=run, out=out: run(args, out, at)))  # type: ignore[misc]
     made = rounds(calls, lambda call: timer.samples(call, CALLS, CALLS))
     return dict(zip(FORMS, map(list, made), strict=True))
 
 
-def _run(form: Executable) -> Callable[[Sequence[Any], Sequence[torch.Tensor]], None]:
-    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
-        form.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, None)
+def _run(form: Executable) -> Run:
+    chosen = form.artifact.chosen
+
+    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor], at: Mapping[str, Any]) -> None:
+        given = {n: at[n] for n in chosen if n in at}
+        form.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, given or None)
 
     return run
 

@@ -22,8 +22,9 @@ REPEATS = 4
 """Launches of the asynchronous form on the same inputs, whose results are the same bit for bit."""
 ROUNDINGS = 8.0
 """How many roundings of the narrowest dtype results may differ by, relative to the largest element."""
-Run: TypeAlias = Callable[[Sequence[Any], Sequence[torch.Tensor]], None]
-"""Inputs as a call takes them, and outputs that it fills."""
+Run: TypeAlias = Callable[[Sequence[Any], Sequence[torch.Tensor], Mapping[str, Any]], None]
+"""Inputs as a call takes them, outputs that it fills, and sizes; among these may be numbers of parts, which the launch
+chooses else."""
 
 
 def compared(
@@ -56,7 +57,7 @@ def limit(program: Program) -> float:
 
 def _results(run: Run, program: Program, args: Sequence[Any], at: Mapping[str, Any], device: str) -> list[torch.Tensor]:
     outputs = poisoned(program, at, device)
-    run(args, outputs)
+    run(args, outputs, at)
     return outputs
 
 

@@ -39,9 +39,11 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, substitute, variables
 from neptune.ir.expr import walk as nodes
 from neptune.runtime.addressing import Asynchronous, Roles
+from neptune.runtime.parts import Parts
 from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
 from neptune.tile.passes.util import names_in
 from neptune.tune.defaults import defaults
+from neptune.tune.parts import with_grids
 
 TRIED = 4
 """Forms of a kernel that are compiled before none is found to do."""
@@ -84,12 +86,14 @@ class Part:
 @dataclass(frozen=True)
 class Derived:
     """One form of a program: its kernels of this form, its text, and what the check of its protocol came to. `left`
-    says of the other kernels why they stay on tiles, `times` what is predicted of these in both forms."""
+    says of the other kernels why they stay on tiles, `times` what is predicted of these in both forms, `chosen` is how
+    launches choose numbers of parts."""
 
     parts: tuple[Part, ...]
     left: Mapping[str, str]
     text: GluonText
     protocol: Report
+    chosen: tuple[Parts, ...] = ()
     times: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     @property
@@ -104,7 +108,7 @@ class Derived:
 
     def plain(self) -> Asynchronous:
         """What a kernel keeps of it; the verdict is for `neptune.hopper.accept`."""
-        return Draft(self.parts, self.text).plain()
+        return Draft(self.parts, self.text, self.chosen).plain()
 
     def said(self) -> dict[str, Any]:
         """What explain() says of it."""
@@ -123,6 +127,7 @@ class Draft:
 
     parts: tuple[Part, ...]
     text: GluonText
+    chosen: tuple[Parts, ...] = ()
 
     def plain(self) -> Asynchronous:
         """As `Derived.plain`."""
@@ -137,6 +142,7 @@ class Draft:
             spans=self.text.spans,
             others=tuple(others),
             takes=self.text.takes,
+            parts=self.chosen,
         )
 
 
@@ -215,16 +221,7 @@ def derived(
 
 def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked:
     """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Refusal where it has none."""
-    _check_parts(program, kernel)
     return walk(program, kernel, Levers(tiles=_covering(program, shapes)))
-
-
-def _check_parts(program: TileProgram, kernel: TileKernel) -> None:
-    """Raise Refusal where launches choose in how many parts the kernel folds an axis."""
-    chosen = {s.name for s in program.scalars if s.upto is not None}
-    for g in kernel.grid:
-        if parts := sorted(variables(g.extent) & chosen):
-            raise Refusal(f"launches choose its number of parts, {parts[0]}", kernel.name)
 
 
 def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:
@@ -284,12 +281,16 @@ def form_of(
             raise InternalError(f"the roles of `{k.name}` do not keep in step\n{report}")
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
     LOG.info("asynchronous form of `%s`: %.0f ms", program.name, 1e3 * (time.perf_counter() - start))
-    return Derived(parts, {name: refusal.why for name, refusal in left.items()}, text, together(reports))
+    stay = {name: refusal.why for name, refusal in left.items()}
+    return Derived(parts, stay, text, together(reports), made.chosen)
 
 
 def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str) -> Draft:
     parts = tuple(_part(program, k, levers[k.name]) for k in program.kernels if k.name in levers)
-    return Draft(parts, generate(program, *(p.kernel for p in parts), params=defaults(program), header=header))
+    kernels = [p.kernel for p in parts]
+    grids = {k.name: tuple(g.extent for g in k.grid) for k in kernels}
+    chosen = with_grids(program, grids, {k.name: k.levers.tiles for k in kernels})
+    return Draft(parts, generate(program, *kernels, params=defaults(program), header=header), chosen)
 
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:
@@ -326,5 +327,6 @@ def _covering(program: TileProgram, shapes: Mapping[str, int]) -> dict[str, int]
     """Tile sizes that are a size of the call: from typical sizes."""
     from neptune.runtime.modules import covers
 
-    known = {s.name for s in program.scalars} <= shapes.keys()
+    # Numbers of parts are none: no tile covers what launches choose.
+    known = {s.name for s in program.scalars if s.upto is None} <= shapes.keys()
     return covers(program, shapes) if known else {}

@@ -81,12 +81,13 @@ class Needs:
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of a ring or a result: `own`, one for each consumer; `looped`, loaded by a loop."""
+    """A tile of a ring or a result: `own`, one for each consumer; `looped`, loaded by a loop; `always` written."""
 
     dims: tuple[str, ...]
     dtype: str
     own: bool = True
     looped: bool = False
+    always: bool = True
 
 
 class Counts:
@@ -100,8 +101,9 @@ class Counts:
         looped = {x.name for s in loops for x in walk_stmts(s.body) if isinstance(x, Assign)}
         loads = {s.name: s.value for s in walk_stmts(walked.producer) if isinstance(s, Assign)}
         self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in walked.staged]
-        stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)]
-        self.outs = [_Tile(s.dims, s.value.dtype) for s in stores if len(s.dims) == 2]
+        sent = dict(walked.sent)
+        stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile) and s.buffer in sent]
+        self.outs = [_Tile(s.dims, s.value.dtype, always=sent[s.buffer]) for s in stores]
         every = (s for s in walk_stmts(kernel.body) if isinstance(s, Assign))
         self.products = {s.name: s.value for s in every if isinstance(s.value, Dot)}
         staged = {n for n, _ in walked.staged}
@@ -135,11 +137,11 @@ class Counts:
         stages = [levers.stages if t.looped else 1 for t in self.rings]
         shared = CAPTURED + sum(n * (held(t) + 16) for t, n in zip(self.rings, stages, strict=True))
         kept = [held(t) for t in self.rings if t.own and not t.looped]
-        for out in map(held, self.outs):
-            if not levers.own_out and out in kept:
-                kept.remove(out)
+        for out in self.outs:
+            if not levers.own_out and out.always and held(out) in kept:
+                kept.remove(held(out))
             else:
-                shared += out
+                shared += held(out)
         sums = sum(PER_SUM * elements(d.dims) for d in self.products.values() if d.acc is not None)
         looped = sum(PER_SCORE * elements(d.dims) for d in self.products.values() if d.acc is None)
         looped += sum(elements(dims) * DTYPES[dtype].bits / 32 for dims, dtype in self.operands)

@@ -14,7 +14,7 @@ from math import isfinite
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import forms, free_tiles
-from neptune.hopper.predict import Predictor
+from neptune.hopper.predict import Predictor, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.tile.ir import TileProgram
 from neptune.tune.machine import Machine
@@ -26,11 +26,13 @@ ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once")}
 
 @dataclass
 class Offer:
-    """Tile sizes and `levers` (as `compile` takes them), and microseconds of each kernel that they fit, by name."""
+    """Tile sizes and `levers` (as `compile` takes them), and microseconds of each kernel that they fit, by name, with
+    all that is chosen of it."""
 
     tiles: Mapping[str, int]
     levers: Mapping[str, int | str]
     us: dict[str, float] = field(default_factory=dict)
+    forms: dict[str, Levers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,10 @@ class Offers:
 
     def us(self, offer: Offer, on_tiles: Mapping[str, int], whole: float) -> float:
         """Microseconds of the program, which takes `whole` where all kernels are on tiles, with these values."""
-        return whole + sum(us - self.kernels[name].on_tiles(on_tiles) for name, us in offer.us.items())
+        for name, us in offer.us.items():
+            kernel = self.kernels[name]
+            whole += us - kernel.on_tiles(on_tiles) + kernel.beside(offer.forms[name], on_tiles)
+        return whole
 
 
 def offers(
@@ -59,7 +64,8 @@ def offers(
             walked = walked_of(program, kernel, {})
         except Refusal:
             continue
-        predictor = Predictor(model_of(program), sizes, machine, late=bool(walked.late), name=kernel.name)
+        at = with_parts(sizes, program, given or {})
+        predictor = Predictor(model_of(program), at, machine, late=bool(walked.late), name=kernel.name)
         kernels[kernel.name] = predictor
         free = free_tiles(walked, program)
         for fits in forms(walked, program, given or {}):
@@ -69,7 +75,8 @@ def offers(
                 named = {n: getattr(levers, n) for n in ("consumers", "stages", "persistent", "own_out")}
                 if isfinite(us):
                     key = (*sorted(tiles.items()), *named.values())
-                    found.setdefault(key, Offer(tiles, named)).us[kernel.name] = us
+                    offer = found.setdefault(key, Offer(tiles, named))
+                    offer.us[kernel.name], offer.forms[kernel.name] = us, levers
     return Offers(tuple(found.values()), kernels)
 
 

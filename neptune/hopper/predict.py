@@ -8,7 +8,8 @@ what is computed of them, under which the late product runs. A group of rows tak
 where `units` is of all consumers, `chain` of one, and `copies` what the producer's stages allow. Its ends are exposed:
 consumers that share the stages of a ring come to them together. Groups come to programs, one a processor, as a lever
 says. How often loops run, what statements cost and bytes through memory are those of `neptune.tune.cost`; constants
-here are few, and `python -m bench.hopper_cost` judges them.
+here are few, and `python -m bench.hopper_cost` judges them. Where launches choose in how many parts an axis is folded,
+they choose it for the groups of this form.
 
     Predictor(model, {"s_q": 4096, …}, DEVICES["H200"]).of(Levers(2, 2, "table", tiles={"BLOCK_N": 128})).us  →  1780.0
 """
@@ -25,6 +26,7 @@ import numpy as np
 
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Var, variables
+from neptune.tile.ir import TileProgram
 from neptune.tune.columns import Points, columns_of
 from neptune.tune.constants import FITTED
 from neptune.tune.cost import KernelAt, Model
@@ -130,11 +132,33 @@ class Predictor:
         busy = dict(zip(UNITS, spent.tolist(), strict=True)) | {"memory": memory / us}
         return FormTime(us, gang.groups, busy)
 
+    def parts(self, levers: Levers) -> dict[str, int]:
+        """The numbers of parts that launches of a form choose."""
+        every = self._gang(levers).every.known
+        return {n: int(_number(every[n])) for n in self._chosen}
+
+    def beside(self, levers: Levers, on_tiles: Mapping[str, int]) -> float:
+        """How many microseconds longer the other kernels take, with these values, for the parts of a form instead of
+        those of the kernel on tiles."""
+        behind = [w for w in self.model.works if w is not self.work and self._chosen & self.model.reads(w)]
+        if not behind:
+            return 0.0
+        every = [on_tiles, {**on_tiles, **self.parts(levers)}]
+        columns = [columns_of(self.model.program, Points.at([p], self.sizes), self.machine) for p in every]
+        plain, ours = (sum(float(self.model.times(w, c, self.machine).us[0]) for w in behind) for c in columns)
+        return ours - plain
+
+    @cached_property
+    def _chosen(self) -> frozenset[str]:
+        return frozenset(s.name for s in self.model.program.scalars if s.upto is not None)
+
     def _gang(self, levers: Levers) -> _Gang:
         """What does not depend on stages and on how groups come to programs."""
         key = (levers.consumers, *sorted(levers.tiles.items()))
         if key not in self._gangs:
-            one, every = (self._at(levers.tiles, n) for n in (1, levers.consumers))
+            every = self._at(levers.tiles, levers.consumers, {})
+            parts = {n: int(_number(every.known[n])) for n in self._chosen}
+            one = self._at(levers.tiles, 1, parts)
             self._gangs[key] = _Gang(one, every, levers.consumers, self.late, self.constants)
         return self._gangs[key]
 
@@ -142,17 +166,24 @@ class Predictor:
     def _gangs(self) -> dict[tuple[object, ...], _Gang]:
         return {}
 
-    def _at(self, tiles: Mapping[str, int], consumers: int) -> KernelAt:
-        """The kernel on tiles with the rows of so many consumers."""
+    def _at(self, tiles: Mapping[str, int], consumers: int, parts: Mapping[str, int]) -> KernelAt:
+        """The kernel on tiles with the rows of so many consumers, in so many parts where these are settled."""
         first = {t.name: t.candidates[0] for t in self.model.program.tunables if t.covers is None}
         params = {**first, **tiles, _rows(self.work): ROWS * consumers, "num_warps": WARPS * consumers, "num_stages": 2}
+        params |= parts
         known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
         return KernelAt(self.model, self.work, known, self.machine, FITTED)
 
 
-def fastest(found: Sequence[Levers], predictor: Predictor) -> list[Levers]:
-    """Levers by predicted times; those that are close to the best stay in their order."""
-    us = [predictor.of(x).us for x in found]
+def with_parts(sizes: Mapping[str, int], program: TileProgram, params: Mapping[str, int]) -> dict[str, int]:
+    """Sizes with the numbers of parts that a caller has settled for all launches."""
+    return {**sizes, **{s.name: params[s.name] for s in program.scalars if s.upto is not None and s.name in params}}
+
+
+def fastest(found: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:
+    """Levers by predicted times, with what kernels beside them take, whose values are `on_tiles`; those that are close
+    to the best stay in their order."""
+    us = [predictor.of(x).us + predictor.beside(x, on_tiles) for x in found]
     close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
     order = sorted(range(len(found)), key=lambda k: us[k])
     return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]

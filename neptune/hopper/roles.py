@@ -22,6 +22,7 @@ from neptune.hopper.live import with_live
 from neptune.hopper.memory import check_fits, producer_registers
 from neptune.hopper.products import separated, unused
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.sent import sent
 from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
@@ -133,21 +134,11 @@ def _produced(body: Block, rings: Mapping[str, Ring], counters: Mapping[str, str
 
 
 def _outs(body: Block, rings: Mapping[str, Ring], numbers: Numbers, levers: Levers) -> dict[str, Out]:
-    """The results that leave as boxes, by buffer: in memory of their own, or over the ring of a tile that is as large.
-
-    What is stored twice, in one dimension, or under a mask that says more than "inside the tensor", keeps its pointers.
-    """
-    stores = [s for s in walk_stmts(body) if isinstance(s, StoreTile)]
+    """The results that leave as boxes, by buffer: in memory of their own, or over the ring of a tile of their size."""
     loaded = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)}
     once = [n for n, r in rings.items() if r.own and r.stages == 1 and n in loaded]
     outs: dict[str, Out] = {}
-    for s in stores:
-        box = box_of(numbers, s.buffer, s.index, s.dims)
-        twice = [x.buffer for x in stores].count(s.buffer) > 1
-        if box is None or twice or len(s.dims) != 2 or not inside(numbers, s.buffer, s.index, s.mask):
-            continue
-        if s.value.dims != s.dims or tuple(a for a in box.axes if a is not None) != s.dims:
-            continue
+    for s in sent(body, numbers):
         over = None
         if not levers.own_out and s in body:
             over = next((n for n in once if _alike(rings[n], s, numbers)), None)

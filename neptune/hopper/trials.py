@@ -2,7 +2,8 @@
 
 A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles: all such sizes
 together while tiles are small, and each by itself short or long beside the others, half a tile longer, or longer than
-any number that bounds a loop (a window). All others are small.
+any number that bounds a loop (a window). All others are small. Where launches choose in how many parts an axis is
+folded, all this is for one part, and for several: of all lengths, and of two that differ in one program; some empty.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from neptune.verify.instances import number
 TILES = 3
 PROGRAMS = 2
 FAR = 1 << 14
+UNEVEN = ((3, 4), (5, 2))
+"""Parts, and the tiles that they share: two, two and none; one each, and three times none."""
 FEW = 2
 """What other sizes are beside short loops: some tiles in a row for one program."""
 
@@ -38,10 +41,15 @@ def _bounds(kernel: AsyncKernel) -> Iterator[Expr]:
             yield s.value.expr
 
 
+def chosen(program: TileProgram) -> list[str]:
+    """The numbers of parts that launches choose."""
+    return [s.name for s in program.scalars if s.upto is not None]
+
+
 def swept(program: TileProgram, kernel: AsyncKernel) -> frozenset[str]:
     """The sizes that a loop's bounds, or the groups of rows, depend on."""
     named = frozenset[str]().union(*(variables(e) for e in _bounds(kernel)))
-    return named & {s.name for s in program.scalars}
+    return named & {s.name for s in program.scalars if s.upto is None}
 
 
 def _tiles(kernel: AsyncKernel) -> list[int]:
@@ -53,28 +61,46 @@ def _tiles(kernel: AsyncKernel) -> list[int]:
 
 
 def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
-    """Values of all sizes and integer arguments, one launch each."""
+    """Values of all sizes, integer arguments and numbers of parts, one launch each."""
     tiles = _tiles(kernel)
-    tile = tiles[-1]
     most = max(2 * ring.stages + 1 for ring in kernel.rings)
     sweep = sorted(swept(program, kernel))
-    short, long = dict.fromkeys(sweep, 1), dict.fromkeys(sweep, (most // 2 + 1) * tile)
     alike = [dict.fromkeys(sweep, max(count * tiles[0] - 1, 1)) for count in range(most + 1)]
     # Loops over larger tiles have not been as long by then: one size after the other, as loops may be nested.
     counts = [(n, count) for n in tiles[1:] for count in range(tiles[0] * most // n + 1, most + 1)]
-    larger = [{**dict.fromkeys(sweep, 2 * tile - 1), name: n * count - 1} for n, count in counts for name in sweep]
+    larger = [{**dict.fromkeys(sweep, 2 * tiles[-1] - 1), name: n * count - 1} for n, count in counts for name in sweep]
+    alone = _alone(kernel, sweep, tiles[-1], most)
+    found = [(1, values) for values in (*alike, *larger, *alone)]
+    if chosen(program):
+        # Parts of so many tiles and of one less, in both orders where a program has several.
+        uneven = [(2, 2 * count - 1) for count in range(1, most + 1)] + list(UNEVEN)
+        found += [(parts, dict.fromkeys(sweep, count * n - 1)) for n in tiles for parts, count in uneven]
+        found += [(2, values) for values in alone]
+    return _taken(program, found, tiles[-1])
+
+
+def _alone(kernel: AsyncKernel, sweep: list[str], tile: int, most: int) -> list[dict[str, int]]:
+    """Each size short or long beside the others, half a tile longer, or longer than a window."""
+    short, long = dict.fromkeys(sweep, 1), dict.fromkeys(sweep, (most // 2 + 1) * tile)
     alone = [{**others, name: value[name]} for others, value in ((long, short), (short, long)) for name in sweep]
     few = dict.fromkeys(sweep, 3 * tile)
     alone += [{**few, name: few[name] + tile // 2 + 1} for name in sweep]
     if far := _far(kernel, tile):
         alone += [{**dict.fromkeys(sweep, 2 * tile + 1), name: far} for name in sweep]
+    return alone
+
+
+def _taken(program: TileProgram, found: list[tuple[int, dict[str, int]]], tile: int) -> list[dict[str, int]]:
+    """Numbers of parts with the values of some sizes, as those of all."""
     numbers = [s for s in program.scalars if s.upto is None and s.dtype.startswith("int")]
-    made: list[dict[str, int]] = []
-    for values in [*alike, *larger, *alone]:
+    made: dict[tuple[int, ...], dict[str, int]] = {}
+    for parts, values in found:
         others = FEW if max(values.values(), default=0) <= 2 * tile else 1
-        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers}
-        made += [taken] if taken not in made else []
-    return made
+        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers} | dict.fromkeys(
+            chosen(program), parts
+        )
+        made.setdefault(tuple(taken.values()), taken)
+    return list(made.values())
 
 
 def _far(kernel: AsyncKernel, tile: int) -> int:

@@ -24,7 +24,9 @@ from neptune.hopper.operands import operands
 from neptune.hopper.pieces import Group, Piece, Run, runs
 from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import Block, in_block, put, var, with_values
+from neptune.hopper.sent import sent
 from neptune.hopper.staged import Staging, stage
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
@@ -45,15 +47,16 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     counts = frozenset(sizes | {g.var for g in ganged.kernel.grid})
     tunables = frozenset(t.name for t in program.tunables)
     group = Group(ganged.rows, together, levers.consumers, tunables, counts)
-    made = {n for s in ganged.kernel.body for n in assigns(s)}
-    walker = _Walker(staging, group, used, frozenset(made - confined(ganged.kernel.body)))
+    assigned = {n for s in ganged.kernel.body for n in assigns(s)}
+    walker = _Walker(staging, group, used, frozenset(assigned - confined(ganged.kernel.body)))
     consumer, producer = walker.block(ganged.kernel.body)
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
     check_for_all(producer, staging, ganged)
     symbolic = replace(ganged.kernel, body=consumer)
+    made = with_values(symbolic, ganged.values)
     return Walked(
-        kernel=with_values(symbolic, ganged.values),
+        kernel=made,
         producer=in_block(producer, _numbers(ganged.values)),
         rows=ganged.rows,
         group=group.group,
@@ -62,6 +65,7 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
         late=tuple(walker.late),
         read=staging.read,
         kept=tuple(walker.kept),
+        sent=tuple((s.buffer, s in made.body) for s in sent(made.body, Numbers(program, dict(made.axes)))),
         symbolic=symbolic,
         values=dict(ganged.values),
     )

@@ -31,6 +31,7 @@ class Walked:
     `late` names the products that are issued one step late (rotated), `kept` says of other loops why none of theirs is.
     `read` are staged tiles that consumers also read into registers. The mask of a staged load says no more than "inside
     of the tensor", what a copy by descriptor does by itself; it stays so that the bodies can be evaluated.
+    `sent` are the results that leave as boxes, with whether they do at the end of each group, on no condition.
     `symbolic` is the kernel with its tile sizes as tunables, for the exact check; with `values` it is `kernel`.
     """
 
@@ -43,5 +44,6 @@ class Walked:
     late: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    sent: tuple[tuple[str, bool], ...] = ()
     symbolic: TileKernel | None = None
     values: Mapping[str, int] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import check_fits, forms
-from neptune.hopper.predict import BEHIND, Predictor, fastest
+from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.tile.ir import TileProgram
@@ -31,7 +31,8 @@ class Wanted:
     def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
         """What predicts the times of a kernel's forms."""
         assert self.sizes is not None
-        return Predictor(model_of(program), self.sizes, self.machine, late=bool(walked.late), name=walked.kernel.name)
+        at = with_parts(self.sizes, program, self.params)
+        return Predictor(model_of(program), at, self.machine, late=bool(walked.late), name=walked.kernel.name)
 
     def times(self, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
         """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
@@ -61,9 +62,10 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
 def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
     """Levers by their predicted times; Refusal where all are far behind the Triton form, if they may not be."""
     asked = wanted.predictor(program, walked)
-    order = fastest(found, asked)
+    order = fastest(found, asked, wanted.on_tiles)
     if wanted.ahead:
         ours, theirs = asked.of(order[0]).us, asked.on_tiles(wanted.on_tiles)
+        ours += asked.beside(order[0], wanted.on_tiles)
         if ours > BEHIND * theirs:
             at = ", ".join(f"{n}={v}" for n, v in asked.sizes.items())
             why = f"it is predicted to take {ours:.0f} µs at {at}, and the Triton form {theirs:.0f} µs"

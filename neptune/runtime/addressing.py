@@ -15,6 +15,7 @@ from typing import Any
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.spans import Span
+from neptune.runtime.parts import Parts
 
 LOADS = ("pointer", "descriptor")
 """The ways in which a module may address memory."""
@@ -68,7 +69,8 @@ class Asynchronous:
     `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
     verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
     everywhere. One that is `forced` runs though the Triton form is faster. `others` are further asynchronous kernels of
-    the module, behind `kernel`; of kernels that stay on tiles it `takes` the values of these parameters.
+    the module, behind `kernel`; of kernels that stay on tiles it `takes` the values of these parameters. `parts` is how
+    its launches choose numbers, by groups and tiles of its own.
     """
 
     text: str
@@ -81,6 +83,7 @@ class Asynchronous:
     forced: bool = False
     others: tuple[Roles, ...] = ()
     takes: tuple[str, ...] = ()
+    parts: tuple[Parts, ...] = ()
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -291,7 +291,8 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     }
     programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
     declarations = "\n".join(manifest["declarations"]) + "\n"
-    asynchronous = _asynchronous(manifest[ASYNCHRONOUS], files) if ASYNCHRONOUS in manifest else None
+    of = manifest.get(ASYNCHRONOUS)
+    asynchronous = None if of is None else _asynchronous(of, files, declarations)
     made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), asynchronous)
     # Whatever a kernel reads off it later is there.
     _ = (
@@ -351,10 +352,12 @@ def _asynchronous_json(a: Asynchronous) -> Json:
             for x in a.others
         ],
         "takes": list(a.takes),
+        "parts": [parts_json(p) for p in a.parts],
     }
 
 
-def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronous:
+def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str], declarations: str) -> Asynchronous:
+    rules = j.get("parts", ())
     return Asynchronous(
         files[j["source"]],
         tuple(j["aligned"]),
@@ -367,6 +370,7 @@ def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str]) -> Asynchronou
         # Kernels that were saved before these were have none.
         tuple(_roles(x) for x in j.get("others", ())),
         tuple(j.get("takes", ())),
+        read_parts(rules, parse_program(declarations)) if rules else (),
     )
 
 

@@ -6,7 +6,7 @@ settings, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,9 +25,9 @@ from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import Launch, gpu_target, make_launch, parse_target
+from neptune.runtime.launch import Launch, gpu_target, make_launch, parse_target, runs_asynchronously
 from neptune.runtime.modules import Form, Modules, covers
-from neptune.runtime.parts import Numbers
+from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
 from neptune.runtime.products import check_products, products
 from neptune.runtime.recording import Launcher
@@ -87,7 +87,12 @@ class Executable:
     ) -> Plan | None:
         """Launch everything for a call that was bound; how to do it again, where that can be told."""
         device = call.outputs[0].device
-        scalars = {**call.scalars, **self._numbers.of_call(self._sizes(call.scalars), device, params)}
+        sizes = self._sizes(call.scalars)
+        numbers = self._numbers.of_call(sizes, device, params)
+        # A launcher is for kernels of Triton.
+        if launcher is None and self._asynchronously((*call.inputs, *call.outputs), {**call.scalars, **numbers}):
+            numbers = self._own_numbers.of_call(sizes, device, params)
+        scalars = {**call.scalars, **numbers}
         check_products(self.program, self._products, scalars)
         own: dict[str, torch.Tensor] = {}
         if workspace is not None:
@@ -144,8 +149,10 @@ class Executable:
     def _workspace(self, sizes: Mapping[str, int]) -> int:
         asked = f"workspace of kernel `{self.artifact.name}`"
         full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, asked)
-        device = torch.device(self.target.device)
-        return bytes_of(self._places({**full, **self._numbers.of_call(self._sizes(full), device)}))
+        device, given = torch.device(self.target.device), self._sizes(full)
+        # Which form runs, and so in how many parts, is for the tensors of a call to say.
+        rules = (self._numbers,) if self.asynchronous is None else (self._numbers, self._own_numbers)
+        return max(bytes_of(self._places({**full, **rule.of_call(given, device)})) for rule in rules)
 
     @property
     def source(self) -> str:
@@ -172,6 +179,13 @@ class Executable:
         """The function that runs the program on the target; TargetError if the target is not available."""
         return make_launch(self.target, self.program, self.modules)
 
+    def _asynchronously(self, tensors: Sequence[torch.Tensor], scalars: Mapping[str, int | float]) -> bool:
+        """True where a call takes the asynchronous form, and this chooses numbers of its own."""
+        of, present = self.modules.asynchronous, gpu_target()
+        if of is None or not of.parts or present is None or not runs_asynchronously(self.modules, present):
+            return False
+        return self.modules.form(tensors, scalars, ASYNCHRONOUS).loads == ASYNCHRONOUS
+
     def _sizes(self, scalars: Mapping[str, int | float]) -> dict[str, int | float]:
         """The sizes of a call and the tiles that it uses."""
         return {**scalars, **covers(self.modules.declared, scalars), **self.modules.params}
@@ -186,9 +200,19 @@ class Executable:
 
     @cached_property
     def _numbers(self) -> Numbers:
+        return self._by(self.artifact.parts)
+
+    @cached_property
+    def _own_numbers(self) -> Numbers:
+        """Those of the asynchronous form."""
+        of = self.artifact.asynchronous
+        # Kernels that were saved before these were have none.
+        return self._by(self.artifact.parts if of is None else of.parts or self.artifact.parts)
+
+    def _by(self, rules: tuple[Parts, ...]) -> Numbers:
         artifact = self.artifact
         fixed = {n: v for n, v in artifact.params.items() if n in artifact.chosen}
-        return Numbers(artifact.name, artifact.parts, artifact.bounds, fixed)
+        return Numbers(artifact.name, rules, artifact.bounds, fixed)
 
     @cached_property
     def _lookups(self) -> tuple[Lookup, ...]:

@@ -30,6 +30,21 @@ def parts_of(program: TileProgram) -> tuple[Parts, ...]:
     )
 
 
+def with_grids(
+    program: TileProgram, grids: Mapping[str, tuple[Expr, ...]], tiles: Mapping[str, Mapping[str, int]]
+) -> tuple[Parts, ...]:
+    """The rules of a form in which kernels, by name, have other launch dimensions, and tile sizes that are numbers."""
+    rules = []
+    for rule in parts_of(program):
+        own = [k for k in program.kernels if any(rule.number in variables(g.extent) for g in k.grid)]
+        steps = rule.steps
+        for values in (tiles[k.name] for k in own if k.name in tiles):
+            steps = substitute(steps, {n: Const(v, "int32") for n, v in values.items()})
+        made = tuple(grids.get(k.name, tuple(g.extent for g in k.grid)) for k in own)
+        rules.append(replace(rule, steps=steps, grids=made))
+    return tuple(rules)
+
+
 def repeatable(rules: tuple[Parts, ...], processors: int) -> tuple[Parts, ...]:
     """The rules for a machine with so many processors, whatever device a launch finds."""
     return tuple(replace(p, processors=processors) for p in rules)

@@ -11,7 +11,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
 from neptune.templates.flash_attention import flash_attention
 from neptune.templates.matmul import matmul as by_tiles
-from neptune.tile.ir import TileProgram
+from neptune.tile.ir import StoreTile, TileProgram
 from neptune.tile.parser import parse_tiles
 from neptune.tile.pipeline import lower
 from tests.examples.lowering import scheduled
@@ -133,7 +133,8 @@ def _walked(
 ) -> tuple[Walked, TileProgram]:
     """The walk whose consumer and producer a text has, and the program with the consumer for its kernel."""
     consumer, producer = parse_tiles(text, program).kernels
+    sent = tuple((s.buffer, True) for s in consumer.body if isinstance(s, StoreTile))
     return (
-        Walked(consumer, producer.body, "i0", "group", consumers, staged, late),
+        Walked(consumer, producer.body, "i0", "group", consumers, staged, late, sent=sent),
         replace(program, kernels=(consumer,)),
     )

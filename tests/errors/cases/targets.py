@@ -20,6 +20,7 @@ from neptune.hopper.compile import compile_gluon
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul as product
+from neptune.ops.scaled import rms_linear
 from neptune.ops.softmax import softmax
 from neptune.runtime import launch
 from neptune.runtime.addressing import KernelParameters
@@ -203,8 +204,8 @@ def a_result_that_fits_over_no_tile():
 
 
 @case(TargetError)
-def parts_that_launches_choose():
-    _asynchronous(product(), "matmul_split")
+def kernels_none_of_which_has_the_form():
+    _asynchronous(rms_linear(), "stagewise")
 
 
 def _asynchronous(program, template, params=None, **levers):

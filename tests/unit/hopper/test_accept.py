@@ -389,14 +389,14 @@ PROGRAM = parse_program(
 SIZES = [{"n": 64}, {"n": 7}]
 
 
-def doubled(args: Any, outputs: Any) -> None:
+def doubled(args: Any, outputs: Any, at: Any = None) -> None:
     outputs[0].copy_(args[0] + args[0])
 
 
 def _changed(change: Callable[[torch.Tensor], None], every: int = 1) -> Any:
     count = itertools.count()
 
-    def run(args: Any, outputs: Any) -> None:
+    def run(args: Any, outputs: Any, at: Any) -> None:
         doubled(args, outputs)
         if next(count) % every == every - 1:
             change(outputs[0])
@@ -435,7 +435,7 @@ def test_what_is_no_number_has_its_place(pair: tuple[float, float]) -> None:
 
 
 def test_an_element_that_no_form_writes_is_an_error() -> None:
-    def nothing(args: Any, outputs: Any) -> None:
+    def nothing(args: Any, outputs: Any, at: Any) -> None:
         """Leaves outputs as they are."""
 
     assert compared(PROGRAM, nothing, nothing, SIZES, "cpu").error == math.inf

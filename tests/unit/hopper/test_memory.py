@@ -48,7 +48,7 @@ def test_by_time_the_measured_best_comes_first(depth: int, length: int, first: t
     _, tiles = tiles_of("prefill_causal", "flash_attention", depth=depth)
     sizes = {"batch": 16384 // length, "heads": 2048 // depth, "s_q": length, "s_kv": length}
     found = forms(walked(tiles), tiles)
-    order = fastest(found, Predictor(model_of(tiles), sizes, DEFAULT))
+    order = fastest(found, Predictor(model_of(tiles), sizes, DEFAULT), {})
     assert (order[0].consumers, order[0].stages, order[0].tiles["BLOCK_N"]) == first
     assert sorted(map(str, order)) == sorted(map(str, found))
 
@@ -56,7 +56,7 @@ def test_by_time_the_measured_best_comes_first(depth: int, length: int, first: t
 def test_few_rows_of_a_product_want_small_tiles() -> None:
     _, tiles = tiles_of("matmul", "matmul")
     sizes = {"m": 128, "n": 4096, "k": 4096}
-    order = fastest(forms(walked(tiles), tiles), Predictor(model_of(tiles), sizes, DEFAULT, late=False))
+    order = fastest(forms(walked(tiles), tiles), Predictor(model_of(tiles), sizes, DEFAULT, late=False), {})
     assert order[0].tiles["BLOCK_N"] < 256
 
 
