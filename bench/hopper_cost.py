@@ -1,14 +1,16 @@
-"""How well is the time of an asynchronous form predicted? Judged on what was measured of the hand-written one.
+"""How well is the time of an asynchronous form predicted? Judged on what was measured.
 
     python -m bench.hopper_cost [--fit NAMES] [--rows]
 
 Times of attention on an H200, 16384 tokens and 2048 columns of heads, float16: `results/h200-hopper.json` by depth,
 length and mask, and LEVERS, its forms beside each other in another run; in TRITON, kernels on tiles of that run. Two
 runs of one kernel differ by up to 8 %. The hand-written table puts the longest groups first wherever their keys lie,
-LEVERS' tables keep heads together. Reported: the error of the time, |log(predicted / measured)|; of pairs of one
-setup that differ by 5 % or more, those in the right order; and the choice between both forms. No GPU is needed.
+LEVERS' tables keep heads together. PRODUCTS are generated ones. Reported: the error of the time,
+|log(predicted / measured)|; of pairs of one setup that differ by 5 % or more, those in the right order; and the choice
+between both forms. No GPU is needed.
 
-`--fit` fits the named constants, on all points, on full masks alone (judged on causal ones), and on LEVERS alone.
+`--fit` fits the named constants, on all points of attention, on full masks alone (judged on causal ones), on LEVERS
+alone, and on PRODUCTS alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from bench.cost import APART, MACHINE, modelled
 from neptune.hopper.ir import Levers
 from neptune.hopper.predict import HOPPER, Overlap, Predictor
 from neptune.ops.attention import attention
+from neptune.ops.linear import matmul
 from neptune.tune.constants import FITTED
 from neptune.tune.cost import Model
 
@@ -65,9 +68,26 @@ TRITON: tuple[tuple[int, tuple[int, int, int, int], tuple[int | None, ...]], ...
 """Depth; rows, keys, warps, stages; TFLOP/s."""
 
 
+PRODUCTS: tuple[tuple[tuple[int, int, int], tuple[int, int, str, int, int], float], ...] = (
+    ((4096, 4096, 4096), (2, 3, "stride", 256, 64), 202),
+    ((2048, 2048, 2048), (2, 3, "stride", 256, 64), 28.4),
+)
+"""Generated products, a row each: m, n, k; consumers, stages, how groups come to programs, columns and depth of a tile;
+microseconds of a call."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A measured product."""
+
+    setup: tuple[int, int, int]
+    levers: Levers
+    us: float
+
+
 @dataclass(frozen=True)
 class Point:
-    """A measured form; `near`: its table keeps heads together. `run` tells which points were measured together."""
+    """Measured attention; `near`: its table keeps heads together. `run` tells which points were measured together."""
 
     run: str
     depth: int
@@ -122,6 +142,20 @@ def of_levers() -> list[Point]:
     return found + [Point("levers", d, n, c, _levers(d, of), rate, near=True) for d, n, c, of, rate in SHORT]
 
 
+def of_products() -> list[Product]:
+    """The generated products."""
+    return [
+        Product(sizes, Levers(w, n, how, tiles={"BLOCK_N": cols, "BLOCK_K": depth}), us)
+        for sizes, (w, n, how, cols, depth), us in PRODUCTS
+    ]
+
+
+@cache
+def product_model() -> Model:
+    """The kernel of a product on tiles."""
+    return modelled(matmul(), "matmul")
+
+
 @cache
 def model(depth: int, causal: bool) -> Model:
     """The kernel on tiles."""
@@ -133,25 +167,33 @@ def sizes(depth: int, length: int) -> dict[str, int]:
     return {"batch": TOKENS // length, "heads": COLUMNS // depth, "s_q": length, "s_kv": length}
 
 
-def predictions(of: Iterable[Point], constants: Overlap = HOPPER) -> list[float]:
+def predictions(of: Iterable[Point | Product], constants: Overlap = HOPPER) -> list[float]:
     """Microseconds of each."""
-    known: dict[tuple[int, int, bool, bool], Predictor] = {}
+    known: dict[object, Predictor] = {}
     found = []
     for p in of:
-        key = p.depth, p.length, p.causal, p.near
+        key = p.setup, isinstance(p, Product) or p.near
         if key not in known:
-            at = sizes(p.depth, p.length)
-            known[key] = Predictor(model(p.depth, p.causal), at, MACHINE, near=p.near, constants=constants)
+            known[key] = predictor(p, constants)
         found.append(FITTED.first + known[key].of(p.levers).us)
     return found
 
 
-def errors(of: Sequence[Point], constants: Overlap = HOPPER) -> list[float]:
+def predictor(p: Point | Product, constants: Overlap = HOPPER) -> Predictor:
+    """What predicts a point."""
+    if isinstance(p, Product):
+        at = dict(zip("mnk", p.setup, strict=True))
+        return Predictor(product_model(), at, MACHINE, late=False, carried=True, constants=constants)
+    at = sizes(p.depth, p.length)
+    return Predictor(model(p.depth, p.causal), at, MACHINE, near=p.near, constants=constants)
+
+
+def errors(of: Sequence[Point | Product], constants: Overlap = HOPPER) -> list[float]:
     """log(predicted / measured) of each."""
     return [math.log(us / p.us) for p, us in zip(of, predictions(of, constants), strict=True)]
 
 
-def figures(of: Sequence[Point], constants: Overlap = HOPPER) -> str:
+def figures(of: Sequence[Point | Product], constants: Overlap = HOPPER) -> str:
     """The errors of some points, in words."""
     off = np.abs(errors(of, constants))
     shares = ", ".join(f"{q} % {np.quantile(off, q / 100):.1%}" for q in (50, 80, 95))
@@ -189,7 +231,7 @@ def _ordered(rows: Sequence[tuple[object, float, float]]) -> tuple[int, int]:
     return sum((a[1] < b[1]) == (a[2] < b[2]) for a, b in apart), len(apart)
 
 
-def fitted(of: Sequence[Point], names: Sequence[str]) -> Overlap:
+def fitted(of: Sequence[Point | Product], names: Sequence[str]) -> Overlap:
     """The named constants that predict these points best: a soft loss of log errors, weak priors."""
     from scipy.optimize import least_squares
 
@@ -209,19 +251,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fit", metavar="NAMES", help="matrix,among,beside,step,ends")
     parser.add_argument("--rows", action="store_true")
     options = parser.parse_args(argv)
-    rows, levers = by_hand(), of_levers()
+    rows, levers, products = by_hand(), of_levers(), of_products()
     full, causal = ([p for p in (*rows, *levers) if p.causal == c] for c in (False, True))
     print("by hand:  ", figures(rows))
     print("levers:   ", figures(levers))
+    print("products: ", figures(products))
     print("levers in the right order: {} of {} pairs".format(*pairs()))
     print("beside Triton's:           {} of {} pairs".format(*against_triton()))
     if options.rows:
         for p, off in zip((*rows, *levers), errors([*rows, *levers]), strict=True):
             form = f"{p.levers.consumers} {p.levers.stages} {p.levers.persistent}"
             print(*p.setup, form, f"{p.rate:.0f} TFLOP/s, {math.exp(-off):.2f} of it predicted")
+        for x, off in zip(products, errors(products), strict=True):
+            of = x.levers.consumers, x.levers.stages, x.levers.persistent, *x.levers.tiles.values()
+            print("product", *x.setup, "as", *of, f"{x.us} µs, {math.exp(off):.2f} of it predicted")
     if options.fit:
         names = options.fit.split(",")
-        for what, points, held in (("all", [*full, *causal], []), ("full", full, causal), ("levers", levers, rows)):
+        sets: dict[str, tuple[Sequence[Point | Product], Sequence[Point]]]
+        sets = {
+            "all": ([*full, *causal], []),
+            "full": (full, causal),
+            "levers": (levers, rows),
+            "products": (products, []),
+        }
+        for what, (points, held) in sets.items():
             found = fitted(points, names)
             print(what, {n: round(getattr(found, n), 3) for n in names})
             print("   fitted on", figures(points, found))

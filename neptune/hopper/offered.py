@@ -16,9 +16,9 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.memory import forms, free_tiles
 from neptune.hopper.predict import Predictor, with_parts
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.wanted import predictor_of
 from neptune.tile.ir import TileProgram
 from neptune.tune.machine import Machine
-from neptune.tune.rank import model_of
 
 ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once")}
 """How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
@@ -65,8 +65,7 @@ def offers(
         except Refusal:
             continue
         at = with_parts(sizes, program, given or {})
-        predictor = Predictor(model_of(program), at, machine, late=bool(walked.late), name=kernel.name)
-        kernels[kernel.name] = predictor
+        predictor = kernels[kernel.name] = predictor_of(program, walked, at, machine)
         free = free_tiles(walked, program)
         for fits in forms(walked, program, given or {}):
             tiles = {t.name: fits.tiles[t.name] for t in free}

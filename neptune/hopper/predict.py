@@ -7,9 +7,10 @@ what is computed of them, under which the late product runs. A group of rows tak
 
 where `units` is of all consumers, `chain` of one, and `copies` what the producer's stages allow. Its ends are exposed:
 consumers that share the stages of a ring come to them together. Groups come to programs, one a processor, as a lever
-says. How often loops run, what statements cost and bytes through memory are those of `neptune.tune.cost`; constants
-here are few, and `python -m bench.hopper_cost` judges them. Where launches choose in how many parts an axis is folded,
-they choose it for the groups of this form.
+says. Products of loaded tiles that stay in flight until the next are issued wait for nothing: their chain is the
+products alone, and copies come beside them. How often loops run, what statements cost and bytes through memory are
+those of `neptune.tune.cost`; constants here are few, and `python -m bench.hopper_cost` judges them. Where launches
+choose in how many parts an axis is folded, they choose it for the groups of this form.
 
     Predictor(model, {"s_q": 4096, …}, DEVICES["H200"]).of(Levers(2, 2, "table", tiles={"BLOCK_N": 128})).us  →  1780.0
 """
@@ -55,9 +56,11 @@ class Overlap:
     Measured: `clock` of these kernels relative to others (1.63 and 1.75 GHz); `stride`, the rate where programs take
     every so many groups of different length, relative to the table's (488 / 558 and 528 / 604 TFLOP/s). `start`, of a
     program, and `latency`, of a tile, are those of kernels on tiles and of `neptune.hopper.memory`; `ahead` is the part
-    of a step that a stage is in use. Fitted on 86 times of attention, the hand-written form's and those of its levers:
+    of a step that a stage is in use, `held` what it is in use longer by a product in flight, whose tiles come as late
+    as those of kernels on tiles. Fitted on 86 times of attention, the hand-written form's and those of its levers:
     the share of the datasheet's rate of products, the exponents `among` units and `beside` chains, cycles of a chain
-    for each step, and of the ends of a group for each consumer but one.
+    for each step, and of the ends of a group for each consumer but one. Fitted on products: `flying`, the share of the
+    rate of those that stay in flight.
     """
 
     clock: float = 1.63 / 1.75
@@ -65,7 +68,9 @@ class Overlap:
     start: float = FITTED.program
     latency: float = 1500.0
     ahead: float = 0.5
+    held: float = 0.5
     matrix: float = 0.82
+    flying: float = 0.89
     among: float = 2.5
     beside: float = 7.0
     step: float = 370.0
@@ -90,7 +95,8 @@ class Predictor:
     """What is known of a kernel of a program at given sizes, to be asked for many levers. `name`: of the kernel, by
     default of the first.
 
-    `late`: products of what is computed are issued one tile late. `near`: a table keeps groups together that read the
+    `late`: products of what is computed are issued one tile late. `carried`: those of loaded tiles alone stay in flight
+    from one iteration of a loop to the next. `near`: a table keeps groups together that read the
     same tiles.
     """
 
@@ -98,6 +104,7 @@ class Predictor:
     sizes: Mapping[str, int]
     machine: Machine
     late: bool = True
+    carried: bool = False
     near: bool = True
     constants: Overlap = HOPPER
     name: str = ""
@@ -159,7 +166,7 @@ class Predictor:
             every = self._at(levers.tiles, levers.consumers, {})
             parts = {n: int(_number(every.known[n])) for n in self._chosen}
             one = self._at(levers.tiles, 1, parts)
-            self._gangs[key] = _Gang(one, every, levers.consumers, self.late, self.constants)
+            self._gangs[key] = _Gang(one, every, levers.consumers, self.late, self.carried, self.constants)
         return self._gangs[key]
 
     @cached_property
@@ -193,8 +200,8 @@ class _Gang:
     """So many consumers with tiles of some sizes: `share` of each class of groups, by how often loops run in them,
     `units`, cycles for which one of its consumers keeps each unit busy, and the `chain` of one."""
 
-    def __init__(self, one: KernelAt, every: KernelAt, consumers: int, late: bool, c: Overlap) -> None:
-        self.one, self.every, self.consumers, self.late, self.c = one, every, consumers, late, c
+    def __init__(self, one: KernelAt, every: KernelAt, consumers: int, late: bool, carried: bool, c: Overlap) -> None:
+        self.one, self.every, self.consumers, self.late, self.carried, self.c = one, every, consumers, late, carried, c
         self.sections = one.work.sections
         share, trips = one.without_idle(*one.classes())
         self._every = every.without_idle(*every.classes())
@@ -202,14 +209,14 @@ class _Gang:
         self.groups = max(1, int(every.programs[0]))
         self.units = sum((np.outer(n, self._busy(s)) for n, s in self._runs()), np.zeros((1, len(UNITS))))
         self.chain = sum((n * self._step(s) for n, s in self._runs()), np.zeros(1)) + self._last_late()
-        self.moved = sum((n * self._moved(s) for n, s in self._runs()), np.zeros(1))
-        self.tiles = sum((n for n, s in self._runs() if _loads(s)), np.zeros(1))
+        self.waits = sum((n * self._comes(s) for n, s in self._runs() if not self._flies(s)), np.zeros(1))
+        self.streams = sum((n * self._comes(s) for n, s in self._runs() if self._flies(s)), np.zeros(1))
 
     def cycles(self, levers: Levers, working: int) -> Array:
         """Cycles of a group of each class with so many consumers that have rows."""
         c = self.c
         chain = self.chain + c.start * (levers.persistent == "once")
-        copies = (self.tiles * c.latency + self.moved) / (levers.stages - c.ahead)
+        copies = self.waits / (levers.stages - c.ahead) + self.streams / (levers.stages - c.ahead - c.held)
         units = ((self.units * working) ** c.among).sum(axis=1) ** (1 / c.among)
         together = (units**c.beside + chain**c.beside + copies**c.beside) ** (1 / c.beside)
         return together + c.ends * (self.consumers - 1)
@@ -253,7 +260,9 @@ class _Gang:
     def _busy(self, s: Section) -> list[float]:
         """Cycles for which one run of a section of one consumer keeps each unit busy."""
         busy = self.every.busy(s)
-        return [_number(x) / self.consumers for x in (busy.matrix / self.c.matrix, busy.special, busy.issue, busy.port)]
+        port = 0.0 if self._flies(s) else busy.port
+        units = busy.matrix / self._rate(s), busy.special, busy.issue, port
+        return [_number(x) / self.consumers for x in units]
 
     def _step(self, s: Section) -> float:
         """Cycles of one run of a section in one consumer alone."""
@@ -263,7 +272,13 @@ class _Gang:
         first, later = self._products(s, computed=False), self._products(s, computed=True)
         if s.loop is None:
             return first + computed + later
+        if self._flies(s):
+            return max(first, computed)
         return first + (max(computed, later) if self.late else computed + later) + self.c.step
+
+    def _flies(self, s: Section) -> bool:
+        """Whether the products of a loop are in flight from one iteration to the next: nobody waits for its tiles."""
+        return self.carried and s.loop is not None and bool(s.products) and not any(p.in_registers for p in s.products)
 
     def _last_late(self) -> Array:
         """Cycles of the late product of the last tile, under which nothing runs."""
@@ -273,11 +288,24 @@ class _Gang:
     def _products(self, s: Section, computed: bool) -> float:
         """Cycles of the products of one consumer whose left operand is computed, or of the others."""
         found = (self.one.matrix(p) for p in s.products if p.in_registers == computed)
-        return sum(map(_number, found)) / self.c.matrix
+        return sum(map(_number, found)) / self._rate(s)
 
-    def _moved(self, s: Section) -> float:
-        """Cycles of the port to L2 for one run of a section, where a loop loads its operands."""
-        return _number(self.every.moved(s)) / self.one.machine.port if _loads(s) else 0.0
+    def _rate(self, s: Section) -> float:
+        """The share of the datasheet's rate of products."""
+        return self.c.flying if self._flies(s) else self.c.matrix
+
+    def _comes(self, s: Section) -> float:
+        """Cycles until the operands of one run of a loop are there, from when they are asked for."""
+        if not _loads(s):
+            return 0.0
+        latency = FITTED.latency + FITTED.far * self._cold if self._flies(s) else self.c.latency
+        return latency + _number(self.every.moved(s)) / self.one.machine.port
+
+    @cached_property
+    def _cold(self) -> float:
+        """The share of what is moved that comes from memory."""
+        moved = sum(float(self.share @ n) * _number(self.every.moved(s)) for n, s in self._runs()) * self.groups
+        return min(1.0, self.bytes / max(1.0, moved))
 
 
 def _loads(s: Section) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neptune.hopper.ir import Levers
-from neptune.hopper.memory import check_fits, forms
+from neptune.hopper.memory import Counts, check_fits, forms
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
@@ -31,8 +31,7 @@ class Wanted:
     def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
         """What predicts the times of a kernel's forms."""
         assert self.sizes is not None
-        at = with_parts(self.sizes, program, self.params)
-        return Predictor(model_of(program), at, self.machine, late=bool(walked.late), name=walked.kernel.name)
+        return predictor_of(program, walked, with_parts(self.sizes, program, self.params), self.machine)
 
     def times(self, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
         """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
@@ -40,6 +39,12 @@ class Wanted:
             return None
         asked = self.predictor(program, walked)
         return {"us": round(asked.of(levers).us, 2), "triton": round(asked.on_tiles(self.on_tiles), 2)}
+
+
+def predictor_of(program: TileProgram, walked: Walked, sizes: Mapping[str, int], machine: Machine) -> Predictor:
+    """What predicts the times of a kernel's forms at some sizes."""
+    late, carried = bool(walked.late), Counts(walked).kept
+    return Predictor(model_of(program), sizes, machine, late=late, carried=carried, name=walked.kernel.name)
 
 
 def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:

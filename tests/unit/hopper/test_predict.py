@@ -11,6 +11,9 @@ from bench import hopper_cost
 from bench.cost import MACHINE
 from neptune.hopper.ir import Levers
 from neptune.hopper.predict import Predictor
+from neptune.hopper.wanted import Wanted, ordered
+from neptune.tune.rank import ranked
+from tests.examples.walks import tiles_of, walked
 
 TILES = {"BLOCK_N": 128}
 
@@ -34,6 +37,31 @@ def test_levers_are_in_the_measured_order() -> None:
 def test_most_kernels_on_tiles_are_told_from_it() -> None:
     right, every = hopper_cost.against_triton()
     assert right >= 0.85 * every and every >= 70
+
+
+def test_generated_products_are_predicted() -> None:
+    off = np.abs(hopper_cost.errors(hopper_cost.of_products()))
+    assert len(off) >= 2 and off.max() <= 0.1
+
+
+def test_a_product_in_flight_waits_for_nothing() -> None:
+    asked = hopper_cost.predictor(hopper_cost.of_products()[0])
+    levers = hopper_cost.of_products()[0].levers
+    ours = asked.of(levers)
+    assert ours.us < 0.9 * replace(asked, carried=False).of(levers).us
+    # The port has time for a tile beside the products, as long as it is wide enough.
+    assert ours.us < asked.of(replace(levers, tiles={"BLOCK_N": 64, "BLOCK_K": 64})).us
+
+
+@pytest.mark.parametrize(
+    "sizes", [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 4096, 14336), (512, 4096, 4096), (128, 4096, 4096)]
+)
+def test_products_are_not_left_out(sizes: tuple[int, int, int]) -> None:
+    """By prediction none of them is far behind the Triton form, as those that were measured are not."""
+    _, tiles = tiles_of("matmul", "matmul")
+    at = dict(zip("mnk", sizes, strict=True))
+    best = ranked(tiles, at, MACHINE)[0].params
+    assert ordered(walked(tiles), tiles, Wanted(sizes=at, machine=MACHINE, on_tiles=best, ahead=True))
 
 
 @pytest.mark.parametrize("causal", [False, True])
