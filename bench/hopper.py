@@ -32,7 +32,7 @@ import neptune
 from bench import hopper_options, hopper_tuned
 from bench.baselines import flash_attention_gluon as gluon_form
 from bench.hopper_prepare import prepare
-from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Planned, against, at_most, timed, verdict
+from bench.hopper_timing import TARGET, Planned, against, at_most, heads_of, timed, verdict
 from bench.record import as_json
 from neptune.ops.attention import attention
 
@@ -143,7 +143,7 @@ def _words(text: str) -> tuple[str, ...]:
 def generated(depth: int, causal: bool, form: str | None, length: int, lse: bool = False) -> neptune.Kernel:
     """Attention as a user gets it who says the sizes; `form` as in compile()."""
     program = attention(batch=1, depth=depth, causal=causal, lse=lse)
-    shapes = {"heads": TOKENS // length * (COLUMNS // depth), "s_q": length, "s_kv": length}
+    shapes = {"heads": heads_of(depth, length), "s_q": length, "s_kv": length}
     return neptune.compile(program, target=TARGET, shapes=shapes, form=form)
 
 
@@ -186,7 +186,7 @@ def error(depth: int, length: int, causal: bool) -> dict[str, Any]:
 
 def rates(depth: int, length: int, causal: bool, rounds: int) -> dict[str, Any]:
     """TFLOP/s of each form: the median over the rounds, and all samples."""
-    heads = TOKENS // length * (COLUMNS // depth)
+    heads = heads_of(depth, length)
     q, k, v = _inputs(depth, length, heads)
     _, _, by_hand = gluon_form.prepared(q, k, v, causal=causal)
     ours, tiles = (generated(depth, causal, form, length) for form in FORMS)

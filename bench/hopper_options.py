@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import neptune
-from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Forms, Planned, Row, against, timed, verdict
+from bench.hopper_timing import TARGET, Forms, Planned, Row, against, heads_of, timed, verdict
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.program import Program
 from neptune.ops import masks
@@ -86,7 +86,7 @@ def compiled(kind: str, depth: int, form: str | None, length: int, options: tupl
     of = OPTIONS[kind].made() if kind in OPTIONS else {"causal": kind == "causal"}
     program = attention(batch=1, depth=depth, **{**of, **dict(options)})
     known = {s.name for s in program.scalars}
-    sizes = {"heads": COLUMNS // depth, "s_q": length, "s_kv": length}
+    sizes = {"heads": heads_of(depth, length), "s_q": length, "s_kv": length}
     shapes = {n: x for n, x in sizes.items() if n in known}
     return neptune.compile(program, "flash_attention", target=TARGET, shapes=shapes, form=form)
 
@@ -115,7 +115,7 @@ def tile(kernel: neptune.Kernel) -> tuple[int, int]:
 
 def _inputs(depth: int, length: int, kv_heads: int | None = None) -> list[Tensor]:
     torch.manual_seed(0)
-    heads = TOKENS // length * (COLUMNS // depth)
+    heads = heads_of(depth, length)
     counts = (heads, kv_heads or heads, kv_heads or heads)
     return [torch.randn(1, n, length, depth, device="cuda", dtype=torch.float16) for n in counts]
 
@@ -163,7 +163,7 @@ def _near(forms: Forms) -> bool:
 def with_more(kind: str, depth: int, length: int, rounds: int, goal: float, **options: Any) -> Row:
     """The rate with options as a share of the same kernel without, on the same queries."""
     grouped = options.get("kv_heads")
-    heads = TOKENS // length * (COLUMNS // depth)
+    heads = heads_of(depth, length)
     if grouped:
         options = _grouped(depth, length)
     qkv = _inputs(depth, length, options.get("kv_heads"))
@@ -287,7 +287,7 @@ def rows(rounds: int) -> Iterator[Planned]:
 
 
 def _grouped(depth: int, length: int) -> dict[str, int]:
-    heads = TOKENS // length * (COLUMNS // depth)
+    heads = heads_of(depth, length)
     return {"heads": heads, "kv_heads": heads // 4}
 
 

@@ -32,6 +32,15 @@ class Planned:
     kernels: tuple[Callable[[], neptune.Kernel], ...] = ()
 
 
+def heads_of(depth: int, length: int) -> int:
+    """Heads of a call, of all its sequences: they have TOKENS queries together, or are one that is longer.
+
+    >>> heads_of(64, 4096), heads_of(64, 32768)
+    (128, 32)
+    """
+    return max(1, TOKENS // length) * (COLUMNS // depth)
+
+
 def timed(forms: Forms, work: float, rounds: int) -> Row:
     """Medians of rates (T/s), of rounds in which the forms take turns, with their quartiles and all samples."""
     samples: dict[str, list[float]] = {name: [] for name in forms}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import neptune
-from bench.hopper_timing import COLUMNS, TARGET, TOKENS, Planned, Row, timed
+from bench.hopper_timing import TARGET, Planned, Row, heads_of, timed
 from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
 
@@ -26,14 +26,7 @@ PRODUCTS: Mapping[str, tuple[Tiles, Levers]] = {
         (("BLOCK_M", 64), ("BLOCK_N", n), ("BLOCK_K", k)),
         (("consumers", w), ("stages", s), ("persistent", "stride")),
     )
-    for w, n, k, s in (
-        (2, 256, 64, 4),
-        (2, 256, 64, 3),
-        (2, 128, 64, 5),
-        (2, 128, 128, 3),
-        (3, 128, 64, 4),
-        (2, 192, 64, 4),
-    )
+    for w, n, k, s in TILES
 }
 """Rows × columns × depth of a tile, and stages."""
 ATTENTION = ((2, 128, 2), (3, 128, 2), (2, 64, 3), (3, 64, 3), (2, 64, 2))
@@ -86,7 +79,7 @@ def best_product(m: int, n: int, k: int, rounds: int) -> Row:
 def best_attention(depth: int, length: int, causal: bool, rounds: int) -> Row:
     """TFLOP/s of attention with each choice of levers."""
     torch.manual_seed(0)
-    heads = TOKENS // length * (COLUMNS // depth)
+    heads = heads_of(depth, length)
     qkv = [torch.randn(1, heads, length, depth, device="cuda", dtype=torch.float16) for _ in range(3)]
     out = torch.empty_like(qkv[0])
 

@@ -9,7 +9,7 @@ from typing import Any
 from neptune.codegen import triton_access as access
 from neptune.codegen.triton_descriptor import coordinates, descriptor_name
 from neptune.codegen.triton_kernel import Writer, grid_order
-from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, Text, call, infix
+from neptune.codegen.triton_text import ADD, ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError
 from neptune.hopper.bands import across_of
 from neptune.hopper.gluon_expr import GluonContext, GluonTile
@@ -33,7 +33,7 @@ from neptune.hopper.lanes import Collected, step_of, with_collected
 from neptune.hopper.layouts import LANES, ROWS, Layout
 from neptune.hopper.pairs import paired
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Expr, children, loads, walk
+from neptune.ir.expr import Expr, children, loads, variables, walk
 from neptune.tile.boxes import Box
 from neptune.tile.ir import (
     Assign,
@@ -75,6 +75,8 @@ class RoleWriter(Writer):
         self.kernel, self.shared = kernel, ctx.shared
         self.grid_axes = grid_order(kernel.grid)
         self.flying: set[str] = set()
+        self.sizes = frozenset(s.name for s in ctx.program.scalars)
+        self.number: str | None = None
         self.tile = GluonTile(ctx, self.locals)
 
     def role(self, body: tuple[Any, ...], consumer: bool) -> list[str]:
@@ -85,6 +87,7 @@ class RoleWriter(Writer):
         self.sent = set() if once else {s.out for s in walk_async(body) if isinstance(s, Send)}
         head = self.ctx.unbind()
         tile = self.ctx.fresh("tile", 1)
+        self.number = tile if consumer and not once else None
         bound = [g.var for g in self.kernel.grid] + [self.kernel.rows] * consumer
         for name in self.kernel.counters:
             if any(isinstance(s, Assign) and s.name == name for s in walk_async(body)):
@@ -181,7 +184,19 @@ class RoleWriter(Writer):
         dims = self.types[s.name].dims if s.name in self.types else s.value.dims
         layout = None if s.name in self.paired else self.ctx.layouts.operands.get(s.name)
         with self.ctx.framed(dims, layout):
-            super().assign(s)
+            if self.number is not None and self.same_for_all(s):
+                self.set(s.name, Text(f"{self.tile(s.value).at(ADD)} + ({self.number} >> 31)", ADD))
+            else:
+                super().assign(s)
+
+    def same_for_all(self, s: Assign) -> bool:
+        """True for a bound that all groups of a program share.
+
+        It must not look so: what is made of it, such as a mask of the last keys, the compiler would keep in registers
+        through all groups. The number of a group is never negative, which the compiler does not know.
+        """
+        of = variables(s.value.expr) if isinstance(s.value, Scalar) and s.value.dtype == "int32" else frozenset()
+        return bool(of) and of <= self.sizes
 
     def set(self, name: str, value: Text) -> None:
         if name in self.paired:

@@ -69,6 +69,16 @@ def test_what_is_derived_has_that_loop_too(depth: int) -> None:
     assert inner.instructions <= 1.015 * BY_HAND[depth]
 
 
+def test_no_mask_is_kept_in_registers_through_all_groups() -> None:
+    """Where all groups have the same keys, the mask of the last ones is made anew for each: kept, it took 32 registers
+    of each thread, and three consumers have none to spare (140 bytes of spills)."""
+    _, tiles = tiles_of("prefill_global", "flash_attention", depth=64)
+    text = generate(tiles, roles(walked(tiles, LEVERS[64]), tiles, LEVERS[64]))
+    assert text.text.count("j0_end = gl.cdiv(s_kv, 128) + (tile >> 31)") == 1
+    found, _ = verdict_of(text, LEVERS[64])
+    assert found.faults == UNCHECKED
+
+
 def test_a_product_keeps_its_sum_in_registers() -> None:
     found, loops = verdict_of(of_product(), PRODUCT)
     assert found.faults == UNCHECKED
