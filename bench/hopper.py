@@ -140,7 +140,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def generated(depth: int, causal: bool, form: str | None, length: int, lse: bool = False) -> neptune.Kernel:
+def generated(depth: int, causal: bool, form: str, length: int, lse: bool = False) -> neptune.Kernel:
     """Attention as a user gets it who says the sizes; `form` as in compile()."""
     program = attention(batch=1, depth=depth, causal=causal, lse=lse)
     shapes = {"heads": heads_of(depth, length), "s_q": length, "s_kv": length}

@@ -27,8 +27,8 @@ from neptune.ops.norm import rms_norm_linear
 
 Tensor = torch.Tensor
 DOCUMENT, WINDOW, PREFIX, CAP = 1024, 1024, 1024, 30.0
-FORMS = ("auto", None)
-"""What a user gets, and its Triton form alone."""
+FORMS = ("auto", "triton")
+"""What a user gets on such a GPU, and tiles alone."""
 Sees = Callable[[Any, Any], Any]
 
 
@@ -81,7 +81,7 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 
 
 @cache
-def compiled(kind: str, depth: int, form: str | None, length: int, options: tuple[tuple[str, Any], ...] = ()) -> Any:
+def compiled(kind: str, depth: int, form: str, length: int, options: tuple[tuple[str, Any], ...] = ()) -> Any:
     """A kernel of attention: `kind` is an option's, "full" or "causal"."""
     of = OPTIONS[kind].made() if kind in OPTIONS else {"causal": kind == "causal"}
     program = attention(batch=1, depth=depth, **{**of, **dict(options)})
@@ -136,7 +136,7 @@ def masked(name: str, depth: int, length: int, rounds: int) -> Row:
     of, qkv = OPTIONS[name], _inputs(depth, length)
     more = of.more(qkv[0].shape[1], length)
     ours, causal, tiles = (
-        compiled(kind, depth, form, length) for kind, form in ((name, "auto"), ("causal", "auto"), (name, None))
+        compiled(kind, depth, form, length) for kind, form in ((name, "auto"), ("causal", "auto"), (name, "triton"))
     )
     forms: dict[str, Callable[[], object]] = {
         "ours": lambda: ours(*qkv, *more),
@@ -227,7 +227,7 @@ def logits_kernel(rows: int, words: int, depth: int, form: str | None) -> neptun
 
 
 @cache
-def product_kernel(m: int, n: int, k: int, form: str | None, trans_b: bool = False) -> neptune.Kernel:
+def product_kernel(m: int, n: int, k: int, form: str, trans_b: bool = False) -> neptune.Kernel:
     """A plain product; `form` as in compile()."""
     return neptune.compile(matmul(trans_b=trans_b), target=TARGET, shapes={"m": m, "n": n, "k": k}, form=form)
 

@@ -422,7 +422,7 @@ TARGETS = (
     Kind(
         "T009",
         "A kernel or a target without the form that was asked for",
-        'form="auto" or form=None: then another form of the kernel runs.',
+        'form="auto" or form="triton": then another form of the kernel runs.',
         ("driver.asynchronous",),
     ),
 )

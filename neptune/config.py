@@ -11,6 +11,8 @@ NEPTUNE_CHECK         1: each call looks at the indices that its tensors hold, a
 NEPTUNE_CACHE_DIR     the folder of compiled kernels and of records of measurements; by default the user's cache folder
                       (~/.cache/neptune on Linux), and 0 for none
 NEPTUNE_RECORDS       0: what was measured decides nothing, the cost model alone chooses (docs/tuning.md)
+NEPTUNE_FORM          the form of kernels for sm_90 where the caller does not say: "triton" or "auto" (docs/hopper.md);
+                      by default auto where the GPU here is one of them
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
                       step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
                       (nothing is then taken from the cache)
@@ -37,11 +39,13 @@ VARIABLES = (
     "NEPTUNE_CHECK",
     "NEPTUNE_CACHE_DIR",
     "NEPTUNE_RECORDS",
+    "NEPTUNE_FORM",
     "NEPTUNE_DUMP",
     "NEPTUNE_LOGS",
     "NEPTUNE_FUSION_FUEL",
     "NEPTUNE_TRACEBACK",
 )
+FORMS = ("triton", "auto")
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
 NO_CACHE = "0"
@@ -59,6 +63,7 @@ class Config:
     fuel: int | None = None
     strict: bool = False
     records: bool = True
+    form: str | None = None
 
     @property
     def cache_dir(self) -> Path | None:
@@ -79,7 +84,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     Raises NeptuneError for a value that means nothing.
 
     >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False, records=True)
+    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False, records=True, form=None)
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
@@ -92,6 +97,7 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
         strict=_on(env.get("NEPTUNE_STRICT")),
         records=env.get("NEPTUNE_RECORDS") != "0",
+        form=_one_of("NEPTUNE_FORM", env.get("NEPTUNE_FORM"), FORMS),
     )
 
 
@@ -125,6 +131,12 @@ def _level(text: str | None) -> int:
     if text not in levels:
         raise NeptuneError(f"NEPTUNE_VERIFY={text}", "this is not a level of verification", legal=tuple(levels))
     return levels[text]
+
+
+def _one_of(variable: str, text: str | None, legal: tuple[str, ...]) -> str | None:
+    if text and text not in legal:
+        raise NeptuneError(f"{variable}={text}", "there is no such form", legal=legal)
+    return text or None
 
 
 def _count(variable: str, text: str | None) -> int | None:

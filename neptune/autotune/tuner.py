@@ -30,7 +30,7 @@ from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
-from neptune.driver.asynchronous import AUTO, checked_form
+from neptune.driver.asynchronous import AUTO, TRITON, form_for
 from neptune.driver.coded import NAMES, without_levers
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
@@ -192,9 +192,10 @@ def task_of(
     form: str | None = None,
 ) -> Task:
     """The task of an expression; arguments as in `neptune.compile`."""
-    loops, where = imported(expr, inputs, name), target_for(target, config.read())
+    settings = config.read()
+    loops, where = imported(expr, inputs, name), target_for(target, settings)
     given = checked_params(loops, params)
-    also = checked_form(form, where) in (ASYNCHRONOUS, AUTO)
+    also = form_for(form, where, settings.form, False) in (ASYNCHRONOUS, AUTO)
 
     def compiled(
         t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
@@ -202,14 +203,15 @@ def task_of(
         with warnings.catch_warnings():
             # The kernel that comes of it says what makes it slow.
             warnings.simplefilter("ignore", NeptunePerformanceWarning)
-            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, records=False, **more)
+            more = {"form": TRITON, "records": False, **more}
+            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
 
     def asynchronous(t: AnyTemplate, values: Mapping[str, int], levers: Levers) -> Kernel:
         return compiled(t, values, form=ASYNCHRONOUS, levers=levers)
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
-        return compiled(template, given, dict(sizes), form=AUTO if also else None).chosen(**dict(sizes))
+        return compiled(template, given, dict(sizes), form=AUTO if also else TRITON).chosen(**dict(sizes))
 
     def chosen(sizes: Sizes) -> tuple[str, Mapping[str, int]]:
         found = default(tuple(sizes.items()))
@@ -261,7 +263,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
     own = kernel.chosen(**sizes)
     if own.template in shipped_templates() and not kernel.executable.artifact.explanation.get("promises"):
         has = any(k.executable.artifact.asynchronous is not None for k in (kernel, own.kernel))
-        task = task_of(loops, target=str(where), bounds=bounds, form=AUTO if has else None)
+        task = task_of(loops, target=str(where), bounds=bounds, form=AUTO if has else TRITON)
         if any(f.template == own.template for f in task.forms):
             levers = asynchronous_levers(own.kernel)
             return replace(task, chosen=lambda _: (own.template, own.params), own=args, levers=lambda _: levers)

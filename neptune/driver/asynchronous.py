@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neptune.errors import TargetError
 from neptune.runtime import accepted
 from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
-from neptune.runtime.launch import Target
+from neptune.runtime.launch import Target, gpu_target
 from neptune.tile.ir import TileProgram
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """The asynchronous form where a kernel has one, without an error where it has none."""
-FORMS = ("triton", ASYNCHRONOUS, AUTO)
+TRITON = "triton"
+"""Tiles alone."""
+FORMS = (TRITON, ASYNCHRONOUS, AUTO)
 ARCHITECTURE = "90"
 ENTRY = "asynchronous"
 """Of an explanation."""
@@ -37,6 +39,14 @@ PERSISTENT = {
 }
 
 
+def form_for(form: str | None, target: Target, usual: str | None, promised: bool) -> str | None:
+    """The form to make where a caller says `form`: "auto" by default where the GPU here has the asynchronous form, else
+    tiles alone. `usual` is what settings say instead. Where something is `promised` of bits a form that is taken for
+    its speed is no default: both forms round differently."""
+    here = target.kind == "cuda" and str(gpu_target()) == f"cuda:{ARCHITECTURE}" and not promised
+    return checked_form(form or usual or (AUTO if here else None), target)
+
+
 def checked_form(form: str | None, target: Target) -> str | None:
     """The form to make for a target: "auto" is none where the target has no other. TargetError for a form that is none,
     or that the target does not have."""
@@ -48,9 +58,9 @@ def checked_form(form: str | None, target: Target) -> str | None:
             f"compile for {target} with form={form!r}",
             "one warp that loads for warpgroups that compute is a form of sm_90",
             legal=(f"cuda:{ARCHITECTURE}", "cuda"),
-            hint="form=None, which runs everywhere",
+            hint='form="triton", which runs everywhere',
         )
-    return form if here else None
+    return form if here and form != TRITON else None
 
 
 def asynchronous_of(
@@ -69,7 +79,7 @@ def asynchronous_of(
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs on another.
         return derived(tiles, header, shapes, differs, _broken, _begin, wanted)
     except Refusal as error:
-        hint = error.hint or "form=None, which runs"
+        hint = error.hint or 'form="triton", which runs'
         asked = f"compile `{tiles.name}` with form={ASYNCHRONOUS!r}"
         raise TargetError(asked, str(error), legal=error.legal, hint=hint) from None
 

@@ -37,8 +37,9 @@ from neptune.versions import IMPORTED, versions
 
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
-NOT_IN_KEY = ("target", "dump", "cache", "logs", "records")
-"""Settings that do not change a kernel (the target of the request does, and is there, as are the records it reads)."""
+NOT_IN_KEY = ("target", "dump", "cache", "logs", "records", "form")
+"""Settings that do not change a kernel (the target and the form of the request do, and are there, as are the records it
+reads)."""
 CLOCK_STEP = 20_000_000
 """Nanoseconds by which the clock of a file system may lag behind."""
 LOG = logging.getLogger("neptune.cache")

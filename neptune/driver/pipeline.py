@@ -11,7 +11,7 @@ from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
 from neptune.driver.acceptance import ready, with_verdict
-from neptune.driver.asynchronous import AUTO, checked_form, checked_levers
+from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.build import Build
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
@@ -78,9 +78,11 @@ def compile(
     `records`: False lets the cost model choose alone; else what was measured of the program on the target's GPU counts,
     by this user or by what ships (docs/tuning.md), unless a template is named or something is promised of bits.
     `form`: "asynchronous" also makes the form of sm_90 in which one warp loads for warpgroups that compute; it runs
-    where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md); "auto" makes it where a kernel
-    has one that is not predicted to be far slower. None or "triton": tiles alone. `levers` settles consumers, stages,
-    persistent or own_out of that form (docs/knobs.md); others are those that the cost model puts first.
+    where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md). "auto" makes it where a kernel
+    has one that is not predicted to be far slower, and takes the form that is measured to be faster. "triton": tiles
+    alone. None: $NEPTUNE_FORM, else "auto" where the GPU here has that form, unless bits are promised, else "triton".
+    `levers` settles consumers, stages, persistent or own_out of that form (docs/knobs.md); others are those that the
+    cost model puts first.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -97,7 +99,8 @@ def compile(
     settings = config.read()
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
-    settled, form = checked_levers(levers, form), checked_form(form, chosen)
+    said, form = form, form_for(form, chosen, settings.form, deterministic or batch_invariant)
+    settled = checked_levers(levers, said or form)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.

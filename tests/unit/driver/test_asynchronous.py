@@ -14,7 +14,8 @@ import neptune
 import neptune.driver.pipeline  # before a stub stands for the GPU that it asks for
 from bench import stub_driver
 from neptune.driver.acceptance import sizes
-from neptune.errors import TargetError
+from neptune.driver.asynchronous import form_for
+from neptune.errors import NeptuneError, TargetError
 from neptune.hopper import beside
 from neptune.hopper.beside_worker import Session
 from neptune.hopper.derive import Derived, Draft, derived
@@ -24,6 +25,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
 from neptune.runtime.accepted import read
+from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
 SHAPES = {"batch": 1, "s_q": 4096, "s_kv": 4096}
@@ -54,6 +56,48 @@ def test_it_says_what_it_is(kernel: neptune.Kernel) -> None:
     assert entry["aligned"] == ["q", "k", "v", "o"] and not entry["triton"]
     (of,) = entry["kernels"]
     assert of["late"] == ["acc"] and {t["name"]: t["own"] for t in of["tiles"]} == {"q": True, "k": False, "v": False}
+
+
+HOPPER, OTHER = Target("cuda", "90"), Target("cuda", "80")
+
+
+@pytest.mark.parametrize(
+    ("said", "here", "target", "usual", "promised", "form"),
+    [
+        (None, HOPPER, Target("cuda", ""), None, False, "auto"),
+        (None, HOPPER, HOPPER, None, False, "auto"),
+        (None, HOPPER, OTHER, None, False, None),
+        (None, HOPPER, Target("interpret", ""), None, False, None),
+        (None, HOPPER, HOPPER, None, True, None),
+        (None, HOPPER, HOPPER, "triton", False, None),
+        ("triton", HOPPER, HOPPER, "auto", False, None),
+        ("asynchronous", HOPPER, HOPPER, "triton", True, "asynchronous"),
+        (None, OTHER, HOPPER, None, False, None),
+        (None, None, HOPPER, None, False, None),
+        (None, None, HOPPER, "auto", False, "auto"),
+        (None, None, OTHER, "auto", False, None),
+        ("auto", None, HOPPER, None, True, "auto"),
+    ],
+)
+def test_the_form_that_nobody_asks_for(
+    said: str | None, here: Target | None, target: Target, usual: str | None, promised: bool, form: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("neptune.driver.asynchronous.gpu_target", lambda: here)
+    assert form_for(said, target, usual, promised) == form
+
+
+def test_settings_say_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEPTUNE_FORM", "auto")
+    made = neptune.compile(gated_linear(), "matmul", target="cuda:90")
+    assert made.executable.artifact.asynchronous is not None
+    assert (
+        neptune.compile(gated_linear(), "matmul", target="cuda:90", form="triton").executable.artifact.asynchronous
+        is None
+    )
+    monkeypatch.setenv("NEPTUNE_FORM", "asynchronous")
+    with pytest.raises(NeptuneError, match="NEPTUNE_FORM=asynchronous"):
+        neptune.compile(softmax("float32"), target="cuda:90")
 
 
 def test_a_product_says_what_stays_in_flight_and_in_which_order_tiles_come() -> None:
