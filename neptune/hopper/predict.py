@@ -144,16 +144,18 @@ class Predictor:
         every = self._gang(levers).every.known
         return {n: int(_number(every[n])) for n in self._chosen}
 
-    def beside(self, levers: Levers, on_tiles: Mapping[str, int]) -> float:
-        """How many microseconds longer the other kernels take, with these values, for the parts of a form instead of
-        those of the kernel on tiles."""
-        behind = [w for w in self.model.works if w is not self.work and self._chosen & self.model.reads(w)]
-        if not behind:
+    def behind(self, on_tiles: Mapping[str, int], parts: Mapping[str, int]) -> float:
+        """Microseconds of the other kernels whose work follows from numbers of parts, with these values; where numbers
+        are not given, they are those of the kernel on tiles."""
+        works = [w for w in self.model.works if w is not self.work and self._chosen & self.model.reads(w)]
+        if not works:
             return 0.0
-        every = [on_tiles, {**on_tiles, **self.parts(levers)}]
-        columns = [columns_of(self.model.program, Points.at([p], self.sizes), self.machine) for p in every]
-        plain, ours = (sum(float(self.model.times(w, c, self.machine).us[0]) for w in behind) for c in columns)
-        return ours - plain
+        known = columns_of(self.model.program, Points.at([{**on_tiles, **parts}], self.sizes), self.machine)
+        return sum(float(self.model.times(w, known, self.machine).us[0]) for w in works)
+
+    def beside(self, levers: Levers, on_tiles: Mapping[str, int]) -> float:
+        """How many microseconds longer these kernels take for the parts of a form."""
+        return self.behind(on_tiles, self.parts(levers)) - self.behind(on_tiles, {})
 
     @cached_property
     def _chosen(self) -> frozenset[str]:
@@ -188,9 +190,9 @@ def with_parts(sizes: Mapping[str, int], program: TileProgram, params: Mapping[s
 
 
 def fastest(found: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:
-    """Levers by predicted times, with what kernels beside them take, whose values are `on_tiles`; those that are close
-    to the best stay in their order."""
-    us = [predictor.of(x).us + predictor.beside(x, on_tiles) for x in found]
+    """Levers by predicted times, with those of kernels that combine parts, whose values are `on_tiles`; what is close
+    to the best stays in its order."""
+    us = [predictor.of(x).us + predictor.behind(on_tiles, predictor.parts(x)) for x in found]
     close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
     order = sorted(range(len(found)), key=lambda k: us[k])
     return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]

@@ -69,8 +69,8 @@ def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, want
     asked = wanted.predictor(program, walked)
     order = fastest(found, asked, wanted.on_tiles)
     if wanted.ahead:
-        ours, theirs = asked.of(order[0]).us, asked.on_tiles(wanted.on_tiles)
-        ours += asked.beside(order[0], wanted.on_tiles)
+        ours = asked.of(order[0]).us + asked.behind(wanted.on_tiles, asked.parts(order[0]))
+        theirs = asked.on_tiles(wanted.on_tiles) + asked.behind(wanted.on_tiles, {})
         if ours > BEHIND * theirs:
             at = ", ".join(f"{n}={v}" for n, v in asked.sizes.items())
             why = f"it is predicted to take {ours:.0f} µs at {at}, and the Triton form {theirs:.0f} µs"

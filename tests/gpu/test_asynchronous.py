@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from neptune.ops.cross_entropy import linear_cross_entropy, linear_logsumexp
 from neptune.ops.linear import gated_linear, linear, matmul
 from neptune.ops.norm import rms_norm_linear
 from neptune.runtime.drawn import drawn
+from neptune.templates.flash_decoding import flash_decoding
 
 pytestmark = pytest.mark.gpu
 
@@ -41,8 +42,10 @@ class Case:
     make: Callable[[], Program]
     exact: Exact
     sizes: tuple[Mapping[str, int], ...]
-    template: str | None = "flash_attention"
+    template: Any = "flash_attention"
     roundings: float = field(default=ROUNDINGS)
+    parts: tuple[int, ...] = ()
+    """Numbers of parts beside those that launches choose."""
 
 
 LENGTHS = ((130, 130), (512, 512), (1000, 1000), (33, 700), (700, 33), (1, 513))
@@ -68,6 +71,16 @@ def _prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     rows, columns = (torch.arange(n, device=q.device) for n in (q.shape[-2], k.shape[-2]))
     sees = (columns <= rows[:, None] + k.shape[-2] - q.shape[-2]) | (columns < 100)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=sees)
+
+
+PARTS = (1, 2, 7, 40)
+"""Of some of these sizes there are parts that are empty."""
+DEEP = ({"m": 256, "n": 256, "k": 16384}, {"m": 130, "n": 136, "k": 4104}, {"m": 64, "n": 64, "k": 72})
+
+
+def _in_parts(case: Case, template: Any = "flash_decoding") -> Case:
+    """A case whose keys, or columns, launches fold in parts."""
+    return replace(case, template=template, parts=PARTS)
 
 
 ROWS = tuple({"rows": rows, "cols": cols} for rows, cols in ((130, 520), (1000, 1000), (33, 4104)))
@@ -112,6 +125,27 @@ CASES: Mapping[str, Case] = {
         lambda x, w, t: F.cross_entropy(x @ w.mT, t.long(), reduction="none"),
         ROWS,
     ),
+    "matmul in parts": Case(matmul, lambda a, b: a @ b, DEEP, "matmul_split", parts=PARTS),
+    "linear, gelu, in parts": Case(
+        lambda: linear(activation="gelu", bias=True), lambda x, w, b: F.gelu(x @ w.mT + b), DEEP, "matmul_split"
+    ),
+    "causal 128 in parts": _in_parts(_attention(128, causal=True)),
+    "full 64 in parts": _in_parts(_attention(64, causal=False)),
+    "grouped heads as rows, in parts": _in_parts(
+        Case(
+            lambda: attention(depth=128, causal=True, heads=32, kv_heads=4),
+            references.attention(causal=True).float64,
+            tuple({"batch": 2, "s_q": q, "s_kv": k} for q, k in ((16, 4096), (33, 1000), (130, 130))),
+        ),
+        flash_decoding.with_choices(packed=True),
+    ),
+    "linear, cross-entropy, in parts": _in_parts(
+        Case(
+            lambda: linear_cross_entropy(depth=256),
+            lambda x, w, t: F.cross_entropy(x @ w.mT, t.long(), reduction="none"),
+            ROWS,
+        )
+    ),
 }
 
 
@@ -127,8 +161,10 @@ def compiled(name: str, form: str) -> neptune.Kernel:
     return neptune.compile(case.make(), case.template, target="cuda:90", form=form)
 
 
-def called(kernel: neptune.Kernel, args: list[Any]) -> tuple[torch.Tensor, ...]:
-    out = kernel(*args)
+def called(
+    kernel: neptune.Kernel, args: list[Any], params: Mapping[str, int] | None = None
+) -> tuple[torch.Tensor, ...]:
+    out = kernel(*args, params=params)
     return out if isinstance(out, tuple) else (out,)
 
 
@@ -138,13 +174,15 @@ def given(kernel: neptune.Kernel, sizes: Mapping[str, int], seed: int = 0) -> li
     return [x.abs() if isinstance(x, torch.Tensor) and not x.is_floating_point() else x for x in args]
 
 
-def off(kernel: neptune.Kernel, case: Case, sizes: Mapping[str, int]) -> float:
+def off(kernel: neptune.Kernel, case: Case, sizes: Mapping[str, int], params: Mapping[str, int] | None = None) -> float:
     """The largest error in roundings of the narrowest dtype, relative to the largest element of a row."""
     args = given(kernel, sizes)
     wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args]
     exact = case.exact(*wide)
     worst = 0.0
-    for found, wanted in zip(called(kernel, args), exact if isinstance(exact, tuple) else (exact,), strict=True):
+    for found, wanted in zip(
+        called(kernel, args, params), exact if isinstance(exact, tuple) else (exact,), strict=True
+    ):
         narrow = max(torch.finfo(x.dtype).eps for x in (*args, found) if getattr(x, "is_floating_point", bool)())
         off, finite = found.double() - wanted, wanted.isfinite()
         assert torch.equal(found.isfinite(), finite) and torch.equal(found[~finite].double(), wanted[~finite])
@@ -170,6 +208,15 @@ def test_results(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.parts])
+def test_any_number_of_parts(name: str, form: str) -> None:
+    case, kernel = CASES[name], compiled(name, form)
+    numbers = [{"NUM_SPLITS": n} for n in case.parts]
+    errors = {f"{at} {n}": off(kernel, case, at, n) for at in case.sizes for n in numbers}
+    assert all(e <= case.roundings for e in errors.values()), errors
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["causal 64", "full 128", "softcap, window, log-sum-exp", "matmul"])
 def test_every_launch_gives_the_same_bits(name: str, form: str) -> None:
     kernel = compiled(name, form)
@@ -183,7 +230,7 @@ def test_every_launch_gives_the_same_bits(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["causal 128", "matmul"])
+@pytest.mark.parametrize("name", ["causal 128", "matmul", "matmul in parts"])
 def test_a_call_is_captured_and_replayed(name: str, form: str) -> None:
     kernel = compiled(name, form)
     args, others = (given(kernel, CASES[name].sizes[0], seed) for seed in (0, 1))
@@ -203,7 +250,7 @@ def test_a_call_is_captured_and_replayed(name: str, form: str) -> None:
     assert not all(map(torch.equal, expected, theirs))
 
 
-@pytest.mark.parametrize("name", ["causal 128", "matmul"])
+@pytest.mark.parametrize("name", ["causal 128", "matmul", "matmul in parts"])
 def test_a_saved_kernel_runs_the_same_form(name: str, tmp_path: Path) -> None:
     kernel = compiled(name, "asynchronous")
     kernel.save(tmp_path / "kernel")
