@@ -212,6 +212,7 @@ class _Gang:
         self.units = sum((np.outer(n, self._busy(s)) for n, s in self._runs()), np.zeros((1, len(UNITS))))
         self.chain = sum((n * self._step(s) for n, s in self._runs()), np.zeros(1)) + self._last_late()
         self.waits = sum((n * self._comes(s) for n, s in self._runs() if not self._flies(s)), np.zeros(1))
+        self.port = sum((n * self._through(s) for n, s in self._runs() if self._flies(s)), np.zeros(1))
         self.streams = sum((n * self._comes(s) for n, s in self._runs() if self._flies(s)), np.zeros(1))
 
     def cycles(self, levers: Levers, working: int) -> Array:
@@ -220,6 +221,8 @@ class _Gang:
         chain = self.chain + c.start * (levers.persistent == "once")
         copies = self.waits / (levers.stages - c.ahead) + self.streams / (levers.stages - c.ahead - c.held)
         units = ((self.units * working) ** c.among).sum(axis=1) ** (1 / c.among)
+        # However many stages, no more comes at a time than the port lets through.
+        copies = np.maximum(copies, self.port)
         together = (units**c.beside + chain**c.beside + copies**c.beside) ** (1 / c.beside)
         return together + c.ends * (self.consumers - 1)
 
@@ -301,7 +304,11 @@ class _Gang:
         if not _loads(s):
             return 0.0
         latency = FITTED.latency + FITTED.far * self._cold if self._flies(s) else self.c.latency
-        return latency + _number(self.every.moved(s)) / self.one.machine.port
+        return latency + self._through(s)
+
+    def _through(self, s: Section) -> float:
+        """Cycles for which the operands of one run of a loop keep the port busy."""
+        return _number(self.every.moved(s)) / self.one.machine.port if _loads(s) else 0.0
 
     @cached_property
     def _cold(self) -> float:

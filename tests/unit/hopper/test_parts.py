@@ -25,8 +25,10 @@ from neptune.kernel import Kernel
 from neptune.ops.linear import matmul
 from neptune.runtime.artifact import pack, unpack
 from neptune.runtime.launch import Target
+from neptune.runtime.parts import count_parts
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tune.params import resolve_params
+from neptune.tune.parts import BUSY, MOST
 from neptune.tune.rank import model_of
 from neptune.verify.instances import number
 from tests.examples.walks import tiles_of
@@ -145,7 +147,10 @@ def test_a_wait_that_is_dropped_is_found(name: str, template: str, options: dict
 
 @cache
 def compiled() -> Kernel:
-    return neptune.compile(matmul(), "matmul_split", target="cuda:90", form="asynchronous", shapes=LONG)
+    tiles, levers = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}, {"consumers": 2, "stages": 4}
+    return neptune.compile(
+        matmul(), "matmul_split", target="cuda:90", form="asynchronous", shapes=LONG, params=tiles, levers=levers
+    )
 
 
 def test_launches_choose_parts_for_their_own_groups() -> None:
@@ -154,12 +159,9 @@ def test_launches_choose_parts_for_their_own_groups() -> None:
     of = kernel.executable.artifact.asynchronous
     assert of is not None
     (rule,), (plain,) = of.parts, kernel.executable.artifact.parts
-    tiles, consumers = {n: v for n, v in of.levers.items() if n.startswith("BLOCK")}, int(of.levers["consumers"])
-    ours = rule.default(LONG, 132)
-    groups = -(-256 // (64 * consumers)) * -(-256 // int(tiles["BLOCK_N"]))
-    assert rule.steps.dtype == "int32" and not rule.sizes & {"BLOCK_M", "BLOCK_N", "BLOCK_K"}
-    assert 0.8 * 132 <= groups * ours <= 132
-    assert ours != plain.default({**LONG, **kernel.params}, 132)
+    assert rule.sizes == {"m", "n", "k"}, "tile sizes are numbers"
+    assert rule.default(LONG, 132) == count_parts(2 * 4, 256, 132, MOST, BUSY) == 15
+    assert plain.default({**LONG, **kernel.params}, 132) == count_parts(4 * 4, 256, 132, MOST, BUSY) == 8
     resources = kernel.resources()[0]
     assert resources.form == "asynchronous" and resources.spill_bytes == 0
     again = unpack(pack(kernel.executable.artifact, {})).asynchronous
@@ -229,15 +231,16 @@ def test_what_adds_the_parts_counts() -> None:
 @pytest.mark.parametrize(
     ("name", "template", "at", "far"),
     [
-        ("matmul", "matmul_split", {"m": 16, "n": 256, "k": 16384}, True),
+        ("matmul", "matmul_split", {"m": 1, "n": 256, "k": 16384}, True),
         ("linear_cross_entropy", "flash_decoding", {"rows": 8192, "cols": 32768, "depth": 256}, False),
     ],
 )
 def test_auto_leaves_out_what_is_far_behind(name: str, template: str, at: dict[str, int], far: bool) -> None:
-    """Of few rows most of a group is empty."""
+    """Of a single row most of a group is empty."""
     program = tiles_of(name, template)[1]
     walked = walked_of(program, split_of(program), {})
-    wanted = Wanted({}, {}, at, MACHINE, resolve_params(program, {}, at, MACHINE, None), ahead=True)
+    levers = {"consumers": 3, "stages": 2}
+    wanted = Wanted(levers, {}, at, MACHINE, resolve_params(program, {}, at, MACHINE, None), ahead=True)
     if far:
         with pytest.raises(Refusal, match="it is predicted to take"):
             ordered(walked, program, wanted)

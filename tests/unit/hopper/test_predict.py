@@ -53,15 +53,22 @@ def test_a_product_in_flight_waits_for_nothing() -> None:
     assert ours.us < asked.of(replace(levers, tiles={"BLOCK_N": 64, "BLOCK_K": 64})).us
 
 
-@pytest.mark.parametrize(
-    "sizes", [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 4096, 14336), (512, 4096, 4096), (128, 4096, 4096)]
-)
+@pytest.mark.parametrize("sizes", [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 4096, 14336), (512, 4096, 4096)])
 def test_products_are_not_left_out(sizes: tuple[int, int, int]) -> None:
     """By prediction none of them is far behind the Triton form, as those that were measured are not."""
     _, tiles = tiles_of("matmul", "matmul")
     at = dict(zip("mnk", sizes, strict=True))
     best = ranked(tiles, at, MACHINE)[0].params
     assert ordered(walked(tiles), tiles, Wanted(sizes=at, machine=MACHINE, on_tiles=best, ahead=True))
+
+
+def test_stages_do_not_make_the_port_wider() -> None:
+    """Of narrow tiles each column is little work, for which all rows come again."""
+    asked = hopper_cost.predictor(hopper_cost.of_products()[0])
+    us = [asked.of(Levers(2, n, "stride", tiles={"BLOCK_N": 16, "BLOCK_K": 64})).us for n in (4, 5, 6)]
+    rows, columns = 128 * 4096 * 2, 16 * 4096 * 2
+    cycles = 32 * 256 / 132 * (rows + columns) / MACHINE.port
+    assert all(t >= cycles / (MACHINE.clock * 1e3) for t in us)
 
 
 @pytest.mark.parametrize("causal", [False, True])
