@@ -217,7 +217,7 @@ def test_any_number_of_parts(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["causal 64", "full 128", "softcap, window, log-sum-exp", "matmul"])
+@pytest.mark.parametrize("name", ["causal 64", "full 128", "softcap, window, log-sum-exp", "matmul", "matmul in parts"])
 def test_every_launch_gives_the_same_bits(name: str, form: str) -> None:
     kernel = compiled(name, form)
     args = given(kernel, CASES[name].sizes[2 if len(CASES[name].sizes) > 2 else -1])
