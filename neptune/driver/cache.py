@@ -52,7 +52,7 @@ class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
     `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
-    reads; `formed` is what was measured of its asynchronous form.
+    reads; `formed` is what was measured of its asynchronous form, for which templates are chosen with `counting`.
     """
 
     loops: Program
@@ -73,6 +73,7 @@ class Request:
     samples: tuple[Sample, ...] = ()
     failed: frozenset[Candidate] = frozenset()
     formed: tuple[Formed, ...] = ()
+    counting: bool = True
 
 
 def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Kernel:
@@ -152,7 +153,7 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    promised = [request.deterministic, request.batch_invariant, request.form or ""]
+    promised = [request.deterministic, request.batch_invariant, request.form or "", request.counting]
     asked = [*promised, *request.assume, digest(request.samples, request.failed)]
     asked += map(repr, request.formed)
     numbers = (request.params, request.shapes, request.bounds, request.at or {}, request.levers)

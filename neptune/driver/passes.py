@@ -13,6 +13,7 @@ from neptune import config
 from neptune.codegen.triton import generate
 from neptune.driver.asynchronous import AUTO, asynchronous_of
 from neptune.driver.build import REJECTED
+from neptune.driver.counted import Forms, Uncounted, decided
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import Formed
@@ -60,7 +61,8 @@ is verified, not the last one alone: 2 to 5 % of a compilation."""
 class Work:
     """A compilation in progress: the request, and what the passes have made of it so far.
 
-    `loops` is the expression as imported, `definitions` what is scheduled: the same but for forms of functions.
+    `loops` is the expression as imported, `definitions` what is scheduled: the same but for forms of functions. With
+    `counting` templates are compared by the faster of their forms; `by_form`: this one was chosen for the other.
     """
 
     loops: Program
@@ -88,6 +90,8 @@ class Work:
     levers: Mapping[str, Any] = field(default_factory=dict)
     at: Mapping[str, int] | None = None
     formed: tuple[Formed, ...] = ()
+    counting: bool = True
+    by_form: bool = False
     asynchronous: Derived | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
@@ -142,12 +146,13 @@ def _forms(w: Work) -> Program | None:
 def _schedule(w: Work) -> None:
     if w.template is None:
         if w.candidates is None:
-            w.candidates = candidates(w.definitions, w.settings.fuel, w.wishes, w.machine)
+            w.candidates = candidates(w.definitions, w.settings.fuel, w.wishes, w.machine, _counted(w))
         chosen = next(w.candidates, None)
         if chosen is None:
             reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
             raise InternalError(f"what each template makes of `{w.loops.name}` was rejected by a check\n{reasons}")
-        w.used, w.schedule, w.choice = chosen.template, chosen.schedule, chosen.decisions
+        w.used, w.schedule, w.by_form = chosen.template, chosen.schedule, chosen.by_form
+        w.choice = (*chosen.decisions, *decided(w.loops.name, chosen))
         w.lowered, w.family, w.own = chosen.lowered, chosen.family, chosen.own
         w.trail += schedule_forms(w.schedule)
     else:
@@ -162,6 +167,13 @@ def _schedule(w: Work) -> None:
     made = [(str(s), s.program) for s in w.schedule.trace if s.program is not None]
     for step, program in made if _every_form(w) else made[-1:]:
         _well_formed(w, step, program)
+
+
+def _counted(w: Work) -> Forms | None:
+    """The form that counts where templates are compared, if one does."""
+    if not w.counting or w.form not in (ASYNCHRONOUS, AUTO):
+        return None
+    return Forms(w.wishes, w.levers, w.machine, w.formed)
 
 
 def _every_form(w: Work) -> bool:
@@ -266,6 +278,8 @@ def _asynchronous(w: Work) -> str | None:
     except TargetError as error:
         if w.form == ASYNCHRONOUS:
             raise
+        if w.by_form:
+            raise Uncounted(error.wrong) from None
         w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
         return None
     return w.asynchronous.text.text
@@ -321,6 +335,10 @@ def run_all(work: Work) -> None:
             return
         except Rejection as rejection:
             _reject(work, rejection)
+        except Uncounted as refused:
+            why = f"the form for which it was chosen is refused: {refused}"
+            work.rejections += (Decision("template", work.used, "not taken", why),)
+            work.candidates, work.counting = None, False
         del work.trail[before:]
         work.checks.clear()
         # Sizes that serve one template hold values of its tunables, which mean something else in another.

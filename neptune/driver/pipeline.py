@@ -13,6 +13,7 @@ from neptune.driver import cache, loud
 from neptune.driver.acceptance import ready, with_verdict
 from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.build import Build
+from neptune.driver.counted import in_vain
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
@@ -132,7 +133,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
         wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
         work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
-        work.levers, work.at, work.formed = asked.levers, asked.at, asked.formed
+        work.levers, work.at, work.formed, work.counting = asked.levers, asked.at, asked.formed, asked.counting
         if asked.form in (ASYNCHRONOUS, AUTO):
             ready()
         try:
@@ -154,6 +155,8 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
 
     forced = forced or asked.form == ASYNCHRONOUS
     kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)
+    if asked.form == AUTO and in_vain(kernel):
+        kernel = _compiled(replace(asked, counting=False))
     if settings.dump is not None:
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
     if asked.strict:

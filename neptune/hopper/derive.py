@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -221,7 +222,13 @@ def derived(
 
 def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked:
     """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Refusal where it has none."""
-    return walk(program, kernel, Levers(tiles=_covering(program, shapes)))
+    return _walked(program, kernel, tuple(_covering(program, shapes).items()))
+
+
+@lru_cache(maxsize=32)
+def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked:
+    """Kept: forms are compared by it before one is derived."""
+    return walk(program, kernel, Levers(tiles=dict(tiles)))
 
 
 def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:

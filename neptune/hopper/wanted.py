@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from neptune.hopper.ir import Levers
@@ -43,8 +44,16 @@ class Wanted:
 
 def predictor_of(program: TileProgram, walked: Walked, sizes: Mapping[str, int], machine: Machine) -> Predictor:
     """What predicts the times of a kernel's forms at some sizes."""
-    late, carried = bool(walked.late), Counts(walked).kept
-    return Predictor(model_of(program), sizes, machine, late=late, carried=carried, name=walked.kernel.name)
+    carried = Counts(walked).kept
+    return _predictor(program, walked.kernel.name, bool(walked.late), carried, tuple(sorted(sizes.items())), machine)
+
+
+@lru_cache(maxsize=32)
+def _predictor(
+    program: TileProgram, name: str, late: bool, carried: bool, sizes: tuple[tuple[str, int], ...], machine: Machine
+) -> Predictor:
+    """Kept with what it has counted: templates are compared by it before the form of one is derived."""
+    return Predictor(model_of(program), dict(sizes), machine, late=late, carried=carried, name=name)
 
 
 def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:

@@ -24,6 +24,7 @@ from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, choose
+from neptune.tune.gains import OtherForm
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import space_of
@@ -129,6 +130,12 @@ class Candidate:
     family: Family | None = None
     own: int = 0
 
+    @property
+    def by_form(self) -> bool:
+        """True where another template is faster on tiles, and this one in another form."""
+        known = None if self.family is None else self.family.counted
+        return known is not None and known.decides(self.template)
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -153,27 +160,37 @@ def automatic(
 
 
 def candidates(
-    program: Program, fuel: int | None = None, wishes: Wishes | None = None, machine: Machine = DEFAULT
+    program: Program,
+    fuel: int | None = None,
+    wishes: Wishes | None = None,
+    machine: Machine = DEFAULT,
+    form: OtherForm | None = None,
 ) -> Iterator[Candidate]:
     """Shipped templates that schedule a program, best first: each is what the family of those that are left takes at
     the typical sizes. `fuel` as in `apply`; it does not change which template is taken, so that runs with more and less
     of it are prefixes of one schedule.
 
-    Families are chosen by the times that the cost model predicts for the machine (`neptune.tune.family`). Where it
+    Families are chosen by the times that the cost model predicts for the machine (`neptune.tune.family`), and of which
+    another `form` tells that it is faster. Where it
     predicts none, those come first whose tiles fit in registers, and of these those with the fewest temporaries and
     kernels. ScheduleError where no template applies.
     """
     wishes = wishes or Wishes()
     if fuel is None:
-        yield from _ranked(program, None, AUTOMATIC, wishes, machine)
+        yield from _ranked(program, None, AUTOMATIC, wishes, machine, form)
         return
-    for full in _ranked(program, None, AUTOMATIC, wishes, machine):
+    for full in _ranked(program, None, AUTOMATIC, wishes, machine, form):
         with suppress(ScheduleError):
             yield next(_ranked(program, fuel, (full.template,), wishes, machine))
 
 
 def _ranked(
-    program: Program, fuel: int | None, names: Sequence[str], wishes: Wishes, machine: Machine
+    program: Program,
+    fuel: int | None,
+    names: Sequence[str],
+    wishes: Wishes,
+    machine: Machine,
+    form: OtherForm | None = None,
 ) -> Iterator[Candidate]:
     """`candidates` among the templates of these names."""
     known = shipped_templates()
@@ -186,7 +203,7 @@ def _ranked(
     while made:
         given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
         tiles = {n: c.lowered.tiles for n, c in made.items()}
-        family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed)
+        family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
         if family is None:
             break
         own = pick(family.tree, at[0])
@@ -263,10 +280,19 @@ def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
     best = family.choices[pick(family.tree, sizes)].template
     others = sorted((us, n) for n, us in family.others.items() if n != best and isfinite(us))
     at = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
-    text = f"predicted {family.us():.1f} µs on {machine.name}{at}"
+    text = f"predicted {family.us():.1f} µs{_of_form(family, best)} on {machine.name}{at}"
     if family.samples:
         text += f", corrected by {sum(len(s.us) for s in family.samples)} records"
-    return text + (f"; others: {', '.join(f'{n} {us:.0f} µs' for us, n in others)}" if others else "")
+    said = ", ".join(f"{n} {us:.0f} µs{_of_form(family, n)}" for us, n in others)
+    return text + (f"; others: {said}" if others else "")
+
+
+def _of_form(family: Family, template: str) -> str:
+    """What a time is of, where it is not that on tiles."""
+    known = family.counted
+    if known is None or template not in known.us:
+        return ""
+    return f" in the {known.name} form ({known.on_tiles[template]:.0f} µs on tiles)"
 
 
 def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Candidate:

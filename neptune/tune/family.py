@@ -11,24 +11,24 @@ lose least over all points (`neptune.tune.points`), at most MOST, and a tree of 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
-from math import inf, log2, prod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import log2, prod
 
 import numpy as np
 
 from neptune.runtime.family import Cut, Tree, pick
 from neptune.tile.ir import TileProgram
-from neptune.tune.columns import Points
+from neptune.tune.gains import FURTHER, Counted, OtherForm
 from neptune.tune.graft import grafted
 from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
 from neptune.tune.params import space_of
-from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
-from neptune.tune.rank import LAUNCH, Ranked, model_of, predictions, ranked, ranked_at
+from neptune.tune.rank import LAUNCH
+from neptune.tune.rows import Rows, counted
 from neptune.tune.samples import Candidate, Sample
 
 MOST = 24
@@ -72,7 +72,7 @@ class Family:
     """Choices and the tree that tells them apart. `times` has the prediction of each choice (rows) at each point;
     `others` are the best of each template at the first point, in microseconds; `lost` is what is lost against the best
     candidate of each point, as a share of its time, on average and at most. `samples` are the measurements that
-    predictions were corrected by."""
+    predictions were corrected by. With `counted`, times are those of the faster form."""
 
     choices: tuple[Choice, ...]
     tree: Tree
@@ -81,6 +81,7 @@ class Family:
     others: Mapping[str, float]
     lost: tuple[float, float]
     samples: tuple[Sample, ...] = ()
+    counted: Counted | None = None
 
     def us(self, k: int = 0) -> float:
         """The predicted time of what is taken at point k."""
@@ -96,16 +97,17 @@ def choose(
     samples: Sequence[Sample] = (),
     marked: Sequence[Sizes] = (),
     failed: frozenset[Candidate] = frozenset(),
+    form: OtherForm | None = None,
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
     prediction. Only the sizes `deciding` tell choices apart, where they are named. Predictions are corrected by
     `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points.
-    What is known to have `failed` is no candidate."""
+    What is known to have `failed` is no candidate. Another `form` counts where it is faster than tiles."""
     samples = _possible(programs, given, samples)
     marked = [p for p in marked if any(s.sizes == p for s in samples)]
     few = _sampled(points)
     anchors = _anchors(few)
-    first = {n: _Rows(p, [*few, *marked], machine, given.get(n, {})) for n, p in programs.items()}
+    first = {n: Rows(p, [*few, *marked], machine, given.get(n, {})) for n, p in programs.items()}
     known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
     for name, rows in first.items():
         rows.name, rows.known = name, known
@@ -115,6 +117,9 @@ def choose(
     rows_of = {n: rows for n, rows in first.items() if rows.choices}
     if not rows_of:
         return None
+    # The first point, and some of those that a user calls.
+    looked = [*anchors[:1], *anchors[OUTER:][:FURTHER]]
+    with_form = None if form is None else counted(rows_of, looked, form)
     best = np.min([rows.times.min(axis=0) for rows in rows_of.values()], axis=0)
     close = {n: rows for n, rows in rows_of.items() if _promising(rows.times.min(axis=0), best)}
     for rows in close.values():
@@ -139,7 +144,7 @@ def choose(
     kept = [kept[k] for k in used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     lost = _lost(times, kept, tree, few)
-    return Family(tuple(candidates[k] for k in kept), tree, at, whole[used], others, lost, known.samples)
+    return Family(tuple(candidates[k] for k in kept), tree, at, whole[used], others, lost, known.samples, with_form)
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
@@ -206,61 +211,6 @@ def of_winners(choices: Sequence[Choice], points: Sequence[Sizes], times: Array)
 def _promising(own: Array, best: Array) -> bool:
     """True for a template that is the fastest somewhere, or not much slower than that where it takes some time."""
     return bool(((own <= best) | ((own <= HOPELESS * best) & (best > SHORT))).any())
-
-
-@dataclass
-class _Rows:
-    """Choices of parameters of one template, and a row of predicted times over all points for each; what is `known` of
-    the template corrects them, and what `failed` is none of them."""
-
-    program: TileProgram
-    points: Sequence[Sizes]
-    machine: Machine
-    given: Mapping[str, int]
-    name: str = ""
-    known: Measured = field(default_factory=Measured)
-    failed: Sequence[Mapping[str, int]] = ()
-    choices: list[Mapping[str, int]] = field(default_factory=list)
-    rows: list[Array] = field(default_factory=list)
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return tuple(r.number for r in parts_of(self.program))
-
-    @property
-    def times(self) -> Array:
-        return np.stack(self.rows)
-
-    def add(self, anchors: Iterable[int], most: int) -> None:
-        """Add the best parameters at each of these points, of the first `most` that have any."""
-        orders: Iterable[Sequence[Ranked]]
-        if most == 1:
-            orders = (ranked(self.program, self.points[k], self.machine, self.given) for k in anchors)
-        else:
-            at = [self.points[k] for k in anchors]
-            orders = ranked_at(self.program, at, self.machine, self.given, most=1 + len(self.failed))
-        sound = ([r.params for r in order if r.params not in self.failed] for order in orders)
-        fresh: list[Mapping[str, int]] = []
-        for first in islice((own[0] for own in sound if own), most):
-            if first not in (*self.choices, *fresh):
-                fresh.append(first)
-        self.join(fresh)
-
-    def join(self, choices: Sequence[Mapping[str, int]]) -> None:
-        """Add choices of parameters that are not there yet."""
-        fresh = [c for c in choices if c not in self.choices]
-        if fresh:
-            self.rows += list(self.predicted(fresh, self.points))
-            self.choices += fresh
-
-    def predicted(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
-        """A row of times over points for each of the choices, corrected; without end where one does not run."""
-        return self.plain(choices, points) * self.known.factors(self.name, choices, points)
-
-    def plain(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
-        """As the model alone predicts them."""
-        us = np.asarray(predictions(model_of(self.program), Points.product(choices, points), self.machine).us)
-        return np.where(np.isfinite(us), us, inf).reshape(len(choices), -1)
 
 
 def _lost(times: Array, kept: list[int], tree: Tree, points: Sequence[Sizes]) -> tuple[float, float]:

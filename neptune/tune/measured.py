@@ -83,7 +83,7 @@ class Measured:
         unknown = np.full(len(self.samples), np.nan)
         off = np.stack([self.off.get(candidate(template, c), unknown) for c in choices])
         known, off = np.isfinite(off), np.where(np.isfinite(off), off, self.first)
-        octaves = self._octaves(points)
+        octaves = octaves_between(points, [s.sizes for s in self.samples])
         weight = np.array([s.weight for s in self.samples]) * OCTAVE**octaves
         found = np.clip((off @ weight.T) / (MODEL + weight.sum(axis=1)), -log(BOUND), log(BOUND))
         for k, s in enumerate(self.samples):
@@ -94,11 +94,12 @@ class Measured:
             found[:, at] = here[:, None]
         return np.exp(found)
 
-    def _octaves(self, points: Sequence[Sizes]) -> Array:
-        """How far each point (rows) is from each sample: doublings of sizes, added up."""
-        names = list(self.samples[0].sizes)
-        at, of = (
-            np.log2(np.maximum(np.array([[p[n] for n in names] for p in many], np.float64).reshape(len(many), -1), 1))
-            for many in (points, [s.sizes for s in self.samples])
-        )
-        return np.abs(at[:, None] - of[None]).sum(axis=2)
+
+def octaves_between(points: Sequence[Sizes], of: Sequence[Sizes]) -> Array:
+    """How far each point (rows) is from each of others: doublings of sizes, added up."""
+    names = list(of[0])
+    at, there = (
+        np.log2(np.maximum(np.array([[p[n] for n in names] for p in many], np.float64).reshape(len(many), -1), 1))
+        for many in (points, of)
+    )
+    return np.abs(at[:, None] - there[None]).sum(axis=2)

@@ -1,0 +1,82 @@
+"""The asynchronous form where templates are compared: each is as fast as the faster of its forms.
+
+What is counted is predicted, before any form is derived. Where the form of the template that won by it is refused
+later, by a check, by what it compiles to or by its verdict, the choice is made again, by times on tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from neptune.driver.known import Formed
+from neptune.kernel import Kernel
+from neptune.runtime import accepted
+from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.schedule.state import Decision
+from neptune.tile.ir import TileProgram
+from neptune.tune.choose import Candidate, Wishes
+from neptune.tune.gains import Asked
+from neptune.tune.machine import Machine
+
+DECIDES = "decides"
+"""What is said of a form by which a template was chosen."""
+
+
+class Uncounted(Exception):
+    """The form for which a template was chosen is refused."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What the model says of programs in this form, with the levers that a caller settles; where it was measured
+    (`formed`), that decides."""
+
+    wishes: Wishes
+    levers: Mapping[str, int | str]
+    machine: Machine
+    formed: tuple[Formed, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the form."""
+        return ASYNCHRONOUS
+
+    def us(self, template: str, program: TileProgram, at: Sequence[Asked]) -> list[float]:
+        """Microseconds of a template's program at some sizes; infinite where tiles are faster."""
+        from neptune.hopper.estimate import estimated
+        from neptune.hopper.wanted import Wanted
+
+        wanted = Wanted(self.levers, self.wishes.params, machine=self.machine)
+        found = estimated(program, [(a.sizes, a.params, a.us) for a in at], wanted, self.wishes.typical)
+        return [self._told(template, a.sizes, us) for a, us in zip(at, found, strict=True)]
+
+    def _told(self, template: str, sizes: Mapping[str, int], us: float) -> float:
+        told = next((f for f in self.formed if f.sizes == sizes), None)
+        if told is None:
+            return us
+        return told.us if told.faster and told.template == template else inf
+
+
+def decided(program: str, chosen: Candidate) -> tuple[Decision, ...]:
+    """That a template was chosen for its form, if it was."""
+    if not chosen.by_form:
+        return ()
+    assert chosen.family is not None and chosen.family.counted is not None
+    known = chosen.family.counted
+    best = min(known.on_tiles, key=lambda n: known.on_tiles[n])
+    why = f"{chosen.template} is predicted to take {known.us[chosen.template]:.0f} µs in it, on tiles"
+    why += f" {known.on_tiles[chosen.template]:.0f} µs, and {best} {known.on_tiles[best]:.0f} µs"
+    return (Decision("form", program, DECIDES, why),)
+
+
+def in_vain(kernel: Kernel) -> bool:
+    """True where a template was chosen for a form that the verdict refuses."""
+    artifact = kernel.executable.artifact
+    of = artifact.asynchronous
+    found = None if of is None or of.record is None else accepted.read(of.record)
+    if of is None or found is None or found.key != accepted.key_of(of) or accepted.runs(of):
+        return False
+    decisions = artifact.explanation["decisions"]
+    return list(found.faults) != [accepted.NOT_COMPARED] and any(d["verdict"] == DECIDES for d in decisions)

@@ -1,0 +1,55 @@
+"""The time of a program in its asynchronous form, before any is derived: by which templates are compared.
+
+estimated(program, [({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wanted(machine=…), shapes)   →  [3110.2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+
+from neptune.hopper.derive import walked_of
+from neptune.hopper.ir import Levers
+from neptune.hopper.refusal import Refusal
+from neptune.hopper.walked import Walked
+from neptune.hopper.wanted import Wanted, ordered
+from neptune.tile.ir import TileProgram
+
+FEW = 4
+"""Tiles that are looked at beyond the first sizes: the best there."""
+At = tuple[Mapping[str, int], Mapping[str, int], float]
+"""Sizes, values of the Triton form, and the microseconds that it takes."""
+
+
+def estimated(program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]) -> list[float]:
+    """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles.
+
+    Of `wanted` sizes and values on tiles are those of `at`; levers are chosen at the first sizes, a few remain for
+    others. `shapes` are typical sizes, which tiles may cover.
+    """
+    wishes = [replace(wanted, sizes=sizes, on_tiles=on_tiles, ahead=False) for sizes, on_tiles, _ in at]
+    kernels: list[tuple[Walked, list[Levers]]] = []
+    for kernel in program.kernels:
+        with suppress(Refusal):
+            walked = walked_of(program, kernel, shapes)
+            kernels.append((walked, ordered(walked, program, wishes[0])))
+    found = []
+    for k, (asked, (_, on_tiles, whole)) in enumerate(zip(wishes, at, strict=True)):
+        saved = 0.0
+        for walked, order in kernels:
+            known = asked.predictor(program, walked)
+            looked = _several(order) if k else order[:1]
+            ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
+            saved += max(0.0, known.on_tiles(on_tiles) - ours)
+        found.append(whole - saved if saved else inf)
+    return found
+
+
+def _several(order: Sequence[Levers]) -> list[Levers]:
+    """The first of each choice of consumers and tiles, a few."""
+    first: dict[tuple[object, ...], Levers] = {}
+    for x in order:
+        first.setdefault((x.consumers, *x.tiles.items()), x)
+    return list(first.values())[:FEW]
