@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import neptune
-from neptune.driver import passes
+from neptune.driver import passes, pipeline
 from neptune.driver.acceptance import on_trial, split_of
 from neptune.driver.counted import DECIDES, Forms, in_vain
 from neptune.driver.known import Formed
@@ -123,7 +123,14 @@ def test_a_form_that_is_refused_is_not_counted_again(by_form: None, monkeypatch:
         compiled("asynchronous")
 
 
-def test_a_verdict_that_refuses_makes_the_choice_again(by_form: None) -> None:
+def test_where_the_form_does_not_run_the_template_of_tiles_does(by_form: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "in_vain", lambda kernel: any(d["verdict"] == DECIDES for d in said(kernel)))
+    kernel = compiled()
+    assert kernel.build.template == compiled(None).build.template != FAST
+    assert compiled("asynchronous").build.template == FAST, "what was asked for stays"
+
+
+def test_a_verdict_that_refuses_is_told_from_one_that_is_not_there(by_form: None) -> None:
     kernel = compiled()
     artifact = kernel.executable.artifact
     of = artifact.asynchronous
