@@ -146,16 +146,27 @@ class Predictor:
 
     def behind(self, on_tiles: Mapping[str, int], parts: Mapping[str, int]) -> float:
         """Microseconds of the other kernels whose work follows from numbers of parts, with these values; where numbers
-        are not given, they are those of the kernel on tiles."""
-        works = [w for w in self.model.works if w is not self.work and self._chosen & self.model.reads(w)]
-        if not works:
+        are not given, they are those of the kernel on tiles. Few choices of levers differ in these."""
+        if not self._behind:
             return 0.0
-        known = columns_of(self.model.program, Points.at([{**on_tiles, **parts}], self.sizes), self.machine)
-        return sum(float(self.model.times(w, known, self.machine).us[0]) for w in works)
+        params = {**on_tiles, **parts}
+        key = tuple(sorted(params.items()))
+        if key not in self._us_behind:
+            known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
+            self._us_behind[key] = sum(float(self.model.times(w, known, self.machine).us[0]) for w in self._behind)
+        return self._us_behind[key]
 
     def beside(self, levers: Levers, on_tiles: Mapping[str, int]) -> float:
         """How many microseconds longer these kernels take for the parts of a form."""
         return self.behind(on_tiles, self.parts(levers)) - self.behind(on_tiles, {})
+
+    @cached_property
+    def _us_behind(self) -> dict[tuple[tuple[str, int], ...], float]:
+        return {}
+
+    @cached_property
+    def _behind(self) -> list[KernelWork]:
+        return [w for w in self.model.works if w is not self.work and self._chosen & self.model.reads(w)]
 
     @cached_property
     def _chosen(self) -> frozenset[str]:
