@@ -20,6 +20,31 @@ esac
 """
 
 
+TEXT = """\
+def matmul_consumer(W):
+    barrier()
+
+
+@gluon.jit
+def matmul_kernel(a_desc):
+    gl.warp_specialize(
+"""
+RACES = """\
+========= Error: Race reported between Read access at matmul_kernel+0xd0 in generated_1.py:6
+=========     and Write access at matmul_kernel+0x27c0 in generated_1.py:6 [14 hazards]
+=========     and Write access at matmul_kernel+0x3df0 in generated_1.py:7 [11 hazards]
+=========
+========= Error: Race reported between Read access at matmul_kernel+0xd0 in generated_1.py:6
+=========     and Write access at matmul_kernel+0x500 in generated_1.py:{line} [2 hazards]
+"""
+
+
+@pytest.mark.parametrize(("line", "own"), [(7, 2), (2, 1), (99, 1)])
+def test_races_in_which_triton_hands_roles_over_are_told_from_ours(line: int, own: int) -> None:
+    assert sanitize.of_roles(RACES.format(line=line), TEXT) == (own, 2)
+    assert sanitize.of_roles("Race reported between nobody", TEXT) == (0, 1)
+
+
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sanitizer that knows what it will find, for kernels that nobody makes."""
@@ -29,7 +54,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SAYS.format(seen=tmp_path / "seen"))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(sanitize, "save", lambda name, folder: folder / name.replace(" ", "_"))
+    monkeypatch.setattr(sanitize, "save", lambda name, folder: (folder / name.replace(" ", "_"), TEXT))
     return path
 
 
