@@ -44,9 +44,9 @@ UNITS = ("matrix", "special", "issue", "port")
 
 CLOSE = 1.05
 """Predictions that differ by less say nothing."""
-BEHIND = 1.2
+BEHIND = 1.35
 """By how much a form must be predicted to be slower than the Triton form to be left out: of that, the model promises up
-to 19 % too much at depth 64."""
+to 30 % too much at depth 64 (512 causal queries: 1.32 times by prediction, and as fast on an H200)."""
 
 
 @dataclass(frozen=True)
