@@ -199,6 +199,14 @@ def test_the_asynchronous_form_is_what_runs(name: str) -> None:
     assert verdict is not None and verdict["runs"], verdict
 
 
+def test_it_is_the_default_here_unless_bits_are_promised() -> None:
+    of = CASES["full 128"].make()
+    forms = [
+        neptune.compile(of, **options).executable.artifact.asynchronous for options in ({}, {"deterministic": True})
+    ]
+    assert forms[0] is not None and forms[0].record and forms[1] is None
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
 def test_results(name: str, form: str) -> None:
