@@ -146,7 +146,10 @@ def masked(name: str, depth: int, length: int, rounds: int) -> Row:
     if of.by_flex:
         forms["flex"] = _flex(of, qkv, more)
     made = timed(forms, 1.0, rounds)
-    share = visited(of.sees, length, *tile(ours)) / visited(_causal, length, *tile(causal))
+    (rows, keys), (of_rows, of_keys) = tile(ours), tile(causal)
+    # Tiles of the same size, where the kernels' own are not.
+    share = visited(of.sees, length, rows, keys) / visited(_causal, length, of_rows, of_keys)
+    share *= rows * keys / (of_rows * of_keys)
     per_tile = share * made["ours"] / made["causal"]
     speedup = against(made, "flex", 1.5) if of.by_flex else {}
     of_causal = {"per tile of causal": per_tile, "goal per tile": of.goal}
@@ -170,7 +173,7 @@ def with_more(kind: str, depth: int, length: int, rounds: int, goal: float, **op
     bare = _inputs(depth, length)
     kernels = {
         "ours": compiled(kind, depth, "auto", length, tuple(options.items())),
-        "triton": compiled(kind, depth, None, length, tuple(options.items())),
+        "triton": compiled(kind, depth, "triton", length, tuple(options.items())),
     }
     without = compiled(kind, depth, "auto", length)
     forms: dict[str, Callable[[], object]] = {n: partial(k, *qkv) for n, k in kernels.items()}

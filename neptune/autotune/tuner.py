@@ -30,7 +30,7 @@ from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
-from neptune.driver.asynchronous import AUTO, TRITON, form_for
+from neptune.driver.asynchronous import AUTO, TRITON, checked_form
 from neptune.driver.coded import NAMES, without_levers
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
@@ -192,10 +192,9 @@ def task_of(
     form: str | None = None,
 ) -> Task:
     """The task of an expression; arguments as in `neptune.compile`."""
-    settings = config.read()
-    loops, where = imported(expr, inputs, name), target_for(target, settings)
+    loops, where = imported(expr, inputs, name), target_for(target, config.read())
     given = checked_params(loops, params)
-    also = form_for(form, where, settings.form, False) in (ASYNCHRONOUS, AUTO)
+    also = checked_form(form, where) in (ASYNCHRONOUS, AUTO)
 
     def compiled(
         t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
