@@ -1,7 +1,8 @@
 """Small launches of a generated Gluon module, for `neptune.hopper.check`: loops of all lengths that matter.
 
-A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles: all such sizes
-together while tiles are small, and each by itself short or long beside the others, half a tile longer, or longer than
+A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles, or fewer of a
+loop that comes back to the same turns earlier (`neptune.hopper.windows`): all such sizes together while tiles are
+small, and each by itself short or long beside the others, half a tile longer, or longer than
 any number that bounds a loop (a window). All others are small. Where launches choose in how many parts an axis is
 folded, all this is for one part, and for several: of all lengths, and of two that differ in one program; some empty.
 """
@@ -16,6 +17,7 @@ from neptune.codegen.triton_kernel import function_name
 from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.check import Trial
 from neptune.hopper.ir import AsyncKernel, walk_async
+from neptune.hopper.windows import window
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer, Scalar
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs
@@ -33,12 +35,17 @@ FEW = 2
 
 def _bounds(kernel: AsyncKernel) -> Iterator[Expr]:
     """What decides how many tiles there are: bounds of loops and conditions, scalars in them, the groups of rows."""
-    yield from (g.extent for g in kernel.grid if g.var in (kernel.group, kernel.rows))
+    yield from _groups(kernel)
     for s in (*walk_async(kernel.producer), *walk_async(kernel.consumer)):
         if isinstance(s, Loop | Branch):
             yield from bound_exprs(s)
         elif isinstance(s, Assign) and isinstance(s.value, ScalarTile):
             yield s.value.expr
+
+
+def _groups(kernel: AsyncKernel) -> Iterator[Expr]:
+    """How many groups of rows there are."""
+    return (g.extent for g in kernel.grid if g.var in (kernel.group, kernel.rows))
 
 
 def chosen(program: TileProgram) -> list[str]:
@@ -64,16 +71,25 @@ def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
     """Values of all sizes, integer arguments and numbers of parts, one launch each."""
     tiles = _tiles(kernel)
     most = max(2 * ring.stages + 1 for ring in kernel.rings)
+    least = min(window(kernel), most)
     sweep = sorted(swept(program, kernel))
-    alike = [dict.fromkeys(sweep, max(count * tiles[0] - 1, 1)) for count in range(most + 1)]
+    # How many groups a program has in a row follows from these sizes, and how long loops are from others.
+    grouped = frozenset[str]().union(*(variables(e) for e in _groups(kernel)))
+    lengths = {name: most if name in grouped else least for name in sweep}
+    alike = [{s: max(min(n, count) * tiles[0] - 1, 1) for s, n in lengths.items()} for count in range(most + 1)]
     # Loops over larger tiles have not been as long by then: one size after the other, as loops may be nested.
-    counts = [(n, count) for n in tiles[1:] for count in range(tiles[0] * most // n + 1, most + 1)]
-    larger = [{**dict.fromkeys(sweep, 2 * tiles[-1] - 1), name: n * count - 1} for n, count in counts for name in sweep]
-    alone = _alone(kernel, sweep, tiles[-1], most)
+    larger = [
+        {**dict.fromkeys(sweep, 2 * tiles[-1] - 1), name: n * count - 1}
+        for n in tiles[1:]
+        for count in range(tiles[0] * least // n + 1, most + 1)
+        for name in sweep
+        if count > tiles[0] * lengths[name] // n and count <= lengths[name]
+    ]
+    alone = _alone(kernel, sweep, tiles[-1], least)
     found = [(1, values) for values in (*alike, *larger, *alone)]
     if chosen(program):
         # Parts of so many tiles and of one less, in both orders where a program has several.
-        uneven = [(2, 2 * count - 1) for count in range(1, most + 1)] + list(UNEVEN)
+        uneven = [(2, 2 * count - 1) for count in range(1, least + 1)] + list(UNEVEN)
         found += [(parts, dict.fromkeys(sweep, count * n - 1)) for n in tiles for parts, count in uneven]
         found += [(2, values) for values in alone]
     return _taken(program, found, tiles[-1])

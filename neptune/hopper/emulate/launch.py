@@ -26,7 +26,10 @@ class Jit:
     def __init__(self, function: Callable[..., Any], launch: Callable[..., None]) -> None:
         functools.update_wrapper(self, function)
         self.function, self.launch = function, launch
-        self.arg_names = list(inspect.signature(function).parameters)
+
+    @functools.cached_property
+    def arg_names(self) -> list[str]:
+        return list(inspect.signature(self.function).parameters)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self.function(*args, **named)

@@ -224,8 +224,14 @@ class SharedMemory:
     ) -> None:
         self.machine, self.buffer, self.data = machine, buffer, data
         self._index, self._whole = index, whole
+        self._parts: dict[int, SharedMemory] = {}
 
-    @property
+    @cached_property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self.data.__array_interface__["data"][0])
+
+    @cached_property
     def slot(self) -> Slot:
         return Slot(self.buffer.name, self.buffer.serial, self._index)
 
@@ -243,10 +249,13 @@ class SharedMemory:
 
     def index(self, i: Any) -> SharedMemory:
         i = int(i)
+        if i in self._parts:
+            return self._parts[i]
         if not 0 <= i < len(self.data):
             raise IndexError(f"{self.slot}[{i}] of {len(self.data)}")
         # Once a view is reshaped its indices no longer say which part of the buffer it is: the whole is taken for it.
-        return self._view(self.data[i], (*self._index, i) if self._whole else self._index)
+        part = self._parts[i] = self._view(self.data[i], (*self._index, i) if self._whole else self._index)
+        return part
 
     def slice(self, start: int, length: int, dim: int = 0) -> SharedMemory:
         where = [slice(None)] * self.data.ndim

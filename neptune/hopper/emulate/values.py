@@ -154,6 +154,8 @@ def divided(a: Any, b: Any) -> Tile:
 
 def quotient(a: Any, b: Any) -> Any:
     """`//`, of scalars and tiles."""
+    if type(a) is int and type(b) is int and a >= 0 and b > 0:
+        return a // b
     if isinstance(a, Tile) or isinstance(b, Tile):
         return binary(truncated)(a, b)
     if not isinstance(a, int) or not isinstance(b, int):
@@ -163,6 +165,8 @@ def quotient(a: Any, b: Any) -> Any:
 
 def remainder(a: Any, b: Any) -> Any:
     """`%`, of scalars and tiles: its sign is that of the dividend."""
+    if type(a) is int and type(b) is int and a >= 0 and b > 0:
+        return a % b
     if isinstance(a, Tile) or isinstance(b, Tile):
         return binary(lambda x, y: np.fmod(x, y))(a, b)
     return a - b * quotient(a, b) if isinstance(a, int) and isinstance(b, int) else a % b

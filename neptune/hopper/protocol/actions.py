@@ -80,11 +80,13 @@ def number_cells(roles: list[list[Action]]) -> list[str]:
 
     A slot of few indices consists of all cells whose indices begin with its own.
     """
-    slots = sorted({s for role in roles for a in role for s in a.slots}, key=lambda s: (s.serial, s.index))
+    used = dict.fromkeys(a.slots for role in roles for a in role)
+    slots = sorted({s for together in used for s in together}, key=lambda s: (s.serial, s.index))
     depth = {s.serial: max(len(o.index) for o in slots if o.serial == s.serial) for s in slots}
     cells = [s for s in slots if len(s.index) == depth[s.serial]]
     parts = {s: tuple(i for i, c in enumerate(cells) if s.meets(c)) for s in slots}
+    known = {together: tuple(dict.fromkeys(c for s in together for c in parts[s])) for together in used}
     for role in roles:
         for action in role:
-            action.cells = tuple(dict.fromkeys(c for s in action.slots for c in parts[s]))
+            action.cells = known[action.slots]
     return [str(c) for c in cells]

@@ -254,9 +254,7 @@ class Causal:
 
 
 def _join(clock: Clock, other: Clock) -> None:
-    for i, x in enumerate(other):
-        if x > clock[i]:
-            clock[i] = x
+    clock[:] = map(max, clock, other)
 
 
 def causal(trace: Trace) -> list[Finding]:

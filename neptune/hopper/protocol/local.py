@@ -111,11 +111,11 @@ def _stores(name: str, role: list[Action], behind: set[int]) -> Iterator[Finding
     sending: list[Action] = []
     read: set[int] = set()  # sends that only one thread knows to have been read
     for a in role:
-        slots = ", ".join(map(str, a.slots))
         if a.kind == "store":
             stored |= dict.fromkeys(a.cells, a.line)
             for cells, what in ((read, "send"), (multiplied, "product")):
                 if cells & set(a.cells):
+                    slots = ", ".join(map(str, a.slots))
                     text = f"no thread_barrier between the wait for the last {what} of {slots} and this store to it"
                     yield Finding("threads", name, a.line, text)
         elif a.kind == "fence":

@@ -105,7 +105,7 @@ class Recording:
     # Barriers.
 
     def init(self, at: SharedMemory, count: int) -> None:
-        self._numbers[_address(at)] = len(self.barriers)
+        self._numbers[at.address] = len(self.barriers)
         self.barriers.append((str(at.slot), count))
         self._fenced = False
 
@@ -113,9 +113,10 @@ class Recording:
         self._barrier(at)
 
     def _barrier(self, at: SharedMemory) -> int:
-        if _address(at) not in self._numbers:
+        found = self._numbers.get(at.address)
+        if found is None:
             raise ProtocolError(f"{self._role}, line {line()}: {at.slot} is no barrier: nothing has initialised it")
-        return self._numbers[_address(at)]
+        return found
 
     def wait(self, at: SharedMemory, phase: Any, pred: Any = True, deps: Any = ()) -> None:
         if pred:
@@ -235,10 +236,6 @@ class Recording:
             if self._sending:
                 self.find("end", "a store through shared memory is in flight at the end")
         self._now = None
-
-
-def _address(view: SharedMemory) -> int:
-    return int(view.data.__array_interface__["data"][0])
 
 
 def traces(
