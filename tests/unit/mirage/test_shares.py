@@ -42,7 +42,8 @@ def test_a_killed_worker_loses_only_its_share() -> None:
                     process.kill()
                     process.join()
             done.append(result)
-        assert len(workers.processes) == 1
+        # One that had nothing left to do may be dead and nobody has asked it.
+        assert sum(process.is_alive() for process in workers.processes) == 1
     assert len(done) == len(expected)
     lost = [n for n, r in enumerate(done) if r.lost]
     assert len(lost) <= 1 and all(not done[n].whole for n in lost)
