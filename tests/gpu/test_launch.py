@@ -14,8 +14,20 @@ from neptune.ops.attention import prefill_causal
 pytestmark = pytest.mark.gpu
 
 
-def attention() -> neptune.Kernel:
-    return neptune.compile(prefill_causal(depth=64, lse=True), "flash_attention", target="cuda")
+TRITON, ASYNCHRONOUS = "triton", "asynchronous"
+HOPPER = (9, 0)
+
+
+@pytest.fixture(params=[TRITON, ASYNCHRONOUS])
+def form(request: pytest.FixtureRequest, gpu: None) -> str:
+    """Both forms: by default the faster one runs, and they round differently."""
+    if request.param == ASYNCHRONOUS and torch.cuda.get_device_capability() != HOPPER:
+        pytest.skip("the form is of sm_90")
+    return str(request.param)
+
+
+def attention(form: str = TRITON) -> neptune.Kernel:
+    return neptune.compile(prefill_causal(depth=64, lse=True), "flash_attention", target="cuda", form=form)
 
 
 def inputs(seed: int, s_q: int = 200, s_kv: int = 300) -> list[torch.Tensor]:
@@ -23,9 +35,9 @@ def inputs(seed: int, s_q: int = 200, s_kv: int = 300) -> list[torch.Tensor]:
     return [torch.randn(2, 4, n, 64, device="cuda").half() for n in (s_q, s_kv, s_kv)]
 
 
-def fresh(given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def fresh(given: list[torch.Tensor], form: str) -> tuple[torch.Tensor, ...]:
     """What a kernel without plans computes."""
-    found = attention()(*given)
+    found = attention(form)(*given)
     assert isinstance(found, tuple)
     return found
 
@@ -35,14 +47,16 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
-def test_a_call_is_captured_and_replayed(warm: bool) -> None:
-    kernel, given, other = attention(), inputs(0), inputs(1)
+def test_a_call_is_captured_and_replayed(warm: bool, form: str) -> None:
+    """A shape that has not been called before is captured in the Triton form."""
+    kernel, given, other = attention(form), inputs(0), inputs(1)
     if warm:
         kernel(*given)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = kernel(*given)
-    expected, theirs = fresh(given), fresh(other)
+    of = form if warm else TRITON
+    expected, theirs = fresh(given, of), fresh(other, of)
     for ours, there in ((given, expected), (other, theirs), (given, expected)):
         for t, new in zip(given, [x.clone() for x in ours], strict=True):
             t.copy_(new)
@@ -55,9 +69,9 @@ def test_a_call_is_captured_and_replayed(warm: bool) -> None:
     assert not same(expected, theirs)
 
 
-def test_a_replayed_call_runs_on_the_current_stream() -> None:
-    kernel, given = attention(), inputs(0)
-    expected = fresh(given)
+def test_a_replayed_call_runs_on_the_current_stream(form: str) -> None:
+    kernel, given = attention(form), inputs(0)
+    expected = fresh(given, form)
     kernel(*given)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -70,10 +84,10 @@ def test_a_replayed_call_runs_on_the_current_stream() -> None:
     assert same(out, expected)
 
 
-def test_threads_share_a_kernel() -> None:
-    kernel = attention()
+def test_threads_share_a_kernel(form: str) -> None:
+    kernel = attention(form)
     cases = [inputs(k, 64 + k, 100 + k) for k in range(6)]
-    expected = [fresh(given) for given in cases]
+    expected = [fresh(given, form) for given in cases]
     failed: list[str] = []
 
     def work(k: int) -> None:
@@ -101,8 +115,8 @@ def test_lengths_do_not_compile_again() -> None:
     assert len(kernel.specialisations) == 1
 
 
-def test_replays_equal_first_calls() -> None:
-    kernel, given = attention(), inputs(0)
+def test_replays_equal_first_calls(form: str) -> None:
+    kernel, given = attention(form), inputs(0)
     first = kernel(*given)
     for _ in range(3):
         assert same(kernel(*given), first)
