@@ -38,7 +38,7 @@ def _of_template(
     """Those of a template, in the order of counts."""
     known = offers(form.tiles, sizes, machine, given)
     # Launches choose numbers of parts for either form; another one that is tried on tiles says nothing here.
-    tried = {s.name for s in form.tiles.scalars if s.upto is not None} - (given or {}).keys()
+    tried = set(form.tiles.chosen) - (given or {}).keys()
     alike = (t for t in on_tiles if t.template == form.template and not tried & t.params.keys())
     own = sorted(alike, key=lambda t: t.us)
     beside: dict[frozenset[tuple[str, int]], Trial | None] = {}

@@ -59,7 +59,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "shapes": dict(build.shapes),
         "params": dict(build.params),
         **({"promises": list(build.promises)} if build.promises else {}),
-        "chosen": [s.name for s in build.tiles.scalars if s.upto is not None],
+        "chosen": list(build.tiles.chosen),
         "least": least_tiles(build.tiles),
         "schedule": list(build.trace),
         "decisions": [_decision(d) for d in build.decisions],

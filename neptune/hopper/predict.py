@@ -170,7 +170,7 @@ class Predictor:
 
     @cached_property
     def _chosen(self) -> frozenset[str]:
-        return frozenset(s.name for s in self.model.program.scalars if s.upto is not None)
+        return frozenset(self.model.program.chosen)
 
     def _gang(self, levers: Levers) -> _Gang:
         """What does not depend on stages and on how groups come to programs."""
@@ -197,7 +197,7 @@ class Predictor:
 
 def with_parts(sizes: Mapping[str, int], program: TileProgram, params: Mapping[str, int]) -> dict[str, int]:
     """Sizes with the numbers of parts that a caller has settled for all launches."""
-    return {**sizes, **{s.name: params[s.name] for s in program.scalars if s.upto is not None and s.name in params}}
+    return {**sizes, **{name: params[name] for name in program.chosen if name in params}}
 
 
 def fastest(found: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:

@@ -48,11 +48,6 @@ def _groups(kernel: AsyncKernel) -> Iterator[Expr]:
     return (g.extent for g in kernel.grid if g.var in (kernel.group, kernel.rows))
 
 
-def chosen(program: TileProgram) -> list[str]:
-    """The numbers of parts that launches choose."""
-    return [s.name for s in program.scalars if s.upto is not None]
-
-
 def swept(program: TileProgram, kernel: AsyncKernel) -> frozenset[str]:
     """The sizes that a loop's bounds, or the groups of rows, depend on."""
     named = frozenset[str]().union(*(variables(e) for e in _bounds(kernel)))
@@ -81,13 +76,12 @@ def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
     larger = [
         {**dict.fromkeys(sweep, 2 * tiles[-1] - 1), name: n * count - 1}
         for n in tiles[1:]
-        for count in range(tiles[0] * least // n + 1, most + 1)
         for name in sweep
-        if count > tiles[0] * lengths[name] // n and count <= lengths[name]
+        for count in range(tiles[0] * lengths[name] // n + 1, lengths[name] + 1)
     ]
     alone = _alone(kernel, sweep, tiles[-1], least)
     found = [(1, values) for values in (*alike, *larger, *alone)]
-    if chosen(program):
+    if program.chosen:
         # Parts of so many tiles and of one less, in both orders where a program has several.
         uneven = [(2, 2 * count - 1) for count in range(1, least + 1)] + list(UNEVEN)
         found += [(parts, dict.fromkeys(sweep, count * n - 1)) for n in tiles for parts, count in uneven]
@@ -112,9 +106,8 @@ def _taken(program: TileProgram, found: list[tuple[int, dict[str, int]]], tile: 
     made: dict[tuple[int, ...], dict[str, int]] = {}
     for parts, values in found:
         others = FEW if max(values.values(), default=0) <= 2 * tile else 1
-        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers} | dict.fromkeys(
-            chosen(program), parts
-        )
+        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers}
+        taken |= dict.fromkeys(program.chosen, parts)
         made.setdefault(tuple(taken.values()), taken)
     return list(made.values())
 

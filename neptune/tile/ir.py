@@ -282,6 +282,11 @@ class TileProgram:
     def globals(self) -> dict[str, Buffer]:
         return {b.name: b for b in (*self.inputs, *self.outputs, *self.temporaries)}
 
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The numbers of parts, which launches choose."""
+        return tuple(s.name for s in self.scalars if s.upto is not None)
+
     def __str__(self) -> str:
         from neptune.tile.printer import print_tile_program
 

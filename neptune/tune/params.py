@@ -111,7 +111,7 @@ def space_of(program: TileProgram) -> Space:
     return Space(
         {n: least_tiles(program).get(n, 1) for n in (t.name for t in program.tunables if t.covers is None)},
         tuple(t.name for t in program.tunables if t.covers is not None),
-        tuple(s.name for s in program.scalars if s.upto is not None),
+        program.chosen,
         tuple(launch_name(program.name, k.name) for k in program.kernels),
     )
 
