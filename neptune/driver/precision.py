@@ -21,9 +21,9 @@ def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
         dtypes = sorted({d.a.dtype for d in dots(k)} & set(FLOAT8))
         if dtypes:
             reason = (
-                "NVIDIA's units of sm_89 and sm_90 sum 8-bit products with about 14 bits: 32 of them on sm_90, a tile "
-                "on sm_89; these sums are added in float32\nwhere that is too coarse: cast the operands to float16, "
-                "then to float32, and float16 is multiplied"
+                "NVIDIA's units of sm_89 and sm_90 sum 8-bit products with about 14 bits: 32 of them on sm_90 (a tile "
+                "in the asynchronous form), a tile on sm_89; these sums are added in float32\n"
+                "where that is too coarse: cast the operands to float16, then to float32, and float16 is multiplied"
             )
             made.append(Decision("products", k.name, f"multiplies {' and '.join(dtypes)}", reason))
     return tuple(made)

@@ -5,7 +5,11 @@ acc = acc + dot(cast(f16, p), v)        →        acc_left = cast(f16, p)
 y = gelu(dot(h, w))                     →        y_product = dot(h, w)
                                                  y = gelu(y_product)
 
+acc = acc + dot(a, b), of 8-bit floats  →        acc_product = dot(a, b)
+                                                 acc = acc + acc_product
+
 A product that is issued late reads its operand from registers: what is computed for it is computed where it stands.
+Hopper's unit cuts running sums of 8-bit floats to some 14 bits, so that each tile's is begun anew and added in float32.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Op, rewrite, walk
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TileKernel, TStmt, bare, map_stmt, stmt_exprs
 from neptune.tile.passes.util import Block, map_blocks, names_in
@@ -59,6 +64,10 @@ def operands(kernel: TileKernel) -> TileKernel:
                 *apart(Assign(made.name, inner, made.name)),
                 *apart(map_stmt(s, lambda e: _swapped(e, inner, made))),
             )
+        if dot.a.dtype in FLOAT8 and s.value != replace(dot, acc=None):
+            made = Local(name(of, "product"), dot.dims, dot.dtype)
+            added: TExpr = Op("add", (Local(of, dot.dims, dot.dtype), made), dot.dtype)
+            return (*apart(Assign(made.name, replace(dot, acc=None), made.name)), map_stmt(s, lambda _: added))
         if isinstance(bare(dot.a), Local):
             return (s,)
         left = Local(name(of, "left"), dot.a.dims, dot.a.dtype)

@@ -35,7 +35,7 @@ from neptune.hopper.ir import (
 from neptune.hopper.plain import as_tiles
 from neptune.hopper.together import apart
 from neptune.ir.check import report
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_int
 from neptune.ir.expr import Const, Expr, Load, Op, loads
 from neptune.ir.printer import print_expr
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare, read_by
@@ -300,6 +300,8 @@ class _Role:
         self.consumers_only("a product")
         if s.dot.acc not in (None, Local(s.name, s.dot.dims, s.dot.dtype)):
             self.say(f"the product {s.name} adds to another local")
+        if s.dot.acc is not None and s.dot.a.dtype in FLOAT8:
+            self.say(f"the product {s.name} adds {s.dot.a.dtype} to a running sum, which the unit cuts to 14 bits")
         if s.dot.acc is None and s.name in {f.name for f in state.flight}:
             self.say(f"{s.name} is set while the product {s.name} is in flight")
         turns = [self.staged(t, state, f"the product {s.name}") for x in (s.dot.a, s.dot.b) for t in staged_in(x)]

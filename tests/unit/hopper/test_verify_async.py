@@ -28,9 +28,14 @@ from neptune.hopper.ir import (
 from neptune.hopper.printer import print_astmt
 from neptune.hopper.roles import roles
 from neptune.hopper.verify import verify_async
+from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Const, op
-from neptune.tile.ir import Assign, Branch, Loop, TileProgram
+from neptune.templates.matmul import matmul
+from neptune.tile.ir import Assign, Branch, Local, Loop, TileProgram
+from neptune.tile.pipeline import lower
+from tests.examples.float8_programs import scaled_matmul
 from tests.examples.hopper_examples import attention, product
+from tests.examples.lowering import scheduled
 from tests.examples.walks import tiles_of, walked
 
 Body = tuple[AStmt, ...]
@@ -127,6 +132,26 @@ def test_findings_say_what_is_wrong() -> None:
     wrong = replace(made, producer=(*made.producer[:-1], with_inside(loop, inside(loop)[1:])))
     with pytest.raises(InternalError, match=r"producer: an iteration of j0 has -1 turns of k beside its counter"):
         verify_async(wrong, program)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_no_running_sum_of_8_bits(dtype: str) -> None:
+    """Hopper's unit cuts one to 14 bits: each tile's product is begun anew, and added in float32."""
+    tiles = lower(scheduled(scaled_matmul(dtype), matmul))
+    made = roles(walked(tiles), tiles, Levers(tiles={"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 128}))
+    verify_async(made, tiles)
+    text = str(made)
+    assert "issue c_product<i1 j1> = dot(" in text and "c<i1 j1> = (c + c_product)" in text
+    wrong = replace(made, consumer=tuple(map(running, made.consumer)))
+    with pytest.raises(InternalError, match="14 bits"):
+        verify_async(wrong, tiles)
+
+
+def running(s: AStmt) -> AStmt:
+    """The statement with products that add to what they set."""
+    if isinstance(s, Issue):
+        return replace(s, dot=replace(s.dot, acc=Local(s.name, s.dot.dims, s.dot.dtype)))
+    return with_inside(s, tuple(map(running, inside(s)))) if isinstance(s, Loop | Branch) else s
 
 
 def test_declarations() -> None:
