@@ -40,6 +40,7 @@ MATH = {
     "rsqrt": "tl.rsqrt",
     "sigmoid": "tl.sigmoid",
     "tanh": "_tanh",
+    "tanh_approx": "_tanh_approx",
     "erf": "tl.erf",
     "sin": "tl.sin",
     "cos": "tl.cos",

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from neptune.errors import TargetError
+from neptune.ir.forms import INSTRUCTIONS
 from neptune.runtime import accepted
 from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.launch import Target, gpu_target
@@ -206,6 +207,9 @@ def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: its product is issued one iteration late, and runs under what makes the next operand"
     for name in e["carried"]:
         yield f"{name}: its product is in flight until the next iteration's is issued"
+    for name in e.get("short", ()):
+        off = INSTRUCTIONS["tanh"]
+        yield f"{name}: tanh by one instruction, off by {off:.0e} at most: casts to 16 bits move results as far"
     yield from e["kept"]
     band = f", in bands of {e['band']}" if e["band"] else ""
     yield f"groups of rows: {PERSISTENT[e['levers']['persistent']]}{band}"

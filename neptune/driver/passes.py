@@ -18,7 +18,7 @@ from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import Formed
 from neptune.driver.outcome import params_of
-from neptune.driver.precision import form_decisions, short_products
+from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, FusionError, InternalError, TargetError
 from neptune.fusion.schedule import Schedule
@@ -301,7 +301,8 @@ def _wanted(w: Work) -> Wanted:
     from neptune.hopper.wanted import Wanted
 
     sizes = w.at or reference(w.loops, w.wishes.typical, w.wishes.bounds)
-    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead=w.form == AUTO and not w.levers)
+    ahead = w.form == AUTO and not w.levers
+    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
 
 
 PIPELINE = (

@@ -5,10 +5,14 @@ from __future__ import annotations
 from math import expm1
 
 from neptune.ir.dtypes import FLOAT8
-from neptune.ir.forms import FORMS, Taken
+from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.expr import Expr, Load, rewrite
+from neptune.ir.forms import FORMS, Taken, short
+from neptune.ir.program import Program, map_exprs, updates
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
+from neptune.verify.exact import check_exact
 
 
 def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
@@ -41,3 +45,29 @@ def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
         reason = f"moves {off}, relative to the magnitudes of its summands: less than its last place"
         made.append(Decision("forms", t.stage, verdict, reason))
     return tuple(made)
+
+
+def short_functions(program: Program) -> tuple[Taken, ...]:
+    """The stages whose functions may be single instructions on sm_90 (`neptune.ir.forms.short`).
+
+    The maximum that a softmax takes off cancels: where the results do not depend on maxima, as an exact check of the
+    program with other ones says, their errors do not count.
+    """
+    maxima = frozenset(b for u in updates(program.body) if u.reducer == "max" for b in u.buffers)
+    taken = short(program, maxima)
+    if not taken or taken == (known := short(program)):
+        return taken
+    return taken if all(_is_free(program, b) for b in sorted(maxima)) else known
+
+
+def _is_free(program: Program, buffer: str) -> bool:
+    """True if other values in a buffer, for each place another one, leave the results as they are."""
+
+    def other(x: Expr) -> Expr | None:
+        return x * 0.5 + 1.0 if isinstance(x, Load) and x.buffer == buffer else None
+
+    changed = program.with_body(map_exprs(program.body, lambda e: rewrite(e, other)))
+    try:
+        return check_exact(program, changed).accepted
+    except EvaluationError:
+        return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -31,6 +31,7 @@ from neptune.hopper.memory import Counts
 from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
+from neptune.hopper.short import shortened, taken_in
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.hopper.walk import walk
@@ -79,6 +80,7 @@ class Part:
             "carried": _carried(self.kernel),
             "band": self.kernel.levers.band,
             "kept": list(self.walked.kept),
+            "short": taken_in(self.walked.kernel),
             "shared_bytes": needs.shared,
             "registers": {"consumer": most, "producer": least, "estimate": round(needs.registers)},
         }
@@ -175,6 +177,7 @@ def derived(
     left: dict[str, Refusal] = {}
     tried: dict[str, list[Levers]] = {}
     checked = program
+    short = {t.stage for t in wanted.short}
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         try:
@@ -187,7 +190,7 @@ def derived(
     # What is wrong with it is said below, where each step has its turn.
     with suppress(Refusal, InternalError):
         if tried:
-            drafts[tuple(tried)] = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header)
+            drafts[tuple(tried)] = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header, short)
             begin(drafts[tuple(tried)])
     for name, first in walks.items():
         try:
@@ -200,7 +203,7 @@ def derived(
     while at:
         try:
             draft = None if any(at.values()) else drafts.get(tuple(at))
-            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft)
+            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
             times = {p.kernel.name: wanted.times(program, p.walked, p.kernel.levers) for p in form.parts}
             form = replace(form, times=times)
         except Refusal as refusal:
@@ -271,12 +274,13 @@ def form_of(
     header: str = "",
     left: Mapping[str, Refusal] = NOTHING,
     draft: Draft | None = None,
+    short: Collection[str] = (),
 ) -> Derived:
     """The form in which the kernels of these names have these levers. Refusal, which names the kernel, where the text
     says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if there is
-    one."""
+    one. In the stages of `short` functions are single instructions."""
     start = time.perf_counter()
-    made = draft or _drafted(program, levers, header)
+    made = draft or _drafted(program, levers, header, short)
     parts, text, kernels = made.parts, made.text, [p.kernel for p in made.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
     reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
@@ -292,17 +296,18 @@ def form_of(
     return Derived(parts, stay, text, together(reports), made.chosen)
 
 
-def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str) -> Draft:
-    parts = tuple(_part(program, k, levers[k.name]) for k in program.kernels if k.name in levers)
+def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str, short: Collection[str]) -> Draft:
+    parts = tuple(_part(program, k, levers[k.name], short) for k in program.kernels if k.name in levers)
     kernels = [p.kernel for p in parts]
     grids = {k.name: tuple(g.extent for g in k.grid) for k in kernels}
     chosen = with_grids(program, grids, {k.name: k.levers.tiles for k in kernels})
     return Draft(parts, generate(program, *kernels, params=defaults(program), header=header), chosen)
 
 
-def _part(program: TileProgram, kernel: TileKernel, levers: Levers) -> Part:
+def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Collection[str]) -> Part:
     with of_kernel(kernel.name):
         again = walk(program, kernel, levers)
+        again = replace(again, kernel=shortened(again.kernel, short))
         made = roles(again, program, replace(levers, tiles=dict(again.values)))
     verify_async(made, program)
     return Part(again, made)

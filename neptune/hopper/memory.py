@@ -39,6 +39,7 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.passes.util import Block
+from neptune.tune.instructions import OPERATORS
 
 SHARED_LIMIT = 232448
 """Bytes of shared memory that a program can have on sm_90."""
@@ -114,6 +115,7 @@ class Counts:
         self.read_once = _read(kernel.body, staged) - self.read
         self.copied = [loads[n] for n in walked.read if n not in looped]
         self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
+        self.special = max((_special(s.body) for s in loops), default=0.0)
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
         self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
@@ -157,7 +159,7 @@ class Counts:
         flops = sum(2 * elements((*dot.dims, dot.a.dims[1])) for dot in self.inner)
         scores = sum(elements(dot.dims) for dot in self.inner if dot.acc is None)
         many = levers.consumers
-        return Needs(shared, registers, many * flops / FLOPS, many * scores / EXPONENTIALS)
+        return Needs(shared, registers, many * flops / FLOPS, many * scores * max(1.0, self.special) / EXPONENTIALS)
 
 
 def _read(body: Block, staged: set[str]) -> set[LoadTile]:
@@ -184,6 +186,12 @@ def producer_registers(walked: Walked) -> int:
 def _is_slow(e: TExpr) -> bool:
     """True for a function of a tile of two dims that takes more than an exponential."""
     return isinstance(e, Op) and OPS[e.name].kind == "math" and e.name not in CHEAP and len(e.dims) == 2
+
+
+def _special(body: Block) -> float:
+    """How many special functions a body takes of each score."""
+    found = (x for s in body if isinstance(s, Assign) for x in walk(s.value) if isinstance(x, Op) and len(x.dims) == 2)
+    return sum(OPERATORS[x.name].special for x in found if x.name in OPERATORS)
 
 
 def _rows(body: Block) -> str:

@@ -12,6 +12,7 @@ from neptune.hopper.memory import Counts, check_fits, forms
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
+from neptune.ir.forms import Taken
 from neptune.tile.ir import TileProgram
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.rank import model_of
@@ -20,7 +21,8 @@ from neptune.tune.rank import model_of
 @dataclass(frozen=True)
 class Wanted:
     """What a caller says of forms: `levers` by name, tile sizes among `params`; and what the model is asked: at which
-    `sizes` (None: nothing is), on which machine, whether a form must be `ahead` of the kernel with `on_tiles`."""
+    `sizes` (None: nothing is), on which machine, whether a form must be `ahead` of the kernel with `on_tiles`. In the
+    stages of `short` functions may be single instructions."""
 
     levers: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, int] = field(default_factory=dict)
@@ -28,6 +30,7 @@ class Wanted:
     machine: Machine = DEFAULT
     on_tiles: Mapping[str, int] = field(default_factory=dict)
     ahead: bool = False
+    short: tuple[Taken, ...] = ()
 
     def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
         """What predicts the times of a kernel's forms."""

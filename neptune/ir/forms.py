@@ -9,11 +9,11 @@ A result in float32, or tanh itself as a result, keeps the form that is exact ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from neptune.ir.expr import Const, Expr, Op, args_of, op, rewrite, walk
-from neptune.ir.perturb import EXACT, Error, errors, negligible
+from neptune.ir.perturb import EXACT, RELATIVE, WEIGHTED, Error, errors, negligible, roundings
 from neptune.ir.program import Program, Stage, Stmt, map_exprs, rewrite_stmt, stages
 
 
@@ -49,26 +49,58 @@ def _tanh(x: Expr) -> Expr:
 
 
 FORMS: Mapping[str, Form] = {"tanh": Form(9e-7, _tanh)}
-"""`tanh.approx.f32`, one instruction, is off by 2⁻¹¹: a softmax in float16 could take it for caps below 0.25 only."""
+INSTRUCTIONS: Mapping[str, float] = {"tanh": 8e-6}
+"""The absolute error of one instruction for a function, on sm_90. PTX promises 2⁻¹¹ relatively for `tanh.approx.f32`;
+on all float32 an H200 keeps within this (`python -m bench.instructions`)."""
 
 
 def cheaper(program: Program) -> tuple[Program, tuple[Taken, ...]]:
     """The definitions with cheaper forms in all stages where results cannot tell, and which these are."""
     made = {name: form.error for name, form in FORMS.items()}
-    taken: list[Taken] = []
-    for s in stages(program.body):
-        if names := sorted({x.name for v in s.action.values for x in walk(v) if isinstance(x, Op) and _has_form(x)}):
-            found = errors(program, made, {t.stage for t in taken} | {s.name})
-            results = {b.name: found.get(b.name, EXACT) for b in program.outputs}
-            if all(negligible(results[b.name], b.dtype) for b in program.outputs):
-                taken.append(Taken(s.name, tuple(names), results))
+    outputs = {b.name: b.dtype for b in program.outputs}
+    taken = _borne(program, made, lambda name, error: negligible(error, outputs[name]))
     chosen = {t.stage for t in taken}
 
     def stage(s: Stmt) -> Stmt:
         inside = isinstance(s, Stage) and s.name in chosen
         return map_exprs(s, lambda e: rewrite(e, _formed)) if inside else s
 
-    return (program.with_body(rewrite_stmt(program.body, stage) or program.body) if taken else program), tuple(taken)
+    return (program.with_body(rewrite_stmt(program.body, stage) or program.body) if taken else program), taken
+
+
+def short(program: Program, free: Collection[str] = ()) -> tuple[Taken, ...]:
+    """The stages in which functions may be single instructions: they move no result by more than the program's own
+    casts to shorter floats may, so that what they cost is at most another such rounding.
+
+    On values of `free` buffers no result depends. Of an attention in float16 weights are rounded to 2⁻¹¹, and so is the
+    result: caps of scores up to 61.
+    """
+    own = roundings(program)
+
+    def bearable(name: str, error: Error) -> bool:
+        if error == EXACT:
+            return True
+        bound = own.get(name, EXACT)
+        return error.kind in (RELATIVE, WEIGHTED) and bound.kind in (RELATIVE, WEIGHTED) and error.size <= bound.size
+
+    return _borne(program, INSTRUCTIONS, bearable, free)
+
+
+def _borne(
+    program: Program,
+    made: Mapping[str, float],
+    bearable: Callable[[str, Error], bool],
+    free: Collection[str] = (),
+) -> tuple[Taken, ...]:
+    """The stages, one after the other, whose operators may be off by what `made` says."""
+    taken: list[Taken] = []
+    for s in stages(program.body):
+        if names := sorted({x.name for v in s.action.values for x in walk(v) if isinstance(x, Op) and _has_form(x)}):
+            found = errors(program, made, {t.stage for t in taken} | {s.name}, free)
+            results = {b.name: found.get(b.name, EXACT) for b in program.outputs}
+            if all(bearable(name, error) for name, error in results.items()):
+                taken.append(Taken(s.name, tuple(names), results))
+    return tuple(taken)
 
 
 def _has_form(e: Op[Expr]) -> bool:

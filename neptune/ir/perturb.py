@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import expm1, inf, log
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, Load, Op, Select
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select
 from neptune.ir.facts import applied, folded, range_of
 from neptune.ir.fold import fold
 from neptune.ir.ops import ANY, Range
@@ -47,13 +47,27 @@ class Error:
 EXACT, LOST = Error(), Error(inf, "lost")
 
 
-def errors(program: Program, made: Mapping[str, float], within: Collection[str]) -> Mapping[str, Error]:
+def errors(
+    program: Program, made: Mapping[str, float], within: Collection[str], free: Collection[str] = ()
+) -> Mapping[str, Error]:
     """The error of each buffer that stages write, where float32 operators in the stages `within` are off by what `made`
-    says by name.
+    says by name. On values of `free` buffers no result depends, so that they count as exact.
 
     An unfused program writes each buffer before it reads it; of any other one, all is lost.
     """
-    found = _Analysis(made, within)
+    found = _Analysis(made, within, free)
+    found.read(program)
+    first = dict(found.errors)
+    found.read(program)
+    return first if found.errors == first else dict.fromkeys(first, LOST)
+
+
+def roundings(program: Program) -> Mapping[str, Error]:
+    """The error of each buffer that stages write, by what casts to shorter floats round alone.
+
+    p.astype("float16") · v, summed, / l        →        weighted 2⁻¹¹
+    """
+    found = _Analysis({}, (), (), rounds=True)
     found.read(program)
     first = dict(found.errors)
     found.read(program)
@@ -77,8 +91,10 @@ def negligible(error: Error, dtype: str) -> bool:
 class _Analysis:
     """The errors and the ranges of buffers, as far as stages have been read."""
 
-    def __init__(self, made: Mapping[str, float], within: Collection[str]) -> None:
-        self.made, self.within = made, within
+    def __init__(
+        self, made: Mapping[str, float], within: Collection[str], free: Collection[str], rounds: bool = False
+    ) -> None:
+        self.made, self.within, self.free, self.rounds = made, within, free, rounds
         self.errors: dict[str, Error] = {}
         self.ranges: dict[str, Range] = {}
         self.here = ""
@@ -91,7 +107,7 @@ class _Analysis:
             where = [*s.action.index, *starts(s.action), *([] if s.when is None else [s.when])]
             value = value if all(self.of(x) == EXACT for x in where) else LOST
             for b in s.action.buffers:
-                self.errors[b] = _either([self.errors.get(b, EXACT), value])
+                self.errors[b] = EXACT if b in self.free else _either([self.errors.get(b, EXACT), value])
                 self.ranges[b] = self.ranges.get(b, whole) | whole
 
     def written(self, s: Stage) -> tuple[Error, Range]:
@@ -114,7 +130,7 @@ class _Analysis:
 
     def of(self, e: Expr) -> Error:
         """The error of `e`."""
-        return fold(e, self.leaf, self.operator, self.choice, cast=_cast)
+        return fold(e, self.leaf, self.operator, self.choice, cast=self.cast)
 
     def leaf(self, e: Expr) -> Error:
         if not isinstance(e, Load):
@@ -123,6 +139,12 @@ class _Analysis:
 
     def choice(self, e: Select[Expr], then: Error, other: Error) -> Error:
         return _either((then, other)) if self.of(e.pred) == EXACT or self.by_sign(e.pred) else LOST
+
+    def cast(self, e: Cast[Expr], error: Error) -> Error:
+        """A cast to a float rounds either value alike; one to an integer may take them apart."""
+        if not is_float(e.dtype):
+            return error if error == EXACT else LOST
+        return _plus_rounding(error, e) if self.rounds else error
 
     def by_sign(self, pred: Expr) -> bool:
         """True for a comparison with 0 of what is relatively near, which keeps its sign."""
@@ -199,6 +221,9 @@ def _folded(reducer: str, error: Error, same_sign: bool) -> Error:
     return EXACT if error == EXACT else _plus(error, error, same_sign) if reducer == "sum" and error.scales else LOST
 
 
-def _cast(e: Expr, error: Error) -> Error:
-    """A cast to a float rounds either value alike; one to an integer may take them apart."""
-    return error if is_float(e.dtype) or error == EXACT else LOST
+def _plus_rounding(error: Error, e: Cast[Expr]) -> Error:
+    """The error of a value that a cast to a shorter float rounds, as well."""
+    to, of = DTYPES[e.dtype], e.arg.dtype
+    if not is_float(of) or DTYPES[of].mantissa <= to.mantissa:
+        return error
+    return Error(error.size + 2.0 ** -(1 + to.mantissa), error.kind or RELATIVE) if error.scales else LOST

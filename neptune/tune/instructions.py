@@ -36,6 +36,7 @@ OPERATORS: Mapping[str, Cost] = {
     "sqrt": Cost(4, 1),
     "rsqrt": Cost(1, 1),
     "tanh": Cost(16, 2),
+    "tanh_approx": Cost(1, 1),
     "sigmoid": Cost(12, 2),
     "erf": Cost(24, 1),
     "sin": Cost(20, 1),

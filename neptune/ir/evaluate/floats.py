@@ -23,6 +23,7 @@ _UNARY: dict[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "tanh": np.tanh,
+    "tanh_approx": np.tanh,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "erf": lambda x: np.asarray(_ERF(x), np.float64),
     "sin": np.sin,

@@ -199,7 +199,7 @@ def test_inverses_undo(row: OpInfo) -> None:
             assert back == pytest.approx(point[k], rel=1e-9, abs=1e-9), (row.name, k, point)
             tried += 1
         assert tried > 5 or inverse is None
-    assert row.inverse or row.slopes != ("+",) or row.name in ("tanh", "sigmoid", "erf")
+    assert row.inverse or row.slopes != ("+",) or row.name in ("tanh", "tanh_approx", "sigmoid", "erf")
 
 
 @rows

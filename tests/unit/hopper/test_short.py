@@ -1,0 +1,81 @@
+"""One instruction for tanh: where results cannot tell, in the stages that were asked, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import neptune
+from neptune.driver.precision import short_functions
+from neptune.hopper.short import shortened, taken_in
+from neptune.ir.forms import cheaper
+from neptune.ops.shipped import OPERATORS
+from neptune.templates.flash_attention import flash_attention
+from neptune.tile.ir import Assign, Local, TileKernel, TStmt
+from neptune.tile.passes.util import Block, map_blocks
+from neptune.tile.pipeline import lower
+from tests.examples.lowering import scheduled
+
+
+def softcap(**options: Any) -> Any:
+    return OPERATORS["prefill_softcap"](**{"depth": 64, **options})
+
+
+def kernel() -> TileKernel:
+    (made,) = lower(scheduled(cheaper(softcap())[0], flash_attention)).kernels
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"),
+    [
+        ({}, ["score"]),
+        # What a sink adds to the maximum is not known to cancel.
+        ({"sinks": True}, []),
+        ({"dtype": "bfloat16"}, ["score"]),
+        ({"softcap": 61.0}, ["score"]),
+        # The bound of its error is that of two roundings to float16.
+        ({"softcap": 62.0}, []),
+        ({"softcap": 62.0, "dtype": "bfloat16"}, ["score"]),
+        ({"dtype": "float32"}, []),
+        ({"lse": True}, []),
+    ],
+)
+def test_where_results_cannot_tell(options: dict[str, Any], stages: list[str]) -> None:
+    assert [t.stage for t in short_functions(softcap(**options))] == stages
+
+
+def test_the_instruction_takes_the_place_of_the_form() -> None:
+    made = shortened(kernel(), ["score"])
+    text = str(made)
+    assert "rsqrt" in str(kernel()) and "rsqrt" not in text
+    assert text.count("'tanh_approx'") == str(kernel()).count("'rsqrt'") > 0 and taken_in(made) == ["score"]
+
+
+def test_other_stages_keep_the_form() -> None:
+    assert shortened(kernel(), ["p"]) == kernel() == shortened(kernel(), [])
+
+
+def test_an_argument_that_changes_in_between_keeps_the_form() -> None:
+    """`s` is set again between the root and the score: the root is of another value."""
+
+    def with_another(block: Block) -> Block:
+        out: list[TStmt] = []
+        for x in block:
+            out.append(x)
+            if isinstance(x, Assign) and "rsqrt" in x.name:
+                out.append(Assign("s", Local("s", ("i1", "j1"), "float32"), "s"))
+        return tuple(out)
+
+    of = replace(kernel(), body=map_blocks(kernel().body, with_another))
+    assert of != kernel() and shortened(of, ["score"]) == of
+
+
+def test_the_kernel_and_its_explanation() -> None:
+    made = neptune.compile(softcap(), "flash_attention", target="cuda:90", form="asynchronous")
+    assert "_tanh_approx(" in made.source and "rsqrt" not in made.source.split("_consumer")[1].split("@gluon.jit")[0]
+    assert "score: tanh by one instruction, off by 8e-06 at most" in made.explain()
+    # On tiles the form stays, which every machine has.
+    assert "tanh_approx" not in neptune.compile(softcap(), "flash_attention", target="cuda:90").source
