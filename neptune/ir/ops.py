@@ -78,7 +78,8 @@ Formula = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """A row: `kind` is arith, math, compare, logic, bits or constant; columns of one entry an argument are tuples.
+    """A row: `kind` is arith, math, compare, logic, bits, constant, or instruction (of one machine, which no user
+    writes); columns of one entry an argument are tuples.
 
     `value`: the function itself, on numbers (on Fractions too where `exact`), `range`: where its results lie.
     `domain`: the sign that an argument must have to be defined, "" for any; "one": either sign, not both; "base": "0+",
@@ -240,7 +241,7 @@ _ROWS = (
     OpInfo("tanh", 1, "math", None, math.tanh, _UNIT, slopes=("+",), nonzero=True, sizes="a",
            partials=(lambda f, a: 1.0 - f("tanh", a) * f("tanh", a),)),
     # What `neptune.hopper.short` takes for tanh, of one instruction: no front end has it.
-    OpInfo("tanh_approx", 1, "math", None, math.tanh, _UNIT, slopes=("+",), nonzero=True, sizes="a",
+    OpInfo("tanh_approx", 1, "instruction", None, math.tanh, _UNIT, slopes=("+",), nonzero=True, sizes="a",
            partials=(lambda f, a: 1.0 - f("tanh_approx", a) * f("tanh_approx", a),)),
     OpInfo("sigmoid", 1, "math", None, _sigmoid, Range(0.0, 1.0, nonzero=True), slopes=("+",), nonzero=True,
            partials=(lambda f, a: f("sigmoid", a) * f("sigmoid", -a),)),
