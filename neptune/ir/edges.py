@@ -48,7 +48,9 @@ _ROWS: dict[str, Edge] = {
     **dict.fromkeys(("and", "or", "not", "bitand", "bitor", "bitxor"), Edge(NO_FLOATS)),
     **dict.fromkeys(("shl", "shr"), Edge(NO_FLOATS, undefined="a shift by less than 0, or by the width or more")),
 }
-EDGES: dict[str, Edge] = {name: _ROWS.get(name, Edge(SPREADS)) for name, row in OPS.items() if row.arity}
+EDGES: dict[str, Edge] = {
+    name: _ROWS.get(name, Edge(SPREADS)) for name, row in OPS.items() if row.arity and row.kind != "instruction"
+}
 SELECT = Edge("the side that is not taken contributes nothing; a predicate that compares NaN is false")
 CAST = Edge("to a float: NaN; to bool: true", undefined="to an integer: of NaN, and of what does not fit its dtype")
 REDUCER_EDGES: dict[str, Edge] = {
