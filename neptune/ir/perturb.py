@@ -55,11 +55,7 @@ def errors(
 
     An unfused program writes each buffer before it reads it; of any other one, all is lost.
     """
-    found = _Analysis(made, within, free)
-    found.read(program)
-    first = dict(found.errors)
-    found.read(program)
-    return first if found.errors == first else dict.fromkeys(first, LOST)
+    return _Analysis(made, within, free).of_all(program)
 
 
 def roundings(program: Program) -> Mapping[str, Error]:
@@ -67,11 +63,7 @@ def roundings(program: Program) -> Mapping[str, Error]:
 
     p.astype("float16") · v, summed, / l        →        weighted 2⁻¹¹
     """
-    found = _Analysis({}, (), (), rounds=True)
-    found.read(program)
-    first = dict(found.errors)
-    found.read(program)
-    return first if found.errors == first else dict.fromkeys(first, LOST)
+    return _Analysis({}, (), (), rounds=True).of_all(program)
 
 
 def negligible(error: Error, dtype: str) -> bool:
@@ -98,6 +90,13 @@ class _Analysis:
         self.errors: dict[str, Error] = {}
         self.ranges: dict[str, Range] = {}
         self.here = ""
+
+    def of_all(self, program: Program) -> Mapping[str, Error]:
+        """The errors of all buffers; all are lost where another reading finds others."""
+        self.read(program)
+        first = dict(self.errors)
+        self.read(program)
+        return first if self.errors == first else dict.fromkeys(first, LOST)
 
     def read(self, program: Program) -> None:
         """Take note of what the stages write, in their order."""

@@ -17,8 +17,7 @@ N, M = Var("n"), Var("m")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [r.name for r in OPS.values() if r.kind == "math" and r.arity == 1 and r.name != "rsqrt"],
+    "name", [r.name for r in OPS.values() if r.kind == "math" and r.arity == 1 and r.name != "rsqrt"]
 )
 def test_functions_of_one_value(name):
     ours = op(name, X)
