@@ -50,14 +50,14 @@ def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
 def short_functions(program: Program) -> tuple[Taken, ...]:
     """The stages whose functions may be single instructions on sm_90 (`neptune.ir.forms.short`).
 
-    The maximum that a softmax takes off cancels: where the results do not depend on maxima, as an exact check of the
-    program with other ones says, their errors do not count.
+    The maximum that a softmax takes off cancels: where the results do not depend on it, as an exact check of the
+    program with another one says, its error does not count. Several that each cancel need not do so together.
     """
     maxima = frozenset(b for u in updates(program.body) if u.reducer == "max" for b in u.buffers)
     taken = short(program, maxima)
     if not taken or taken == (known := short(program)):
         return taken
-    return taken if all(_is_free(program, b) for b in sorted(maxima)) else known
+    return taken if len(maxima) == 1 and all(_is_free(program, b) for b in maxima) else known
 
 
 def _is_free(program: Program, buffer: str) -> bool:
