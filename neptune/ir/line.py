@@ -23,6 +23,7 @@ _TOKEN = re.compile(
     rf"(?P<number>\d+(\.\d*)?([eE][+-]?\d+)?)|(?P<name>{NAME.pattern})|(?P<symbol>//|[<>=!]=|[-+*/%<>=|&^(){{}}\[\],:@])"
 )
 INFIX = {row.infix: row.name for row in OPS.values() if row.infix}
+CALLED = {name: row for name, row in OPS.items() if row.kind != "instruction"}
 _T = TypeVar("_T")
 
 
@@ -213,9 +214,9 @@ class Line:
             return self.built(cast, arg, dtype)
         if name == "select":
             return self.built(select, *self.args(env, name, 3))
-        if name not in OPS:
-            self.fail(f"unknown operator {name!r}", ("cast", "select", *OPS))
-        args = self.args(env, name, OPS[name].arity)
+        if name not in CALLED:
+            self.fail(f"unknown operator {name!r}", ("cast", "select", *CALLED))
+        args = self.args(env, name, CALLED[name].arity)
         if args:
             return self.built(op, name, *args)
         return op(name, dtype=self.suffix() or "float32")
