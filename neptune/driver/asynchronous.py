@@ -31,6 +31,7 @@ LEVERS: Mapping[str, tuple[Any, ...]] = {
     "stages": (2, 3, 4, 5, 6),
     "persistent": ("once", "stride", "table"),
     "own_out": (True, False),
+    "ahead": (False, True),
 }
 """What a caller may settle, and its values."""
 PERSISTENT = {

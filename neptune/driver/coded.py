@@ -20,7 +20,8 @@ NAMES = frozenset(PREFIX + n for n in LEVERS)
 def coded(levers: Mapping[str, Any]) -> dict[str, int]:
     """Every lever as a number: a word by its place among those that there are.
 
-    >>> coded({"consumers": 2, "stages": 3, "persistent": "table", "own_out": True})["asynchronous.persistent"]
+    >>> of = {"consumers": 2, "stages": 3, "persistent": "table", "own_out": True, "ahead": False}
+    >>> coded(of)["asynchronous.persistent"]
     2
     """
     return {PREFIX + n: _code(LEVERS[n], levers[n]) for n in LEVERS}

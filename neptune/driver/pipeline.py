@@ -82,8 +82,8 @@ def compile(
     where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md). "auto" makes it where a kernel
     has one that is not predicted to be far slower, and takes the form that is measured to be faster; both count where
     templates are chosen. "triton": tiles alone. None: $NEPTUNE_FORM, else "auto" where the GPU here has that form,
-    unless bits are promised, else "triton". `levers` settles consumers, stages, persistent or own_out of that form
-    (docs/knobs.md); others are those that the cost model puts first.
+    unless bits are promised, else "triton". `levers` settles consumers, stages, persistent, own_out or ahead of that
+    form (docs/knobs.md); others are those that the cost model puts first.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 

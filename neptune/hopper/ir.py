@@ -158,7 +158,8 @@ class Levers:
     """What is chosen of the form: consumers of 64 rows, stages of what a loop loads, how groups of rows come to the
     programs ("once": one program a group; "stride": program, program + programs, …; "table": as the host balances
     them), in bands of how many groups of rows (0: all of them) the other grid variables are gone through, whether
-    results have memory of their own, and registers of the producer's threads, which leave the rest."""
+    results have memory of their own, whether what is loaded once a group has two stages, so that the next group's comes
+    while this one is computed, and registers of the producer's threads, which leave the rest."""
 
     consumers: int = 2
     stages: int = 2
@@ -168,6 +169,7 @@ class Levers:
     tiles: Mapping[str, int] = field(default_factory=dict)
     band: int = 0
     producer: int = 24
+    ahead: bool = False
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -175,6 +177,10 @@ class Levers:
         groups = self.consumers + 1
         every = 65536 // (128 * groups) // 8 * 8 * groups
         return (min(240, (every - self.producer) // self.consumers // 8 * 8), self.producer)
+
+    def stages_of(self, looped: bool) -> int:
+        """The stages of a tile that a loop loads, or of one that is loaded once a group."""
+        return self.stages if looped else 1 + self.ahead
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,9 @@ LATENCY = 1500
 """Cycles from asking for a tile until it is there."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
 CONSUMERS, STAGES = (2, 3), (2, 3, 4, 5, 6)
-"""What is tried."""
+MEMORY = ((True, True), (True, False), (False, False))
+"""What is tried; of results and of tiles that are loaded once a group: memory of their own, and two stages. A result
+lies over a tile of one stage alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Counts:
         stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile) and s.buffer in sent]
         self.outs = [_Tile(s.dims, s.value.dtype, always=sent[s.buffer]) for s in stores]
         every = (s for s in walk_stmts(kernel.body) if isinstance(s, Assign))
+        self.once = any(not t.looped for t in self.rings)
         self.products = {s.name: s.value for s in every if isinstance(s.value, Dot)}
         staged = {n for n, _ in walked.staged}
         made = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
@@ -136,7 +139,7 @@ class Counts:
         def held(tile: _Tile) -> int:
             return elements(tile.dims) * DTYPES[tile.dtype].bits // 8 * (levers.consumers if tile.own else 1)
 
-        stages = [levers.stages if t.looped else 1 for t in self.rings]
+        stages = [levers.stages_of(t.looped) for t in self.rings]
         shared = CAPTURED + sum(n * (held(t) + 16) for t, n in zip(self.rings, stages, strict=True))
         kept = [held(t) for t in self.rings if t.own and not t.looped]
         for out in self.outs:
@@ -222,19 +225,20 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
     """The levers that fit, by counts the best first; `given` are tile sizes that are settled.
 
     Tiles of 128 columns go before others; more consumers before fewer, as they share more; results in memory of their
-    own; and as many stages as keep products busy while a tile comes. Programs take several groups each, by a balanced
-    table where groups differ, else in bands. Where sizes are known, `neptune.hopper.predict.fastest` knows better.
+    own; as many stages as keep products busy while a tile comes; and tiles of the next group that come ahead.
+    Programs take several groups each, by a balanced table where groups differ, else in bands. Where sizes are known,
+    `neptune.hopper.predict.fastest` knows better.
     """
     counts = Counts(walked)
     weight = weight_of(walked)
     persistent = "stride" if weight is None else "table"
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program, given):
-        for consumers, stages, own_out in product(CONSUMERS, STAGES, (True, False)):
-            levers = Levers(consumers, stages, persistent, own_out, False, tiles, producer=counts.producer)
+        for consumers, stages, (own_out, ahead) in product(CONSUMERS, STAGES, MEMORY):
+            levers = Levers(consumers, stages, persistent, own_out, False, tiles, 0, counts.producer, ahead)
             needs = counts.needs(levers)
             saved = own_out or counts.needs(replace(levers, own_out=True)).shared > needs.shared
-            if wrong_with(needs, levers) is not None or not saved:
+            if wrong_with(needs, levers) is not None or not saved or (ahead and not counts.once):
                 continue
             levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
             if weight is None:
@@ -243,7 +247,8 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
             wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
             # A tile that the epilogue reads is not waited for where its memory is taken.
             late = not own_out and not counts.copied
-            found.append(((*_preferred(counts, tiles), -consumers, late, abs(stages - wanted), not own_out), levers))
+            order = (-consumers, late, abs(stages - wanted), not own_out, not ahead)
+            found.append(((*_preferred(counts, tiles), *order), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]
 
 

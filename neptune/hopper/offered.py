@@ -20,6 +20,7 @@ from neptune.hopper.wanted import predictor_of
 from neptune.tile.ir import TileProgram
 from neptune.tune.machine import Machine
 
+SETTLED = ("consumers", "stages", "persistent", "own_out", "ahead")
 ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once")}
 """How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
 
@@ -71,7 +72,7 @@ def offers(
             tiles = {t.name: fits.tiles[t.name] for t in free}
             for levers in _orders(fits):
                 us = predictor.of(levers).us
-                named = {n: getattr(levers, n) for n in ("consumers", "stages", "persistent", "own_out")}
+                named = {n: getattr(levers, n) for n in SETTLED}
                 if isfinite(us):
                     key = (*sorted(tiles.items()), *named.values())
                     offer = found.setdefault(key, Offer(tiles, named))
@@ -89,4 +90,6 @@ def tile_names(program: TileProgram) -> frozenset[str]:
 
 
 def _orders(levers: Levers) -> list[Levers]:
-    return [replace(levers, persistent=order) for order in ORDERS[levers.persistent]]
+    return [
+        replace(levers, persistent=order) for order in ORDERS[levers.persistent] if order != "once" or not levers.ahead
+    ]

@@ -4,7 +4,8 @@
     consumer     k = k[…]; s = dot(q, kᵀ)   →  Await(k, k_turn); Issue s = dot(q, kᵀ)
                                                Finish(0, s); Release(k, k_turn); k_turn = k_turn + 1
 
-Each staged tile has a ring: `levers.stages` deep where a loop loads it, of one stage where it is loaded once a group.
+Each staged tile has a ring: `levers.stages` deep where a loop loads it; of one stage where it is loaded once a group,
+or of two, so that the next group's comes while this one is computed (`levers.ahead`).
 Each ring has a counter, which both roles advance by one for each of its tiles, where they are through with it; the
 walk's bodies load the tiles of one name in the same order and as often, so that a turn is the same tile in both.
 """
@@ -114,8 +115,7 @@ def _rings(walked: Walked, numbers: Numbers, levers: Levers) -> dict[str, Ring]:
                 ],
             )
         dims = tuple(a for a in box.axes if a is not None)
-        stages = levers.stages if name in looped else 1
-        rings[name] = Ring(name, load.buffer, dims, load.dtype, stages, own)
+        rings[name] = Ring(name, load.buffer, dims, load.dtype, levers.stages_of(name in looped), own)
     return rings
 
 

@@ -3,7 +3,8 @@
 A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles, or fewer of a
 loop that comes back to the same turns earlier (`neptune.hopper.windows`): all such sizes together while tiles are
 small, and each by itself short or long beside the others, half a tile longer, or longer than
-any number that bounds a loop (a window). All others are small. Where launches choose in how many parts an axis is
+any number that bounds a loop (a window). All others are small. Programs have so many groups in a row as bring tiles
+that are loaded once a group back to the same turns, and one more. Where launches choose in how many parts an axis is
 folded, all this is for one part, and for several: of all lengths, and of two that differ in one program; some empty.
 """
 
@@ -17,14 +18,14 @@ from neptune.codegen.triton_kernel import function_name
 from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.check import Trial
 from neptune.hopper.ir import AsyncKernel, walk_async
-from neptune.hopper.windows import window
+from neptune.hopper.memory import ROWS
+from neptune.hopper.windows import LEAST, in_a_row, window
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer, Scalar
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs
 from neptune.tile.ir import Scalar as ScalarTile
 from neptune.verify.instances import number
 
-TILES = 3
 PROGRAMS = 2
 FAR = 1 << 14
 UNEVEN = ((3, 4), (5, 2))
@@ -59,7 +60,7 @@ def _tiles(kernel: AsyncKernel) -> list[int]:
     known = kernel.levers.tiles
     names = {v for e in _bounds(kernel) for v in variables(e)}
     numbers = {int(x.value) for e in _bounds(kernel) for x in walk(e) if isinstance(x, Const)}
-    return sorted({n for name, n in known.items() if n > 1 and (name in names or n in numbers)} | {64})
+    return sorted({n for name, n in known.items() if n > 1 and (name in names or n in numbers)} | {ROWS})
 
 
 def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
@@ -79,7 +80,7 @@ def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
         for name in sweep
         for count in range(tiles[0] * lengths[name] // n + 1, lengths[name] + 1)
     ]
-    alone = _alone(kernel, sweep, tiles[-1], least)
+    alone = [*_alone(kernel, sweep, tiles[-1], least), *_rows(kernel, sweep, grouped, tiles[-1])]
     found = [(1, values) for values in (*alike, *larger, *alone)]
     if program.chosen:
         # Parts of so many tiles and of one less, in both orders where a program has several.
@@ -98,6 +99,14 @@ def _alone(kernel: AsyncKernel, sweep: list[str], tile: int, most: int) -> list[
     if far := _far(kernel, tile):
         alone += [{**dict.fromkeys(sweep, 2 * tile + 1), name: far} for name in sweep]
     return alone
+
+
+def _rows(kernel: AsyncKernel, sweep: list[str], grouped: frozenset[str], tile: int) -> Iterator[dict[str, int]]:
+    """Loops of one tile and of two in as many groups of rows as a program takes; other launches have LEAST of them."""
+    rows = in_a_row(kernel) * kernel.levers.consumers * ROWS
+    if in_a_row(kernel) > LEAST and kernel.levers.persistent != "once":
+        for count in (1, 2):
+            yield {s: rows - 1 if s in grouped else count * tile - 1 for s in sweep}
 
 
 def _taken(program: TileProgram, found: list[tuple[int, dict[str, int]]], tile: int) -> list[dict[str, int]]:
@@ -128,19 +137,19 @@ def _allowed(s: Scalar, value: int) -> int:
 
 
 def trials(program: TileProgram, kernel: AsyncKernel, *, alone: bool = False) -> Iterator[Trial]:
-    """The launches. Persistent programs have about TILES tiles each; of all programs PROGRAMS are checked. `alone`:
-    other kernels do nothing."""
+    """The launches. Persistent programs have about `in_a_row` groups each; of all programs PROGRAMS are checked.
+    `alone`: other kernels do nothing."""
     only = function_name(program, TileKernel(kernel.name, (), (), ())) if alone else ""
     for values in sizes(program, kernel):
         tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
-        yield Trial(call(program, values), max(1, tiles // TILES), PROGRAMS, only=only)
+        yield Trial(call(program, values), max(1, tiles // in_a_row(kernel)), PROGRAMS, only=only)
     # Integers that differ from tensor to tensor, such as where intervals start and end, for what nothing came to.
     integers = [b for b in program.inputs if b.shape and b.dtype.startswith("int")]
     for values in sizes(program, kernel) if integers else []:
         tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
         for apart in (2, 3):
             launch = call(program, values, max(values.values()) // apart + 1)
-            yield Trial(launch, max(1, tiles // TILES), PROGRAMS, spare=True, only=only)
+            yield Trial(launch, max(1, tiles // in_a_row(kernel)), PROGRAMS, spare=True, only=only)
     # No size is 0; what the text says of that case is read all the same, if nothing else comes to it.
     for name in sorted(swept(program, kernel)):
         yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True, only=only)

@@ -66,6 +66,8 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
     """
     persistent = wanted.levers.get("persistent")
     every = [replace(x, persistent=persistent or x.persistent) for x in forms(walked, program, wanted.params)]
+    # Programs of one group have no next one.
+    every = [x for x in every if not x.ahead or x.persistent != "once"]
     asked = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
     if asked:
         return asked if wanted.sizes is None else _by_time(asked, walked, program, wanted)

@@ -29,6 +29,14 @@ def window(kernel: AsyncKernel) -> int:
     return max(LEAST, *(n + 1 for n in found))
 
 
+def in_a_row(kernel: AsyncKernel) -> int:
+    """How many groups a program goes through: until what is loaded once a group, or so many times, comes back to the
+    same names, and one more."""
+    stages = {r.name: r.stages for r in kernel.rings}
+    outside = {s.ring for s in _outside(kernel.producer)}
+    return max([LEAST, *(1 + _period(2 * stages[n], _advance(kernel.producer, n)) for n in outside)])
+
+
 def _outside(body: tuple[AStmt, ...]) -> Iterator[Fill]:
     """What is filled in no loop of an unknown length: the turns of groups."""
     for s in body:

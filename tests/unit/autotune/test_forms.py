@@ -35,7 +35,7 @@ from tests.unit.autotune.test_tuner import store
 
 SIZES = {"m": 4096, "n": 4096, "k": 4096}
 GIVEN = {"BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3}
-TWO = {"consumers": 2, "stages": 3, "persistent": "stride", "own_out": True}
+TWO = {"consumers": 2, "stages": 3, "persistent": "stride", "own_out": True, "ahead": False}
 
 
 @cache

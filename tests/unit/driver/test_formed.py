@@ -21,7 +21,7 @@ from neptune.versions import versions
 
 SIZES = {"m": 4096, "n": 4096, "k": 4096}
 PARAMS = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
-ODD = {"consumers": 2, "stages": 4, "persistent": "once", "own_out": True}
+ODD = {"consumers": 2, "stages": 4, "persistent": "once", "own_out": True, "ahead": False}
 OTHER = {**ODD, "consumers": 3, "stages": 2}
 
 

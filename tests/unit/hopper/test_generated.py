@@ -17,6 +17,7 @@ from neptune.hopper.protocol import Finding
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import call, sizes, swept, trials
+from neptune.hopper.windows import in_a_row
 from neptune.tile.ir import TileProgram
 from tests.examples.hopper_examples import attention, product
 from tests.examples.walks import tiles_of, walked
@@ -28,6 +29,7 @@ FORMS = {
     "once": ("attention", Levers(2, 2, "once", tiles=ATTENTION)),
     "table": ("attention", Levers(3, 3, "table", own_out=False, tiles=ATTENTION)),
     "reused": ("attention", Levers(2, 2, "table", own_out=False, tiles=ATTENTION)),
+    "ahead": ("attention", Levers(2, 2, "table", tiles=ATTENTION, ahead=True)),
     "stride": ("attention", Levers(3, 2, "stride", pin=True, tiles={**ATTENTION, "BLOCK_N": 128})),
     "product": ("product", Levers(2, 3, "table", tiles=PRODUCT)),
 }
@@ -102,6 +104,20 @@ def test_sizes_give_loops_of_all_lengths() -> None:
     assert any(v["s_kv"] == 1 < v["s_q"] for v in made) and any(v["s_q"] == 1 < v["s_kv"] for v in made)
 
 
+def test_tiles_of_the_next_group_come_while_one_is_computed() -> None:
+    """Their ring has two stages of its own; launches have as many groups in a row as come back to the same turn."""
+    program, kernel, text = form("ahead")
+    (q,) = [r for r in kernel.rings if r.name == "q"]
+    assert q.stages == 2 and "q_tiles.index(q_turn % STAGES * CONSUMERS + W)" in text
+    assert (in_a_row(kernel), in_a_row(form("table")[1])) == (5, 3)
+    # Five groups of 128 rows: four have begun by the time that a stage is wrong a second time.
+    assert any(-(-v["s_q"] // 128) == 5 for v in sizes(program, kernel))
+    phase = "(q_turn // STAGES) & 1"
+    assert text.count(phase) == 2
+    for wrong in ("(q_turn // 4) & 1", "q_turn & 1"):
+        assert not check(text.replace(phase, wrong), trials(program, kernel)).ok, wrong
+
+
 def test_a_stage_that_is_released_a_step_early_is_found() -> None:
     """That of this iteration's product in the place of the one before; and behind a wait that leaves both in flight."""
     program, kernel, text = form("product")
@@ -122,13 +138,17 @@ last one is in step, and writes nothing, as the emulator shows (tests/unit/hoppe
 
 @pytest.mark.parametrize(
     ("name", "every", "sizes"),
-    [("reused", 1, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 128}), ("product", 3, {"m": 64, "n": 128, "k": 128})],
+    [
+        ("reused", 1, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 128}),
+        ("ahead", 3, {"batch": 1, "heads": 2, "s_q": 128, "s_kv": 64}),
+        ("product", 3, {"m": 64, "n": 128, "k": 128}),
+    ],
 )
 def test_mutants_of_generated_text_are_rejected(name: str, every: int, sizes: dict[str, int]) -> None:
     program, kernel, text = form(name)
     made = list(mutants(text))[::every]
     alive = [m for m in made if check(m.text, trials(program, kernel)).ok]
-    assert len(made) * every > {"reused": 180, "product": 80}[name] and len(alive) < len(made) / 7
+    assert len(made) * every > {"reused": 180, "ahead": 100, "product": 80}[name] and len(alive) < len(made) / 7
     launch = call(program, sizes)
     for mutant in alive:
         name = re.sub(r", line \d+:", ",", mutant.name)

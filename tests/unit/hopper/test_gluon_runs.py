@@ -41,6 +41,7 @@ def off(out: torch.Tensor, want: torch.Tensor) -> float:
         (Levers(2, 2, "once", tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 2, 200, "late"),
         (Levers(2, 1, "stride", tiles={"BLOCK_M": 64, "BLOCK_N": 128}), 3, 257, "random"),
         (Levers(2, 3, "table", own_out=False, tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 3, 130, "late"),
+        (Levers(2, 3, "table", ahead=True, tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 5, 130, "late"),
         (Levers(3, 2, "table", pin=True, tiles={"BLOCK_M": 64, "BLOCK_N": 128}), 2, 321, "late"),
         (Levers(3, 2, "stride", own_out=False, tiles={"BLOCK_M": 64, "BLOCK_N": 128}), 4, 1, "eager"),
     ],
