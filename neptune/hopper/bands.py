@@ -53,7 +53,8 @@ def width(walked: Walked, size: Mapping[str, int]) -> int:
     two, as sizes mostly are; 0 where order does not matter. `size` has the extents of axes."""
     own = dict(walked.staged)
     body = walk_stmts(walked.producer)
-    loads = [(own[s.name], s.value) for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
+    found = (s for s in body if isinstance(s, Assign) and s.name in own)
+    loads = [(own[s.name], s.value) for s in found if isinstance(s.value, LoadTile)]
     variable = across(walked.kernel.grid, {walked.rows, walked.group}, loads)
     if variable is None:
         return 0

@@ -19,6 +19,7 @@ from neptune.codegen.triton import NO_DEFAULTS, docstring
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_text import HELPERS, wrap
 from neptune.hopper import versions
+from neptune.hopper.gluon_expr import FROM, UPTO, WITHIN
 from neptune.hopper.gluon_functions import Written, told_apart, used_constants, write
 from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
@@ -31,6 +32,26 @@ from neptune.tile.ir import TileProgram
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", INIT, "warpgroup_mma_wait")
 
 SIGMOID = "_sigmoid"
+
+
+def _masked(name: str, sides: tuple[str, ...], compared: str) -> str:
+    """A helper that leaves of a tile of scores the columns that are within `sides`."""
+    of = ", ".join(sides)
+    return f"""\
+@gluon.jit
+def {name}(x, column, {of}):
+    # Elements in other columns are -inf: each is compared where it is chosen.
+    return gl.inline_asm_elementwise(
+        "{{ .reg .pred p; {compared} selp.f32 $0, $1, 0fFF800000, p; }}",
+        "=f,f,r{",r" * len(sides)}",
+        [x, column, {of}],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=1,
+    )
+"""
+
+
 GLUON_HELPERS = {
     PIN: '''\
 @gluon.jit
@@ -83,6 +104,9 @@ def _tanh_approx(x):
     # One instruction, off by 2^-17 or so; results are in so few bits that they cannot tell.
     return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 """,
+    UPTO: _masked("_upto", ("last",), "setp.le.s32 p, $2, $3;"),
+    FROM: _masked("_from", ("first",), "setp.ge.s32 p, $2, $3;"),
+    WITHIN: _masked("_within", ("first", "last"), "setp.ge.s32 p, $2, $3; setp.le.and.s32 p, $2, $4, p;"),
     SIGMOID: """\
 @gluon.jit
 def _sigmoid(x):

@@ -15,14 +15,17 @@ from neptune.codegen.triton_scope import Context, Scope
 from neptune.codegen.triton_text import Text, call
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError
+from neptune.hopper.columns import limits
 from neptune.hopper.gluon_shared import Shared
 from neptune.hopper.ir import Staged, tile_of
 from neptune.hopper.layouts import Layout, Layouts
 from neptune.hopper.refusal import Refusal
-from neptune.ir.expr import Cast, Op, Select
+from neptune.ir.expr import Cast, Const, Op, Select
 from neptune.tile.address import Addressed
-from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, TExpr
+from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
 
+UPTO, FROM, WITHIN = "_upto", "_from", "_within"
+NOWHERE = Scalar(Const(float("-inf"), "float32"))
 Boxes: TypeAlias = dict[tuple[str, tuple[str | None, ...]], str]
 """The parameter of each box of a buffer, by the axes of its dimensions."""
 
@@ -84,8 +87,23 @@ class GluonTile(TileWriter):
         want = self.ctx.at(e.dims)
         own = self.natural(e) or want
         with self.ctx.framed(e.dims, own):
-            text = self.staged(e) if isinstance(e, Staged) else super().__call__(e)
+            text = self.staged(e) if isinstance(e, Staged) else self.hidden(e) or super().__call__(e)
         return text if own == want else call("gl.convert_layout", text, str(want))
+
+    def hidden(self, e: TExpr) -> Text | None:
+        """A tile of float32 that is -inf outside of some columns: comparison and choice in one piece, since the
+        compiler packs all comparisons into bits of integers before it chooses. None for what is something else."""
+        if not isinstance(e, Select) or e.other != NOWHERE or e.then.dtype != "float32" or len(e.pred.dims) != 2:
+            return None
+        if (found := limits(e.pred)) is None:
+            return None
+        inner = e.then
+        for pred in found.others:
+            inner = Select(pred, inner, e.other)
+        name = UPTO if found.first is None else FROM if found.last is None else WITHIN
+        self.ctx.helpers.add(name)
+        sides = (x for x in (found.first, found.last) if x is not None)
+        return call(name, *(self.placed(x, e.dims) for x in (inner, found.column, *sides)))
 
     def natural(self, e: TExpr) -> Layout | None:
         """The layout in which a tile comes about; None where it can be made in any."""

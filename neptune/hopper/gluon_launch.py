@@ -41,7 +41,8 @@ def balanced(weights, programs, row, read, device):
 
     The heaviest tile that is left goes to the program that is free first. So many rows of tiles are given before others
     as read no more together than L2 keeps, of the bytes that all of them `read`. One table serves all shapes with these
-    weights, and is never freed: graphs that were captured, and launches on other streams, read it.
+    weights, and is never freed: graphs that were captured, and launches on other streams, read it. Programs read the
+    number of their next tile ahead, also behind the last one.
     """
     rows = len(weights) // max(1, row)  # no rows: no tiles
     band = min(len(weights), row * max(1, rows * {NEAR} // max(1, read)))
@@ -57,7 +58,7 @@ def balanced(weights, programs, row, read, device):
     first = [0]
     for tiles in given:
         first.append(first[-1] + len(tiles))
-    made = [torch.tensor(x, dtype=torch.int32, device=device) for x in (sum(given, []), first)]
+    made = [torch.tensor(x, dtype=torch.int32, device=device) for x in ([*sum(given, []), 0], first)]
     for table in made:
         table.{KEPT} = True
     return MADE.setdefault(key, made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from neptune.codegen import triton_access as access
@@ -37,6 +38,7 @@ from neptune.ir.expr import Expr, children, loads, variables, walk
 from neptune.tile.boxes import Box
 from neptune.tile.ir import (
     Assign,
+    Branch,
     GridAxis,
     LoadTile,
     Local,
@@ -77,6 +79,7 @@ class RoleWriter(Writer):
         self.flying: set[str] = set()
         self.sizes = frozenset(s.name for s in ctx.program.scalars)
         self.number: str | None = None
+        self.next: list[str] = []
         self.tile = GluonTile(ctx, self.locals)
 
     def role(self, body: tuple[Any, ...], consumer: bool) -> list[str]:
@@ -104,7 +107,10 @@ class RoleWriter(Writer):
                 loop = self.programs(tile)
                 self.group(Text(tile), consumer)
                 self.name_bounds(body)
-                self.statements(body)
+                looped = 1 + max((k for k, s in enumerate(body) if isinstance(s, Loop | Branch)), default=-1)
+                self.statements(body[:looped])
+                self.ctx.emit(*self.next)
+                self.statements(body[looped:])
             self.ctx.emit(loop, *(f"    {line}" for line in inner.lines))
         if self.sent and not isinstance(body[-1], Drain):
             # Memory that is still read must not go.
@@ -126,10 +132,15 @@ class RoleWriter(Writer):
             count = " * ".join(self.size(g).at(MUL + 1) for g in self.grid_axes)
             return f"for {tile} in range(gl.program_id(0), {count}, gl.num_programs(0)):"
         self.ctx.used |= {TABLE, FIRST}
-        program = self.ctx.define("program", "program", "gl.program_id(0)", 0, first=True)
+        define = partial(self.ctx.define, level=0, first=True)
+        program = define("program", "program", "gl.program_id(0)")
+        begin = define(FIRST, f"{tile}_begin", f"gl.load({FIRST} + {program})")
+        following = define(TABLE, f"next_{tile}", f"gl.load({TABLE} + {begin})")
         turn = self.ctx.fresh("turn", 1)
-        self.ctx.scopes[-1].first.append(f"{tile} = gl.load({TABLE} + {turn})")
-        return f"for {turn} in range(gl.load({FIRST} + {program}), gl.load({FIRST} + {program} + 1)):"
+        self.ctx.scopes[-1].first.append(f"{tile} = {following}")
+        # The next group's number comes under what is left of this one.
+        self.next.append(f"{following} = gl.load({TABLE} + {turn} + 1)")
+        return f"for {turn} in range({begin}, gl.load({FIRST} + {program} + 1)):"
 
     def group(self, source: Text, consumer: bool) -> None:
         """Grid variables from the number of a group, the first running fastest, or bands of it."""

@@ -89,11 +89,25 @@ class Layouts:
             case (axis,):
                 if axis in self._columns:
                     return Layout(self._columns[axis].matrix, kept=1)
+                if self.extents.get(axis, ROWS) > ROWS:
+                    return self._every_warp(axis)
                 if self._rows is None:
                     raise InternalError(f"there is no product by whose rows a tile along {axis} could lie")
                 return Layout(self._rows.matrix, kept=0)
             case _:
                 raise InternalError(f"a consumer holds no tile of {len(dims)} dims")
+
+    def _every_warp(self, axis: str) -> Layout:
+        """The layout of rows of a whole group, which give numbers for all threads: each warp holds all of them, as a
+        producer's does, so that none waits for another."""
+        extent = self.extents[axis]
+        each = max(1, min(4, extent // WARP))
+        first, lanes = (1 << k for k in range(each.bit_length() - 1)), (each << k for k in range(5))
+        again = (each * WARP << k for k in range((extent // (each * WARP)).bit_length() - 1))
+        bases = ([[n] for n in of] for of in ((*first, *again), lanes))
+        name = f"EVERY_WARP_{extent}"
+        self.constants[name] = f"gl.DistributedLinearLayout({', '.join(map(str, bases))}, [[0], [0]], [], [{extent}])"
+        return Layout(name)
 
     def within(self, layout: Layout, around: tuple[str, ...], dims: tuple[str, ...]) -> Layout:
         """The layout of a part over `dims` of a tile over `around`: what broadcasts lies as it will be used."""

@@ -4,6 +4,7 @@
     stage      which tiles go through shared memory
     backwards  walks in which a product is rotated: last tile first
     forwards   all other loops, as they are
+    columns    masks that compare columns with numbers of rows
 
 The consumer's body stays a kernel that computes what the kernel computes. Whether it does is for the exact check
 (`neptune.verify.exact`) of `Walked.symbolic`, in which tile sizes are still tunables: an order of tiles that ⊕ does not
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from neptune.hopper.backwards import backwards, minus, plan
 from neptune.hopper.bounds import Bounds, Names, bounds
+from neptune.hopper.columns import in_columns
 from neptune.hopper.gang import gang
 from neptune.hopper.group_bounds import by_group
 from neptune.hopper.ir import Levers
@@ -53,7 +55,7 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
     check_for_all(producer, staging, ganged)
-    symbolic = replace(ganged.kernel, body=consumer)
+    symbolic = replace(ganged.kernel, body=in_columns(consumer, counts | tunables))
     made = with_values(symbolic, ganged.values)
     return Walked(
         kernel=made,

@@ -33,6 +33,8 @@ SETTINGS = (
 """Variables of the environment with which Triton makes other code of the same text."""
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have (sm_90)."""
+SPARED = 16
+"""Bytes a thread that may be spilled where no inner loop touches them: four registers, read again once a group."""
 LARGEST_LIMIT = 2.0
 """Of errors relative to the largest element: eight roundings of float8_e5m2."""
 NOT_COMPARED = "not compared"
@@ -100,10 +102,11 @@ class Figures:
         asked, left = self.split
         held = bool(self.consumers) and bool(self.producers)
         held = held and min(self.consumers) >= asked and min(self.producers) > 0 and max(self.producers) <= left
+        spilled = self.spill_bytes > (0 if self.local_inner else SPARED)
         where = f", {self.local_inner} accesses to them in inner loops" if self.local_inner else ""
         tests = (
             (self.shared_bytes > SHARED, f"{self.shared_bytes} bytes of shared memory, and there are {SHARED}"),
-            (self.spill_bytes > 0, f"{self.spill_bytes} bytes a thread are spilled{where}"),
+            (spilled, f"{self.spill_bytes} bytes a thread are spilled{where}"),
             (self.local > 0 and not self.spill_bytes, f"{self.local} accesses to local memory"),
             (bool(self.warnings), "; ".join(self.warnings)),
             (not held, f"registers of the roles are {self.consumers} and {self.producers}, not {self.split}"),
@@ -152,8 +155,8 @@ class Verdict(Figures):
     def wrong(self) -> tuple[str, ...]:
         """Why the form never runs, even if it is forced.
 
-        >>> replace(clean, spill_bytes=8, compared=None).wrong
-        ('8 bytes a thread are spilled', 'not compared')
+        >>> replace(clean, spill_bytes=24, compared=None).wrong
+        ('24 bytes a thread are spilled', 'not compared')
         """
         c = self.compared
         tests = (

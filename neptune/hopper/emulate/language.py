@@ -81,12 +81,27 @@ _ASM: dict[str, Callable[..., Any]] = {
 }
 
 
+_MASKED: dict[str, Callable[..., Any]] = {
+    "setp.le.s32 p, $2, $3;": lambda column, last: column <= last,
+    "setp.ge.s32 p, $2, $3;": lambda column, first: column >= first,
+    "setp.ge.s32 p, $2, $3; setp.le.and.s32 p, $2, $4, p;": lambda column, first, last: (
+        (column >= first) & (column <= last)
+    ),
+}
+"""Which elements a choice keeps; the others are -inf."""
+
+
 def inline_asm(asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int) -> Any:
     if stubs(args):
         return Stub.of(lambda *parts: inline_asm(asm, constraints, list(parts), dtype, is_pure, pack), *args)
     if asm == "mov.b32 $0, {$1, $2};":
         # Two elements of 16 bits into one register.
         return Tile(to_bits(args[0]) | (to_bits(args[1]) << 16), dtype)
+    if (choice := re.fullmatch(r"\{ \.reg \.pred p; (.*) selp\.f32 \$0, \$1, 0fFF800000, p; \}", asm)) is not None:
+        x, *sides = args
+        return Tile(
+            np.where(_MASKED[choice[1]](*(getattr(s, "data", s) for s in sides)), x.data, -np.inf), dtype, x.layout
+        )
     for pattern, function in _ASM.items():
         if re.search(pattern, asm) and len(args) == 1:
             with np.errstate(all="ignore"):

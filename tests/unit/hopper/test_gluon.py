@@ -113,6 +113,8 @@ def test_every_tile_is_given_once_and_evenly() -> None:
     exec("import heapq, torch\n" + BALANCED, names)
     weights = [1 + (7 * t) % 13 for t in range(200)]
     tiles, first = (t.tolist() for t in names["balanced"](weights, 9, 200, 0, "cpu"))
+    # One more is read ahead, and not visited.
+    assert tiles.pop() == 0
     assert sorted(tiles) == list(range(200)) and (first[0], first[-1]) == (0, 200)
     work = [sum(weights[t] for t in tiles[a:b]) for a, b in itertools.pairwise(first)]
     assert max(work) - min(work) <= 13
@@ -128,7 +130,7 @@ def test_heads_that_l2_keeps_are_given_together_and_evenly(length: int, heads: i
     weights = [2 * (m + 1) + 1 for _ in range(heads) for m in range(row)]
     read = 2 * heads * length * 256 * 2
     tiles, first = (t.tolist() for t in names["balanced"](weights, 132, row, read, "cpu"))
-    assert sorted(tiles) == list(range(len(weights)))
+    assert sorted(tiles[:-1]) == list(range(len(weights)))
     given = [tiles[a:b] for a, b in itertools.pairwise(first)]
     work = [sum(weights[t] for t in of) for of in given]
     assert max(work) <= 1.03 * sum(work) / len(work)

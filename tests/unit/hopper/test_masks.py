@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from bench.masks import Case, cases
+from neptune.frontend.builder import placeholder, var
 from neptune.hopper.check import check
 from neptune.hopper.compile import compile_gluon
 from neptune.hopper.emulate import load
 from neptune.hopper.gluon import generate
 from neptune.hopper.ir import AsyncKernel, Levers, walk_async
+from neptune.hopper.memory import forms
 from neptune.hopper.parser import parse_async
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import trials
@@ -116,6 +118,15 @@ def test_they_compile_without_spills(name: str, columns: int, producer: int) -> 
     assert built.lint.in_flight == 2 and built.lint.exps > 0
     # A producer that looks for where rows of a group begin and end has more registers than others.
     assert built.lint.producers == (producer,)
+
+
+def test_numbers_of_documents_that_rows_and_columns_share() -> None:
+    """The producer reads rows of them that go through no ring: no band is made of these."""
+    docs = placeholder((var("batch"), var("s_q")), "int32", "docs")
+    program = attention(heads=HEADS, depth=DEPTH, causal=False, mask=masks.document(docs))
+    tiles = lower(scheduled(program, flash_attention))
+    (best, *_) = forms(walked(tiles, TWO), tiles)
+    assert best.band == 0 and verify_async(roles(walked(tiles, best), tiles, best), tiles) is None
 
 
 def test_a_producer_holds_rows_of_integers() -> None:
