@@ -57,6 +57,32 @@ LEVERS: tuple[tuple[int, tuple[int, int, str, int], tuple[int | None, ...]], ...
 """Depth; consumers, stages, how groups come to programs, keys of a tile; TFLOP/s."""
 SHORT = ((64, 1024, True, (3, 2, "table", 128), 271), (64, 1024, True, (2, 3, "table", 128), 298),
          (64, 1024, False, (2, 3, "table", 128), 420), (64, 1024, False, (3, 2, "table", 128), 388))  # fmt: skip
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+AHEAD: tuple[tuple[int, bool, tuple[int, int, int, bool], tuple[int | None, ...]], ...] = (
+    (64, False, (2, 2, 128, True), (378, 413, 428, 434, 427, 440)),
+    (64, False, (2, 3, 128, False), (338, 397, 421, 432, 434, 433)),
+    (64, False, (2, 3, 128, True), (386, 425, 434, 440, 431, 442)),
+    (64, False, (2, 4, 64, True), (340, 357, 362, None, None, None)),
+    (64, False, (2, 4, 128, True), (381, 420, 432, 437, 428, 439)),
+    (64, False, (3, 2, 128, False), (339, 395, 470, 495, 530, 531)),
+    (64, False, (3, 2, 128, True), (371, 427, 490, 504, 539, 531)),
+    (64, False, (3, 3, 128, True), (373, 430, 493, 510, 541, 529)),
+    (64, True, (2, 2, 128, True), (243, 329, 390, 410, 428, 436)),
+    (64, True, (2, 3, 128, False), (227, 315, 382, 405, 423, 427)),
+    (64, True, (2, 3, 128, True), (250, 338, 393, 412, 433, 440)),
+    (64, True, (2, 4, 64, True), (248, 314, 353, None, None, None)),
+    (64, True, (2, 4, 128, True), (249, 336, 399, 414, 433, 437)),
+    (64, True, (3, 2, 128, False), (204, 284, 402, 446, 487, 502)),
+    (64, True, (3, 2, 128, True), (211, 304, 415, 448, 493, 508)),
+    (64, True, (3, 3, 128, True), (227, 305, 421, 447, 492, 509)),
+    (128, False, (2, 2, 128, False), (477, 583, 634, 653, 653, 637)),
+    (128, False, (2, 2, 128, True), (533, 620, 655, 668, 643, 639)),
+    (128, False, (2, 4, 64, True), (509, 570, 586, None, None, None)),
+    (128, True, (2, 2, 128, False), (299, 437, 550, 623, 660, 643)),
+    (128, True, (2, 2, 128, True), (326, 464, 567, 637, 666, 643)),
+    (128, True, (2, 4, 64, True), (331, 452, 533, None, None, None)),
+)
+"""Generated forms: depth; causal; consumers, stages, keys of a tile, whether queries come ahead; TFLOP/s by LENGTHS."""
 TRITON: tuple[tuple[int, tuple[int, int, int, int], tuple[int | None, ...]], ...] = (
     (128, (128, 128, 8, 2), (446, 407, 466, 454)),
     (128, (128, 64, 8, 3), (451, 418, 455, 463)),
@@ -140,6 +166,16 @@ def of_levers() -> list[Point]:
         if rate is not None
     ]
     return found + [Point("levers", d, n, c, _levers(d, of), rate, near=True) for d, n, c, of, rate in SHORT]
+
+
+def of_ahead() -> list[Point]:
+    """The generated forms beside each other, with queries of the next group that come ahead and without."""
+    found = []
+    for depth, causal, (consumers, stages, keys, ahead), rates in AHEAD:
+        levers = Levers(consumers, stages, "table" if causal else "stride", tiles={"BLOCK_N": keys}, ahead=ahead)
+        pairs = zip(LENGTHS, rates, strict=True)
+        found += [Point("ahead", depth, n, causal, levers, rate, near=True) for n, rate in pairs if rate is not None]
+    return found
 
 
 def of_products() -> list[Product]:
@@ -251,16 +287,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fit", metavar="NAMES", help="matrix,among,beside,step,ends")
     parser.add_argument("--rows", action="store_true")
     options = parser.parse_args(argv)
-    rows, levers, products = by_hand(), of_levers(), of_products()
+    rows, levers, ahead, products = by_hand(), of_levers(), of_ahead(), of_products()
     full, causal = ([p for p in (*rows, *levers) if p.causal == c] for c in (False, True))
     print("by hand:  ", figures(rows))
     print("levers:   ", figures(levers))
+    print("ahead:    ", figures(ahead))
     print("products: ", figures(products))
     print("levers in the right order: {} of {} pairs".format(*pairs()))
     print("beside Triton's:           {} of {} pairs".format(*against_triton()))
     if options.rows:
-        for p, off in zip((*rows, *levers), errors([*rows, *levers]), strict=True):
-            form = f"{p.levers.consumers} {p.levers.stages} {p.levers.persistent}"
+        for p, off in zip((*rows, *levers, *ahead), errors([*rows, *levers, *ahead]), strict=True):
+            form = f"{p.levers.consumers} {p.levers.stages} {p.levers.persistent}{' ahead' * p.levers.ahead}"
             print(*p.setup, form, f"{p.rate:.0f} TFLOP/s, {math.exp(-off):.2f} of it predicted")
         for x, off in zip(products, errors(products), strict=True):
             of = x.levers.consumers, x.levers.stages, x.levers.persistent, *x.levers.tiles.values()
@@ -269,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = options.fit.split(",")
         sets: dict[str, tuple[Sequence[Point | Product], Sequence[Point]]]
         sets = {
-            "all": ([*full, *causal], []),
+            "all": ([*full, *causal, *ahead], []),
             "full": (full, causal),
             "levers": (levers, rows),
             "products": (products, []),

@@ -20,7 +20,7 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.products import sums_of
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
-from neptune.hopper.weight import weight_of
+from neptune.hopper.weight import by_data, weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Expr, Op, Var, walk
 from neptune.ir.integers import known_size
@@ -65,6 +65,8 @@ FLOPS, EXPONENTIALS = 4096, 16
 LATENCY = 1500
 """Cycles from asking for a tile until it is there."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
+APART = 3
+"""Stages of loops where they are (depth 64, three consumers: 1 to 4 % ahead of two stages on an H200)."""
 CONSUMERS, STAGES = (2, 3), (2, 3, 4, 5, 6)
 MEMORY = ((True, True), (True, False), (False, False))
 """What is tried; of results and of tiles that are loaded once a group: memory of their own, and two stages. A result
@@ -226,28 +228,33 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
 
     Tiles of 128 columns go before others; more consumers before fewer, as they share more; results in memory of their
     own; as many stages as keep products busy while a tile comes; and tiles of the next group that come ahead.
-    Programs take several groups each, by a balanced table where groups differ, else in bands. Where sizes are known,
+    Programs take several groups each, by a balanced table where groups differ, else in bands; one each where data says
+    how much work a group is, so that the next one goes to the processor that is free first. Where sizes are known,
     `neptune.hopper.predict.fastest` knows better.
     """
     counts = Counts(walked)
     weight = weight_of(walked)
-    persistent = "stride" if weight is None else "table"
+    persistent = "table" if weight is not None else "once" if by_data(walked) else "stride"
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program, given):
         for consumers, stages, (own_out, ahead) in product(CONSUMERS, STAGES, MEMORY):
             levers = Levers(consumers, stages, persistent, own_out, False, tiles, 0, counts.producer, ahead)
             needs = counts.needs(levers)
             saved = own_out or counts.needs(replace(levers, own_out=True)).shared > needs.shared
-            if wrong_with(needs, levers) is not None or not saved or (ahead and not counts.once):
+            if wrong_with(needs, levers) is not None or not saved:
+                continue
+            if ahead and (not counts.once or persistent == "once"):
                 continue
             levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
             if weight is None:
                 levers = replace(levers, band=width(walked, counts.size(tiles)))
             # A product that stays in flight keeps its stage until the next one is issued.
             wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
+            # Consumers that do not wait for each other between groups are a tile apart.
+            wanted = max(wanted, APART * ahead)
             # A tile that the epilogue reads is not waited for where its memory is taken.
             late = not own_out and not counts.copied
-            order = (-consumers, late, abs(stages - wanted), not own_out, not ahead)
+            order = (-consumers, late, not ahead, abs(stages - wanted), not own_out)
             found.append(((*_preferred(counts, tiles), *order), levers))
     return [levers for _, levers in sorted(found, key=lambda x: x[0])]
 

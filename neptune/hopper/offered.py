@@ -21,7 +21,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.machine import Machine
 
 SETTLED = ("consumers", "stages", "persistent", "own_out", "ahead")
-ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once")}
+ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once"), "once": ("once", "stride")}
 """How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
 
 

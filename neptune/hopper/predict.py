@@ -44,6 +44,9 @@ UNITS = ("matrix", "special", "issue", "port")
 
 CLOSE = 1.05
 """Predictions that differ by less say nothing."""
+IDLE = 1 / 16
+"""The share of consumers without rows that decides between close ones (512 queries at depth 64: 386 with two consumers
+on an H200, 373 with three, where one of nine has none)."""
 BEHIND = 1.35
 """By how much a form must be predicted to be slower than the Triton form to be left out: of that, the model promises up
 to 30 % too much at depth 64 (512 causal queries: 1.32 times by prediction, and as fast on an H200)."""
@@ -59,7 +62,8 @@ class Overlap:
     of a step that a stage is in use, `held` what it is in use longer by a product in flight, whose tiles come as late
     as those of kernels on tiles. Fitted on 86 times of attention, the hand-written form's and those of its levers:
     the share of the datasheet's rate of products, the exponents `among` units and `beside` chains, cycles of a chain
-    for each step, and of the ends of a group for each consumer but one. Fitted on products: `flying`, the share of the
+    for each step, and of the ends of a group for each consumer but one; fitted on 120 of generated forms: the latter
+    where tiles of the next group come `ahead`. Fitted on products: `flying`, the share of the
     rate of those that stay in flight.
     """
 
@@ -75,6 +79,7 @@ class Overlap:
     beside: float = 7.0
     step: float = 370.0
     ends: float = 2300.0
+    ends_ahead: float = 1200.0
 
 
 HOPPER = Overlap()
@@ -139,6 +144,15 @@ class Predictor:
         busy = dict(zip(UNITS, spent.tolist(), strict=True)) | {"memory": memory / us}
         return FormTime(us, gang.groups, busy)
 
+    def idle(self, levers: Levers) -> float:
+        """The share of consumers that have no rows; 0 where the kernel on tiles shares rows out to two grid variables,
+        which are one of groups."""
+        tunables = {t.name for t in self.model.program.tunables}
+        alone = any(variables(g.extent) & tunables == {_rows(self.work)} for g in self.work.kernel.grid)
+        left, part = self._gang(levers).last or (levers.consumers, 0.0)
+        part *= alone
+        return part * (levers.consumers - left) / levers.consumers
+
     def parts(self, levers: Levers) -> dict[str, int]:
         """The numbers of parts that launches of a form choose."""
         every = self._gang(levers).every.known
@@ -202,9 +216,10 @@ def with_parts(sizes: Mapping[str, int], program: TileProgram, params: Mapping[s
 
 def fastest(found: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:
     """Levers by predicted times, with those of kernels that combine parts, whose values are `on_tiles`; what is close
-    to the best stays in its order."""
+    to the best stays in its order, but for what leaves many consumers without rows."""
     us = [predictor.of(x).us + predictor.behind(on_tiles, predictor.parts(x)) for x in found]
     close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
+    close.sort(key=lambda x: predictor.idle(x) >= IDLE)
     order = sorted(range(len(found)), key=lambda k: us[k])
     return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]
 
@@ -235,7 +250,7 @@ class _Gang:
         # However many stages, no more comes at a time than the port lets through.
         copies = np.maximum(copies, self.port)
         together = (units**c.beside + chain**c.beside + copies**c.beside) ** (1 / c.beside)
-        return together + c.ends * (self.consumers - 1)
+        return together + (c.ends_ahead if levers.ahead else c.ends) * (self.consumers - 1)
 
     @property
     def last(self) -> tuple[int, float] | None:

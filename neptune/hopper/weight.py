@@ -15,11 +15,20 @@ def weight_of(walked: Walked) -> Expr | None:
 
     None where no bound reads a variable of the grid (all groups are equal), or one reads a tensor.
     """
-    total = op("add", _iterations(walked.producer, {}), 1)
+    total = _total(walked)
     grid = {g.var for g in walked.kernel.grid} | {walked.group}
     around = {s.var for s in walk_stmts(walked.producer) if isinstance(s, Loop)}
     known = not loads(total) and not variables(total) & around
     return total if known and variables(total) & grid else None
+
+
+def by_data(walked: Walked) -> bool:
+    """True where a tensor says how much work a group is: the host does not know it."""
+    return bool(loads(_total(walked)))
+
+
+def _total(walked: Walked) -> Expr:
+    return op("add", _iterations(walked.producer, {}), 1)
 
 
 def _iterations(body: Block, known: Mapping[str, Expr]) -> Expr:
@@ -30,6 +39,9 @@ def _iterations(body: Block, known: Mapping[str, Expr]) -> Expr:
         match s:
             case Assign(name, Scalar(e), _):
                 known[name] = _inlined(e, known)
+            case Assign(name, _, _):
+                # From here on it is something else.
+                known.pop(name, None)
             case Loop(_, lo, hi, inner, _) if _loads(inner):
                 trips = maximum(op("sub", _inlined(hi, known), _inlined(lo, known)), 0)
                 nested = any(isinstance(x, Loop) for x in walk_stmts(inner))

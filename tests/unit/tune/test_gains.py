@@ -17,7 +17,7 @@ from neptune.tune.choose import Candidate, Wishes, candidates
 from neptune.tune.gains import CLOSE, NONE, WITHIN, Asked, Counted, Gain
 from neptune.tune.machine import DEFAULT
 
-HERE = {"m": 4096, "n": 4096, "k": 4096}
+HERE = {"m": 1024, "n": 1024, "k": 16384}
 
 
 @dataclass
