@@ -14,7 +14,6 @@ from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
 from neptune.schedule.template import template
 
-
 PARTS, COLUMNS = 4, 512
 """What is added at a time: some parts of a column in a thread, so that no warp waits for another."""
 

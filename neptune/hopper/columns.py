@@ -165,7 +165,7 @@ class _Columns:
         return reduce(lambda a, b: a.both(b, either=False), needed)
 
     def _implies(self, one: _Bound, other: _Bound) -> bool:
-        """Whether a bound lies within another one for all rows that count: causal queries see no key behind the last."""
+        """Whether a bound lies within another one for all rows that count: of causal queries none is past the keys."""
         p, q = _poly(one.value), _poly(other.value)
         if p is None or q is None:
             return False
