@@ -102,7 +102,7 @@ class Predictor:
 
     `late`: products of what is computed are issued one tile late. `carried`: those of loaded tiles alone stay in flight
     from one iteration of a loop to the next. `near`: a table keeps groups together that read the
-    same tiles.
+    same tiles. `tiles`: the model of the kernel on tiles, where this one has shorter functions.
     """
 
     model: Model
@@ -113,16 +113,21 @@ class Predictor:
     near: bool = True
     constants: Overlap = HOPPER
     name: str = ""
+    tiles: Model | None = None
 
     @property
     def work(self) -> KernelWork:
         """The work of the kernel."""
-        return next(w for w in self.model.works if self.name in ("", w.kernel.name))
+        return self._of(self.model)
+
+    def _of(self, model: Model) -> KernelWork:
+        return next(w for w in model.works if self.name in ("", w.kernel.name))
 
     def on_tiles(self, params: Mapping[str, int]) -> float:
         """Microseconds of the kernel on tiles, in the Triton form, by `neptune.tune.cost`."""
-        known = columns_of(self.model.program, Points.at([params], self.sizes), self.machine)
-        return float(self.model.times(self.work, known, self.machine).us[0])
+        model = self.tiles or self.model
+        known = columns_of(model.program, Points.at([params], self.sizes), self.machine)
+        return float(model.times(self._of(model), known, self.machine).us[0])
 
     def of(self, levers: Levers) -> FormTime:
         """The time of a form. `levers.tiles` has the tunables that it chooses; that of the rows does not matter."""

@@ -11,6 +11,7 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, check_fits, forms
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.short import shortened
 from neptune.hopper.walked import Walked
 from neptune.ir.forms import Taken
 from neptune.tile.ir import TileProgram
@@ -35,7 +36,8 @@ class Wanted:
     def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
         """What predicts the times of a kernel's forms."""
         assert self.sizes is not None
-        return predictor_of(program, walked, with_parts(self.sizes, program, self.params), self.machine)
+        short = frozenset(t.stage for t in self.short)
+        return predictor_of(program, walked, with_parts(self.sizes, program, self.params), self.machine, short)
 
     def times(self, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
         """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
@@ -45,18 +47,32 @@ class Wanted:
         return {"us": round(asked.of(levers).us, 2), "triton": round(asked.on_tiles(self.on_tiles), 2)}
 
 
-def predictor_of(program: TileProgram, walked: Walked, sizes: Mapping[str, int], machine: Machine) -> Predictor:
-    """What predicts the times of a kernel's forms at some sizes."""
-    carried = Counts(walked).kept
-    return _predictor(program, walked.kernel.name, bool(walked.late), carried, tuple(sorted(sizes.items())), machine)
+def predictor_of(
+    program: TileProgram,
+    walked: Walked,
+    sizes: Mapping[str, int],
+    machine: Machine,
+    short: frozenset[str] = frozenset(),
+) -> Predictor:
+    """What predicts the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
+    of = walked.kernel.name, bool(walked.late), Counts(walked).kept
+    return _predictor(program, *of, tuple(sorted(sizes.items())), machine, short)
 
 
 @lru_cache(maxsize=32)
 def _predictor(
-    program: TileProgram, name: str, late: bool, carried: bool, sizes: tuple[tuple[str, int], ...], machine: Machine
+    program: TileProgram,
+    name: str,
+    late: bool,
+    carried: bool,
+    sizes: tuple[tuple[str, int], ...],
+    machine: Machine,
+    short: frozenset[str],
 ) -> Predictor:
     """Kept with what it has counted: templates are compared by it before the form of one is derived."""
-    return Predictor(model_of(program), dict(sizes), machine, late=late, carried=carried, name=name)
+    made = replace(program, kernels=tuple(shortened(k, short) for k in program.kernels)) if short else program
+    tiles = model_of(program)
+    return Predictor(model_of(made), dict(sizes), machine, late=late, carried=carried, name=name, tiles=tiles)
 
 
 def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:

@@ -9,14 +9,17 @@ import pytest
 
 import neptune
 from neptune.driver.precision import short_functions
+from neptune.hopper.ir import Levers
 from neptune.hopper.short import shortened, taken_in
-from neptune.ir.forms import cheaper
+from neptune.hopper.wanted import Wanted
+from neptune.ir.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import Assign, Local, TileKernel, TStmt
 from neptune.tile.passes.util import Block, map_blocks
 from neptune.tile.pipeline import lower
 from tests.examples.lowering import scheduled
+from tests.examples.walks import walked
 
 
 def softcap(**options: Any) -> Any:
@@ -79,3 +82,14 @@ def test_the_kernel_and_its_explanation() -> None:
     assert "score: tanh by one instruction, off by 8e-06 at most" in made.explain()
     # On tiles the form stays, which every machine has.
     assert "tanh_approx" not in neptune.compile(softcap(), "flash_attention", target="cuda:90").source
+
+
+def test_the_instruction_counts_where_times_are_predicted() -> None:
+    """Of the form alone: on tiles tanh stays as long as it is."""
+    tiles = lower(scheduled(cheaper(softcap())[0], flash_attention))
+    sizes = {"batch": 1, "heads": 16, "s_q": 4096, "s_kv": 4096}
+    of = Wanted(sizes=sizes, short=(Taken("score", ("tanh",), {}),))
+    levers = Levers(2, 2, "table", tiles={"BLOCK_N": 128})
+    short, long = (w.times(tiles, walked(tiles), levers) for w in (of, Wanted(sizes=sizes)))
+    assert short is not None and long is not None
+    assert short["us"] < 0.8 * long["us"] and short["triton"] == long["triton"]
