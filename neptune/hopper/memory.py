@@ -57,6 +57,8 @@ PER_FUNCTION = 0.1
 consumers of depth 64 are left out under a soft cap, where they spilled 1104 bytes (and two none)."""
 PER_COLUMN = 2
 """Registers for each number that a lane holds of columns (document masks on 128 columns spill at any depth)."""
+WIDEST = 256
+"""Columns of a product."""
 SWIZZLED = 128
 """Bytes of a row of a tile that lie together in shared memory."""
 CHEAP = ("exp", "exp2", "abs", "neg", "sqrt", "rsqrt")
@@ -285,8 +287,14 @@ def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> It
     free = free_tiles(walked, program)
     fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
-    for values in product(*((given[t.name],) if t.name in given else t.candidates for t in free)):
+    for values in product(*((given[t.name],) if t.name in given else _candidates(t) for t in free)):
         yield {**fixed, **dict(zip((t.name for t in free), values, strict=True))}
+
+
+def _candidates(t: Tunable) -> tuple[int, ...]:
+    """The values of a tile size: those of the template, and twice the largest, since a consumer's rows are fewer than
+    those of a program on tiles."""
+    return tuple(dict.fromkeys((*t.candidates, min(2 * max(t.candidates), WIDEST))))
 
 
 def check_fits(walked: Walked, program: TileProgram, levers: Levers) -> None:

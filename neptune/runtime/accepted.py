@@ -33,8 +33,9 @@ SETTINGS = (
 """Variables of the environment with which Triton makes other code of the same text."""
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have (sm_90)."""
-SPARED = 16
-"""Bytes a thread that may be spilled where no inner loop touches them: four registers, read again once a group."""
+SPARED = 96
+"""Bytes a thread that may be spilled where no inner loop touches them. (88 around loops of 64 products: 677 TFLOP/s of a
+loss on an H200, where cuBLAS has 713 for the product alone, and the next form, which spills none, 591.)"""
 LARGEST_LIMIT = 2.0
 """Of errors relative to the largest element: eight roundings of float8_e5m2."""
 NOT_COMPARED = "not compared"
@@ -155,8 +156,8 @@ class Verdict(Figures):
     def wrong(self) -> tuple[str, ...]:
         """Why the form never runs, even if it is forced.
 
-        >>> replace(clean, spill_bytes=24, compared=None).wrong
-        ('24 bytes a thread are spilled', 'not compared')
+        >>> replace(clean, spill_bytes=104, compared=None).wrong
+        ('104 bytes a thread are spilled', 'not compared')
         """
         c = self.compared
         tests = (

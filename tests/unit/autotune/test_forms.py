@@ -240,13 +240,13 @@ def test_what_is_timed_is_the_form() -> None:
     assert clean.asynchronous is not None
     found = accepted.read(clean.asynchronous.record)
     assert found is not None
-    spilled = accepted.written(replace(found, spill_bytes=24))
+    spilled = accepted.written(replace(found, spill_bytes=104))
     bad = replace(clean, asynchronous=replace(clean.asynchronous, record=spilled))
     with stub_driver.installed(90):
         run = kernel().keeping(clean).for_target("cuda")
         assert judged(run, [(a, b)])[1] == ""
         assert "not all are dense on 16 bytes" in judged(run, [(a, b), (odd, b)])[1]
-        assert "24 bytes a thread are spilled" in judged(kernel().keeping(bad).for_target("cuda"), [(a, b)])[1]
+        assert "104 bytes a thread are spilled" in judged(kernel().keeping(bad).for_target("cuda"), [(a, b)])[1]
         plain = kernel().with_params(BLOCK_M=64)
         assert judged(plain, [(odd, b)]) == (plain, "")
     assert "refused" in judged(kernel().keeping(clean), [(a, b)])[1]

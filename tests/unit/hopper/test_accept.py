@@ -65,7 +65,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Asynchronous]]:
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"shared_bytes": 232449}, "232449 bytes of shared memory"),
-    ({"spill_bytes": 24, "local": 4}, "24 bytes a thread are spilled"),
+    ({"spill_bytes": 104, "local": 4}, "104 bytes a thread are spilled"),
     (
         {"spill_bytes": 8, "local": 4, "local_inner": 3},
         "8 bytes a thread are spilled, 3 accesses to them in inner loops",
@@ -99,7 +99,7 @@ def test_a_clean_form_runs() -> None:
     assert VERDICT.accepted and accepted.runs(replace(OF, record=written(VERDICT)))
     # A consumer may have more registers than asked for: the last allocation takes what is left.
     assert replace(VERDICT, consumers=(240, 248)).accepted
-    # A few registers may be read again once a group.
+    # Some registers may be read again outside of inner loops.
     assert replace(VERDICT, spill_bytes=accepted.SPARED, local=4).accepted
     assert not accepted.runs(OF)
 
@@ -137,8 +137,8 @@ def test_a_record_survives_json() -> None:
 def test_a_form_of_several_kernels_is_as_good_as_each() -> None:
     two = replace(VERDICT, others=(FIGURES,))
     assert two.accepted and read(json.loads(json.dumps(written(two)))) == two
-    worse = replace(VERDICT, others=(FIGURES, replace(FIGURES, spill_bytes=24)))
-    assert worse.faults == ("24 bytes a thread are spilled",)
+    worse = replace(VERDICT, others=(FIGURES, replace(FIGURES, spill_bytes=104)))
+    assert worse.faults == ("104 bytes a thread are spilled",)
     further = Roles(OF.kernel, OF.levers, SPLIT)
     several = replace(OF, others=(further,))
     keys = {key_of(OF), key_of(several), key_of(replace(OF, others=(replace(further, levers={"D": 32}),)))}
@@ -221,7 +221,7 @@ def test_a_slow_form_runs_where_it_is_forced(timed: Timed, slower: bool) -> None
     assert timed.slower == slower and v.accepted != slower and not v.wrong
     assert accepted.runs(replace(OF, record=written(v))) != slower
     assert accepted.runs(replace(OF, record=written(v), forced=True))
-    wrong = replace(v, spill_bytes=24)
+    wrong = replace(v, spill_bytes=104)
     assert not accepted.runs(replace(OF, record=written(wrong), forced=True)), "what is wrong is never forced"
 
 
