@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Const, Expr, Load, loads, maximum, op, rewrite, variables
 from neptune.tile.ir import Assign, Branch, LoadTile, Loop, Scalar, walk_stmts
-from neptune.tile.passes.util import Block
+from neptune.tile.passes.util import Block, assigns
 
 
 def weight_of(walked: Walked) -> Expr | None:
@@ -37,11 +37,6 @@ def _iterations(body: Block, known: Mapping[str, Expr]) -> Expr:
     known = dict(known)
     for s in body:
         match s:
-            case Assign(name, Scalar(e), _):
-                known[name] = _inlined(e, known)
-            case Assign(name, _, _):
-                # From here on it is something else.
-                known.pop(name, None)
             case Loop(_, lo, hi, inner, _) if _loads(inner):
                 trips = maximum(op("sub", _inlined(hi, known), _inlined(lo, known)), 0)
                 nested = any(isinstance(x, Loop) for x in walk_stmts(inner))
@@ -50,6 +45,11 @@ def _iterations(body: Block, known: Mapping[str, Expr]) -> Expr:
                 total = op("add", total, _iterations(inner, known))
             case _:
                 pass
+        scalar = _inlined(s.value.expr, known) if isinstance(s, Assign) and isinstance(s.value, Scalar) else None
+        # From here on, what is assigned in there is something else.
+        known = {name: e for name, e in known.items() if name not in assigns(s)}
+        if scalar is not None and isinstance(s, Assign):
+            known[s.name] = scalar
     return total
 
 

@@ -34,8 +34,8 @@ SETTINGS = (
 SHARED = 227 << 10
 """Bytes of shared memory that a program may have (sm_90)."""
 SPARED = 96
-"""Bytes a thread that may be spilled where no inner loop touches them. (88 around loops of 64 products: 677 TFLOP/s of a
-loss on an H200, where cuBLAS has 713 for the product alone, and the next form, which spills none, 591.)"""
+"""Bytes a thread that may be spilled where no inner loop touches them. (88 around loops of 64 products: 677 TFLOP/s of
+a loss on an H200, where cuBLAS has 713 for the product alone, and the next form, which spills none, 591.)"""
 LARGEST_LIMIT = 2.0
 """Of errors relative to the largest element: eight roundings of float8_e5m2."""
 NOT_COMPARED = "not compared"

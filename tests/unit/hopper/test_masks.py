@@ -120,6 +120,15 @@ def test_they_compile_without_spills(name: str, columns: int, producer: int) -> 
     assert built.lint.producers == (producer,)
 
 
+@pytest.mark.parametrize(("name", "how"), [("segments", "once"), ("document", "once"), ("causal", "table")])
+def test_groups_whose_work_data_says_are_a_program_each(name: str, how: str) -> None:
+    """No host knows how many tiles they visit: the next one goes to the processor that is free first."""
+    tiles = tiles_of(cases()[name].mask)
+    found = forms(walked(tiles, TWO), tiles)
+    assert {x.persistent for x in found} == {how} and any(x.ahead for x in found) == (how == "table")
+    assert (derived(tiles, found[0]).weight is None) == (how == "once")
+
+
 def test_numbers_of_documents_that_rows_and_columns_share() -> None:
     """The producer reads rows of them that go through no ring: no band is made of these."""
     docs = placeholder((var("batch"), var("s_q")), "int32", "docs")

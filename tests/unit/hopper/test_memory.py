@@ -83,6 +83,20 @@ def test_products_take_wide_tiles() -> None:
     assert (best.tiles["BLOCK_N"], best.tiles["BLOCK_K"]) == (256, 64)
 
 
+def test_forms_try_wider_tiles_than_the_template() -> None:
+    """A consumer has fewer rows than a program: a loss over products takes 256 columns, attention 128 at most."""
+    _, tiles = tiles_of("linear_cross_entropy", "flash_decoding", depth=4096)
+    assert max(next(t.candidates for t in tiles.tunables if t.name == "BLOCK_N")) == 128
+    assert (
+        forms(walked(tiles, kernel=next(k for k, x in enumerate(tiles.kernels) if "split" in x.name)), tiles)[0].tiles[
+            "BLOCK_N"
+        ]
+        == 256
+    )
+    _, tiles = tiles_of("prefill_causal", "flash_attention", depth=128)
+    assert max(x.tiles["BLOCK_N"] for x in forms(walked(tiles), tiles)) == 128
+
+
 def test_a_residual_leaves_room_for_wide_tiles() -> None:
     """By pointers one of 256 columns spilled 3648 bytes of a thread; as a box none, and the result leaves over it."""
     _, tiles = tiles_of("matmul", "matmul", residual=True)
