@@ -161,8 +161,9 @@ def _choice() -> Iterator[Point]:
         family = next(f for begin, f in FAMILIES.items() if name.startswith(begin))
         for c in (r["default"], *r["candidates"]):
             template, *values = c["variant"].split()
-            # Earlier ones of this template have another combine than is made now.
+            # Earlier ones of these templates have another combine than is made now.
             now = template != "flash_decoding" or (run == "-search" and family == "decode")
+            now = now and template != "matmul_split"
             if isinstance(c["us"], float) and now:
                 model = _modelled(str(name.rpartition(" ")[0]), programs[name], template)
                 yield Point(

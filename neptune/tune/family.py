@@ -179,7 +179,9 @@ def _won(times: Array, kept: Sequence[int]) -> list[int]:
 
 def _grafted(tree: Tree, times: Array, points: Sequence[Sizes], first: int) -> Tree:
     """The tree that takes the fastest choice at each measured point, those from number `first` on, and at what is alike
-    and does not lose by it."""
+    and does not lose by it. Sizes that all points share tell nothing apart."""
+    names = [n for n in points[0] if len({p[n] for p in points}) > 1]
+    points = [{n: p[n] for n in names} for p in points]
     for k in range(first, len(points)):
         take = int(times[:, k].argmin())
         if times[pick(tree, points[k]), k] > MISSED * times[take, k]:

@@ -95,7 +95,7 @@ def test_where_bits_or_one_shape_were_promised_numbers_stay() -> None:
 @pytest.mark.slow
 def test_the_tuner_finds_a_number(tmp_path: Path) -> None:
     """It is kept as what the launch was given, and a search that goes on knows it."""
-    sizes = {"m": 16, "n": 32, "k": 1024}
+    sizes = {"m": 16, "n": 64, "k": 2048}
     (first, *_) = (t for t in trials(task().forms, sizes, task().machine) if NUMBER in t.params)
     plan = {" ".join(f"{n}={v}" for n, v in first.params.items()): 20.0}
     done = tuned(task(), sizes, replace(options(tmp_path, plan), trials=6))

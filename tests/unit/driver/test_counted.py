@@ -27,7 +27,7 @@ from neptune.tune.gains import Asked
 from neptune.tune.machine import DEFAULT
 
 FAST = "matmul"
-HERE = {"m": 256, "n": 256, "k": 16384}
+HERE = {"m": 256, "n": 256, "k": 8192}
 ROWS = {"rows": 8192, "cols": 32768}
 
 
