@@ -287,14 +287,17 @@ def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> It
     free = free_tiles(walked, program)
     fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
-    for values in product(*((given[t.name],) if t.name in given else _candidates(t) for t in free)):
+    columns = {d.dims[1] for s in walk_stmts(kernel.body) for d in _dots((s,))}
+    wide = {e.name for axis, e in kernel.axes if axis in columns and isinstance(e, Var)}
+    candidates = {t.name: _with_wider(t.candidates) if t.name in wide else t.candidates for t in free}
+    for values in product(*((given[t.name],) if t.name in given else candidates[t.name] for t in free)):
         yield {**fixed, **dict(zip((t.name for t in free), values, strict=True))}
 
 
-def _candidates(t: Tunable) -> tuple[int, ...]:
-    """The values of a tile size: those of the template, and twice the largest, since a consumer's rows are fewer than
-    those of a program on tiles."""
-    return tuple(dict.fromkeys((*t.candidates, min(2 * max(t.candidates), WIDEST))))
+def _with_wider(candidates: tuple[int, ...]) -> tuple[int, ...]:
+    """The columns of a product: those of the template, and twice the most, since a consumer's rows are fewer than those
+    of a program on tiles."""
+    return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), WIDEST))))
 
 
 def check_fits(walked: Walked, program: TileProgram, levers: Levers) -> None:
