@@ -17,6 +17,7 @@ from functools import reduce
 from neptune.ir.affine import Poly, number, poly
 from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, loads, rewrite, variables, walk
 from neptune.tile.ir import (
+    Dot,
     Iota,
     Loop,
     Rearrange,
@@ -94,7 +95,8 @@ def _stored(body: Block) -> frozenset[Poly]:
         if isinstance(s, StoreTile)
     ]
     rows = {s.dims[0] for s in every if isinstance(s, StoreTile) and s.dims}
-    folded = {x.axis for s in every for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Reduce)}
+    parts = [x for s in every for e in stmt_exprs(s) for x in walk(e)]
+    folded = {x.axis for x in parts if isinstance(x, Reduce)} | {x.a.dims[-1] for x in parts if isinstance(x, Dot)}
     return frozenset[Poly]() if not found or rows & folded else found[0].intersection(*found[1:])
 
 

@@ -18,6 +18,7 @@ from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import (
     Assign,
+    Dot,
     Iota,
     Local,
     Loop,
@@ -193,10 +194,12 @@ def test_masks_compare_columns_with_numbers_of_rows(name: str, first: str | None
 
 
 def test_where_rows_are_folded_those_behind_the_last_count() -> None:
-    """A maximum over rows sees them, too: the end of the columns is asked."""
+    """A maximum or a product over rows sees them, too: the end of the columns is asked."""
     both = Op("and", (of("le", COLUMN, ROW), of("lt", COLUMN, scalar(var("n")))), "bool")
     folded = Assign("top", Reduce("max", "i", Local("x", ("i", "j"), "float32")))
-    for more, ends in (((), 1), ((folded,), 2)):
+    turned, right = Local("x", ("e", "i"), "float16"), Local("y", ("i", "j"), "float16")
+    product = Assign("g", Dot(turned, right, None))
+    for more, ends in (((), 1), ((folded,), 2), ((product,), 2)):
         made, *_ = in_columns((Assign("x", Select(both, SCORE, HIDDEN)), *more, STORE), KNOWN)
         assert isinstance(made, Assign)
         mins = [x for x in walk(made.value) if isinstance(x, Op) and x.name == "min"]
