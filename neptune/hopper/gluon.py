@@ -25,8 +25,10 @@ from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
 from neptune.hopper.refusal import of_kernel
+from neptune.ir.program import Buffer
 from neptune.ir.spans import Span
 from neptune.runtime.addressing import KernelParameters
+from neptune.tile.boxes import aligned_rows
 from neptune.tile.ir import TileProgram
 
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", INIT, "warpgroup_mma_wait")
@@ -163,10 +165,15 @@ def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DE
     return GluonText(
         "\n".join([*head, *lines]) + "\n",
         tuple(w.types for w in written),
-        tuple(b.name for b in (*program.inputs, *program.outputs) if b.name in described),
+        tuple(b.name for b in _seen(program) if b.name in described),
         tuple(dict.fromkeys(s for w in written for s in w.spans)),
         launch.takes,
     )
+
+
+def _seen(program: TileProgram) -> list[Buffer]:
+    """Whose rows and addresses a call looks at."""
+    return [*program.inputs, *program.outputs, *(b for b in program.temporaries if not aligned_rows(b))]
 
 
 def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool, text: Sequence[str]) -> list[str]:

@@ -103,7 +103,7 @@ def _rings(walked: Walked, numbers: Numbers, levers: Levers) -> dict[str, Ring]:
     for name, own in walked.staged:
         load = loads[name]
         assert isinstance(load, LoadTile)
-        box = box_of(numbers, load.buffer, load.index, load.dims)
+        box = box_of(numbers, load.buffer, load.index, load.dims, temporaries=True)
         if box is None or load.other != 0 or not inside(numbers, load.buffer, load.index, load.mask):
             raise Refusal(
                 f"it is no box of the tensor {load.buffer}, as copies in bulk take them",

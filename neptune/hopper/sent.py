@@ -18,7 +18,7 @@ def sent(body: Block, numbers: Shapes) -> list[StoreTile]:
 
 
 def _is_box(s: StoreTile, numbers: Shapes) -> bool:
-    box = box_of(numbers, s.buffer, s.index, s.dims)
+    box = box_of(numbers, s.buffer, s.index, s.dims, temporaries=True)
     if box is None or len(s.dims) != 2 or not inside(numbers, s.buffer, s.index, s.mask):
         return False
     return s.value.dims == s.dims and tuple(a for a in box.axes if a is not None) == s.dims

@@ -79,7 +79,9 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
                     continue
             if side == "right":
                 name = source.name if isinstance(source, Local) else "its right operand"
-                raise Refusal(f"{name} {why}", at, "a right operand that is a tile of a tensor, by a descriptor")
+                raise Refusal(
+                    f"{name} {why}", at, "a right operand that is a tile of a tensor, with rows of whole 16 bytes"
+                )
     kept |= dict.fromkeys(_once(kernel, ctx, assigned))
     order = [s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign) and s.name in kept]
     tiles = tuple((n, any(_reads(s, ganged.rows) for s in assigned[n])) for n in dict.fromkeys(order))
@@ -120,7 +122,7 @@ def _uncopied(ctx: Numbers, e: TExpr) -> str | None:
         return "is no tile of two axes"
     if not inside(ctx, e.buffer, e.index, e.mask) or (e.mask is not None and str(e.other) != "0.0" and e.other != 0):
         return f"is masked by more than the ends of {e.buffer}"
-    box = box_of(ctx, e.buffer, e.index, e.dims)
+    box = box_of(ctx, e.buffer, e.index, e.dims, temporaries=True)
     if box is None:
         last = ctx.program.globals[e.buffer].shape[-1]
         if isinstance(last, Const) and not aligned_rows(ctx.program.globals[e.buffer]):

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program, Tunable
@@ -91,14 +92,26 @@ class Modules:
         strides |= {b.name: _dense(b, sizes) for b in p.temporaries}
         if loads == ASYNCHRONOUS:
             of = self.asynchronous
-            aligned = of is not None and all(on_16_bytes(named[n]) for n in of.aligned)
-            if of is not None and aligned and int32_suffices(of.spans, strides, {}):
+            if (
+                of is not None
+                and self._on_16_bytes(of.aligned, named, strides)
+                and int32_suffices(of.spans, strides, {})
+            ):
                 return Form(ASYNCHRONOUS)
             loads = "descriptor"
         if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in self.by_loads[loads].aligned):
             loads = "pointer"
         tunables = {**covers(p, sizes), **self.params}
         return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
+
+    def _on_16_bytes(
+        self, of: Sequence[str], named: Mapping[str, torch.Tensor], strides: Mapping[str, Sequence[int]]
+    ) -> bool:
+        """True if the rows of tensors start at multiples of 16 bytes; memory for temporaries does."""
+        sizes = {b.name: DTYPES[b.dtype].bits // 8 for b in self.declared.temporaries}
+        return all(
+            on_16_bytes(named[n]) if n in named else all(s * sizes[n] % 16 == 0 for s in strides[n][:-1]) for n in of
+        )
 
 
 class Declares(Protocol):

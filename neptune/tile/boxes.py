@@ -44,8 +44,10 @@ class Box:
     starts: tuple[tuple[Term, ...], ...]
 
 
-def box_of(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...]) -> Box | None:
-    """The box of an access, or None where it is not one."""
+def box_of(
+    ctx: Shapes, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...], *, temporaries: bool = False
+) -> Box | None:
+    """The box of an access, or None where it is not one; with `temporaries`, a call looks at their rows as well."""
     b = ctx.program.globals[buffer]
     axes: list[str | None] = []
     starts: list[tuple[Term, ...]] = []
@@ -60,8 +62,8 @@ def box_of(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, 
     if not b.shape or len(b.shape) > MAX_RANK or sorted(used) != sorted(dims) or axes[-1] is None:
         return None
     lengths = _lengths(ctx, ctx.extents[axes[-1]])
-    # A call's tensors are looked at; the rows of a temporary are as long as they are.
-    checked = b in (*ctx.program.inputs, *ctx.program.outputs) and not isinstance(b.shape[-1], Const)
+    seen = (*ctx.program.inputs, *ctx.program.outputs, *(ctx.program.temporaries if temporaries else ()))
+    checked = b in seen and not isinstance(b.shape[-1], Const)
     in_bulk = checked and len(dims) > 1 and max(lengths, default=MAX_BOX + 1) <= MAX_BOX
     if not (aligned_rows(b) or in_bulk) or any(_bytes(b, n) < ALIGNMENT for n in lengths):
         return None

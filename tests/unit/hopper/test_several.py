@@ -80,6 +80,14 @@ def test_the_whole_program_runs(name: str, order: str) -> None:
     assert (out.double() - wanted).norm() < HALF * wanted.norm()
 
 
+def test_what_one_kernel_wrote_comes_in_bulk_to_the_next() -> None:
+    """The normalised rows are as long as a size: a call looks at them as at its tensors, and they have a ring."""
+    made = form("rms_norm_linear")
+    (part,) = made.parts
+    assert [(r.name, r.tensor, r.own) for r in part.kernel.rings] == [("z", "z", True), ("w", "w", False)]
+    assert made.text.aligned == ("w", "y", "z") and "z_desc = described(z, [64, 32], gl.float16)" in made.text.text
+
+
 def test_the_levers_are_of_each_kernel() -> None:
     """Kernels of one module with other tiles, stages and consumers have constants of their own."""
     name = "lora_linear"
