@@ -8,6 +8,7 @@ from neptune.ir.dtypes import FLOAT8
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Expr, Load, rewrite
 from neptune.ir.forms import FORMS, Taken, short
+from neptune.ir.perturb import ABSOLUTE
 from neptune.ir.program import Program, map_exprs, updates
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
@@ -41,10 +42,16 @@ def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
     made = []
     for t in taken:
         off = ", ".join(f"`{name}` by {expm1(error.size):.1e}" for name, error in t.results.items())
-        verdict = " and ".join(f"{name} to an absolute error of {FORMS[name].error:.1e}" for name in t.operators)
+        verdict = " and ".join(map(_to, t.operators))
         reason = f"moves {off}, relative to the magnitudes of its summands: less than its last place"
         made.append(Decision("forms", t.stage, verdict, reason))
     return tuple(made)
+
+
+def _to(name: str) -> str:
+    form = FORMS[name]
+    what = "an absolute error" if form.kind == ABSOLUTE else "an error"
+    return f"{form.of} to {what} of {form.error:.1e}"
 
 
 def short_functions(program: Program) -> tuple[Taken, ...]:

@@ -13,9 +13,10 @@ track of it. Underflow is left out: what it hides is far below the largest summa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import expm1, inf, log
+from typing import TypeAlias
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select
@@ -47,11 +48,13 @@ class Error:
 EXACT, LOST = Error(), Error(inf, "lost")
 
 
-def errors(
-    program: Program, made: Mapping[str, float], within: Collection[str], free: Collection[str] = ()
-) -> Mapping[str, Error]:
-    """The error of each buffer that stages write, where float32 operators in the stages `within` are off by what `made`
-    says by name. On values of `free` buffers no result depends, so that they count as exact.
+Made: TypeAlias = Callable[[Op[Expr]], Error]
+"""By how much an operator is off on exact arguments."""
+
+
+def errors(program: Program, made: Made, within: Collection[str], free: Collection[str] = ()) -> Mapping[str, Error]:
+    """The error of each buffer that stages write, where operators in the stages `within` are off by what `made` says.
+    On values of `free` buffers no result depends, so that they count as exact.
 
     An unfused program writes each buffer before it reads it; of any other one, all is lost.
     """
@@ -63,7 +66,7 @@ def roundings(program: Program) -> Mapping[str, Error]:
 
     p.astype("float16") · v, summed, / l        →        weighted 2⁻¹¹
     """
-    return _Analysis({}, (), (), rounds=True).of_all(program)
+    return _Analysis(lambda e: EXACT, (), (), rounds=True).of_all(program)
 
 
 def negligible(error: Error, dtype: str) -> bool:
@@ -83,9 +86,7 @@ def negligible(error: Error, dtype: str) -> bool:
 class _Analysis:
     """The errors and the ranges of buffers, as far as stages have been read."""
 
-    def __init__(
-        self, made: Mapping[str, float], within: Collection[str], free: Collection[str], rounds: bool = False
-    ) -> None:
+    def __init__(self, made: Made, within: Collection[str], free: Collection[str], rounds: bool = False) -> None:
         self.made, self.within, self.free, self.rounds = made, within, free, rounds
         self.errors: dict[str, Error] = {}
         self.ranges: dict[str, Range] = {}
@@ -154,8 +155,8 @@ class _Analysis:
 
     def operator(self, e: Op[Expr], of: Sequence[Error]) -> Error:
         error = EXACT if all(x == EXACT for x in of) else self.carried(e, of)
-        made = self.made.get(e.name, 0.0) if self.here in self.within and e.dtype == "float32" else 0.0
-        return _plus(error, Error(made, ABSOLUTE)) if made else error
+        made = self.made(e) if self.here in self.within else EXACT
+        return made if error == EXACT else error if made == EXACT else _plus(error, made)
 
     def carried(self, e: Op[Expr], of: Sequence[Error]) -> Error:
         """The error of an operator that makes none, on arguments of which some are off."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from neptune.frontend import builder as nb
-from neptune.ir.expr import Load, Op, op, walk
-from neptune.ir.forms import FORMS, cheaper
+from neptune.ir.expr import Const, Load, Op, op, walk
+from neptune.ir.forms import ERFC, FORMS, cheaper
 from neptune.ir.printer import print_expr
 from neptune.ir.program import stages
 from neptune.ops.attention import OPERATORS, operator
@@ -16,6 +18,7 @@ from neptune.ops.linear import matmul
 X = Load("x", (), "float32")
 EX2, RSQRT = 2.0**-22, 2.0**-22.9
 """What the instructions of GPUs may be off by, relatively."""
+ERF, ERFC_OF = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 LAST = 1 << 31
 STRIDE = 4099
 
@@ -63,12 +66,62 @@ def test_tanh_at_the_ends_is_exact_and_keeps_nan():
     assert abs(got[4:6]).max() < 1e-7
 
 
+def erf_of(x, ex2):
+    """1 + erf(x) as the form has it, each operation rounded, with the power of two as far off as it may be."""
+    a = np.abs(x)
+    with np.errstate(over="ignore", under="ignore"):
+        p = a * np.float32(ERFC[-1])
+        for c in ERFC[-2:0:-1]:
+            p = (p + np.float32(c)) * a
+        small = np.exp2((-(p + np.float32(ERFC[0])) * a).astype(np.float64)) * (1 + ex2)
+    return np.where(x < 0, small.astype(np.float32), np.float32(2) - small.astype(np.float32))
+
+
+def worst_of_erf(x):
+    """The largest errors of the form: of 1 + |erf|, and of 1 + erf itself."""
+    want = 1 + ERF(x.astype(np.float64)).astype(np.float64)
+    exact = np.where(x < 0, ERFC_OF(np.abs(x).astype(np.float64)).astype(np.float64), want)
+    off = np.max([np.abs(erf_of(x, e) - exact) for e in (EX2, -EX2)], 0)
+    return (off / (1 + np.abs(want - 1))).max(), (off / np.maximum(exact, 1e-300)).max()
+
+
+def test_one_and_erf_is_within_its_error_on_floats_of_the_whole_range():
+    bits = np.concatenate([np.arange(0, 0x7F800000, 16 * STRIDE), np.arange(0x3C000000, 0x41200000, 977)])
+    near = bits.astype(np.uint32).view(np.float32)
+    worst = max(worst_of_erf(near)[0], worst_of_erf(-near)[0])
+    assert 0.5 * FORMS["erf"].error < worst < FORMS["erf"].error
+
+
+def test_one_and_erf_is_relatively_near_where_little_is_left():
+    """Of a gelu far below 0: erf itself is -1 in all places there, and 1 + erf of float32 numbers nothing."""
+    x = np.linspace(-4.0, 0.0, 20001, dtype=np.float32)
+    assert worst_of_erf(x)[1] < 2 * FORMS["erf"].error
+
+
+def test_one_and_erf_at_the_ends_is_exact_and_keeps_nan():
+    x = np.float32([np.inf, -np.inf, 3e38, -3e38, 10.0, -20.0, 0.0, -0.0, np.nan])
+    got = erf_of(x, 0.0)
+    assert got[:8].tolist() == [2, 0, 2, 0, 2, 0, 1, 1] and np.isnan(got[8])
+
+
+def test_the_form_of_erf_takes_in_a_factor():
+    """Of x·c with c above 0, so that the sign is that of x."""
+    made = FORMS["erf"].make(op("erf", X * 0.5) + 1.0)
+    assert made == FORMS["erf"].make(op("add", Const(1.0, "float32"), op("erf", X * 0.5)))
+    text = print_expr(made)
+    assert "x[] < 0.0" in text and f"+ {0.5 * ERFC[0]!r}) * abs(x[])" in text
+    below = print_expr(FORMS["erf"].make(op("erf", X * -0.5) + 1.0))
+    assert "x[] * (-0.5) < 0.0" in below and f"+ {ERFC[0]!r}) * abs(x[] * (-0.5))" in below
+    for other in (op("erf", X), op("erf", X) + 2.0, op("tanh", X) + 1.0, 1.0 - op("erf", X)):
+        assert FORMS["erf"].make(other) is None
+
+
 def test_the_form_is_the_one_that_is_measured_here():
     """Its operators and constants, of tanh(x·c): one multiplication in front of the power of two."""
-    made = FORMS["tanh"].make(op("mul", X, op("mul", X, X)) * 0.25)
+    made = FORMS["tanh"].make(op("tanh", op("mul", X, op("mul", X, X)) * 0.25))
     power = next(n for n in walk(made) if getattr(n, "name", "") == "exp2")
     assert print_expr(power) == "exp2(x[] * (x[] * x[]) * (0.25 * (2.0 * log2e())))"
-    assert print_expr(FORMS["tanh"].make(X)) == (
+    assert print_expr(FORMS["tanh"].make(op("tanh", X))) == (
         "1.0 - rsqrt(exp2(x[] * (2.0 * log2e())) + 1.0) * rsqrt(exp2(x[] * (2.0 * log2e())) + 1.0) * 2.0"
     )
 
@@ -100,7 +153,22 @@ def test_results_in_float32_keep_the_plain_form(options):
 def test_tanh_as_a_result_keeps_the_plain_form():
     x = nb.placeholder((8,), "float32", "x")
     assert taken(nb.build([nb.compute((8,), lambda i: nb.tanh(x[i]).astype("bfloat16"), "y")], name="f")) == []
-    assert taken(matmul(activation="gelu")) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_gelu_of_short_results_takes_it(dtype):
+    program = matmul(dtype, activation="gelu")
+    changed, (found,) = cheaper(program)
+    assert found.operators == ("erf",) and "erf" in str(program) and "erf" not in str(changed)
+
+
+def test_a_gelu_in_float32_and_erf_alone_keep_theirs():
+    assert cheaper(matmul("float32", activation="gelu"))[1] == ()
+    x = nb.placeholder((8,), "float32", "x")
+    assert cheaper(nb.build([nb.compute((8,), lambda i: nb.erf(x[i]).astype("bfloat16"), "y")], name="f"))[1] == ()
+    # What may cancel.
+    less = nb.build([nb.compute((8,), lambda i: (1.0 + nb.erf(x[i]) - x[i]).astype("bfloat16"), "y")], name="f")
+    assert cheaper(less)[1] == ()
 
 
 def test_one_stage_of_two_takes_it():
