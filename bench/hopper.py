@@ -6,11 +6,11 @@
 
 Attention: 16384 tokens a call, 2048 columns of heads (32 × 64, 16 × 128, 8 × 256), float16. Errors are against
 float64, relative to the largest element, at lengths that are no multiple of a tile; rates are medians of rounds in
-which the forms take turns, with the caches cleared before each call, and their quartiles. `ours` is what a call runs
-with form="auto"; `accepted` says whether that is the asynchronous form, `faults` why not; `lost` that a goal is missed
-beyond the noise. The rows that tell most come first. Every row is written when it is there; no row starts after
-`--seconds`, and one that takes longer than `--each` ends the process, since a kernel that hangs never returns. Nothing
-here needs TVM.
+which the forms take turns, with the caches cleared before each call, and their quartiles; plain products, some of a
+few microseconds, are replayed from graphs. `ours` is what a call runs with form="auto"; `accepted` says whether that is
+the asynchronous form, `faults` why not; `lost` that a goal is missed beyond the noise. The rows that tell most come
+first. Every row is written when it is there; no row starts after `--seconds`, and one that takes longer than `--each`
+ends the process, since a kernel that hangs never returns. Nothing here needs TVM.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def product_rates(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
         "triton": lambda: tiles(a, b, out=out),
         "cublas": lambda: torch.mm(a, b, out=out),
     }
-    made = timed(forms, 2 * m * n * k, rounds)
+    made = timed(forms, 2 * m * n * k, rounds, graphs=True)
     ours(a, b, out=out)
     exact = a.double() @ b.double()
     off = float((out.double() - exact).abs().max() / exact.abs().max())
