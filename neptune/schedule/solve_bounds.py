@@ -32,6 +32,7 @@ from neptune.ir.expr import (
     Const,
     Expr,
     Load,
+    Op,
     Var,
     binary,
     cast,
@@ -51,7 +52,7 @@ MOST = 4
 """A mask of more alternatives is not cut out."""
 HIGHEST = Const(2**31 - 1, "int64")
 """No loop runs further."""
-FAR = 1 << 40
+FAR, ROOM = 1 << 40, 1 << 30
 """Further than any index, and small enough to be added to."""
 
 
@@ -139,6 +140,8 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
     if parts is None or len(parts) != 1:
         return None
     p = _unfolded(parts[0], frozenset([var, *inner]), var, extremes.scope)
+    if is_far(pred, p):
+        return None
     most, least = (extremes.of(p, inner, largest=largest) for largest in (True, False))
     if most is None or least is None:
         return None
@@ -158,6 +161,11 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
         some, every = (_floor_div(rest.scaled(-1) + step - number(1), step, scope) for rest in (a[1], b[1]))
         return Bound(False, some, every, fact)
     return None
+
+
+def is_far(pred: Expr, p: Poly) -> bool:
+    """True for a comparison in int32 with a number that has no room there: j < 2**31 - 1 stays what it is."""
+    return isinstance(pred, Op) and pred.args[0].dtype == "int32" and any(abs(c) >= ROOM for _, c in p.terms)
 
 
 def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:

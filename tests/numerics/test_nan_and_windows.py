@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 import neptune
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.ops import masks
 from neptune.ops.attention import attention, prefill_causal
 from tests.tiers import sampled
 
@@ -53,3 +55,30 @@ def test_windows(width: int, target: str) -> None:
         o = kernel(q, k, v)
         assert isinstance(o, torch.Tensor)
         assert float((o - exact).norm() / exact.norm()) < 1e-6
+
+
+LOWEST, HIGHEST = -(2**31), 2**31 - 1
+ENDS: dict[str, tuple[masks.Mask, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "no prefix": (masks.prefix(LOWEST), lambda i, j: j + i < 0),
+    "all of it": (masks.prefix(HIGHEST), lambda i, j: j + i >= 0),
+    "a window": (masks.window(HIGHEST - 1), lambda i, j: j <= i),
+    "one chunk": (masks.chunked(HIGHEST), lambda i, j: j + i >= 0),
+    "behind the lowest": (lambda b, h, i, j: j > LOWEST, lambda i, j: j + i >= 0),
+    "behind the highest": (lambda b, h, i, j: i - j > HIGHEST, lambda i, j: j + i < 0),
+    "no farther": (lambda b, h, i, j: j <= i - HIGHEST, lambda i, j: j + i < 0),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_numbers_at_the_ends_of_int32_stay_masks(name: str) -> None:
+    """No bound of a loop is computed from one: that would leave int32."""
+    mask, sees = ENDS[name]
+    program = attention(heads=1, depth=16, dtype="float32", causal=False, mask=mask)
+    kernel = neptune.compile(program, "flash_attention", target="interpret", params=BLOCKS)
+    q, k, v = (torch.randn(1, 1, 40, 16) for _ in range(3))
+    at = torch.arange(40)[:, None], torch.arange(40)[None, :]
+    s = (q.double() @ k.double().mT * 0.25).masked_fill(~sees(*at), -math.inf)
+    exact = torch.softmax(s, -1).nan_to_num() @ v.double()
+    o = kernel(q, k, v)
+    assert isinstance(o, torch.Tensor)
+    assert float((o - exact).norm()) <= 1e-6 * max(1.0, float(exact.norm()))
