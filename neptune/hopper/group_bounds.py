@@ -16,7 +16,7 @@ from neptune.hopper.bounds import Names
 from neptune.hopper.gang import Ganged
 from neptune.hopper.producer import pruned
 from neptune.hopper.scalars import Block, in_block, reads_var, var
-from neptune.ir.expr import Expr, Load, binary, loads, rewrite, substitute
+from neptune.ir.expr import Expr, Load, binary, cast, loads, rewrite, substitute
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -65,8 +65,9 @@ def _by_positions(s: TStmt, ganged: Ganged) -> bool:
     """True if a statement knows its rows by where they lie, `rows * block`, which a group's rows have as well; what is
     kept for each tile of rows, such as the number of its expert, says nothing of a group."""
     rows, block = var(ganged.rows), var(ganged.block)
-    places = {binary("mul", rows, block), binary("mul", block, rows)}
-    (hidden,) = in_block((s,), lambda e: rewrite(e, lambda x: block if x in places else None))
+    pairs = [(rows, block), (cast(rows, "int64"), cast(block, "int64"))]
+    places = {binary("mul", *x) for a, b in pairs for x in ((a, b), (b, a))}
+    (hidden,) = in_block((s,), lambda e: rewrite(e, lambda x: cast(block, x.dtype) if x in places else None))
     return not reads_var(hidden, ganged.rows)
 
 

@@ -93,6 +93,41 @@ def test_numbers(name: str, levers: Levers, s_q: int, s_kv: int, order: str) -> 
     assert ran(cases()[name], levers, s_q, s_kv, order) < HALF
 
 
+def beside(name: str) -> Case:
+    """Masks whose loops end where data of rows says so, and where rows lie before what is known of a sequence."""
+    start, end = (placeholder((var("batch"), var("s_q")), "int32", n) for n in ("start", "end"))
+    length, until = (
+        placeholder((var("batch"),), "int32", "q_len"),
+        placeholder((var("batch"), var("s_kv")), "int32", "t"),
+    )
+    if name == "segments and rows":
+        return Case(
+            name,
+            masks.and_(masks.segments(start, end), lambda b, h, i, j: i < length[b]),
+            lambda i, j, s_q, s_kv, data, b: (
+                (data["start"][b][i] <= j) & (j < data["end"][b][i]) & (i < data["q_len"][b])
+            ),
+            lambda rng, s_q, s_kv: {
+                "start": rng.integers(-3, s_kv, (2, s_q)),
+                "end": rng.integers(0, s_kv + 9, (2, s_q)),
+                "q_len": rng.integers(0, s_q + 2, 2),
+            },
+        )
+    return Case(
+        name,
+        lambda b, h, i, j: i <= until[b, j],
+        lambda i, j, s_q, s_kv, data, b: i <= data["t"][b][j],
+        lambda rng, s_q, s_kv: {"t": rng.integers(-3, s_q + 9, (2, s_kv))},
+    )
+
+
+@pytest.mark.parametrize("name", ["segments and rows", "until"])
+@pytest.mark.parametrize(("levers", "s_q", "s_kv"), [(TWO, 200, 330), (THREE, 230, 130)])
+def test_positions_of_rows_beside_data_of_rows(name: str, levers: Levers, s_q: int, s_kv: int) -> None:
+    """Bounds are computed in int64 where data is compared: positions of rows, too."""
+    assert ran(beside(name), levers, s_q, s_kv, "late") < HALF
+
+
 @pytest.mark.parametrize("name", of_data(OFTEN))
 def test_roles_are_in_step(name: str) -> None:
     tiles = tiles_of(cases()[name].mask)
