@@ -18,6 +18,9 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.rank import model_of
 
+EXCLUSIVE = ("persistent", "own_out", "ahead")
+"""Levers of which not all go together."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -87,11 +90,50 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
     asked = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
     if asked:
         return asked if wanted.sizes is None else _by_time(asked, walked, program, wanted)
-    if every:
+    raise _without(every, walked, program, wanted)
+
+
+def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> Refusal:
+    """Why none of the forms that fit has the levers and the tile sizes that are asked for, with what is legal."""
+    name = walked.kernel.name
+    if not every:
+        sizes = {n: sorted({x.tiles[n] for x in forms(walked, program) if n in x.tiles}) for n in wanted.params}
+        legal = [f"{n} of {' or '.join(map(str, values))}" for n, values in sizes.items() if values]
+        return Refusal("no tile sizes, consumers and stages of it fit into a program", name, legal=legal)
+    exclusive = {n: v for n, v in wanted.levers.items() if n in EXCLUSIVE}
+    if not any(_has(x, exclusive) for x in every):
+        said = " and ".join(f"{n}={v!r}" for n, v in exclusive.items())
+        fit = (*every, *forms(walked, program, wanted.params))
+        kinds = dict.fromkeys(tuple((n, getattr(x, n)) for n in exclusive) for x in fit)
+        near = sorted(kinds, key=lambda kind: sum(exclusive[n] != v for n, v in kind))
+        why = f"it has no form with {said}: {_excluded(every, walked, exclusive)}"
+        return Refusal(why, name, legal=[" and ".join(f"{n}={v!r}" for n, v in kind) for kind in near])
+    try:
         for x in every:
-            check_fits(walked, program, replace(x, **wanted.levers))
-        raise Refusal("no result fits into the memory of another tile", walked.kernel.name, legal=["own_out=True"])
-    raise Refusal("no tile sizes, consumers and stages of it fit into a program", walked.kernel.name)
+            if _has(x, exclusive):
+                check_fits(walked, program, replace(x, **wanted.levers))
+    except Refusal as refused:
+        return refused
+    return Refusal("no form that fits has all of these levers", name)
+
+
+def _has(x: Levers, of: Mapping[str, Any]) -> bool:
+    return all(getattr(x, n) == v for n, v in of.items())
+
+
+def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any]) -> str:
+    """What levers that exclude each other, or a kernel, come from."""
+    if asked.get("ahead") and not Counts(walked).once:
+        return "all its tiles come in loops, none once for a group of rows"
+    if asked.get("ahead") and asked.get("persistent") == "once":
+        return "programs of one group of rows have no next one"
+    if asked.get("ahead") and not any(x.ahead for x in every):
+        return "two stages of what is loaded once a group do not fit, or programs have one group"
+    if asked.get("ahead") and not asked.get("own_out", True):
+        return "a result lies over a tile of one stage alone"
+    if not asked.get("own_out", True):
+        return "no result fits into the memory of another tile"
+    return "others take too much memory"
 
 
 def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:

@@ -204,6 +204,26 @@ def a_result_that_fits_over_no_tile():
 
 
 @case(TargetError)
+def tiles_ahead_where_all_come_in_loops():
+    _asynchronous(product(), "matmul", ahead=True)
+
+
+@case(TargetError)
+def tiles_ahead_of_programs_of_one_group():
+    _asynchronous(prefill_causal(depth=64), "flash_attention", ahead=True, persistent="once")
+
+
+@case(TargetError)
+def tiles_ahead_under_a_result():
+    _asynchronous(prefill_causal(depth=64), "flash_attention", ahead=True, own_out=False)
+
+
+@case(TargetError)
+def columns_that_no_form_has():
+    _asynchronous(prefill_causal(depth=64), "flash_attention", {"BLOCK_N": 512})
+
+
+@case(TargetError)
 def kernels_none_of_which_has_the_form():
     _asynchronous(rms_linear(), "stagewise")
 
