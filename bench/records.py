@@ -48,6 +48,8 @@ from neptune.tune.samples import Candidate, Sample, candidate
 STRUCTURES = 200
 """Programs that the records of `--time` are of."""
 REPEATS = 9
+OTHERWISE = ("matmul_split",)
+"""Templates whose kernels were others when `bench.choice` measured them: their parts are added otherwise now."""
 
 
 # --- what ships ----------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record
             print(f"{row['setup']}: no such setup, left out")
             continue
         program = programs[row["setup"]].program()
-        ran = [c for c in row["candidates"] if isinstance(c["us"], float)]
+        ran = [c for c in row["candidates"] if isinstance(c["us"], float) and read(c["variant"])[0] not in OTHERWISE]
         fast, first = (sorted(ran, key=lambda c: float(c[by]))[:keep] for by in ("us", "predicted"))
         for c in (*fast, *(c for c in first if c not in fast)):
             template, params = read(c["variant"])
@@ -146,7 +148,8 @@ def cases(results: Mapping[str, Any]) -> list[Case]:
         rows = [*row["candidates"], row["default"], row["sizes given"]]
         ran = [(c["variant"], float(c["us"])) for c in rows if isinstance(c["us"], float)]
         # What was measured twice is as fast as its later rounds say, which come last.
-        times = {candidate(*read(variant)): us for variant, us in ran}
+        of = [(*read(variant), us) for variant, us in ran]
+        times = {candidate(template, params): us for template, params, us in of if template not in OTHERWISE}
         if row["setup"] in programs and programs[row["setup"]].sizes == row["sizes"]:
             found.append(Case(row["setup"], programs[row["setup"]].program(), row["sizes"], times))
     return found
