@@ -319,7 +319,7 @@ def _none(left: Mapping[str, Refusal]) -> Refusal:
         return next(iter(left.values()))
     by_reason: dict[str, list[str]] = {}
     for name, refusal in left.items():
-        by_reason.setdefault(str(refusal), []).append(name)
+        by_reason.setdefault(refusal.why if refusal.where == name else str(refusal), []).append(name)
     reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
     legal = dict.fromkeys(x for refusal in left.values() for x in refusal.legal)
     hint = next((r.hint for r in left.values() if r.hint), None)

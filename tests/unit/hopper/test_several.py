@@ -150,6 +150,13 @@ def test_what_breaks_alone_stays_on_tiles() -> None:
     assert (out.double() - wanted).norm() < HALF * wanted.norm()
 
 
+def test_a_kernel_is_named_once() -> None:
+    """Queries that are turned where they are read, five tiles of 64 rows and 128 columns, leave no room for a form."""
+    with pytest.raises(Refusal, match=r"no product of matrices; attention_o_kernel: no tile sizes") as refused:
+        derived(tiles_of("rope_attention", "flash_attention")[1], "", {}, lambda _: None)
+    assert str(refused.value).count("attention_o_kernel") == 1
+
+
 def test_where_none_has_the_form_each_says_why() -> None:
     with pytest.raises(Refusal, match=r"none of its 2 kernels has it: .*r_kernel: it has no pr.*y_kernel: .*float32"):
         derived(tiles("rms_linear"), "", {}, lambda _: None)
