@@ -112,6 +112,8 @@ def test_the_form_of_erf_takes_in_a_factor():
     assert "x[] < 0.0" in text and f"+ {0.5 * ERFC[0]!r}) * abs(x[])" in text
     below = print_expr(FORMS["erf"].make(op("erf", X * -0.5) + 1.0))
     assert "x[] * (-0.5) < 0.0" in below and f"+ {ERFC[0]!r}) * abs(x[] * (-0.5))" in below
+    for c in (1e30, 1e-30):
+        assert print_expr(FORMS["erf"].make(op("erf", X * c) + 1.0)).count(f"abs(x[] * {c})") > 7
     for other in (op("erf", X), op("erf", X) + 2.0, op("tanh", X) + 1.0, 1.0 - op("erf", X)):
         assert FORMS["erf"].make(other) is None
 

@@ -9,6 +9,8 @@ import torch
 
 from neptune.driver.pipeline import compile
 from neptune.ops.attention import prefill_causal
+from neptune.ops.norm import rms_norm_linear
+from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.modules import Form, Modules, covers, on_16_bytes
 
 pytestmark = pytest.mark.compared
@@ -56,6 +58,16 @@ def test_huge_strides_get_int64_offsets() -> None:
     assert m.form(tensors(stride=1 << 23), SIZES, "pointer") == Form("pointer", False)
     assert m.form(tensors(stride=1 << 25), SIZES, "pointer") == Form("pointer", True)
     assert m.source(Form("pointer", True)) != m.source(Form("pointer", False))
+
+
+@pytest.mark.parametrize(("k", "asynchronous"), [(72, True), (68, False)])
+def test_rows_of_a_temporary_are_looked_at(k: int, asynchronous: bool) -> None:
+    """The normalised rows between two kernels are k elements apart, whatever those of x are."""
+    m = compile(rms_norm_linear(), "stagewise", target="cuda:90", form="asynchronous").executable.modules
+    x, y = torch.empty(200, 80, dtype=torch.float16)[:, :k], torch.empty(200, 136, dtype=torch.float16)
+    given = [x, torch.empty(k, dtype=torch.float16), torch.empty(k, 136, dtype=torch.float16), y]
+    found = m.form(given, {"m": 200, "k": k, "n": 136}, ASYNCHRONOUS)
+    assert (found == Form(ASYNCHRONOUS)) == asynchronous
 
 
 def test_covers_is_the_next_power_of_two() -> None:
