@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from bench.mirage_programs import BENCHMARKS
-from bench.setups import setups
+from bench.setups import OTHERWISE, setups
 from bench.speed_general import best_of_rows, by_tiles
 from neptune.driver.pipeline import as_program
 from neptune.mirage.builder import GraphBuilder
@@ -163,7 +163,7 @@ def _choice() -> Iterator[Point]:
             template, *values = c["variant"].split()
             # Earlier ones of these templates have another combine than is made now.
             now = template != "flash_decoding" or (run == "-search" and family == "decode")
-            now = now and template != "matmul_split"
+            now = now and template not in OTHERWISE
             if isinstance(c["us"], float) and now:
                 model = _modelled(str(name.rpartition(" ")[0]), programs[name], template)
                 yield Point(

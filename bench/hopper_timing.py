@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import triton
 
 import neptune
 from neptune.runtime.accepted import read
+from neptune.runtime.bench import graph_of
 
 TOKENS, COLUMNS = 16384, 2048
 TARGET = "cuda:90"
@@ -42,20 +42,10 @@ def heads_of(depth: int, length: int) -> int:
     return max(1, TOKENS // length) * (COLUMNS // depth)
 
 
-def replayed(call: Callable[[], object]) -> Callable[[], object]:
-    """The call as a CUDA graph, which waits for no host between kernels of a few microseconds."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def timed(forms: Forms, work: float, rounds: int, graphs: bool = False) -> Row:
     """Medians of rates (T/s), of rounds in which the forms take turns, with their quartiles and all samples; of calls,
-    or of `graphs`."""
-    forms = {name: replayed(call) for name, call in forms.items()} if graphs else forms
+    or of `graphs`, which wait for no host between kernels of a few microseconds."""
+    forms = {name: graph_of(call) for name, call in forms.items()} if graphs else forms
     samples: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(rounds):
         for name, call in forms.items():

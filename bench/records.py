@@ -33,7 +33,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from bench import record
-from bench.setups import setups
+from bench.setups import OTHERWISE, setups
 from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
@@ -48,8 +48,6 @@ from neptune.tune.samples import Candidate, Sample, candidate
 STRUCTURES = 200
 """Programs that the records of `--time` are of."""
 REPEATS = 9
-OTHERWISE = ("matmul_split",)
-"""Templates whose kernels were others when `bench.choice` measured them: their parts are added otherwise now."""
 
 
 # --- what ships ----------------------------------------------------------------------------------

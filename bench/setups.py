@@ -36,6 +36,8 @@ PRODUCTS = (
     (8, 4096, 14336),
 )  # fmt: skip
 CHAINS = ((16, 6144, 4096), (128, 4096, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
+OTHERWISE = ("matmul_split",)
+"""Templates whose kernels were others when `bench.choice` measured them: their parts are added otherwise now."""
 ROWS = (
     (4096, 16384), (65536, 1024), (256, 131072), (262144, 128), (8192, 8192), (128, 512), (16384, 4096),
     (32768, 2048), (1024, 65536), (2048, 32768), (4096, 1000), (100000, 256),

@@ -10,7 +10,7 @@ from neptune.hopper.ir import AStmt, AsyncKernel, Await, Drain, Fill, Finish, Is
 from neptune.hopper.plain import plain
 from neptune.ir.expr import Const, Expr, Var
 from neptune.tile.address import GROUPS, ONCE, Addressed
-from neptune.tile.boxes import Box, box_of, inside
+from neptune.tile.boxes import Box
 from neptune.tile.ir import Dot, GridAxis, Local, TExpr, TileKernel, TileProgram, TStmt
 from neptune.tile.passes.addresses import Addresses
 from neptune.tile.verify_addresses import verify_addresses
@@ -63,8 +63,7 @@ class RoleAddresses(Addresses):
 
     def copied(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...], mask: TExpr | None) -> Box:
         """The box of a copy in bulk, which holds all that its mask lets through."""
-        box = box_of(self, buffer, index, dims, temporaries=True)
-        if box is None or buffer in self.reread or not inside(self, buffer, index, mask):
+        if (box := self.box(buffer, index, dims, mask, temporaries=True)) is None:
             raise InternalError(f"an access to {buffer} is no box of it")
         return box
 

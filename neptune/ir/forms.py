@@ -135,8 +135,8 @@ def _borne(
 
     taken: list[Taken] = []
     for s in stages(program.body):
-        forms = [n for n in made if any(_form(n, x) is not None for v in s.action.values for x in walk(v))]
-        if names := sorted(forms):
+        parts = [x for v in s.action.values for x in walk(v)]
+        if names := sorted(n for n in made if any(_form(n, x) is not None for x in parts)):
             found = errors(program, off, {t.stage for t in taken} | {s.name}, free)
             results = {b.name: found.get(b.name, EXACT) for b in program.outputs}
             if all(bearable(name, error) for name, error in results.items()):

@@ -52,8 +52,10 @@ MOST = 4
 """A mask of more alternatives is not cut out."""
 HIGHEST = Const(2**31 - 1, "int64")
 """No loop runs further."""
-FAR, ROOM = 1 << 40, 1 << 30
+FAR = 1 << 40
 """Further than any index, and small enough to be added to."""
+ROOM = 1 << 30
+"""Numbers from here on leave int32 no room for sums with sizes."""
 
 
 @dataclass(frozen=True)

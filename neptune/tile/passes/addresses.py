@@ -164,9 +164,17 @@ class Addresses:
             return box
         return replace(self.pointers(s.buffer, s.index), fenced=s.buffer in self.reread)
 
-    def box(self, buffer: str, index: tuple[TExpr, ...], dims: tuple[str, ...], mask: TExpr | None) -> Box | None:
-        """The box of an access, None where only pointers will do."""
-        found = box_of(self, buffer, index, dims) if buffer not in self.reread else None
+    def box(
+        self,
+        buffer: str,
+        index: tuple[TExpr, ...],
+        dims: tuple[str, ...],
+        mask: TExpr | None,
+        *,
+        temporaries: bool = False,
+    ) -> Box | None:
+        """The box of an access, None where only pointers will do; `temporaries` as in `box_of`."""
+        found = box_of(self, buffer, index, dims, temporaries=temporaries) if buffer not in self.reread else None
         return found if found is not None and inside(self, buffer, index, mask) else None
 
     def pointers(self, buffer: str, index: tuple[TExpr, ...]) -> Pointers:

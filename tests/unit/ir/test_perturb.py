@@ -131,7 +131,7 @@ def test_stages_outside_make_no_errors_and_other_dtypes_neither():
 
 
 def test_an_operator_may_be_off_relatively():
-    """As a sum is whose summands do not cancel: a multiple of it is off as much, and another sum loses nothing."""
+    """As a sum is whose summands do not cancel: a multiple of it is off as much, another sum loses track."""
     x = nb.placeholder((N,), "float32", "x")
     y = nb.build([nb.compute((N,), lambda i: x[i] * nb.tanh(x[i]) * 0.5, "y")], name="f")
     assert errors(y, moved("tanh", EPS, "weighted"), ["y"])["y"] == Error(EPS, "weighted")
