@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
-CHECKED := $(wildcard neptune bench examples appendix_examples)
+CHECKED := $(wildcard neptune bench qa examples appendix_examples)
 
 .PHONY: demo test test-all test-ray test-gluon newest lint docs clean
 
