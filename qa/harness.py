@@ -1,10 +1,10 @@
-"""One harness for the fuzzers: draws cases by seed in processes of their own, counts what became of them, tells failures.
+"""One harness for the fuzzers: draws cases by seed in processes of their own, counts what became of them.
 
 A fuzzer is a function `trial(seed) -> Outcome`; `command(trial, __doc__)` is its command line:
 
     python -m qa.fuzz_masks --count 1000 --seed 0 --jobs 2 [--seconds 600] [--json out.json]
 
-The status is 1 where an outcome is in `FAILURES`. One seed alone runs in this process, so that a debugger can stop in it.
+The status is 1 where an outcome is in `FAILURES`. With one job all runs in this process, so that a debugger can stop.
 """
 
 from __future__ import annotations
