@@ -1,0 +1,185 @@
+"""µGraphs: verdicts that state their domain, searches that survive their own mistakes, maxima, splits and budgets."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
+from neptune.errors import ExpressionError, InternalError
+from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
+from neptune.ir.expr import Const, Expr, Var, binary, cast
+from neptune.ir.program import Program
+from neptune.mirage import optimize
+from neptune.mirage.cost import estimate
+from neptune.mirage.ir import Graph
+from neptune.mirage.optimize import Goal, Optimizer
+from neptune.mirage.problems import Bounds
+from neptune.mirage.reference import reference
+from neptune.mirage.search import search
+from neptune.mirage.types import graph_types
+from neptune.mirage.verdict import verify
+from neptune.ops.parts import wide
+from neptune.tune.machine import DEFAULT
+from tests.unit.mirage.verified import RMS, RMS_FUSED, kernel, n, one, program, swapped
+
+# --- M10: equality has a domain ------------------------------------------------------------------------
+
+S = total("k", X)
+NOWHERE = {
+    "Σx·(d/d), d = Σx − z": (S, S * ((S - Z) / (S - Z))),
+    "Σ x·(z/z)": (S, total("k", X * (Z / Z))),
+    "x + (z/y − z/y)": (X + Y, X + Y + (Z / Y - Z / Y)),
+    "√x·√x": (X + Y, sqrt(X) * sqrt(X) + Y),
+    "√x·√y of √(x·y)": (sqrt(X * Y), sqrt(X) * sqrt(Y)),
+    "x/(y/z) of x·z/y": (X * Z / Y, X / (Y / Z)),
+    "w/w anywhere along k, of w at one k": (X / W, X / W * (total("k", W / W) / total("k", W / W))),
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_m10_a_graph_has_a_value_wherever_the_expression_has(name: str) -> None:
+    expression, made = NOWHERE[name]
+    found = verify(graph(made), graph(expression))
+    assert not found.equal and not found.accepted
+    assert "no value" in found.why
+
+
+@pytest.mark.parametrize(
+    ("expression", "made"),
+    [
+        (X / Y / Z, X / (Y * Z)),
+        (X / (Z * exp(W)), X / Z / exp(W)),
+        (Z / total("k", exp(X)), Z / (total("k", exp(X - W) * exp(W)))),
+        (sqrt(X) * sqrt(Y), sqrt(X * Y)),
+        (X / (Y / Z), X * Z / Y),
+        (X / (Z - W), times(-1.0, X) / (W - Z)),
+    ],
+)
+def test_m10_the_needs_of_the_expression_are_allowed(expression: object, made: object) -> None:
+    found = verify(graph(made), graph(expression))  # type: ignore[arg-type]
+    assert found.equal, found
+
+
+def test_m10_in_a_kernel_and_under_a_fold() -> None:
+    divided = one(
+        RMS,
+        kernel(
+            "i j",
+            "k",
+            "x=X w=W",
+            "y",
+            n("ww", "div", "w w"),
+            n("w1", "mul", "w ww"),
+            n("xw", "matmul", "x w1", "k"),
+            n("product", "acc", "xw", "k"),
+            *RMS_FUSED.kernels[0].nodes[2:],
+        ),
+    )
+    found = verify(divided, RMS)
+    assert not found.equal and "no value" in found.why
+
+
+def _product(size: Expr, roots: range) -> Expr:
+    """1 + (n − a)(n − b)…: 1 where n is one of the roots."""
+    made: Expr = Const(1.0, "float32")
+    for k in roots:
+        made = binary("mul", made, binary("sub", cast(size, "float32"), Const(float(k), "float32")))
+    return binary("add", Const(1.0, "float32"), made)
+
+
+@pytest.mark.parametrize("roots", [range(5, 6), range(3, 8), range(1, 10)])
+def test_m10_a_graph_that_is_right_at_some_sizes(roots: range) -> None:
+    sums = program("i k", "X:ik", "y:i", n("y", "sum", "X", "k"))
+    more = n("y", "scale", "s", constant=_product(Var("k"), roots))
+    odd = program("i k", "X:ik", "y:i", n("s", "sum", "X", "k"), more)
+    assert not verify(odd, sums).equal
+    kept = n("y", "scale", "s", constant=_product(Var("i"), roots))
+    assert not verify(program("i k", "X:ik", "y:i", n("s", "sum", "X", "k"), kept), sums).equal
+
+
+# --- M6: one size is the length of two axes -------------------------------------------------------------
+
+
+def _square(size: Expr, *steps: object, order: str) -> Graph:
+    made = program("i k", "X:ik", "y:i", *steps)  # type: ignore[arg-type]
+    sizes = {"i": Var("m"), "k": size}
+    return Graph(made.name, {a: sizes[a] for a in order}, made.inputs, made.steps, made.outputs)
+
+
+@pytest.mark.parametrize("order", ["ik", "ki"])
+@pytest.mark.parametrize("size", [Var("m"), binary("mul", Const(2, "int32"), Var("m")), Const(3, "int32")])
+def test_m6_the_number_of_a_size_is_the_length_of_its_axes(size: Expr, order: str) -> None:
+    """Σₖ (x + 1) = Σₖ x + n, where n is the length of i as well, twice that, or a number."""
+    first = _square(size, n("t", "shift", "X", constant=Const(1.0, "float32")), n("y", "sum", "t", "k"), order=order)
+    behind = _square(size, n("t", "sum", "X", "k"), n("y", "shift", "t", constant=cast(size, "float32")), order=order)
+    found = verify(behind, first)
+    assert found.equal, found
+    wrong = binary("add", cast(size, "float32"), Const(1.0, "float32"))
+    assert not verify(swapped(behind, y=n("y", "shift", "t", constant=wrong)), first).equal
+
+
+# --- M1: the search survives its own mistakes ------------------------------------------------------------
+
+
+def low_rank() -> Program:
+    """x (a b)."""
+    m, k, r, c = (var(x) for x in "mkrn")
+    x, a, b = (placeholder(s, "float16", name) for name, s in (("x", (m, k)), ("a", (k, r)), ("b", (r, c))))
+    p, e = reduce_axis((0, r), "p"), reduce_axis((0, k), "e")
+    ab = compute((k, c), lambda i, j: sum(wide(a[i, p]) * wide(b[p, j]), axis=p), "ab")
+    y = compute((m, c), lambda i, j: sum(wide(x[i, e]) * ab[e, j], axis=e), "c")
+    return build(compute((m, c), lambda i, j: y[i, j].astype("float16"), "y"), inputs=[x, a, b], name="low_rank")
+
+
+def _goal(of: Program, sizes: dict[str, int], operators: int, kernels: int = 3) -> Goal:
+    return Goal(reference(of), sizes, DEFAULT, Bounds(operators, kernels))
+
+
+@pytest.mark.parametrize("short", ["r", "m"])
+def test_m1_an_axis_that_is_split_stays_in_the_grid(short: str) -> None:
+    sizes = {"m": 64, "k": 4096, "r": 16, "n": 4096} | {short: 16}
+    found = Optimizer(_goal(low_rank(), sizes, 7), time.process_time() + 10)
+    assert len(list(found)) > 10
+    for c in found.candidates:
+        graph_types(c.graph)
+
+
+def test_m1_one_bad_graph_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(_: Graph) -> list[Graph]:
+        raise ExpressionError("a graph", "a mistake of the search")
+
+    monkeypatch.setattr(optimize, "splits", bad)
+    monkeypatch.setenv("NEPTUNE_STRICT", "0")
+    sizes = {"m": 64, "k": 4096, "r": 16, "n": 4096}
+    found = Optimizer(_goal(low_rank(), sizes, 6), time.process_time() + 5)
+    assert list(found)
+    assert found.mistakes and "a mistake of the search" in found.mistakes[0]
+    monkeypatch.setenv("NEPTUNE_STRICT", "1")
+    with pytest.raises(InternalError, match="a mistake of the search"):
+        list(Optimizer(_goal(low_rank(), sizes, 6), time.process_time() + 5))
+
+
+# --- M9: budgets are the processor's time ---------------------------------------------------------------
+
+
+def test_m9_a_busy_machine_finds_the_same_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    expression = reference(low_rank())
+    quiet = [f.key for f in search(expression, Bounds(6), deadline=time.process_time() + 30)]
+    clock = iter(range(0, 10**9, 1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    busy = [f.key for f in search(expression, Bounds(6), deadline=time.process_time() + 30)]
+    assert busy == quiet and quiet
+
+
+# --- M4: what fits no machine does not rank -------------------------------------------------------------
+
+
+def test_m4_a_kernel_that_fits_nothing_takes_for_ever() -> None:
+    """Rows and columns of 4096 whole in one program."""
+    whole = one(RMS, kernel("", "k", "x=X w=W", "y", *RMS_FUSED.kernels[0].nodes))
+    sizes = {"i": 4096, "j": 4096, "k": 4096}
+    assert math.isinf(estimate(whole, sizes, DEFAULT).us)
+    assert estimate(RMS_FUSED, sizes, DEFAULT).us < 1e5
