@@ -18,8 +18,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
-from operator import gt
+from operator import and_, gt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node
 from neptune.mirage.ops import OPS
 from neptune.mirage.witness import Witness
 
+POLES = frozenset({"div", "log", "log2", "rsqrt", "pow"})
+"""Operators that have no value where floating point has an infinity."""
 MEMORY = 1 << 28
 """Bytes of values that an evaluator keeps."""
 _ORDER = {GRID: 0, LOOP: 1, TILE: 2}
@@ -54,6 +57,16 @@ class Reals(Float64):
             return super().apply(name, args, dtype)
         except KeyError:
             raise EvaluationError(f"float64 has no function `{name}`") from None
+
+
+class Defined(Reals):
+    """float64 in which x/0 and log 0 are no numbers, as they are none of the reals: nor is what is made of them."""
+
+    def apply(self, name: str, args: Sequence[Value], dtype: str) -> Value:
+        made = np.asarray(super().apply(name, args, dtype))
+        if name not in POLES:
+            return made
+        return np.where(np.isinf(made) & reduce(and_, map(np.isfinite, args)), np.nan, made)
 
 
 class Dim(NamedTuple):

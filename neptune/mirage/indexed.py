@@ -15,16 +15,17 @@ that was subtracted. So repaired graphs are proved for any m, as softmax subtrac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite
 from typing import TypeAlias
 
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Cast, Const, Expr, Op, Var
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, walk
 from neptune.ir.printer import print_expr
 from neptune.mirage import forms
+from neptune.mirage.domain import Need, Needs, demanded, folded, lacking
 from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, Undecided, add, multiply, number, scaled
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node
 from neptune.mirage.ops import OPS
@@ -59,12 +60,14 @@ class Proof:
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A value: its form, and for each axis that it varies over the variables of its parts, and all that it ever had.
-    `running` is its value in each iteration, where it is a running maximum or follows from one."""
+    `running` is its value in each iteration, where it is a running maximum or follows from one; `needs`: what it takes
+    for it to have a value."""
 
     form: Form
     axes: Mapping[str, Variables]
     whole: Mapping[str, Index]
     running: _Value | None = None
+    needs: Needs = frozenset()
 
     @property
     def changes(self) -> bool:
@@ -96,21 +99,40 @@ def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]]:
 
     Raises Undecided, with the reason, where a value has no form.
     """
-    graph_types(graph)
-    walk = _Walk(graph)
-    for step in graph.steps:
-        if isinstance(step, Kernel):
-            walk.kernel(step)
-        else:
-            walk.values[step.name] = walk.node(step, walk.values)
+    made = _walked(graph)
     found = {}
     for out in graph.outputs:
-        form = walk.values[out.value].form
+        form = made.values[out.value].form
         if part := forms.depends_on_cuts(form):
             raise Undecided(f"output `{out.name}` depends on how axes are cut, by `{part}`")
-        form = forms.rename(form, {a: f"@{n}" for n, a in enumerate(out.axes) if not walk.single(a)})
-        found[out.name] = form, tuple(walk.domains[a] for a in out.axes)
+        form = forms.rename(form, {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)})
+        found[out.name] = form, tuple(made.domains[a] for a in out.axes)
     return found
+
+
+def lacks(graph: Graph, expression: Graph) -> list[Need]:
+    """What outputs of a graph need to have a value, and those of an expression in the same order and names do not.
+
+    Raises Undecided where a value of either has no form.
+    """
+    found: list[Need] = []
+    mine, theirs = _walked(graph), _walked(expression)
+    for a, b in zip(graph.outputs, expression.outputs, strict=True):
+        if a.axes != b.axes:
+            raise Undecided(f"output `{a.name}` has other axes")
+        found += lacking(mine.values[a.value].needs, theirs.values[b.value].needs)
+    return list(dict.fromkeys(found))
+
+
+def _walked(graph: Graph) -> _Walk:
+    graph_types(graph)
+    made = _Walk(graph)
+    for step in graph.steps:
+        if isinstance(step, Kernel):
+            made.kernel(step)
+        else:
+            made.values[step.name] = made.node(step, made.values)
+    return made
 
 
 class _Walk:
@@ -156,7 +178,7 @@ class _Walk:
             axes[axis] = {p: f"{axis}.{p}@{kernel.name}" for p, x in on if x}
             whole[axis] = tuple(axes[axis].values())
             tuples[axis,] = whole[axis]
-        return _Value(forms.rename(v.form, {}, tuples), axes, whole)
+        return replace(v, form=forms.rename(v.form, {}, tuples), axes=axes, whole=whole)
 
     def saved(self, v: _Value) -> _Value:
         """A tensor in device memory: each index one variable again."""
@@ -173,11 +195,32 @@ class _Walk:
         for axis in (a for t in tuples for a in tuples[t]):
             if form.free & {x for x in v.whole[axis] if x != axis}:
                 raise Undecided(f"a tensor depends on how axis `{axis}` is cut")
-        return _Value(form, axes, whole)
+        return replace(v, form=form, axes=axes, whole=whole)
 
     def node(self, node: Node, found: Mapping[str, _Value]) -> _Value:
-        """The value of an operator."""
+        """The value of an operator, with what it and its operands need."""
         operands = [found[o] for o in node.operands]
+        made = self.value(node, operands)
+        needs = frozenset(n for v in operands for n in v.needs).union(*(self.demands(node, operands)))
+        if OPS[node.op].kind != "map":
+            needs = folded(needs, node.axis)
+        running = made.running and replace(made.running, needs=needs)
+        return replace(made, needs=needs, running=running)
+
+    def demands(self, node: Node, operands: list[_Value]) -> Iterator[Iterable[Need]]:
+        """What an operator needs itself, of whole axes, and what its number does."""
+        name = node.function if node.op == "opaque" else "pow" if node.op == "power" else node.op
+        whole = {v.whole[a]: (a,) for v in operands for a in v.whole if len(v.whole[a]) > 1}
+        args = [forms.rename(v.form, {}, whole) for v in operands]
+        if node.constant is not None:
+            args.append(self.constant(node.constant))
+            for x in walk(node.constant):
+                if isinstance(x, Op):
+                    yield demanded(x.name, [self.constant(a) for a in x.args])
+        yield demanded(name, args, _rational(args[-1]) if node.constant is not None else None)
+
+    def value(self, node: Node, operands: list[_Value]) -> _Value:
+        """The value of an operator."""
         row = OPS[node.op]
         if row.kind == "map":
             return self.mapped(node, operands)

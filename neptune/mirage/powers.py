@@ -156,7 +156,7 @@ def _of_sum(f: Form, e: Fraction) -> Form:
         sign = _sign(left)
         out = [number((sign * by) ** e.numerator), *(_factor(a, p * e) for a, p in common)]
         return multiply(*out, _base(scaled(left, Fraction(sign)), e))
-    if all(not_negative(a, p) for a, p in common) and _at_least_0(left):
+    if all(not_negative(a, p) for a, p in common) and at_least_0(left):
         out = [_root_of_factor(a, p, e) for a, p in common]
     else:
         out = [_factor(a, p * e) for a, p in common if _positive(a)]
@@ -222,8 +222,16 @@ def not_negative(a: Atom, e: Fraction) -> bool:
     """True where a factor to this power is at least 0 by its form."""
     if _positive(a) or (_integral(e) and e.numerator % 2 == 0):
         return True
-    return a.kind == "base" and (not _integral(e) or _at_least_0(a.args[0]))
+    return a.kind == "base" and (not _integral(e) or at_least_0(a.args[0]))
 
 
-def _at_least_0(f: Form) -> bool:
+def at_least_0(f: Form) -> bool:
+    """True where a form is at least 0 by its form."""
     return all(c > 0 and all(not_negative(a, p) for a, p in t.factors) for t, c in f.terms)
+
+
+def above_0(f: Form) -> bool:
+    """True where a form is more than 0 by its form: none of its terms is less, and one is more."""
+    return at_least_0(f) and any(
+        all(_positive(a) or (a.kind == "base" and above_0(a.args[0])) for a, _ in t.factors) for t, _ in f.terms
+    )

@@ -4,17 +4,22 @@
 2. Draws until a false accept is shown to be less likely than 2⁻³⁰ (`bound.py`), where a bound is to be had.
 3. A proof for all sizes (`indexed.py`), where normal forms decide; exact checks of the definitions that the graph is
    lowered to, and of what is compiled.
-4. The floating-point gate (`gate.py`).
+4. That the graph has a value wherever the expression has one, for all sizes (`domain.py`).
+5. The floating-point gate (`gate.py`).
 
 What fields reject float64 has to confirm, with a counterexample; where it does not, only a proof makes a graph equal.
+Of the sizes at which float64 compares one is drawn, by the graph itself, and of the inputs some are small integers,
+at which divisors are 0.
 """
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 
 import numpy as np
 
@@ -25,14 +30,15 @@ from neptune.ir.program import Program
 from neptune.mirage.align import Misfit, aligned, ordered, orders
 from neptune.mirage.bound import check
 from neptune.mirage.candidates import DRAWS, FEW, Candidates
-from neptune.mirage.evaluate import Evaluator, Reals
+from neptune.mirage.evaluate import Defined, Evaluator, Reals
+from neptune.mirage.forms import Undecided
 from neptune.mirage.gate import gate
-from neptune.mirage.indexed import prove_equal
+from neptune.mirage.indexed import lacks, prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered
 from neptune.mirage.reference import reference
 from neptune.mirage.types import graph_types
-from neptune.mirage.witness import draw_inputs, witness
+from neptune.mirage.witness import Witness, draw_inputs, drawn, linked, witness
 from neptune.verify.exact import ExactReport, check_exact
 
 ACCEPTED, REJECTED, UNDECIDED = "accepted", "rejected", "undecided"
@@ -196,8 +202,10 @@ class Verifier:
         tiers = [first]
         floats, counterexample = self._floats(graph)
         tiers.append(floats)
-        if counterexample is not None:
+        if counterexample is not None and not self._by_numbers(graph):
             why = "it computes something else"
+            if not isfinite(counterexample.got):
+                why = "it has no value where the expression has one"
             return Verdict(False, False, tuple(tiers), graph, why=why, counterexample=counterexample)
         if first.outcome == ACCEPTED:
             tiers.append(_timed("bound", lambda: self._bound(graph)))
@@ -207,6 +215,9 @@ class Verifier:
         if first.outcome != ACCEPTED and tiers[-1].outcome != ACCEPTED:
             why = first.text if first.outcome == REJECTED else f"no tier decides: {first.text}"
             return Verdict(False, False, tuple(tiers), graph, why=why)
+        tiers.append(_timed("domain", lambda: _domain(graph, self.expression)))
+        if tiers[-1].outcome != ACCEPTED:
+            return Verdict(False, False, tuple(tiers), graph, why=tiers[-1].text)
         for tier in self._exactly(graph):
             tiers.append(tier)
             if tier.outcome == REJECTED:
@@ -228,10 +239,14 @@ class Verifier:
             found = counterexample(graph, self.expression, self.seed)
         except (EvaluationError, OutsideFragment) as error:
             return Tier("float64", UNDECIDED, str(error), seconds=time.perf_counter() - start), None
-        count = INSTANCES * len(LENGTHS)
+        count = INSTANCES * (len(LENGTHS) + 2)
         text = f"agrees on {count} instances" if found is None else "differs"
         said = ACCEPTED if found is None else REJECTED
         return Tier("float64", said, text, count, (self.seed,), seconds=time.perf_counter() - start), found
+
+    def _by_numbers(self, graph: Graph) -> bool:
+        """True where a graph is proved, and lengths that float64 took are not what the sizes say."""
+        return not linked(self.expression, witness(self.expression)) and prove_equal(graph, self.expression).proved
 
     def _bound(self, graph: Graph) -> Tier:
         found = check(self.expression, graph, seed=self.seed + 1)
@@ -278,14 +293,13 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
 
     Inputs, sizes and outputs correspond by name. Raises EvaluationError or OutsideFragment where float64 has no value.
     """
-    for at in (witness(expression, lengths, kept) for lengths, kept in LENGTHS):
-        rng = np.random.default_rng((seed, 0xF64))
-        inputs, scalars = draw_inputs(Reals(INSTANCES), expression, at, rng)
-        half = np.arange(INSTANCES) % 2 == 0
-        inputs = {k: np.where(half.reshape(-1, *(1,) * (x.ndim - 1)), x, np.abs(x)) for k, x in inputs.items()}
+    digest = zlib.crc32(repr((graph.steps, expression.steps)).encode())
+    rng = np.random.default_rng((seed, 0xF64, digest))
+    for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *drawn(expression, rng)):
+        inputs, scalars = _inputs(expression, at, np.random.default_rng((seed, 0xF64)))
         with np.errstate(all="ignore"):
-            want = Evaluator(Reals(INSTANCES), at, inputs, scalars).outputs(expression)
-            got = Evaluator(Reals(INSTANCES), at, inputs, scalars).outputs(graph)
+            want = Evaluator(Defined(INSTANCES), at, inputs, scalars).outputs(expression)
+            got = Evaluator(Defined(INSTANCES), at, inputs, scalars).outputs(graph)
         for name in want:
             if want[name].shape != got[name].shape:
                 raise EvaluationError(f"output `{name}` has other axes")
@@ -293,6 +307,16 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
                 expected, other = float(want[name][index]), float(got[name][index])
                 return Counterexample(name, index[1:], expected, other, at.lengths, seed)
     return None
+
+
+def _inputs(expression: Graph, at: Witness, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Inputs and scalars by instance: normal numbers, the same without their signs, and small integers."""
+    inputs, scalars = draw_inputs(Reals(INSTANCES), expression, at, rng)
+    kinds = np.arange(INSTANCES) % 4
+    for k, x in inputs.items():
+        kind = kinds.reshape(-1, *(1,) * (x.ndim - 1))
+        inputs[k] = np.select([kind == 1, kind == 3], [np.abs(x), np.round(x)], x)
+    return inputs, scalars
 
 
 def _difference(want: Array, got: Array) -> tuple[int, ...] | None:
@@ -309,6 +333,16 @@ def _difference(want: Array, got: Array) -> tuple[int, ...] | None:
 def _proof(graph: Graph, expression: Graph) -> Tier:
     proof = prove_equal(graph, expression)
     return Tier("proof", ACCEPTED if proof.proved else UNDECIDED, str(proof))
+
+
+def _domain(graph: Graph, expression: Graph) -> Tier:
+    try:
+        needs = lacks(graph, expression)
+    except Undecided as error:
+        return Tier("domain", UNDECIDED, f"where it has a value is not decided: {error}")
+    if needs:
+        return Tier("domain", REJECTED, f"it has no value where {needs[0]}, and the expression may have one there")
+    return Tier("domain", ACCEPTED, "it has a value wherever the expression has one")
 
 
 def _of_definitions(graph: Graph, program: Program, seed: int, safe: bool) -> Tier:

@@ -8,7 +8,7 @@ sizes as numbers do. Every cut of those has a tail: the last program and the las
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, Protocol
@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array, Value
-from neptune.ir.expr import Var, variables
+from neptune.ir.expr import Expr, Var, variables
+from neptune.ir.integers import evaluate_size
 from neptune.mirage.ir import GRID, LOOP, Graph, Kernel, Node, nodes
 from neptune.mirage.ops import OPS
 
@@ -24,6 +25,12 @@ FOLDED = (5, 4, 7, 6, 8)
 """Lengths of axes that are folded, the last one that is folded first: it is the one that loops go over."""
 KEPT = 2
 """The length of an axis that is never folded: no sum sees its tail."""
+MOST = 8
+"""Sizes that are numbers have their own lengths up to this, and lengths that are drawn are no longer, but for a few."""
+LONG = 9, 50
+"""Between these is the length that is drawn for a folded axis."""
+LINKED = 128
+"""Sizes that are made of others have their own lengths up to this."""
 MUCH = 7
 """A length from which on a grid has three programs."""
 _TILES = {1: 1, 2: 1, 5: 2, 7: 3, 8: 3}
@@ -83,16 +90,49 @@ def _part(length: int) -> int:
 
 
 def witness(reference: Graph, lengths: Sequence[int] = FOLDED, kept: int = KEPT) -> Witness:
-    """The lengths for a reference and all graphs that are compared with it."""
+    """The lengths for a reference and all graphs that are compared with it; axes of one size have one length.
+
+    A size that is a number, or made of others, has its own length up to MOST or LINKED; beyond, the axis is as long as
+    others are, and the size is a number that has nothing to do with it (`linked`).
+    """
     last: dict[str, int] = {}
     for at, step in enumerate(reference.steps):
         for node in step.nodes if isinstance(step, Kernel) else (step,):
             if folds(node):
                 last[node.axis] = at
     folded = sorted(last, key=lambda axis: -last[axis])
-    more = range(max(lengths) + 1, max(lengths) + 1 + len(folded))
-    found = dict(zip(folded, (*lengths, *more), strict=False))
-    return Witness({axis: found.get(axis, kept) for axis in reference.axes})
+    free = iter((*lengths, *range(max(lengths) + 1, max(lengths) + 1 + len(folded))))
+    found: dict[Expr, int] = {}
+    for axis in (*folded, *(a for a in reference.axes if a not in last)):
+        size = reference.axes[axis]
+        if size not in found and isinstance(size, Var):
+            found[size] = next(free) if axis in last else kept
+    sizes = {e.name: n for e, n in found.items() if isinstance(e, Var)}
+    for axis in (*folded, *reference.axes):
+        size = reference.axes[axis]
+        if size not in found:
+            found[size] = _linked(size, sizes) or (next(free) if axis in last else kept)
+    return Witness({axis: found[size] for axis, size in reference.axes.items()})
+
+
+def _linked(size: Expr, sizes: Mapping[str, int]) -> int | None:
+    """The length that a size has by its value, None where that is not known or too large."""
+    of = variables(size)
+    value = evaluate_size(size, sizes) if of <= sizes.keys() else 0
+    return value if 1 <= value <= (LINKED if of else MOST) else None
+
+
+def linked(reference: Graph, at: Witness) -> bool:
+    """True where each axis is as long as its size says."""
+    sizes = size_scalars(reference, at.lengths)
+    return all(isinstance(e, Var) or _linked(e, sizes) == at.lengths[a] for a, e in reference.axes.items())
+
+
+def drawn(reference: Graph, rng: np.random.Generator) -> Iterator[Witness]:
+    """Lengths that nothing can have been made for: those of one with a long folded axis, of one where kept ones are."""
+    for long, kept in ((int(rng.integers(*LONG)), int(rng.integers(1, 4))), (0, int(rng.integers(MOST + 1, 2 * MOST)))):
+        lengths = [int(k) for k in rng.permutation(np.arange(2, MOST + 1))[: len(FOLDED)]]
+        yield witness(reference, [long or lengths[0], *lengths[1:]], kept)
 
 
 def folds(node: Node) -> bool:

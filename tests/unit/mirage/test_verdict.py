@@ -30,7 +30,7 @@ def test_right_graphs_are_proved_and_admitted(name: str) -> None:
     expression, graph = PAIRS[name]
     found = verify(graph, expression)
     assert found and found.equal, str(found)
-    tiers = ["fields", "float64", "bound", "proof", "gate"]
+    tiers = ["fields", "float64", "bound", "proof", "domain", "gate"]
     assert {t.name: t.outcome for t in found.tiers} == dict.fromkeys(tiers, "accepted")
     assert found.bound is not None and found.bound <= -30
     assert found.tiers[0].draws == 64 and found.tiers[0].seeds == (0,)
