@@ -71,8 +71,8 @@ EXPRESSIONS = (
     Kind(
         "E005",
         "A name that cannot be used, or that two things have",
-        "Names are Python identifiers, each used once, and none that generated code has for itself.",
-        ("ir.names", "naming"),
+        "Names are Python identifiers, each used once.",
+        ("naming",),
     ),
     Kind(
         "E006",

@@ -45,6 +45,8 @@ VARIABLES = (
     "NEPTUNE_FUSION_FUEL",
     "NEPTUNE_TRACEBACK",
 )
+_CHECK = os.environ.encodekey("NEPTUNE_CHECK")
+_SET = getattr(os.environ, "_data", os.environ)
 FORMS = ("triton", "auto")
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
@@ -116,8 +118,8 @@ def full_tracebacks() -> bool:
 
 
 def checked_calls() -> bool:
-    """True where calls are to look at the indices that their tensors hold."""
-    return _on(os.environ.get("NEPTUNE_CHECK"))
+    """True where calls are to look at the indices that their tensors hold. Every call asks: os.environ.get is slow."""
+    return _CHECK in _SET and _on(os.environ.get("NEPTUNE_CHECK"))
 
 
 def _on(text: str | None) -> bool:

@@ -67,8 +67,6 @@ class Kernel(Shown):
         super().__init__(executable, build)
         self._accept = accept
         self._family = None if variant is None else family_of(self, variant, accept)
-        # Bound once: the way of every call.
-        self._call = executable.checked_call if config.checked_calls() else executable.call
 
     @public
     def __call__(
@@ -88,6 +86,12 @@ class Kernel(Shown):
             result: Result = traced(self, args, out, workspace, params, launcher)
             return result
         return self._call(args, out, workspace, params, launcher)
+
+    def _call(
+        self, args: tuple[Any, ...], out: Any, workspace: Any, params: Mapping[str, int] | None, launcher: Any = None
+    ) -> Result:
+        call = self.executable.checked_call if config.checked_calls() else self.executable.call
+        return call(args, out, workspace, params, launcher)
 
     @public
     def torch_op(self, name: str) -> torch._ops.OpOverloadPacket:

@@ -1,7 +1,7 @@
 """`neptune.functional` without kernels: each call evaluates the Program that it would compile, in float64.
 
-What is looked at is the way from a call to its Program: mods, masks, captured tensors, layouts. Kernels of a Program are
-another fuzzer's.
+What is looked at is the way from a call to its Program: mods, masks, captured tensors, layouts. Kernels of a Program
+are another fuzzer's.
 
     with evaluated():
         o = neptune.functional.flex_attention(q, k, v, score_mod=mod)
@@ -28,7 +28,7 @@ def evaluated() -> Iterator[None]:
     before = kernels.kernel_of
 
     def kernel_of(of: kernels.Structure, make: Callable[[], Program], device: str) -> Any:
-        return lambda *args: _run(kernels.program_of(of, make), args)
+        return lambda *args, out=None: _run(kernels.program_of(of, make), args, out)
 
     kernels.kernel_of = kernel_of  # type: ignore[assignment]
     try:
@@ -37,9 +37,9 @@ def evaluated() -> Iterator[None]:
         kernels.kernel_of = before
 
 
-def _run(program: Program, args: tuple[Any, ...]) -> Any:
+def _run(program: Program, args: tuple[Any, ...], out: Any) -> Any:
     """The results of a Program on tensors, rounded to their dtypes at the end alone."""
-    call = Signature(program, "cpu").bind(args)
+    call = Signature(program, "cpu").bind(args, out)
     given = {b.name: _array(t) for b, t in zip(program.inputs, call.inputs, strict=True)}
     found = evaluate(program, given, call.scalars)
     for b, t in zip(program.outputs, call.outputs, strict=True):

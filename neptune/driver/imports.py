@@ -13,7 +13,7 @@ from neptune.codes import INSTALL_TE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor, build
 from neptune.ir.expr import Cast, Const, Load, Op, Select, Var
-from neptune.ir.names import check_names
+from neptune.ir.names import with_usable_names
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 
@@ -28,8 +28,7 @@ LOG = logging.getLogger("neptune.compiler")
 def imported(expr: Any, inputs: Sequence[Any] | None, name: str | None) -> Program:
     """Return the Program of an expression, with names that generated code may use."""
     start = time.perf_counter()
-    loops = as_program(expr, inputs, name)
-    check_names(loops)
+    loops = with_usable_names(as_program(expr, inputs, name))
     LOG.info("import of `%s`: %.1f ms", loops.name, 1e3 * (time.perf_counter() - start))
     return loops
 

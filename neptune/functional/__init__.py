@@ -8,7 +8,7 @@ Kernels are compiled at the first call with some structure (dtypes, options, dep
 
 from __future__ import annotations
 
-from neptune.functional.attention import attention
+from neptune.functional.attention import attention, flex_attention
 from neptune.functional.plain import scaled_dot_product_attention
 from neptune.functional.positions import rope
 from neptune.functional.products import gated_linear, linear, linear_cross_entropy, lora_linear, quantised_linear
@@ -28,6 +28,7 @@ __all__ = [
     "add_rms_norm",
     "attention",
     "cosine_similarity",
+    "flex_attention",
     "gated_linear",
     "group_norm",
     "layer_norm",

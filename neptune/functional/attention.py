@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
+from neptune import config, logs
 from neptune.boundary import public
 from neptune.functional import flex, plain
+from neptune.functional.blocks import with_block_mask
+from neptune.functional.operators import refuse_nested
 from neptune.functional.softmax_attention import Options
 from neptune.functional.tensors import refuse
 
 Tensor = torch.Tensor
+LOG = logging.getLogger("neptune.functional")
 
 
 @public
@@ -36,9 +42,10 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scores) v in one kernel, with any score and any mask; no matrix of scores and no block mask is stored.
 
-    q: [batch, heads, s_q, depth]; k, v: [batch, kv_heads, s_kv, depth]; o like q, of their one dtype: float32, float16
-    or bfloat16. Other leading dimensions than two are served, too. kv_heads may be fewer where `enable_gqa` is set:
-    query head h then reads key head h // (heads // kv_heads). Sums are float32. `scale` is 1/√depth by default.
+    q: [batch, heads, s_q, depth]; k, v: [batch, kv_heads, s_kv, depth]; o like q, with its order of strides, of their
+    one dtype: float32, float16, bfloat16, or on a CPU float64. Other leading dimensions than two are served, too.
+    kv_heads may be fewer where `enable_gqa` is set: query head h then reads key head h // (heads // kv_heads). Sums are
+    float32 (float64 of float64). `scale` is 1/√depth by default.
     With `return_lse` the result is (o, lse), lse being the natural log of the sum, float32 [batch, heads, s_q].
     A row that sees no key is 0, and its lse -inf.
 
@@ -59,8 +66,9 @@ def attention(
 
     A mod is traced once for its code and the dtypes of what it holds; new lengths compile nothing, another Python
     number does. Conditions on indices are sets to the compiler, and tiles outside of them are skipped. `block_mask`:
-    a `BlockMask` of FlexAttention; its mask_mod is used, its blocks are not. `attn_mask`, in place of mods: a tensor
-    that broadcasts to [batch, heads, s_q, s_kv], bool (which keys are seen) or float (added to the scores).
+    a `BlockMask` of FlexAttention, whose blocks are read as a table; `mask_mod=block_mask.mask_mod` alone is faster
+    where they say no more than it. `attn_mask`, in place of mods: a tensor that broadcasts to [batch, heads, s_q,
+    s_kv], bool (which keys are seen) or float (added to the scores).
 
     Raises ShapeError for tensors that do not fit or require gradients, ExpressionError for a mod that branches on
     values or does what is no expression, with the line of it.
@@ -68,8 +76,9 @@ def attention(
         o = neptune.functional.attention(q, k, v, causal=True, softcap=50.0)
         o = neptune.functional.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, j - i + 512])
     """
+    refuse_nested("attention", {"q": q, "k": k, "v": v})
     if block_mask is not None:
-        mask_mod = flex.with_block_mask(mask_mod, block_mask, q, k)
+        mask_mod = with_block_mask("attention", mask_mod, block_mask, q, k)
     result: Tensor | tuple[Tensor, Tensor]
     if score_mod is None and mask_mod is None:
         function = plain.attention_with_lse if return_lse else plain.attention
@@ -82,3 +91,60 @@ def attention(
         options = Options(causal, window, softcap, scale, enable_gqa, return_lse)
         result = flex.attention((q, k, v), options, score_mod, mask_mod, alibi_slopes, sinks)
     return result
+
+
+@public
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor] | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: Any = None,
+) -> Any:
+    """torch.nn.attention.flex_attention.flex_attention in one kernel, also where nothing is compiled by torch.
+
+    query: [batch, heads, s_q, depth]; key: [batch, kv_heads, s_kv, depth]; value: [batch, kv_heads, s_kv, depth_v]; the
+    result: [batch, heads, s_q, depth_v], of their dtype, in query's order of strides. `return_lse`: (o, lse);
+    `return_aux=AuxRequest(lse=…, max_scores=…)` (o, AuxOutput): lse and the largest score of each row, float32
+    [batch, heads, s_q]. A row that sees no key is 0, its lse and its largest score -inf. `kernel_options` are hints for
+    torch's kernels: they are logged once, and change nothing. Errors as of `attention`.
+
+        o = flex_attention(q, k, v, score_mod=alibi, block_mask=create_block_mask(causal, None, None, 1024, 1024))
+    """
+    refuse_nested("flex_attention", {"query": query, "key": key, "value": value})
+    if return_aux is not None and return_lse:
+        refuse("flex_attention", "both return_lse and return_aux were given", hint="return_aux=AuxRequest(lse=True)")
+    if kernel_options and not torch.compiler.is_dynamo_compiling():
+        _tell(tuple(map(str, kernel_options)))
+    mask = None if block_mask is None else with_block_mask("flex_attention", None, block_mask, query, key)
+    aux = return_aux is not None
+    options = Options(
+        scale=scale,
+        enable_gqa=enable_gqa,
+        lse=bool(return_aux.lse) if aux else return_lse,
+        max_scores=aux and bool(return_aux.max_scores),
+    )
+    if score_mod is None and mask is None and not options.max_scores:
+        function = plain.attention_with_lse if options.lse else plain.attention
+        found = function(query, key, value, scale=scale, enable_gqa=enable_gqa)
+    else:
+        found = flex.attention((query, key, value), options, score_mod, mask, None, None)
+    if not aux:
+        return found
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    o, *more = found if options.several else (found,)
+    return o, AuxOutput(lse=more[0] if options.lse else None, max_scores=more[-1] if options.max_scores else None)
+
+
+@cache
+def _tell(names: tuple[str, ...]) -> None:
+    """Log what is not used, once."""
+    logs.configure(config.read().logs)
+    LOG.info("flex_attention: kernel_options %s are for torch's kernels, and are not used", ", ".join(names))

@@ -10,9 +10,12 @@ inputs of its graph, and captured numbers are guarded.
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +24,21 @@ import torch
 Step = tuple[str, Any]
 Path = tuple[Step, ...]
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
-DEEPEST = 6
-CONSTANT = ("torch", "math", "operator", "builtins", "functools", "typing", "numpy", "None")
+DEEPEST = 16
+LONGEST = 256
+"""What lies deeper, or in a longer list, is opaque."""
+CONSTANT = ("torch", "math", "operator", "builtins", "functools", "typing", "numpy")
+BEHIND = frozenset(
+    ("globals", "locals", "vars", "eval", "exec", "compile", "__import__", "open", "input", "iter", "next")
+)
+"""Builtins by which a function reaches what it does not name."""
 
 
 @dataclass(frozen=True)
 class Captured:
     """A value behind a function: `kind` is "tensor", "function", "value", "constant" (a module, a type or a function
-    of torch's or of the standard library), or "opaque", which nothing is known of. `again`: the path on which this
-    same tensor or function was reached first."""
+    of torch's or of the standard library), or "opaque", which nothing is known of: all that is not walked in full.
+    `again`: the path on which this same tensor or function was reached first."""
 
     path: Path
     kind: str
@@ -45,7 +54,7 @@ class Captured:
             case "tensor":
                 return self.value.dtype, self.value.dim(), self.again
             case "function":
-                return self.value.__code__, self.again
+                return self.value.__code__, self.value.__name__, self.value.__qualname__, self.value.__doc__, self.again
             case "constant":
                 return self.value
             case "value":
@@ -56,7 +65,9 @@ class Captured:
 
 def captured(function: Any) -> list[Captured]:
     """Everything that can be reached from a mod, the mod itself first."""
-    return list(_walk(function, (), "mod", {}))
+    found = list(_walk(function, (), "mod", {}))
+    # torch.tensor(0.5) in a mod is of this dtype.
+    return [*found, Captured((("default dtype", None),), "value", torch.get_default_dtype(), "the default dtype")]
 
 
 def reach(function: Any, path: Path) -> Any:
@@ -73,45 +84,61 @@ def reach(function: Any, path: Path) -> Any:
             value = value.__kwdefaults__[where]
         elif kind == "attribute":
             value = getattr(value, where)
+        elif kind == "length":
+            value = len(value)
+        elif kind == "default dtype":
+            value = torch.get_default_dtype()
         else:
             value = value[where]
     return value
 
 
 def _walk(value: Any, path: Path, name: str, seen: dict[int, Path]) -> Iterator[Captured]:
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if len(path) > DEEPEST:
+        yield Captured(path, "opaque", value, name)
+    elif isinstance(value, torch.Tensor):
         yield Captured(path, "tensor", value, name, seen.get(id(value)))
-        seen.setdefault(id(value), path)
-    elif isinstance(value, PLAIN):
+        if id(value) not in seen:
+            seen[id(value)] = path
+            yield from _attributes(value, path, seen)
+    elif kind in PLAIN:
         yield Captured(path, "value", value, name)
-    elif isinstance(value, types.FunctionType):
+    elif kind is types.FunctionType:
         if _is_torchs(value) and not path_is_closure(value):
             yield Captured(path, "constant", value, name)
             return
-        if id(value) in seen:
-            yield Captured(path, "function", value, name, seen[id(value)])
-            return
-        if len(path) > DEEPEST:
-            yield Captured(path, "opaque", value, name)
-            return
-        seen[id(value)] = path
-        yield Captured(path, "function", value, name)
-        yield from _behind(value, path, seen)
-    elif isinstance(value, tuple | list):
-        for k, item in enumerate(value):
-            yield from _walk(item, (*path, ("item", k)), name, seen)
-    elif isinstance(value, types.MethodType | functools.partial):
-        inside = (("__func__", "__self__"), ("func", "args", "keywords"))[isinstance(value, functools.partial)]
+        yield Captured(path, "function", value, name, seen.get(id(value)))
+        if id(value) not in seen:
+            seen[id(value)] = path
+            yield from _behind(value, path, name, seen)
+    elif kind in (tuple, list, dict) and len(value) <= LONGEST and all(type(k) in (str, int) for k in _keys(value)):
+        yield Captured((*path, ("length", kind.__name__)), "value", len(value), name)
+        for k in _keys(value):
+            yield from _walk(value[k], (*path, ("item", k)), str(k), seen)
+    elif kind in (types.MethodType, functools.partial):
+        inside = (("__func__", "__self__"), ("func", "args", "keywords"))[kind is functools.partial]
         for attribute in inside:
             yield from _walk(getattr(value, attribute), (*path, ("attribute", attribute)), attribute, seen)
-    elif isinstance(value, dict):
-        for k, item in value.items():
-            yield from _walk(item, (*path, ("item", k)), str(k), seen)
+        if kind is functools.partial:
+            yield from _attributes(value, path, seen)
     else:
         yield Captured(path, "constant" if _is_constant(value) else "opaque", value, name)
 
 
-def _behind(function: types.FunctionType, path: Path, seen: dict[int, Path]) -> Iterator[Captured]:
+def _keys(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, dict) else range(len(value))
+
+
+def _attributes(value: Any, path: Path, seen: dict[int, Path]) -> Iterator[Captured]:
+    """What hangs on a function, a partial or a tensor; a tensor of another class may find more in its class."""
+    if isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        yield Captured(path, "opaque", value, type(value).__name__)
+    for name, held in vars(value).items():
+        yield from _walk(held, (*path, ("attribute", name)), name, seen)
+
+
+def _behind(function: types.FunctionType, path: Path, name: str, seen: dict[int, Path]) -> Iterator[Captured]:
     code = function.__code__
     for k, cell in enumerate(function.__closure__ or ()):
         try:
@@ -121,18 +148,30 @@ def _behind(function: types.FunctionType, path: Path, seen: dict[int, Path]) -> 
         yield from _walk(value, (*path, ("cell", k)), code.co_freevars[k], seen)
     for k, value in enumerate(function.__defaults__ or ()):
         yield from _walk(value, (*path, ("default", k)), "default", seen)
-    for name, value in (function.__kwdefaults__ or {}).items():
-        yield from _walk(value, (*path, ("keyword", name)), name, seen)
-    for name in _names(code):
-        if name in function.__globals__:
-            yield from _walk(function.__globals__[name], (*path, ("global", name)), name, seen)
+    for keyword, value in (function.__kwdefaults__ or {}).items():
+        yield from _walk(value, (*path, ("keyword", keyword)), keyword, seen)
+    names, imported = _names(code)
+    for used in names:
+        if used in function.__globals__:
+            yield from _walk(function.__globals__[used], (*path, ("global", used)), used, seen)
+        elif used in BEHIND or not _is_constant(getattr(builtins, used, int)):
+            yield Captured(path, "opaque", function, used)
+    if not all(map(_is_ours, imported)):
+        yield Captured(path, "opaque", function, name)
+    yield from _attributes(function, path, seen)
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that code uses, of globals and of attributes alike; and the modules that it imports."""
+    names = dict.fromkeys(code.co_names)
+    imported = [i.argval for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _names(inner)
+            more, modules = _names(inner)
+            names |= dict.fromkeys(more)
+            imported += modules
+    return tuple(names), tuple(imported)
 
 
 def path_is_closure(function: types.FunctionType) -> bool:
@@ -142,11 +181,19 @@ def path_is_closure(function: types.FunctionType) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """True for modules, types and built-in functions of torch and of the standard library, which nobody changes."""
-    if not isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
-        return False
-    home = value.__name__ if isinstance(value, types.ModuleType) else str(value.__module__)
-    return home.partition(".")[0] in CONSTANT
+    if isinstance(value, types.BuiltinFunctionType):
+        # One that is bound to an object is a method of it.
+        owner = value.__self__
+        return (owner is None or isinstance(owner, types.ModuleType | type)) and _is_ours(value.__module__)
+    if isinstance(value, types.ModuleType):
+        return sys.modules.get(value.__name__) is value and _is_ours(value.__name__)
+    return isinstance(value, type) and _is_ours(value.__module__) and not hasattr(value, "__dataclass_fields__")
 
 
-def _is_torchs(function: Callable[..., Any]) -> bool:
-    return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
+def _is_ours(module: Any) -> bool:
+    return str(module).partition(".")[0].removeprefix("_") in CONSTANT
+
+
+def _is_torchs(function: types.FunctionType) -> bool:
+    """True for a function that stands in a module of torch's, whatever it says of itself."""
+    return str(function.__globals__.get("__name__")).partition(".")[0] == "torch" and not vars(function)

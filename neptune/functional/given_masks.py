@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neptune.functional.mods import Mod, traced
-from neptune.functional.softmax_attention import Mods
+from neptune.functional.softmax_attention import Mods, of_scores
 from neptune.functional.tensors import refuse, shape_of
 
 Tensor = torch.Tensor
@@ -30,12 +30,12 @@ def given_mask(name: str, attn_mask: Tensor | None, query: Tensor, key: Tensor) 
         refuse(name, f"attn_mask is {shape_of(attn_mask)}", legal=[f"what broadcasts to {list(map(int, wanted))}"])
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         refuse(name, f"attn_mask is {attn_mask.dtype}", legal=["torch.bool", "a dtype of floats"])
-    mod = _read(attn_mask.dtype, tuple(bool(n == 1) for n in mask.shape))
+    mod = _read(attn_mask.dtype, tuple(bool(n == 1) for n in mask.shape), of_scores(query))
     return (Mods(mask=mod) if attn_mask.dtype == torch.bool else Mods(score=mod)), [mask]
 
 
 @cache
-def _read(dtype: torch.dtype, alike: tuple[bool, ...]) -> Mod:
+def _read(dtype: torch.dtype, alike: tuple[bool, ...], wide: str) -> Mod:
     """A mod that reads a mask of this dtype: a condition, or what is added to the score; `alike`: at 0 there."""
     mask = torch.zeros(1, 1, 1, 1, dtype=dtype)
 
@@ -48,4 +48,4 @@ def _read(dtype: torch.dtype, alike: tuple[bool, ...]) -> Mod:
     def added(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + at(b, h, q_idx, kv_idx)
 
-    return traced(shown, "mask_mod") if dtype == torch.bool else traced(added, "score_mod")
+    return traced(shown, "mask_mod") if dtype == torch.bool else traced(added, "score_mod", wide=wide)

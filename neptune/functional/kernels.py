@@ -72,12 +72,16 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
         return _KERNELS[of, device]
 
 
-def run(of: Structure, make: Callable[[], Program], *args: Any) -> Any:
-    """A call on tensors that fit the Program, then scalars. Of tensors without data it gives results without data."""
+def run(of: Structure, make: Callable[[], Program], *args: Any, out: Any = None) -> Any:
+    """A call on tensors that fit the Program, then scalars, into `out`, new tensors by default. Of tensors without data
+    it gives results without data."""
     if has_no_data(args[0]):
+        if out is not None:
+            return out
         made = fake_results(Signature(program_of(of, make), args[0].device.type), args)
         return made[0] if len(made) == 1 else tuple(made)
-    return kernel_of(of, make, args[0].device.type)(*args)
+    kernel = kernel_of(of, make, args[0].device.type)
+    return kernel(*args) if out is None else kernel(*args, out=out)
 
 
 def has_no_data(t: torch.Tensor) -> bool:

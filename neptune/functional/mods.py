@@ -32,6 +32,7 @@ from neptune.functional.aten import RULES, SAME, NotAnExpression, as_dtype, name
 from neptune.functional.captured import Captured, captured
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, Op, Var
+from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
 
 INDICES = ("b", "h", "q_idx", "kv_idx")
@@ -42,10 +43,8 @@ ASKS = (
 )
 INSTEAD = "torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum"
 SHAPE: Any = torch.Tensor.shape
-LENGTHS = (
-    *("size", "numel", "nelement", "__len__", "stride", "storage_offset", "is_contiguous"),
-    *("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__"),
-)
+LENGTHS = ("size", "numel", "nelement", "__len__", "stride", "storage_offset", "is_contiguous")
+VALUES = ("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__")
 """Questions to a tensor whose answers are numbers in the graph."""
 NAMED = ("alpha", "rounding_mode", "min", "max", "approximate")
 """Named arguments of ATen's functions that change a value, and those that do not."""
@@ -79,12 +78,14 @@ class Mod:
     place: str | None = None
     sized: bool = False
     """It asks for a length or a number of a tensor that it holds: another one, another mod."""
+    wide: str = "float32"
+    """The dtype of scores."""
     reads: list[Read] = field(default_factory=list)
 
     @cached_property
     def text(self) -> str:
         """The expression, on variables: what a kernel is compiled for."""
-        score = [Var("score", "float32")] if self.kind == "score_mod" else []
+        score = [Var("score", self.wide)] if self.kind == "score_mod" else []
         return print_expr(self.expression(*score, *(Var(n) for n in INDICES)))
 
     def expression(self, *scalars: Expr) -> Expr:
@@ -96,12 +97,16 @@ class _Indexed(TorchFunctionMode):
     """`t[q_idx]` is a read at a symbol, where torch would ask a scalar tensor for its number. Questions for lengths
     and numbers are noticed."""
 
-    sized = False
+    sized = valued = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.valued |= getattr(func, "__name__", "") in VALUES
         self.sized |= getattr(func, "__name__", "") in LENGTHS or getattr(func, "__self__", None) is SHAPE
         if func is torch.Tensor.__getitem__:
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            while len(index) > 1 and (index[-1] is ... or (isinstance(index[-1], slice) and index[-1] == slice(None))):
+                # What is left is indexed next.
+                index = index[:-1]
             known = all(isinstance(x, torch.Tensor | int) and not isinstance(x, bool) for x in index)
             if known and any(isinstance(x, torch.Tensor) for x in index):
                 like = next(x for x in index if isinstance(x, torch.Tensor))
@@ -110,16 +115,17 @@ class _Indexed(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
-    """The mod `function`, a "score_mod" or a "mask_mod". `taken`: names that its tensors cannot have.
+def traced(function: Any, kind: str, taken: Sequence[str] = (), wide: str = "float32", stand_ins: bool = False) -> Mod:
+    """The mod `function`, a "score_mod" or a "mask_mod", of scores of dtype `wide`. `taken`: names that its tensors
+    cannot have. `stand_ins`: what it holds are tensors of other values than those of a call.
 
     Raises ExpressionError, with the user's line where there is one, for what is no expression of scalars.
     """
     wanted = SIGNATURES[kind]
     _check_signature(function, kind, wanted)
-    module, sized = _graph(function, kind)
+    module, mode = _graph(function, kind, wide)
     # What a function counts, or draws at random, is another the second time.
-    if _graph(function, kind)[0].code != module.code:
+    if _graph(function, kind, wide)[0].code != module.code:
         _refuse(kind, function, "it does something else each time it is called", hint=WRITES)
     behind = [c for c in captured(function) if c.kind == "tensor"]
     held: dict[int, Captured] = {}
@@ -134,7 +140,9 @@ def traced(function: Any, kind: str, taken: Sequence[str] = ()) -> Mod:
     for c in held.values():
         names.append(_name(c.name, {*taken, *names}))
     made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
-    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function), sized)
+    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function), mode.sized or mode.valued, wide)
+    if mode.valued and stand_ins:
+        _refuse(kind, function, ASKS, hint=INSTEAD)
     # What is no expression is refused here, and what is read at which index is known.
     assert mod.text
     return mod
@@ -151,6 +159,7 @@ def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
 def _name(wanted: str, taken: set[str]) -> str:
     """A name for an input: that of the user's variable with _in behind, so that it is none of a stage."""
     base = wanted if wanted.isidentifier() and wanted.isascii() and not wanted.startswith("_") else "tensor"
+    base = base if fits(f"{base}_in") and fits(f"{base}_in_0") else f"of_{base.strip('_')}"
     return next(n for n in (f"{base}{k or ''}_in" for k in range(len(taken) + 1)) if n not in taken)
 
 
@@ -166,13 +175,13 @@ def _check_signature(function: Any, kind: str, wanted: Sequence[str]) -> None:
         return
 
 
-def _graph(function: Any, kind: str) -> tuple[GraphModule, bool]:
-    """What the function does, as a graph of ATen's functions; and whether it asks for lengths."""
+def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
+    """What the function does, as a graph of ATen's functions; and whether it asks for lengths or values."""
     mode = _Indexed()
     # Where what it holds is: so that no function of it sees two devices.
     device = next((c.value.device for c in captured(function) if c.kind == "tensor" and c.value.is_cuda), "cpu")
     scalars = [torch.zeros((), dtype=torch.int32, device=device) for _ in INDICES]
-    scalars = scalars if kind == "mask_mod" else [torch.zeros((), device=device), *scalars]
+    scalars = scalars if kind == "mask_mod" else [torch.zeros((), dtype=getattr(torch, wide), device=device), *scalars]
 
     def called(*args: torch.Tensor) -> Any:
         with mode:
@@ -184,7 +193,7 @@ def _graph(function: Any, kind: str) -> tuple[GraphModule, bool]:
         # Also while torch traces what calls us: this trace is another, of other tensors.
         with torch.no_grad(), torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             module = make_fx(called, tracing_mode="fake", _allow_non_fake_inputs=True)(*scalars)
-            return module, mode.sized
+            return module, mode
     except ExpressionError:
         raise
     except Exception as error:
@@ -283,7 +292,7 @@ class _Translation:
             self._refuse(f"it returns a value of {e.dtype}", "a condition, such as q_idx >= kv_idx")
         if self.mod.kind == "score_mod" and e.dtype == "bool":
             self._refuse("it returns a condition", "a score; conditions go into mask_mod=")
-        return e if e.dtype == "bool" else as_dtype(e, "float32")
+        return e if e.dtype == "bool" else as_dtype(e, self.mod.wide)
 
     def _node(self, node: Node) -> Any:
         if node.op == "placeholder":

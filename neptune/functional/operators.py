@@ -77,7 +77,20 @@ def check_arguments(
         if signature.parameters[argument].annotation is torch.Tensor and not isinstance(value, torch.Tensor):
             wrong = f"`{argument}` is {type(value).__name__} {value!r:.40}"
             raise ShapeError(f"neptune.functional.{name}", wrong, legal=["a torch.Tensor"])
+    refuse_nested(name, given)
     return given
+
+
+def refuse_nested(name: str, given: dict[str, Any]) -> None:
+    """Raise ShapeError for a nested tensor, whose rows have lengths of their own."""
+    for argument, t in given.items():
+        if isinstance(t, torch.Tensor) and t.is_nested:
+            raise ShapeError(
+                f"neptune.functional.{name}",
+                f"`{argument}` is a nested tensor",
+                legal=["a dense tensor"],
+                hint="torch.nested.to_padded_tensor(t, 0.0), with a mask of the lengths; or t.unbind() one by one",
+            )
 
 
 def is_plain(given: Iterable[Any]) -> bool:

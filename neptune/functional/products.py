@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from neptune.functional.kernels import run, structure
+from neptune import config
+from neptune.functional.kernels import has_no_data, run, structure
 from neptune.functional.operators import operator
 from neptune.functional.tensors import Rows, check_size, dense, dtype_of, refuse, shape_of
 from neptune.ir.program import Program
@@ -139,7 +140,8 @@ def linear_cross_entropy(
     """cross_entropy(input weightᵀ + bias, target), of logits that are never stored; float32.
 
     input: […, k], weight: [classes, k], bias: [classes], of one dtype; target: […], int64 or int32, in [0, classes) or
-    `ignore_index`, which counts neither in the loss nor in the mean. `softcap` c: logits c·tanh(logit / c).
+    `ignore_index`, which counts neither in the loss nor in the mean. `softcap` c: logits c·tanh(logit / c). Another
+    target is a ShapeError on a CPU; on a GPU it is looked for with NEPTUNE_CHECK=1 alone, and no logit is its own.
     """
     name = "linear_cross_entropy"
     dtype = dtype_of(name, input=input, weight=weight, bias=bias)
@@ -166,11 +168,24 @@ def linear_cross_entropy(
     def make() -> Program:
         return cross_entropy.linear_cross_entropy(dtype, **options)
 
+    _check_targets(name, flat, weight.shape[0], ignore_index)
     loss: Tensor = run(of, make, rows, dense(weight), *more, flat)
     if reduction == "none":
         return loss.reshape(target.shape)
     total = loss.sum()
     return total if reduction == "sum" else total / (flat != ignore_index).sum()
+
+
+def _check_targets(name: str, target: Tensor, classes: int, ignored: int) -> None:
+    """Raise ShapeError for a target that is no class, where to look costs no wait for a GPU or is asked for."""
+    if has_no_data(target) or (target.is_cuda and not config.checked_calls()):
+        return
+    if target.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    wrong = ((target < 0) | (target >= classes)) & (target != ignored)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        refuse(name, f"`target` {at} is {int(target[at])}", legal=[f"0 to {classes - 1}", f"ignore_index={ignored}"])
 
 
 def _rows(name: str, x: Tensor, weight: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ Tensor = torch.Tensor
 
 def _row_wise(name: str, x: Tensor, dim: int) -> Rows:
     """The rows of a tensor along a dimension; ShapeError where there is no such one."""
-    if not -x.dim() <= dim < x.dim():
-        refuse(name, f"dim={dim}", legal=[f"{-x.dim()} to {x.dim() - 1}"])
-    return Rows.of(x, dim)
+    # A tensor without dimensions is a row of one element, as in torch.
+    last = max(x.dim(), 1) - 1
+    if not -last - 1 <= dim <= last:
+        refuse(name, f"dim={dim}", legal=[f"{-last - 1} to {last}"])
+    return Rows.of(x, dim) if x.dim() else replace(Rows.of(x.reshape(1)), lead=())
 
 
 @operator
@@ -46,7 +49,7 @@ def logsumexp(input: torch.Tensor, dim: int = -1, keepdim: bool = False) -> torc
     rows, dtype = _row_wise("logsumexp", input, dim), dtype_of("logsumexp", input=input)
     of = structure("logsumexp", dtype=dtype)
     y = rows.folded(run(of, lambda: softmaxes.logsumexp(dtype), rows.flat))
-    return y.unsqueeze(dim) if keepdim else y
+    return y.unsqueeze(dim) if keepdim and input.dim() else y
 
 
 @operator

@@ -10,7 +10,7 @@ import torch
 
 from neptune.functional.kernels import Structure, program_of, run, structure
 from neptune.functional.mods import HELD, Mod
-from neptune.functional.tensors import check_size, dense, dtype_of, refuse, shape_of
+from neptune.functional.tensors import FLOATS, check_size, dense, dtype_of, refuse, shape_of
 from neptune.ir.program import Program
 from neptune.ops.attention import attention as expression
 from neptune.ops.masks import LONGEST
@@ -29,6 +29,12 @@ class Options:
     scale: float | None = None
     enable_gqa: bool = False
     lse: bool = False
+    max_scores: bool = False
+
+    @property
+    def several(self) -> int:
+        """How many results there are, 0 for o alone."""
+        return (1 + self.lse + self.max_scores) * (self.lse or self.max_scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +69,12 @@ def call(
     captured: Sequence[Tensor] = (),
 ) -> Any:
     """The result of attention, or (o, lse). Raises ShapeError for tensors that do not fit."""
-    dtype = dtype_of(NAME, q=q, k=k, v=v)
-    shape = q.shape
+    dtype = dtype_of(NAME, (*FLOATS, torch.float64), q=q, k=k, v=v)
+    if dtype == "float64" and q.device.type == "cuda":
+        refuse(
+            NAME, "kernels for a GPU multiply in 16 and 32 bits, and float64 would be slow", hint=".cpu(), or .float()"
+        )
+    shape, given_q = q.shape, q
     if q.dim() < 2 or k.dim() != q.dim() or v.dim() != q.dim():
         shapes = f"q is {shape_of(q)}, k {shape_of(k)}, v {shape_of(v)}"
         refuse(NAME, shapes, legal=["[batch, heads, length, depth], of one number of dimensions"])
@@ -113,10 +123,32 @@ def call(
     # The expression reads what mods hold in an order of its own, and may read less.
     inputs = program_of(of, lambda: program(of, mods)).inputs[3 + len(more) :]
     more += [read[b.name] for b in inputs]
-    result = run(of, lambda: program(of, mods), *(dense(t) for t in (q, k, v)), *more)
-    if not options.lse:
-        return result.reshape((*shape[:-1], v.shape[3]))
-    return result[0].reshape((*shape[:-1], v.shape[3])), result[1].reshape(shape[:-1])
+    out = _laid_out_as(given_q, (batch, heads, s_q, v.shape[3]), options.several)
+    result = run(of, lambda: program(of, mods), *(dense(t) for t in (q, k, v)), *more, out=out)
+    o, *sums = result if options.several else (result,)
+    o = o.reshape((*shape[:-1], v.shape[3]))
+    return (o, *(t.reshape(shape[:-1]) for t in sums)) if options.several else o
+
+
+def of_scores(q: Tensor) -> str:
+    """The dtype of scores."""
+    return "float64" if q.dtype == torch.float64 else "float32"
+
+
+def _laid_out_as(q: Tensor, sizes: tuple[Any, ...], several: int) -> Any:
+    """Results whose o has the order of strides of `q`, but for its last dimension, which is the innermost; None: they
+    are made as a kernel makes them, which is so already."""
+    if q.dim() != 4:
+        return None
+    inner = sorted((2, 1, 0), key=lambda d: q.stride(d))
+    if inner == [2, 1, 0]:
+        return None
+    strides, step = [0, 0, 0, 1], sizes[3]
+    for d in inner:
+        strides[d], step = step, step * sizes[d]
+    wide = getattr(torch, of_scores(q))
+    o = q.new_empty_strided(sizes, strides)
+    return (o, *(q.new_empty(sizes[:3], dtype=wide) for _ in range(several - 1))) if several else o
 
 
 def program(of: Structure, mods: Mods) -> Program:
@@ -139,6 +171,7 @@ def program(of: Structure, mods: Mods) -> Program:
         mask=None if mask is None else (lambda b, h, i, j: mask.expression(b, h, i, j)),
         sinks=o["sinks"],
         lse=o["lse"],
+        maxima=o.get("max_scores", False),
     )
 
 

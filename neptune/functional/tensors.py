@@ -18,12 +18,12 @@ def refuse(name: str, wrong: str, *, legal: Sequence[str] = (), hint: str | None
     raise ShapeError(f"neptune.functional.{name}", wrong, legal=legal, hint=hint)
 
 
-def dtype_of(name: str, **tensors: torch.Tensor | None) -> str:
+def dtype_of(name: str, legal: Sequence[torch.dtype] = FLOATS, /, **tensors: torch.Tensor | None) -> str:
     """The one dtype of several tensors, a float that kernels compute on, by name. Raises ShapeError."""
     given = {n: t for n, t in tensors.items() if t is not None}
     (first, t), *others = given.items()
-    if t.dtype not in FLOATS:
-        refuse(name, f"`{first}` is {t.dtype}", legal=[str(d) for d in FLOATS])
+    if t.dtype not in legal:
+        refuse(name, f"`{first}` is {t.dtype}", legal=[str(d) for d in legal])
     for other, u in others:
         if u.dtype != t.dtype:
             refuse(name, f"`{first}` is {t.dtype}, `{other}` {u.dtype}", hint=f"{other}.to({t.dtype})")

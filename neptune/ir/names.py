@@ -1,13 +1,27 @@
-"""Names that a program may use: they become names in generated Python, Triton and einops patterns."""
+"""Names that generated Python, Triton and einops patterns may use, and programs with such names."""
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from neptune.errors import ExpressionError
-from neptune.ir.program import For, Program, Stage, walk
+from neptune.ir.expr import Expr, Var, redirected, substitute
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    Program,
+    Scalar,
+    Stage,
+    Stmt,
+    map_exprs,
+    retarget,
+    sub_stmts,
+    walk,
+    with_stmts,
+)
 
 # What generated modules use themselves.
 _MODULES = ("tl", "triton", "torch", "TensorDescriptor")
@@ -30,25 +44,72 @@ def fits(name: str) -> bool:
     return _GENERATED.fullmatch(name) is None
 
 
-def check_names(program: Program) -> None:
-    """Raise ExpressionError for the first name that cannot be used as it is."""
-    named = [("program", program.name)]
-    named += [("buffer", b.name) for b in program.globals.values()]
-    named += [("size or scalar", s.name) for s in program.scalars]
-    named += [("stage", s.name) for s in walk(program.body) if isinstance(s, Stage)]
-    named += [("loop", s.var) for s in walk(program.body) if isinstance(s, For)]
-    for what, name in named:
+def usable(name: str) -> str:
+    """A name itself where generated code may use it, else one like it that it may.
+
+    >>> usable("score"), usable("max"), usable("x_ptr"), usable("a_"), usable("_")
+    ('score', 'max1', 'of_x_ptr1', 'a1', 'of_1')
+    """
+    plain = re.sub(r"\W", "", name, flags=re.ASCII).strip("_")
+    return next(n for n in (name, f"{plain}1", f"of_{plain}1") if fits(n))
+
+
+def with_usable_names(program: Program) -> Program:
+    """The program with other names where generated code uses those of its buffers, sizes, stages or loops itself."""
+    body = list(walk(program.body))
+    buffers = [*program.globals, *(s.buffer.name for s in body if isinstance(s, Alloc))]
+    named = [program.name, *buffers, *(s.name for s in program.scalars), *(t.name for t in program.tunables)]
+    named += [s.name if isinstance(s, Stage) else s.var for s in body if isinstance(s, Stage | For)]
+    names: dict[str, str] = {}
+    for name in dict.fromkeys(named):
         if not fits(name):
-            raise ExpressionError(
-                f"compile `{program.name}`",
-                f"`{name}` cannot be the name of a {what}: it is no plain identifier, or generated code uses it itself",
-                legal=(
-                    "letters, digits and _ inside",
-                    "no Python keyword",
-                    "none of " + ", ".join(sorted(RESERVED)[:8]) + ", …",
-                ),
-                hint="rename it",
-            )
+            names[name] = fresh_name([*named, *names.values()], usable(name))
+    return _renamed(program, names) if names else program
+
+
+def _renamed(program: Program, names: Mapping[str, str]) -> Program:
+    variables: dict[str, Expr] = {old: Var(new) for old, new in names.items()}
+
+    def of(name: str) -> str:
+        return names.get(name, name)
+
+    def expr(e: Expr) -> Expr:
+        return substitute(redirected(e, names), variables)
+
+    def buffer(b: Buffer) -> Buffer:
+        return replace(b, name=of(b.name), shape=tuple(map(expr, b.shape)))
+
+    def stmt(s: Stmt) -> Stmt:
+        match s:
+            case For():
+                return replace(s, var=of(s.var), body=stmt(s.body))
+            case Alloc():
+                return Alloc(buffer(s.buffer), stmt(s.body))
+            case Stage():
+                made = s.made and replace(s.made, of=of(s.made.of))
+                return replace(s, name=of(s.name), action=retarget(s.action, names), made=made)
+            case _:
+                return with_stmts(s, tuple(map(stmt, sub_stmts(s))))
+
+    def scalar(s: Scalar) -> Scalar:
+        return replace(s, name=of(s.name), upto=None if s.upto is None else expr(s.upto))
+
+    def buffers(group: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(map(buffer, group))
+
+    return replace(
+        program,
+        name=of(program.name),
+        inputs=buffers(program.inputs),
+        outputs=buffers(program.outputs),
+        temporaries=buffers(program.temporaries),
+        scalars=tuple(map(scalar, program.scalars)),
+        tunables=tuple(
+            replace(t, name=of(t.name), covers=None if t.covers is None else expr(t.covers)) for t in program.tunables
+        ),
+        body=stmt(map_exprs(program.body, expr)),
+        owes=tuple(replace(o, stage=of(o.stage), on=of(o.on), loop=of(o.loop)) for o in program.owes),
+    )
 
 
 def fresh_name(taken: Iterable[str], wish: str) -> str:

@@ -35,7 +35,7 @@ from neptune.ir.expr import Expr, Var, logical_and
 from neptune.ir.program import Program
 from neptune.ops.masks import LONGEST, Mask, with_queries
 from neptune.ops.operands import SCALES, Reader, check_rotation, normed, rotated, rounded, scaled, scales, stored
-from neptune.ops.options import check_choice, check_counts, check_dtype, check_eps, check_factors, check_flags
+from neptune.ops.options import DTYPES, check_choice, check_counts, check_dtype, check_eps, check_factors, check_flags
 
 NEG_INF = float("-inf")
 Score = Callable[[Expr, Expr, Expr, Expr, Expr], Expr]
@@ -119,6 +119,7 @@ def attention(
     mask: Mask | None = None,
     sinks: bool = False,
     lse: bool = False,
+    maxima: bool = False,
     depth_v: int | None = None,
     qk_norm: bool = False,
     eps: float = 1e-6,
@@ -139,7 +140,9 @@ def attention(
     indices; tensors that it reads are further inputs, in the order of reading. Here q = i + s_kv - s_q is the position
     of the query, aligned bottom-right. `sinks`: an input `sinks`: f32[heads], a score per head that takes part in the
     sum and has no value. `lse=True`: the result is (o, lse), lse being the natural log of the sum, f32
-    [batch, heads, s_q]. A row without any key gives 0, and -inf (the sink, if there is one) as its lse.
+    [batch, heads, s_q]. A row without any key gives 0, and -inf (the sink, if there is one) as its lse. `maxima`: the
+    last result is the largest score of each row, f32 [batch, heads, s_q], -inf where it sees no key. Of dtype float64
+    all that is said to be float32 here is float64, but for slopes, sinks and scales.
 
     `depth_v`: v and o have this depth instead. `qk_norm`: rows of q and k are first divided by √(mean square + `eps`),
     times the inputs `q_gain` and `k_gain`: [depth] of `dtype`. `rope` "half" or "interleaved" (`neptune.ops.rope`):
@@ -157,7 +160,8 @@ def attention(
     counts = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "window": window}
     if not isinstance(name, str):
         raise ExpressionError("attention", f"name = {name!r:.60} is not a string")
-    check_flags(name, {"alibi": alibi, "causal": causal, "sinks": sinks, "lse": lse, "qk_norm": qk_norm})
+    flags = {"alibi": alibi, "causal": causal, "sinks": sinks, "lse": lse, "maxima": maxima, "qk_norm": qk_norm}
+    check_flags(name, flags)
     counts["depth_v"] = depth_v
     check_counts(name, {"depth": depth} | {n: v for n, v in counts.items() if v is not None})
     check_eps(name, eps)
@@ -177,6 +181,7 @@ def attention(
     s_kv = var("s_kv")
     rows_first = layout == "bshd"
     factor = 1 / math.sqrt(depth) if scale is None else scale
+    of_sums = "float64" if dtype == "float64" else "float32"
 
     def tensor(rows: int | Var, n: int | Var, what: str, cols: int, of: str) -> Tensor:
         return placeholder((n_b, rows, n, cols) if rows_first else (n_b, n, rows, cols), of, what)
@@ -184,7 +189,7 @@ def attention(
     def at(t: Tensor) -> Reader:
         # What is stored in 8 bits is multiplied in those of `dtype`, as its other operand is.
         return lambda b, h, row, col: (
-            (t[b, row, h, col] if rows_first else t[b, h, row, col]).astype(dtype).astype("float32")
+            (t[b, row, h, col] if rows_first else t[b, h, row, col]).astype(dtype).astype(of_sums)
         )
 
     def of_keys(h: Expr) -> Expr:
@@ -225,7 +230,7 @@ def attention(
         x = x if scale_k is None else x * scale_k(b, of_keys(h), j)
         x = x * factor if softcap is None else tanh(x * (factor / softcap)) * softcap
         if alibi:
-            x = x + slopes[h] * (j - (i + s_kv - s_q)).astype("float32")
+            x = x + slopes[h].astype(of_sums) * (j - (i + s_kv - s_q)).astype(of_sums)
         if score is not None:
             x = _called(name, "score(b, h, i, j, s)", score, (b, h, i, j, x))
         sees = [j <= i + s_kv - s_q] if causal or window is not None else []
@@ -241,19 +246,20 @@ def attention(
     p = compute(scores, lambda b, h, i, j: exp(masked[b, h, i, j] - m[b, h, i]), "p")
     l = compute(rows, lambda b, h, i: sum(p[b, h, i, j], axis=j), "l")  # noqa: E741 (the field's name)
     # The matrix unit takes operands of one dtype, so p is rounded to that of v; sums stay in float32.
-    weight = p if dtype == "float32" else compute(scores, lambda b, h, i, j: p[b, h, i, j].astype(dtype), "p_cast")
+    weight = p if dtype == of_sums else compute(scores, lambda b, h, i, j: p[b, h, i, j].astype(dtype), "p_cast")
     acc = compute(
         (*rows, wide_v),
-        lambda b, h, i, e: sum(weight[b, h, i, j].astype("float32") * read_v(b, of_keys(h), j, e), axis=j),
+        lambda b, h, i, e: sum(weight[b, h, i, j].astype(of_sums) * read_v(b, of_keys(h), j, e), axis=j),
         "acc",
     )
     top, total = m, l
     if sinks:
         # The sink may be far above every score, or the only one: all that follows is relative to the larger.
-        top = compute(rows, lambda b, h, i: maximum(m[b, h, i], sink[h]), "top")
+        at_sink = lambda h: sink[h].astype(of_sums)  # noqa: E731
+        top = compute(rows, lambda b, h, i: maximum(m[b, h, i], at_sink(h)), "top")
         total = compute(
             rows,
-            lambda b, h, i: l[b, h, i] * exp(m[b, h, i] - top[b, h, i]) + exp(sink[h] - top[b, h, i]),
+            lambda b, h, i: l[b, h, i] * exp(m[b, h, i] - top[b, h, i]) + exp(at_sink(h) - top[b, h, i]),
             "total",
         )
 
@@ -275,14 +281,14 @@ def attention(
         read = [t for t in reachable(outputs) if t.body is None and t not in inputs]
         return build(outputs, inputs=[*inputs, *read], name=name)
 
-    if not lse:
-        return built(o)
-
     def log_sum(b: Expr, h: Expr, i: Expr) -> Expr:
         value = top[b, h, i] + log(total[b, h, i])
         return value if sinks else select(l[b, h, i] <= 0, NEG_INF, value)
 
-    return built(o, compute(rows, log_sum, "lse"))
+    sums = [compute(rows, log_sum, "lse")] if lse else []
+    if maxima:
+        sums.append(compute(rows, lambda b, h, i: select(l[b, h, i] <= 0, NEG_INF, m[b, h, i]), "largest"))
+    return built(o, *sums)
 
 
 def _check(
@@ -290,7 +296,7 @@ def _check(
 ) -> None:
     if layout not in ("bhsd", "bshd"):
         raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
-    check_dtype(asked, dtype, "attention")
+    check_dtype(asked, dtype, "attention", (*DTYPES, "float64"))
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
         raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")

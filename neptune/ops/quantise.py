@@ -1,8 +1,9 @@
 """Rows quantised by their largest element, alone and in front of a product.
 
-Every row has a scale of its own, unit = max(max |x|, 1e-6) / highest, highest being 127 (int8), 448 (float8_e4m3fn) or
+Every row has a scale of its own, unit = max(max |x| / highest, 2⁻¹²⁶), highest being 127 (int8), 448 (float8_e4m3fn) or
 57344 (float8_e5m2), and becomes round(x / unit) as int8, to nearest and ties to even, or x / unit rounded to float8.
-Scales are float32. ExpressionError for another dtype or target.
+The unit of a row with NaN or inf is inf and the row 0, so that what it is multiplied to is NaN. Scales are float32.
+ExpressionError for another dtype or target.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from neptune.boundary import public
-from neptune.frontend.builder import Tensor, abs, build, compute, max, maximum, placeholder, round, var
+from neptune.frontend.builder import Tensor, abs, build, compute, isnan, max, maximum, placeholder, round, select, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.options import check_choice, check_counts, check_dtype, check_flags
@@ -19,6 +20,7 @@ from neptune.ops.scaled import behind
 
 HIGHEST = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 """What the largest element of a row becomes."""
+SMALLEST = 2.0**-126
 
 
 @public
@@ -88,13 +90,14 @@ def abs_max_matmul(dtype: str = "float16", *, width: int | None = None, out: str
 
 
 def _units(x: Tensor, to: str) -> Tensor:
-    top = per_row(max, lambda i, j: abs(wide(x[i, j])), "top")
-    return compute((ROWS,), lambda i: maximum(top[i], 1e-6) / HIGHEST[to], "unit")
+    # A maximum passes over NaN.
+    top = per_row(max, lambda i, j: select(isnan(x[i, j]), float("inf"), abs(wide(x[i, j]))), "top")
+    return compute((ROWS,), lambda i: maximum(top[i] / HIGHEST[to], SMALLEST), "unit")
 
 
 def _quantised(x: Tensor, unit: Tensor, to: str) -> Tensor:
     def value(i: Expr, j: Expr) -> Expr:
-        scaled = wide(x[i, j]) / unit[i]
+        scaled = select(unit[i] < float("inf"), wide(x[i, j]) / unit[i], 0)
         return (round(scaled) if to == "int8" else scaled).astype(to)
 
     return cells(value, "z")

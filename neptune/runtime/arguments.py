@@ -18,6 +18,7 @@ from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, Var, variables
 from neptune.ir.integers import evaluate_size
+from neptune.ir.names import usable
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, Program, Scalar
 from neptune.ir.sizes import Solved, given, solved
@@ -80,6 +81,8 @@ class Signature:
         kernel(q, v=v, k=k) → (q, k, v)
         """
         names = self.names
+        # An argument may have a name of its own in generated code.
+        named = {n if n in names or not n.isidentifier() else usable(n): value for n, value in named.items()}
         if len(args) > len(names):
             self._refuse_count(len(args) + len(named))
         for name in named:

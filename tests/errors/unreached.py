@@ -10,7 +10,8 @@ NO_CALLER_ASYNC = (
     "no call of a user's takes the text of an asynchronous kernel; tests/unit/hopper/test_roles.py reads some"
 )
 UNREACHED: dict[str, str] = {
-    "functional/flex.py:_list#1": "raised in a trace of torch.compile, which wraps it; tests/unit/functional has it",
+    "functional/softmax_attention.py:call#1": "of tensors of a GPU alone; tests/gpu/test_functional.py provokes it",
+    "functional/mods.py:traced#2": "raised where torch.compile traces, which wraps it",
     "functional/operators.py:check_tensors#1": "torch has devices beside these, but no tensor of one here",
     "runtime/custom_op.py:check_gradients#1": IN_TORCH,
     "runtime/custom_op.py:fake_results#1": IN_TORCH,

@@ -353,12 +353,6 @@ def a_name_that_is_none():
 
 
 @case(ExpressionError)
-def a_name_that_generated_code_uses():
-    x = nt.placeholder((N,), "float32", "tl")
-    neptune.compile(nt.compute((N,), lambda i: x[i] + 1.0, "y"), rows_fused, target="llvm")
-
-
-@case(ExpressionError)
 def a_program_that_is_not_well_formed():
     text = HEAD + "body:\n  for i in [0, n):\n    for j in [0, n) grid.x:\n      y: y[i] = x[j]"
     neptune.compile(parse_program(text), rows_fused, target="llvm")

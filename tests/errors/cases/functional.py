@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune.functional as F
 from neptune.errors import ExpressionError, ShapeError
@@ -301,3 +301,31 @@ def a_captured_tensor_that_is_too_short() -> None:
 def a_captured_tensor_on_another_device() -> None:
     far = TABLE.to("meta")
     attended(score_mod=lambda score, b, h, q_idx, kv_idx: score + far[h])
+
+
+# --- FlexAttention's face ----------------------------------------------------------------------------
+
+
+@case(ShapeError)
+def a_nested_tensor() -> None:
+    attended(torch.nested.nested_tensor([torch.ones(3, 16), torch.ones(2, 16)], layout=torch.jagged))
+
+
+@case(ShapeError)
+def a_block_mask_that_is_a_slice() -> None:
+    F.flex_attention(KV, KV, KV, block_mask=create_block_mask(causal, None, None, 5, 5, device="cpu")[0])
+
+
+@case(ShapeError)
+def a_block_mask_of_other_heads() -> None:
+    F.flex_attention(KV, KV, KV, block_mask=create_block_mask(causal, 1, 3, 5, 5, device="cpu"))
+
+
+@case(ShapeError)
+def sums_asked_for_twice() -> None:
+    F.flex_attention(KV, KV, KV, return_lse=True, return_aux=AuxRequest(lse=True))
+
+
+@case(ShapeError)
+def a_target_that_is_no_class() -> None:
+    F.linear_cross_entropy(X, W, torch.tensor([0, 7]))

@@ -165,36 +165,14 @@ def test_captured_tensors_are_inputs_of_a_compiled_graph() -> None:
         assert traces.frame_count == frames
 
 
-def test_a_mod_defined_in_compiled_code() -> None:
-    """Without captured values it is traced; with them the graph breaks once, and says what to do."""
-
-    def plain(q, k, v):
-        return attention(q, k, v, score_mod=lambda s, b, h, i, j: s * 2)
-
-    def capturing(q, k, v, bias):
-        def score(s, b, h, i, j):
-            return s + bias[h] * 2
-
-        return attention(q, k, v, score_mod=score) + 1
-
-    q, k, v = tensors(5, 9)
-    bias = torch.randn(HEADS)
-    compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(q, k, v), of_torch(Mods(lambda s, b, h, i, j: s * 2), q, k, v))
-    torch.testing.assert_close(torch.compile(capturing, backend="eager")(q, k, v, bias), capturing(q, k, v, bias))
-    torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="define it outside"):
-        torch.compile(capturing, fullgraph=True, backend="eager")(q, k, v, bias)
-
-
-def test_what_a_trace_cannot_guard_is_refused_there() -> None:
-    table = torch.ones(5)
+def test_lengths_of_what_a_mod_holds_are_guarded() -> None:
     q, k, v = tensors(5, 5)
     compiled = torch.compile(
-        lambda q, k, v: attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table.shape[0]), backend="eager"
+        lambda q, k, v, t: attention(q, k, v, score_mod=lambda s, b, h, i, j: s * t.shape[0]), backend="eager"
     )
-    with pytest.raises(Exception, match="asks for a length or a number of a tensor"):
-        compiled(q, k, v)
+    for n in (2, 3):
+        wanted = of_torch(Mods(lambda s, b, h, i, j, n=n: s * n), q, k, v)
+        torch.testing.assert_close(compiled(q, k, v, torch.ones(n)), wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_it_compiles_with_inference_mode_and_export() -> None:

@@ -1,0 +1,71 @@
+"""A BlockMask of FlexAttention as a mask that reads its blocks.
+
+    kv_indices of row 0: 2 0 | full_kv_indices of row 0: 1        table of row 0: partial full partial -
+
+Each call makes the table anew from the lists, [b, h, rows, columns] of int8, and a kernel reads it as it reads any
+captured tensor: its loops are bounded by a scan of it. What is in the lists is all that is seen: of a partial block
+what the mask_mod says, of a full block everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neptune.functional.tensors import refuse, shape_of
+from neptune.runtime.custom_op import UNTYPED
+
+Tensor = torch.Tensor
+PARTIAL, FULL = 1, 2
+WHOLE = 1 << 30
+"""The block size by which FlexAttention says that there are no blocks."""
+
+
+def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Tensor) -> Callable[..., Tensor]:
+    """The mask_mod that says what a BlockMask does. Raises ShapeError for one that does not fit, or beside another
+    mask_mod."""
+    if mask_mod is not None:
+        refuse(name, "both mask_mod= and block_mask= were given", hint="and_masks(mask_mod, block_mask.mask_mod)")
+    rule, lengths = getattr(block_mask, "mask_mod", None), getattr(block_mask, "seq_lengths", None)
+    if rule is None or lengths is None:
+        refuse(name, f"block_mask is {type(block_mask).__name__}", legal=["a BlockMask of FlexAttention"])
+    if getattr(rule, "__name__", "") == "_sliced_mask_mod_error":
+        refuse(name, "block_mask is a slice of another, which has no mask_mod", hint="create_block_mask for the slice")
+    of_rows, of_columns = block_mask.BLOCK_SIZE
+    whole = of_rows == of_columns == WHOLE
+    if not whole and (q.shape[-2], k.shape[-2]) != tuple(lengths):
+        refuse(
+            name,
+            f"block_mask is for {lengths[0]} queries and {lengths[1]} keys, q has {q.shape[-2]} and k {k.shape[-2]}",
+            hint="mask_mod=block_mask.mask_mod, which serves all lengths",
+        )
+    columns = -(-k.shape[-2] // of_columns)
+    table = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, columns) * PARTIAL
+    full = block_mask.full_kv_num_blocks is not None
+    if full:
+        table = table + _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns) * FULL
+    lead = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1)
+    fits = all(n in (1, w) for n, w in zip(table.shape[:2], lead, strict=True)) and q.dim() <= 4
+    if not fits or table.shape[2] * of_rows < q.shape[-2]:
+        wrong = f"block_mask has blocks {shape_of(table)} of {of_rows} queries, q is {shape_of(q)}"
+        refuse(name, wrong, legal=["a row for each block of queries; batches and heads as of q, or 1"])
+    of_b, of_h = table.shape[0] > 1, table.shape[1] > 1
+
+    def seen(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        kind = table[b if of_b else 0, h if of_h else 0, q_idx // of_rows, kv_idx // of_columns]
+        shown = rule(b, h, q_idx, kv_idx)
+        return (kind >= FULL) | ((kind == PARTIAL) & shown) if full else (kind == PARTIAL) & shown
+
+    return seen
+
+
+def _listed(counts: Tensor, indices: Tensor, columns: Any) -> Tensor:
+    """[b, h, rows, columns], 1 where the lists [b, h, rows, n] name a column within their counts."""
+    lead = (1,) * (4 - indices.dim())
+    indices, counts = indices.reshape(*lead, *indices.shape), counts.reshape(*lead, *counts.shape)
+    there = UNTYPED.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
+    there = there & (indices >= 0) & (indices < columns)
+    table = indices.new_zeros(*indices.shape[:-1], columns + 1, dtype=torch.int8)
+    return table.scatter(-1, torch.where(there, indices, columns).long(), 1)[..., :columns]
