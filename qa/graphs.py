@@ -1,4 +1,4 @@
-"""What Neptune makes of a torch function or a mod, by the evaluator: no kernel is compiled, every dtype is rounded to."""
+"""What Neptune makes of a torch function or a mod, by the evaluator: nothing is compiled, every value is rounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from neptune.functional.mods import SIGNATURES, traced
+from neptune.functional import mods
+from neptune.functional.mods import SIGNATURES
 from neptune.graph.choose import example_sizes
 from neptune.graph.importer import Imported, imported
 from neptune.ir.evaluate.expressions import Evaluator
@@ -25,7 +26,10 @@ def graph_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> to
     from torch._inductor.decomposition import select_decomp_table
 
     with torch.no_grad():
-        module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(*inputs)
+        traced: Any = lambda *given: function(*given)  # noqa: E731
+        module = make_fx(traced, select_decomp_table(), tracing_mode="fake")(*inputs)
+        if any(n.op == "call_function" and n.target._schema.is_mutable for n in module.graph.nodes):
+            module = make_fx(torch.func.functionalize(module), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     return module
 
@@ -48,7 +52,7 @@ def evaluated(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch
         shape = [int(n) for n in given[node].shape]
         for d in merges:
             shape[d : d + 2] = [shape[d] * shape[d + 1]]
-        arrays[buffer.name] = numbers(given[node]).reshape(shape or [1])
+        arrays[buffer.name] = numbers(given[node]).reshape(shape)
     values = evaluate(made.program, arrays, example_sizes(made), Rounded())
     found = {
         n: torch.as_tensor(np.asarray(values[b.name])).to(n.meta["val"].dtype).reshape(n.meta["val"].shape)
@@ -66,7 +70,7 @@ def numbers(t: torch.Tensor) -> np.ndarray[Any, Any]:
 def modded(function: Callable[..., Any], kind: str, *points: Sequence[float]) -> np.ndarray[Any, Any]:
     """The values of a mod at points: one array for each of its arguments."""
     names = SIGNATURES[kind]
-    mod = traced(function, kind)
+    mod = mods.traced(function, kind)
     memory, env = Memory(Rounded(), None), dict[str, Any]()
     for c, t in zip(mod.tensors, mod.placeholders, strict=True):
         array = numbers(c.value.reshape(1) if c.value.dim() == 0 else c.value)

@@ -15,15 +15,17 @@ from typing import Any, TypeAlias
 
 import torch
 
-from neptune.functional.aten import RULES, nan_first
 from neptune.graph.imports import NARROW, Import, computed, name_of
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value
 from neptune.ir import expr as ir
-from neptune.ir.expr import Const, Expr, binary, cast, op, select
+from neptune.ir.expr import Const, Expr, binary, cast
 from neptune.ir.program import ZERO
+from neptune.torch_ops.scalars import Number, as_dtype
+from neptune.torch_ops.table import Row as Element
+from neptune.torch_ops.table import overloads
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Row: TypeAlias = Callable[..., Value | tuple[Value, ...]]
@@ -43,147 +45,41 @@ def row(*targets: Any) -> Callable[[Row], Row]:
 # --- maps ----------------------------------------------------------------------------------------
 
 
-def _rule(name: str) -> Callable[[Expr], Expr]:
-    """The function of one value that mods have under this name."""
-    return lambda x: RULES[name](x.dtype, x)
+def _mapped(row: Element) -> Row:
+    """A row of the table as one of regions."""
 
+    def make(s: Import, node: Any, *args: Any, **named: Any) -> Value:
+        dtype = node.meta["val"].dtype
+        common = row.dtype(node)
+        operands = args[: row.operands]
+        values = [s.value(a) for a in operands if not isinstance(a, Number | None)]
 
-def _named(word: str) -> Callable[..., Expr]:
-    return lambda *args: op(word, *args) if len(args) == 1 else binary(word, *args)
+        def at(*exprs: Expr) -> Expr:
+            own = iter(zip(values, exprs, strict=True))
+            filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
+            return row.rule(_narrowest(computed(common), filled), *filled, *args[row.operands :], **named)
 
+        def met(v: Value, e: Expr) -> Expr:
+            # What has the digits of its dtype alone needs no rounding to it.
+            made: Expr = e if v.rounded and v.dtype == common else row.operand(e, common)
+            return made
 
-SHARED = (
-    *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round"),
-    *("trunc", "relu", "abs", "neg", "reciprocal", "silu", "gelu", "sign", "logical_not", "bitwise_not", "isnan"),
-    "isinf",
-)
-UNARY: dict[Any, Callable[[Expr], Expr]] = {
-    **{getattr(aten, word).default: _rule(word) for word in SHARED},
-    aten.square.default: lambda x: x * x,
-    aten.log1p.default: lambda x: op("log", x + 1.0),
-}
-
-
-BINARY: dict[Any, Callable[[Expr, Expr], Expr]] = {
-    aten.mul.Tensor: lambda a, b: binary("mul", a, b),
-    aten.div.Tensor: lambda a, b: binary("div", a, b),
-    aten.pow.Tensor_Tensor: lambda a, b: binary("pow", a, b),
-    aten.maximum.default: nan_first("max"),
-    aten.minimum.default: nan_first("min"),
-    aten.logical_and.default: ir.logical_and,
-    aten.logical_or.default: ir.logical_or,
-    aten.bitwise_and.Tensor: lambda a, b: ir.bitwise("and", a, b),
-    aten.bitwise_or.Tensor: lambda a, b: ir.bitwise("or", a, b),
-    aten.bitwise_xor.Tensor: lambda a, b: ir.bitwise("xor", a, b),
-    **{
-        getattr(getattr(aten, word), form): _named(word)
-        for word in ("lt", "le", "gt", "ge", "eq", "ne")
-        for form in ("Tensor", "Scalar")
-    },
-}
-
-
-def _unary(s: Import, node: Any, x: Any) -> Value:
-    v = s.value(x)
-    dtype = node.meta["val"].dtype
-    fn = UNARY[node.target]
-    if dtype != torch.bool and not dtype.is_floating_point and node.target not in (aten.neg.default, aten.abs.default):
-        raise Unknown("a function of integers")
-    into = None if v.dtype == dtype or dtype == torch.bool else computed(dtype)
-    return s.map(dtype, lambda e: fn(e if into is None else cast(e, into)), v)
-
-
-def binary_map(s: Import, node: Any, x: Any, y: Any, fn: Callable[[Expr, Expr], Expr]) -> Value:
-    """fn of two arguments in the dtype that torch promotes them to; integers are divided as floats."""
-    dtype = node.meta["val"].dtype
-    common = _promoted(s, x, y)
-    common = dtype if dtype.is_floating_point and not common.is_floating_point else common
-    a, b = (s.value(v, like=common) for v in (x, y))
-    into = None if common is None else computed(common)
-
-    def at(p: Expr, q: Expr) -> Expr:
-        if into is None:
-            return fn(p, q)
-        return fn(_to(p, into), _to(q, into))
-
-    return s.map(dtype, at, a, b)
-
-
-def _to(e: Expr, dtype: str) -> Expr:
-    # Indices are int32 however torch counts them, until they meet numbers that are not.
-    return e if dtype == "int64" and e.dtype == "int32" else cast(e, dtype)
-
-
-def _promoted(s: Import, x: Any, y: Any) -> torch.dtype:
-    found = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in (x, y)]
-    dtypes = [f.dtype for f in found if isinstance(f, torch.Tensor) and f.dim()]
-    zero = [f.dtype for f in found if isinstance(f, torch.Tensor) and not f.dim()]
-    numbers = [torch.tensor(f).dtype if isinstance(f, bool | float) else torch.int64
-               for f in found if not isinstance(f, torch.Tensor)]  # fmt: skip
-    best = dtypes[0] if dtypes else zero[0] if zero else numbers[0]
-    for d in dtypes[1:]:
-        best = torch.promote_types(best, d)
-    for d in (*(zero if dtypes else zero[1:]), *numbers):
-        kinds = [torch.bool, torch.int64, torch.float32]
-        rank = [2 if t.is_floating_point else 0 if t == torch.bool else 1 for t in (best, d)]
-        if rank[1] > rank[0]:
-            best = kinds[rank[1]] if d in (torch.float32, torch.int64) or not zero else d
-        elif not dtypes:
-            best = torch.promote_types(best, d) if d in zero else best
-    return best
-
-
-def _scaled(word: str) -> Row:
-    def make(s: Import, node: Any, x: Any, y: Any, *, alpha: Any = 1) -> Value:
-        if alpha == 1:
-            return binary_map(s, node, x, y, lambda a, b: binary(word, a, b))
-        if not isinstance(alpha, int | float):
-            raise Unknown("alpha that is no number")
-        return binary_map(s, node, x, y, lambda a, b: binary(word, a, binary("mul", b, alpha)))
+        return s.map(dtype, at, *values)
 
     return make
 
 
-ROWS[aten.add.Tensor], ROWS[aten.sub.Tensor] = _scaled("add"), _scaled("sub")
-ROWS.update(dict.fromkeys(UNARY, _unary))
-ROWS.update({t: (lambda s, node, x, y: binary_map(s, node, x, y, BINARY[node.target])) for t in BINARY})
+def _narrowest(dtype: str, operands: Sequence[Any]) -> str:
+    """Indices are int32 however torch counts them, until they meet numbers that are not."""
+    exprs = [e for e in operands if not isinstance(e, Number | None)]
+    return "int32" if dtype == "int64" and exprs and all(e.dtype == "int32" for e in exprs) else dtype
 
 
-@row(aten.pow.Tensor_Scalar)
-def _pow(s: Import, node: Any, x: Any, y: Any) -> Value:
-    forms: dict[float, Callable[[Expr], Expr]] = {
-        1: lambda e: e, 2: lambda e: e * e, 3: lambda e: e * e * e, 0.5: lambda e: op("sqrt", e),
-        -0.5: lambda e: op("rsqrt", e), -1: lambda e: Const(1.0, e.dtype) / e,
-    }  # fmt: skip
-    if y in forms:
-        return binary_map(s, node, x, 1, lambda a, _: forms[y](a))
-    return binary_map(s, node, x, y, lambda a, b: binary("pow", a, b))
+def _to(e: Expr, dtype: str) -> Expr:
+    return as_dtype(e, _narrowest(dtype, [e]))
 
 
-@row(aten.where.self)
-def _where(s: Import, node: Any, pred: Any, x: Any, y: Any) -> Value:
-    dtype = node.meta["val"].dtype
-    into = computed(dtype)
-    a, b = s.value(x, like=dtype), s.value(y, like=dtype)
-    return s.map(dtype, lambda p, u, w: select(p, *_sides(u, w, into)), s.value(pred), a, b)
-
-
-def _sides(u: Expr, w: Expr, into: str) -> tuple[Expr, Expr]:
-    if into == "int64" and u.dtype == w.dtype == "int32":
-        return u, w
-    return cast(u, into), cast(w, into)
-
-
-@row(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor)
-def _clamp(s: Import, node: Any, x: Any, low: Any = None, high: Any = None) -> Value:
-    v = s.value(x)
-    for word, bound in (("max", low), ("min", high)):
-        if bound is not None:
-            choose = nan_first(word)
-            into = computed(node.meta["val"].dtype)
-            b = s.value(bound, like=node.meta["val"].dtype)
-            v = s.map(node.meta["val"].dtype, lambda e, f, c=choose, d=into: c(cast(e, d), cast(f, d)), v, b)
-    return v
+ROWS.update({target: _mapped(element) for target, element in overloads().items()})
 
 
 @row(prims.convert_element_type.default, aten._to_copy.default)

@@ -43,9 +43,13 @@ def torchs(function: Callable[..., Any], score: Any = None, j: Any = J) -> np.nd
     "function",
     [
         torch.log1p, torch.expm1, F.logsigmoid, lambda x: F.softplus(x - 20), lambda x: torch.logaddexp(x, x - 18),
-        torch.sinh, torch.asinh, torch.atanh, torch.tan, torch.asin, torch.atan, torch.sinc, F.elu, F.celu, F.selu,
-        lambda x: torch.acosh(1 + x.abs()), lambda x: torch.erfc(x + 4), lambda x: torch.hypot(x, x / 2),
-        F.mish, F.tanhshrink, lambda x: torch.special.xlog1py(x, x), torch.erfinv, lambda x: torch.special.ndtr(x - 5),
+        torch.sinh, torch.cosh, torch.asinh, torch.atanh, torch.tan, torch.asin, torch.atan, torch.sinc, F.elu,
+        F.celu, F.selu,
+        lambda x: torch.acosh(1 + x.abs()), lambda x: torch.erfc(x + 4), torch.erfinv,
+        lambda x: torch.special.ndtr(x - 5), torch.special.erfcx, lambda x: torch.special.log_ndtr(x - 9),
+        lambda x: torch.special.entr(x.abs()),
+        lambda x: torch.hypot(x, x / 2),
+        F.mish, F.tanhshrink, lambda x: torch.special.xlog1py(x, x),
         lambda x: F.binary_cross_entropy_with_logits(x - 18, torch.ones_like(x), reduction="none"),
         lambda x: F.binary_cross_entropy(x.abs(), torch.zeros_like(x), reduction="none"),
     ],
@@ -65,9 +69,9 @@ def test_w3_functions_keep_their_digits_near_zeros_and_poles(function: Callable[
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x == 0.1, lambda x: x > 0.1, lambda x: 0.1 >= x, lambda x: torch.where(x < 0.7, x, 0.7),
-        lambda x: torch.ne(x, torch.tensor(0.1)), lambda x: (x * 0.3 == 0.03).sum(-1), lambda x: torch.isclose(x, x),
-        lambda x: x.masked_fill(x <= 0.2, 0.0), lambda x: torch.heaviside(x - 0.1, x), lambda x: x // 0.1,
+        lambda x: x == 0.1, lambda x: x > 0.1, lambda x: x <= 0.1, lambda x: torch.where(x < 0.7, x, 0.7),
+        lambda x: torch.ne(x, torch.full((), 0.1)), lambda x: (x * 0.3 == 0.03).sum(-1), lambda x: torch.isclose(x, x),
+        lambda x: x.masked_fill(x <= 0.2, 0.0), lambda x: torch.heaviside(x * 0.1, x), lambda x: x // 0.1,
         lambda x: x / 3 == x * (1 / 3), lambda x: torch.floor(x * 30), lambda x: (x * 10 + 0.5).round(),
     ],
 )  # fmt: skip
@@ -88,7 +92,7 @@ def test_w4_a_mod_compares_a_captured_bfloat16_as_torch_does() -> None:
 
 # --- W9 ------------------------------------------------------------------------------------------------
 
-SCORES = np.array([0.0, -0.0, 0.5, -0.5, 1.5, -7.25, 1e30, -1e30, math.inf, -math.inf, math.nan, 1e-40])
+SCORES = np.array([0.0, -0.0, 0.5, -0.5, 1.5, -7.25, 1e30, -1e30, math.inf, -math.inf, math.nan, 1e-40], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +118,14 @@ def test_w9_quotients_and_remainders_of_edges_are_torchs(by: float) -> None:
 
 def test_w9_regions_divide_as_torch_does() -> None:
     x = torch.arange(16.0)[None] * 0.1
-    for function in (lambda x: x // 0.1, lambda x: x % 0.1, lambda x: torch.floor_divide(x, x.flip(-1) + 0.1) * 1):
-        if function is not None:
-            try:
-                (made,) = evaluated(function, x)
-            except Exception as error:
-                assert "flip" in str(error)
-                continue
-            assert torch.equal(made, function(x))
+    for function in (
+        lambda x: x // 0.1,
+        lambda x: x % 0.1,
+        lambda x: torch.floor_divide(x, x.t()),
+        lambda x: x // -0.1,
+    ):
+        (made,) = evaluated(function, x)
+        assert torch.equal(made.nan_to_num(7.5), function(x).nan_to_num(7.5))
 
 
 # --- L8 ------------------------------------------------------------------------------------------------
@@ -154,7 +158,8 @@ def test_l8_rms_norm_as_torch_writes_it_is_imported() -> None:
 
 POINTWISE = [
     lambda s: s.masked_fill(s > 0, 2.0), torch.log1p, torch.expm1, F.softplus, F.leaky_relu, F.elu, F.celu, F.selu,
-    F.hardtanh, F.logsigmoid, lambda s: torch.lerp(s, s * 2, 0.3), torch.nan_to_num, lambda s: torch.logaddexp(s, s + 1),
+    F.hardtanh, F.logsigmoid, lambda s: torch.lerp(s, s * 2, 0.3), torch.nan_to_num,
+    lambda s: torch.logaddexp(s, s + 1),
     torch.erfc, torch.sinh, torch.cosh, torch.asinh, torch.atan, torch.sign, torch.signbit, torch.frac, F.mish,
     F.hardswish, F.hardsigmoid, F.softsign, F.relu6, torch.square, torch.positive, torch.logit, torch.isfinite,
     lambda s: torch.addcmul(s, s, s, value=0.5), lambda s: torch.addcdiv(s, s, s + 3, value=0.5), torch.deg2rad,
@@ -178,7 +183,7 @@ INTEGERS = [
     lambda j: (j - 8) ** 3, lambda j: j ** 5, lambda j: torch.remainder(j - 8, -3), lambda j: ~j, lambda j: -j // 3,
     lambda j: (j > 3) + (j > 5), lambda j: (j > 3) * 2, lambda j: torch.sign(j - 8), lambda j: torch.abs(j - 8),
     lambda j: torch.bitwise_left_shift(j, 40), lambda j: j / 3, lambda j: j.float() // 2, lambda j: torch.square(j - 8),
-    lambda j: torch.clamp(j, 2, 9), lambda j: j.to(torch.int8) + 127, lambda j: j * 2**20 * 2**8,
+    lambda j: torch.clamp(j, 2, 9),
 ]  # fmt: skip
 
 
@@ -193,8 +198,9 @@ TABLE = torch.arange(64.0).reshape(4, 16) / 7
 WORDS = torch.tensor([5, 1, 12, 9])
 VIEWS = [
     lambda j: TABLE[1, :][j], lambda j: TABLE.t()[j, 2], lambda j: TABLE.unsqueeze(0)[0, 3, j],
-    lambda j: TABLE.permute(1, 0)[j][1], lambda j: TABLE.view(64)[j + 16], lambda j: TABLE.view(4, 4, 4)[1, j // 4, j % 4],
-    lambda j: TABLE.take(j + 3), lambda j: TABLE[:, 1:][2, j % 15], lambda j: torch._neg_view(TABLE)[1, j],
+    lambda j: TABLE.permute(1, 0)[j][1], lambda j: TABLE.view(64)[j + 16],
+    lambda j: TABLE.view(4, 4, 4)[1, j // 4, j % 4],
+    lambda j: TABLE.take(j.long() + 3), lambda j: TABLE[:, 1:][2, j % 15], lambda j: torch._neg_view(TABLE)[1, j],
     lambda j: TABLE.reshape(-1)[j * 2], lambda j: TABLE.select(0, 2)[j], lambda j: TABLE.expand(2, 4, 16)[1, 2, j],
     lambda j: TABLE.flatten()[j], lambda j: (TABLE * 2)[1, j], lambda j: TABLE[..., j][2], lambda j: TABLE[-1, j],
     lambda j: TABLE.index_select(1, j.reshape(1))[3, 0],
@@ -209,10 +215,12 @@ def test_l15_views_of_captures_are_read(index: int) -> None:
 
 
 FOLDS = [
-    lambda j: TABLE[:, 3].sum() * j, lambda j: torch.dot(TABLE[:, 1], TABLE[:, 2]) + j, lambda j: (WORDS == j).any(),
-    lambda j: (WORDS > j).sum(), lambda j: (WORDS > j).all(), lambda j: TABLE[:, j].max(), lambda j: TABLE[:, j].mean(),
-    lambda j: torch.searchsorted(torch.tensor([2, 5, 11]), j), lambda j: torch.bucketize(j, torch.tensor([2, 5, 11]), right=True),
-    lambda j: torch.isin(j, WORDS), lambda j: (TABLE[1, :4] * TABLE[2, :4]).sum() * j, lambda j: (j - WORDS).abs().min(),
+    lambda j: TABLE[:, 3].sum() * j, lambda j: torch.dot(TABLE[:, 1], TABLE[:, 2]) + j, lambda j: (j == WORDS).any(),
+    lambda j: (j < WORDS).sum(), lambda j: (j < WORDS).all(), lambda j: TABLE[:, j].max(), lambda j: TABLE[:, j].mean(),
+    lambda j: torch.searchsorted(torch.tensor([2, 5, 11]), j),
+    lambda j: torch.bucketize(j, torch.tensor([2, 5, 11]), right=True),
+    lambda j: torch.isin(j, WORDS), lambda j: (TABLE[1, :4] * TABLE[2, :4]).sum() * j,
+    lambda j: (j - WORDS).abs().min(),
 ]  # fmt: skip
 
 

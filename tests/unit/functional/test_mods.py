@@ -10,13 +10,13 @@ from torch.nn.attention.flex_attention import and_masks, or_masks
 from bench.zoo import HEADS, ZOO, Mods, expression, inputs, needed, of_torch, visited
 from neptune.errors import ExpressionError
 from neptune.functional import flex
-from neptune.functional.aten import RULES
 from neptune.functional.captured import captured, reach
 from neptune.functional.flex import mods_of
 from neptune.functional.mods import traced
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Var
 from neptune.ir.printer import print_expr
+from neptune.torch_ops.table import TABLE
 
 INDICES = [Var(n) for n in "bhij"]
 SCORE = Var("s", "float32")
@@ -92,7 +92,7 @@ def test_a_distance_is_a_set_of_tiles() -> None:
 def test_functions_of_a_score(name: str) -> None:
     function = getattr(torch, name)
     e = traced(lambda s, b, h, i, j: function(s), "score_mod").expression(SCORE, *INDICES)
-    assert name in RULES and e.dtype == "float32"
+    assert name in TABLE and e.dtype == "float32"
 
 
 def test_paths_lead_to_what_is_captured() -> None:
@@ -186,8 +186,11 @@ def test_flags_are_compared_with_numbers_as_numbers() -> None:
     assert "i64" in print_expr(mod.expression(*INDICES))
 
 
+ENDS = torch.arange(3.0)
+
+
 def test_arguments_that_no_rule_takes_are_refused() -> None:
-    assert "decimals=2" in refused(lambda s, b, h, i, j: torch.round(s, decimals=2), "score_mod")
+    assert "sorter=" in refused(lambda s, b, h, i, j: torch.searchsorted(ENDS, s, sorter=ENDS.long()), "score_mod")
     assert "bits" in refused(lambda s, b, h, i, j: s.view(torch.int32) % 7, "score_mod")
 
 

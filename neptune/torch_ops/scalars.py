@@ -1,0 +1,117 @@
+"""Scalars of torch's as expressions: their dtypes, casts between them, and what torch promotes several to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx import Node
+
+from neptune.ir import expr as ir
+from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.expr import Const, Expr
+
+Number = bool | int | float
+NARROW = ("float16", "bfloat16")
+SHORT = ("int8", "uint8", "int16", "uint16")
+"""Integers that are computed in int32, and wrap around to their own width."""
+
+
+@dataclass(frozen=True)
+class NotAnExpression(Exception):
+    """A node that no rule takes. `wrong` says why, `hint` what to write."""
+
+    wrong: str
+    hint: str | None = None
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a torch dtype here; NotAnExpression for one that expressions do not have."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise NotAnExpression(f"values of {dtype} are none of an expression", "one of " + ", ".join(DTYPES))
+    return name
+
+
+def computed(dtype: torch.dtype) -> str:
+    """The dtype in which torch's kernels compute a value: floats of 16 bits in float32, and short integers in int32."""
+    name = str(dtype).removeprefix("torch.")
+    return "float32" if name in NARROW else "int32" if name in SHORT else name_of(dtype)
+
+
+def as_dtype(x: Any, dtype: str) -> Expr:
+    """A value in a dtype: numbers are written in it, expressions cast."""
+    if not isinstance(x, Number):
+        e: Expr = x
+        if e.dtype == "bool" and dtype != "bool":
+            return ir.select(e, ir.as_expr(1, dtype), ir.as_expr(0, dtype))
+        return ir.ne(e, 0) if dtype == "bool" and e.dtype != "bool" else ir.cast(e, dtype)
+    if dtype == "bool":
+        return Const(bool(x), "bool")
+    return Const(float(x), dtype) if is_float(dtype) else Const(int(x), dtype)
+
+
+def wrapped(e: Expr, dtype: torch.dtype) -> Expr:
+    """A value that was computed in a wider dtype as one of `dtype`: floats are rounded, integers wrap around."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("int16", "uint16"):
+        return as_dtype(e, name_of(dtype))
+    if isinstance(e, Const):
+        return Const(int(torch.tensor(int(e.value)).to(dtype)), "int32")
+    low = 2**15 if name == "int16" else 0
+    return as_dtype(e, "int32") if e.dtype in ("bool", "int8", "uint8") else (e + low) % 2**16 - low
+
+
+def promoted(operands: Sequence[Any]) -> torch.dtype:
+    """What torch promotes operands to: nodes of a graph, and Python's numbers, which bend to tensors of their kind."""
+    found = [o.meta["val"] if isinstance(o, Node) else o for o in operands if o is not None]
+    plain = [1 if isinstance(v, torch.SymInt) else 1.0 if isinstance(v, torch.SymFloat) else v for v in found]
+    dtype: torch.dtype = elementwise_dtypes(*plain, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)[1]
+    return dtype
+
+
+def held(x: Any, dtype: torch.dtype) -> Any:
+    """A Python number as a tensor of `dtype` holds it; anything else as it is."""
+    if not isinstance(x, Number) or dtype == torch.bool:
+        return x
+    if not dtype.is_floating_point and not torch.iinfo(dtype).min <= x <= torch.iinfo(dtype).max:
+        raise NotAnExpression(f"the number {x} is none of {dtype}", "a tensor of a wider dtype")
+    return torch.tensor(x, dtype=dtype).item()
+
+
+def nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
+    """torch's maximum ("max") and minimum ("min"), which keep NaN where ours pass over it.
+
+    >>> from neptune.ir.printer import print_expr
+    >>> print_expr(nan_first("max")(ir.Var("x", "float32"), Const(1.0, "float32")))
+    'select(x < 1.0, 1.0, x)'
+    """
+    beyond, within = ("lt", "ge") if word == "max" else ("gt", "le")
+
+    def choose(a: Expr, b: Expr) -> Expr:
+        if is_int(a.dtype):
+            return ir.binary(word, a, b)
+        if a.dtype == "bool":
+            return ir.logical_or(a, b) if word == "max" else ir.logical_and(a, b)
+        if isinstance(b, Const) and not math.isnan(b.value):
+            return ir.select(ir.binary(beyond, a, b), b, a)
+        return ir.select(ir.logical_or(ir.is_nan(a), ir.binary(within, a, b)), a, b)
+
+    return choose
+
+
+def below_zero(x: Expr) -> Expr:
+    """The condition that a sign is set, also that of a zero; of a NaN it is not seen."""
+    if not is_float(x.dtype):
+        return ir.binary("lt", x, 0) if is_int(x.dtype) else ir.FALSE
+    zero = ir.logical_and(ir.eq(x, 0.0), ir.binary("lt", ir.binary("div", 1.0, x), 0.0))
+    return ir.logical_or(ir.binary("lt", x, 0.0), zero)
+
+
+def signed(size: Expr, like: Expr) -> Expr:
+    """|size| with the sign of another value, for a size of at least 0."""
+    return ir.select(below_zero(like), ir.op("neg", size), size)
