@@ -389,6 +389,12 @@ CALLS = (
         ("functional",),
     ),
     Kind("C021", "The attention of a model is for inference", "model.eval() and torch.no_grad().", ("models",)),
+    Kind(
+        "C022",
+        "A class of models has attention of its own",
+        'attn_implementation="eager"; docs/transformers.md lists the classes that are served.',
+        ("model_class",),
+    ),
 )
 TARGETS = (
     Kind(

@@ -32,8 +32,9 @@ _SIZES: tuple[tuple[str, Any], ...] = (
     (r"hidden_size_per_layer_input", 8),
     (r".*intermediate_(size|dim).*|.*ffn_dim.*|.*ff_dim|d_ff|n_inner|dim_feedforward|ffn_hidden_size|mlp_dim", 48),
     (r".*num_hidden_layers|n_layers?|(num_)?((en|de)coder_)?layers|num_decoder_blocks|depth", LAYERS),
-    (r"hidden_size|d_model|n_embd|embed_dim|embedding_size|dim|hidden_dim|d_embed|(en|de)coder_hidden_size|lru_width"
-     r"|word_embed_proj_dim|projection_dim|.*_embed_dim|model_dim|emb_dim|token_embedding_size|projection_size", HIDDEN),
+    (r"hidden_size|d_model|n_embd|embed_dim|embedding_size|dim|hidden_dim|d_embed|(en|de)coder_hidden_size"
+     r"|lru_width|word_embed_proj_dim|projection_dim|.*_embed_dim|model_dim|emb_dim|token_embedding_size"
+     r"|projection_size", HIDDEN),
     (r"relative_attention_num_buckets|num_buckets", 8),
     (r"image_size", 16), (r"patch_size", 8),
     (r"mamba_d_state|state_size|ssm_state_size", 8), (r"mamba_n_groups|n_groups", 1),
@@ -122,10 +123,20 @@ def classes(family: Family) -> tuple[Any, Any]:
     return CONFIG_MAPPING[family.name], getattr(transformers, family.model)
 
 
-def built(family: Family, implementation: str, dtype: torch.dtype = torch.float64) -> Any:
-    """The tiny model with random weights, whose attention is `implementation`."""
+WINDOWED = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0}
+"""Fields that give a family a window whose default has none."""
+
+
+def windowed(config_class: Any) -> dict[str, Any]:
+    """The fields of `WINDOWED` that a family has; none where it has no window."""
+    have = config_class().to_dict()
+    return {n: v for n, v in WINDOWED.items() if n in have} if "sliding_window" in have else {}
+
+
+def built(family: Family, implementation: str, dtype: torch.dtype = torch.float64, window: bool = False) -> Any:
+    """The tiny model with random weights, whose attention is `implementation`; with `window`, of a window."""
     config_class, model_class = classes(family)
-    config = tiny(config_class)
+    config = tiny(config_class, **(windowed(config_class) if window else {}))
     config._attn_implementation = implementation
     # Products by groups of rows know no float64.
     config._experts_implementation = "eager"

@@ -24,7 +24,7 @@ import torch
 
 import neptune
 import neptune.models.interface
-from qa.tiny_models import VOCABULARY, Family, built, families, takes
+from qa.tiny_models import VOCABULARY, Family, built, classes, families, takes, windowed
 
 Tensor = torch.Tensor
 LENGTH, PADDING, DECODED = 9, 3, 6
@@ -192,43 +192,62 @@ def _off(found: Tensor, right: Tensor) -> float:
 
 
 def _line(error: BaseException) -> str:
+    if isinstance(error, neptune.NeptuneError):
+        return f"{error.asked}: {error.wrong}"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:160]
 
 
-def _is_refusal(error: BaseException) -> bool:
-    return isinstance(error, neptune.NeptuneError)
+def _cases(family: Family, window: bool) -> Iterator[tuple[str, Callable[[Any], Tensor]]]:
+    for case in CASES[family.kind]:
+        yield case.__name__ + (", window" if window else ""), case
+
+
+def _of_eager(family: Family, window: bool, verdict: Verdict) -> dict[str, Tensor]:
+    """The result of each case by eager attention in float64; cases that it fails itself are said in `verdict`."""
+    model, right = built(family, "eager", window=window), {}
+    for name, case in _cases(family, window):
+        try:
+            with torch.no_grad():
+                right[name] = case(model)
+            if not bool(torch.isfinite(right[name]).all()):
+                raise ValueError("NaN or infinity")
+        except Exception as error:
+            if case is plain:
+                raise
+            verdict.cases[name] = f"eager: {_line(error)}"
+            right.pop(name, None)
+    return right
+
+
+def _compare(family: Family, window: bool, dtype: torch.dtype, limit: float, verdict: Verdict) -> None:
+    right = _of_eager(family, window, verdict)
+    try:
+        model = built(family, "neptune", dtype, window)
+        for name, case in _cases(family, window):
+            if name in right:
+                with torch.no_grad():
+                    off = _off(case(model).double(), right[name])
+                verdict.cases[name] = "right" if off < limit else f"{off:.1e} off"
+    except Exception as error:
+        refused = isinstance(error, neptune.NeptuneError)
+        verdict.status, verdict.reason = "refused" if refused else "raised", _line(error)
 
 
 def examined(family: Family, limit: float = EXACT, dtype: torch.dtype = torch.float64) -> Verdict:
     """What became of the family."""
     verdict = Verdict(family.name, family.model, family.kind, "served")
-    try:
-        eager = built(family, "eager")
-        right = {}
-        for case in CASES[family.kind]:
-            try:
-                with torch.no_grad():
-                    right[case.__name__] = case(eager)
-            except Exception as error:
-                if case is plain:
-                    raise
-                verdict.cases[case.__name__] = f"eager: {_line(error)}"
-        if not all(bool(torch.isfinite(r).all()) for r in right.values()):
-            raise ValueError("eager attention gives NaN or infinity")
-    except Exception as error:
-        verdict.status, verdict.reason = "unbuilt", _line(error)
-        return verdict
     calls = _counted()
     try:
+        _refusal(family)
+        windows = [False, *[True] * bool(windowed(classes(family)[0]))]
         with calls:
-            model = built(family, "neptune", dtype)
-            for name, expected in right.items():
-                case = next(c for c in CASES[family.kind] if c.__name__ == name)
-                with torch.no_grad():
-                    off = _off(case(model).double(), expected)
-                verdict.cases[name] = "right" if off < limit else f"{off:.1e} off"
+            for window in windows:
+                _compare(family, window, dtype, limit, verdict)
+    except neptune.NeptuneError as error:
+        verdict.status, verdict.reason = "refused", _line(error)
     except Exception as error:
-        verdict.status, verdict.reason = "refused" if _is_refusal(error) else "raised", _line(error)
+        if not verdict.cases:
+            verdict.status, verdict.reason = "unbuilt", _line(error)
     verdict.asked = calls.count
     wrong = [n for n, c in verdict.cases.items() if c.endswith(" off")]
     if wrong:
@@ -238,11 +257,24 @@ def examined(family: Family, limit: float = EXACT, dtype: torch.dtype = torch.fl
     return verdict
 
 
+def _refusal(family: Family) -> None:
+    """Raise what Neptune refuses when the model is made; what else it raises, eager attention says, too."""
+    try:
+        with torch.device("meta"):
+            built(family, "neptune")
+    except neptune.NeptuneError:
+        raise
+    except Exception:
+        return
+
+
 class _counted:
     """Counts the calls of attention."""
 
+    count = 0
+
     def __enter__(self) -> _counted:
-        self.count, self.before = 0, neptune.models.interface.attention
+        self.before = neptune.models.interface.attention
 
         def attention(*args: Any, **options: Any) -> Any:
             self.count += 1

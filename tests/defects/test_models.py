@@ -13,7 +13,7 @@ import torch
 
 import neptune
 from neptune import models
-from neptune.models.interface import attention_mask
+from neptune.models.interface import attention_forward, attention_mask
 
 transformers = pytest.importorskip("transformers")
 masking = pytest.importorskip("transformers.masking_utils")
@@ -62,7 +62,7 @@ def test_w12_a_part_of_a_model_that_is_outside_is_named() -> None:
     )
     config = transformers.LlavaConfig(text_config=text, vision_config=vision)
     config._attn_implementation = "neptune"
-    with pytest.raises(neptune.NeptuneError, match=r"Bloom\w* .*attention interface"):
+    with pytest.raises(neptune.NeptuneError, match=r"BloomModel\n.*attention interface"):
         transformers.LlavaForConditionalGeneration(config)
 
 
@@ -70,6 +70,26 @@ def test_w12_a_part_of_a_model_that_is_outside_is_named() -> None:
 def test_w13_models_that_change_the_mask_get_one(name: str) -> None:
     found = examined(family(name))
     assert found.status == "served", found
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
+def test_w12_keys_that_a_layer_selects_are_all_that_is_seen(name: str) -> None:
+    """The layer folds its selection into the mask for eager attention and SDPA, and hands it to others."""
+    found = examined(family(name))
+    assert found.status == "served", found
+
+
+@pytest.mark.parametrize("option", ["sinks", "block_indices", "cache"])
+def test_w12_an_option_of_a_layer_that_is_not_known_is_refused(option: str) -> None:
+    x = torch.zeros(1, 2, 3, 16)
+    with pytest.raises(neptune.NeptuneError, match=option):
+        attention_forward(torch.nn.Module(), x, x, x, None, **{option: torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", ["qwen2_moe", "phimoe", "mistral"])
+def test_w12_a_window_of_the_mask_is_kept_where_layers_say_none(name: str) -> None:
+    found = examined(family(name))
+    assert found.status == "served" and found.cases["plain, window"] == "right", found
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "bert", "bart", "t5", "distilbert"])

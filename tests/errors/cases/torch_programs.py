@@ -8,6 +8,7 @@ import torch
 
 import neptune
 from neptune.errors import ExpressionError, ShapeError
+from neptune.models.classes import demand
 from neptune.models.interface import attention_forward
 from tests.errors.table import case
 
@@ -28,3 +29,16 @@ def fuse_some_regions():
 def dropout_in_the_attention_of_a_model():
     x = torch.zeros(1, 2, 3, 16)
     attention_forward(torch.nn.Module(), x, x, x, None, dropout=0.1)
+
+
+@case(ShapeError)
+def a_model_with_attention_of_its_own():
+    from transformers import BloomForCausalLM
+
+    demand(BloomForCausalLM)
+
+
+@case(ShapeError)
+def an_option_of_a_layer_that_is_not_known():
+    x = torch.zeros(1, 2, 3, 16)
+    attention_forward(torch.nn.Module(), x, x, x, None, block_indices=torch.zeros(1, dtype=torch.int32))
