@@ -1,10 +1,10 @@
 """Families of transformers with random weights: Neptune's attention beside eager attention in float64.
 
-    python -m qa.transformers_families [--only REGEX] [--kernels] [--json out.json] [--page docs/transformers.md]
+    python -m qa.transformers_families [--only REGEX] [--kernels] [--json FILE] [--page docs/transformers.md]
 
 A family is served where every case agrees, refused where Neptune says so before any logits, and *wrong* elsewhere. By
-default attention itself is a formula in float64, so that only what models ask for is compared, to ten digits;
-`--kernels` compiles it (target llvm, float32).
+default attention itself is a formula in float64, so that what models ask for is compared, with the digits that norms
+leave; with `--kernels` it is compiled (target llvm, float32).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -287,11 +287,62 @@ class _counted:
         neptune.models.interface.attention = self.before
 
 
+# --- the page -------------------------------------------------------------------------------------
+
+ABOUT = """# Models of transformers
+
+`attn_implementation="neptune"` ([how](fuse.md#models-of-transformers)) is for classes whose attention transformers may
+exchange. Others are refused, when a model is made or at the first mask, before any logits:
+`attn_implementation="eager"` serves them.
+
+Tiny models of random weights of every family of transformers {version} that can be made so, beside eager attention in
+float64: plain, padded on either side, with packed position_ids, decoded with dynamic and static caches, each with a
+window too where the family has one. Written by `python -m qa.transformers_families --page docs/transformers.md`.
+"""
+WORDS = {
+    "served": "agree in every case that eager attention itself can run",
+    "refused": "have attention of their own, or pass an option whose meaning is not known",
+    "wrong": "differ",
+    "raised": "end in an exception that is no refusal",
+    "apart": "never ask for attention",
+    "unbuilt": "are not tried: no tiny model of text alone could be made or run with eager attention",
+}
+
+
+def page(verdicts: list[dict[str, Any]]) -> str:
+    """docs/transformers.md."""
+    import transformers
+
+    lines = [ABOUT.format(version=transformers.__version__)]
+    for status, word in WORDS.items():
+        found = [v for v in verdicts if v["status"] == status]
+        if not found:
+            continue
+        lines.append(f"## {status.capitalize()}: {len(found)}\n\nThese {word}.\n")
+        if status in ("served", "wrong", "raised"):
+            lines += ["| family | class | cases |", "|---|---|---|"]
+            lines += [f"| {v['family']} | {v['model']} | {_said(v)} |" for v in found]
+        else:
+            lines.append(", ".join(v["family"] for v in found) + ".")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _said(v: dict[str, Any]) -> str:
+    if v["status"] != "served":
+        return str(v["reason"]).replace("|", "/")
+    ran = [n for n, c in v["cases"].items() if c == "right"]
+    plainly, windows = ([n for n in ran if n.endswith(", window") == w] for w in (False, True))
+    return ", ".join(n.replace("_", " ") for n in plainly) + ("; all with a window" if windows else "")
+
+
 @click.command(help=__doc__)
 @click.option("--only", default="", help="Families whose name matches.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Verdicts, added to those that are there.")
+@click.option("--page", "to", type=click.Path(path_type=Path), help="Where the page is written.")
+@click.option("--kernels", is_flag=True, help="Compile attention.")
 @click.option("--again", is_flag=True, help="Families of the file, too.")
-def main(only: str, path: Path | None, again: bool) -> None:
+def main(only: str, path: Path | None, to: Path | None, kernels: bool, again: bool) -> None:
     warnings.filterwarnings("ignore")
     import transformers
 
@@ -302,12 +353,14 @@ def main(only: str, path: Path | None, again: bool) -> None:
     for family in families():
         if not re.search(only, family.name) or (family.name in known and not again):
             continue
-        with by_formula(), whole_digits():
-            v = examined(family)
+        with nullcontext() if kernels else by_formula(), whole_digits():
+            v = examined(family, KERNELS, torch.float32) if kernels else examined(family)
         known[family.name] = asdict(v)
         print(f"{v.family:32} {v.status:8} {v.asked:4} {v.reason or v.cases}", flush=True)
         if path:
             path.write_text(json.dumps(list(known.values()), indent=1))
+    if to:
+        to.write_text(page(sorted(known.values(), key=lambda v: v["family"])))
     sys.exit(any(v["status"] in ("wrong", "raised") for v in known.values()))
 
 

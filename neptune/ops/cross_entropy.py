@@ -122,7 +122,8 @@ def _loss(name: str, x: Cell, t: Tensor, smoothing: float, ignored: int | None) 
         target = lambda i: chosen[i] * (1 - smoothing) + total[i] * share  # noqa: E731
 
     def loss(i: Expr) -> Expr:
-        value = m[i] + log(l[i]) - target(i)
+        # The two that may both be large go first: their difference is what the loss is made of.
+        value = m[i] - target(i) + log(l[i])
         return value if ignored is None else select(eq(t[i], ignored), 0, value)
 
     return compute((ROWS,), loss, "loss")

@@ -34,7 +34,7 @@ def test_every_step_and_every_pass_has_its_file(folder):
     assert order[0] == "import" and order[-1] == "generate"
     assert set(files) - set(numbered) == {"explain.txt", "explain.json", "report.html", "index.txt"}
     by_name = dict(zip(order, (files[n] for n in numbered), strict=True))
-    assert by_name["import"] == kernel.ir("loops") and by_name["place"] == kernel.ir("fused")
+    assert by_name["import"] == kernel.ir("loops") and by_name["place"] == str(kernel.build.fused)
     assert by_name[f"tile-{PASSES[-1].name}"] == kernel.ir("tile") and by_name["generate"] == kernel.source
     assert files["explain.txt"] == kernel.explain()
     assert json.loads(files["explain.json"]) == kernel.explain(json=True)

@@ -1,0 +1,218 @@
+"""Long sums as a CPU makes them well: in partial sums of float64, side by side.
+
+A loop that adds one number after another to one place waits for each addition, and loses digits with the length of the
+row. On a GPU the numbers of a tile are added in a tree; here `LANES` sums grow at once, in float64, and are joined at
+the end. Which of them a number goes to follows from its place in the row alone.
+
+    for j in [0, BLOCK_N):                         alloc s_lanes: f64[16]
+      s: s[i] += x[i, j] when j < n                for l in [0, 16): s_lanes[l] = 0.0
+                                                   for j_step in [0, min(BLOCK_N, n) // 16):
+                                                     for l in [0, 16):
+                                                       s_lanes[l] += x[i, 16 * j_step + l]
+                                                   for l in [0, min(BLOCK_N, n) mod 16): …
+                                                   s: s[i] += s_lanes[0] + … + s_lanes[15]
+
+Sums of a tile go on through the loop over tiles, so that they are float64, too; whatever else reads them reads float32,
+and what they are multiplied by to repair them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from functools import partial, reduce
+
+from neptune.ir.affine import linear, number, poly, to_expr
+from neptune.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Select,
+    Var,
+    binary,
+    cast,
+    conjuncts,
+    loads,
+    logical_and,
+    maximum,
+    minimum,
+    rewrite,
+    select,
+    substitute,
+    variables,
+)
+from neptune.ir.names import fresh_name
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Made,
+    Program,
+    Stage,
+    Stmt,
+    Store,
+    Update,
+    map_action,
+    seq,
+    stages,
+    sub_stmts,
+    walk,
+    with_stmts,
+)
+
+LANES = 16
+_SUMMED = frozenset({"float32", "float64"})
+_EXACT = frozenset({"add", "sub", "mul", "div", "neg"})
+"""What a sum goes through in float64 on the way to itself."""
+
+
+def in_partial_sums(program: Program) -> Program:
+    """The program with sums of float32 and float64 rows as above; what it computes is equal in the reals."""
+    return _Sums(widened(program)).program()
+
+
+# --- sums of a tile -------------------------------------------------------------------------------
+
+
+def widened(program: Program) -> Program:
+    """The program with the float32 buffers of tiles that only sums fold into as float64."""
+    local = {s.buffer.name for s in walk(program.body) if isinstance(s, Alloc) and s.buffer.dtype == "float32"}
+    folds = [(b, s.action) for s in stages(program.body) if isinstance(s.action, Update) for b in s.action.buffers]
+    sums = {b for b, a in folds if a.reducer == "sum"} - {b for b, a in folds if a.reducer != "sum"}
+    wide = local & sums - {b.name for b in program.globals.values()}
+    return replace(program, body=_with_wide(program.body, wide)) if wide else program
+
+
+def _with_wide(s: Stmt, wide: Set[str]) -> Stmt:
+    match s:
+        case Alloc(buffer, body) if buffer.name in wide:
+            return Alloc(replace(buffer, dtype="float64"), _with_wide(body, wide))
+        case Stage():
+            return _wide_stage(s, wide)
+        case _:
+            return with_stmts(s, tuple(_with_wide(x, wide) for x in sub_stmts(s)))
+
+
+def _wide_stage(s: Stage, wide: Set[str]) -> Stage:
+    def read(e: Expr) -> Expr:
+        def of_wide(x: Expr) -> Expr | None:
+            return cast(replace(x, dtype="float64"), "float32") if isinstance(x, Load) and x.buffer in wide else None
+
+        return rewrite(e, of_wide)
+
+    when = None if s.when is None else read(s.when)
+    if s.action.buffers[0] not in wide:
+        return replace(s, action=map_action(s.action, read), when=when)
+    own = s.action.buffers[0]
+
+    def whole(e: Expr) -> Expr:
+        """The value in float64, as far as it goes from the sum to itself."""
+        if not any(x.buffer == own for x in loads(e)):
+            return cast(read(e), "float64")
+        match e:
+            case Load():
+                return replace(e, dtype="float64")
+            case Op(name, args, "float32") if name in _EXACT:
+                return Op(name, tuple(map(whole, args)), "float64")
+            case Select(p, a, b):
+                return select(read(p), whole(a), whole(b))
+        return cast(read(e), "float64")
+
+    a = s.action
+    if isinstance(a, Store):
+        return replace(s, action=Store(own, a.index, whole(a.value)), when=when)
+    init = None if a.init is None else tuple(map(whole, a.init))
+    return replace(s, action=replace(a, values=tuple(map(whole, a.values)), init=init), when=when)
+
+
+# --- sums of a loop -------------------------------------------------------------------------------
+
+
+class _Sums:
+    def __init__(self, program: Program) -> None:
+        self.of, self.dtypes = program, {n: b.dtype for n, b in program.buffers.items()}
+        named = (s.var if isinstance(s, For) else s.name for s in walk(program.body) if isinstance(s, For | Stage))
+        self.taken = {*program.buffers, *named, *(s.name for s in (*program.scalars, *program.tunables))}
+
+    def program(self) -> Program:
+        return replace(self.of, body=self.stmt(self.of.body))
+
+    def stmt(self, s: Stmt) -> Stmt:
+        if isinstance(s, For) and isinstance(s.body, Stage) and self.is_sum(s, s.body):
+            return self.summed(s, s.body)
+        return with_stmts(s, tuple(map(self.stmt, sub_stmts(s))))
+
+    def is_sum(self, loop: For, s: Stage) -> bool:
+        """Whether the loop adds numbers to one place, one after the other, and none of them depends on that."""
+        a = s.action
+        if not isinstance(a, Update) or a.reducer != "sum" or a.init is not None or loop.kind != "serial":
+            return False
+        (target,) = a.buffers
+        read = (*a.values, *conjuncts(s.when), loop.lo, loop.hi, *a.index)
+        return (
+            self.dtypes[target] in _SUMMED
+            and not any(loop.var in variables(i) for i in a.index)
+            and not any(x.buffer == target for e in read for x in loads(e))
+        )
+
+    def name(self, wish: str) -> str:
+        made = fresh_name(self.taken, wish)
+        self.taken.add(made)
+        return made
+
+    def summed(self, loop: For, s: Stage) -> Stmt:
+        a = s.action
+        assert isinstance(a, Update)
+        hi, outer, inner = _bounded(loop, s.when)
+        known = hi == loop.hi and isinstance(hi, Var | Const) and loop.lo == Const(0, loop.lo.dtype)
+        count = hi if known else maximum(binary("sub", hi, loop.lo), 0)
+        lanes, fold = self.name(f"{s.name}_lanes"), self.name(f"{s.name}_lane")
+        lane, step = self.name(f"{loop.var}_lane"), self.name(f"{loop.var}_step")
+        at = Var(lane, Var(loop.var).dtype)
+
+        def added(j: Expr) -> Stage:
+            env = {loop.var: j}
+            values = tuple(cast(substitute(v, env), "float64") for v in a.values)
+            when = logical_and(*(substitute(c, env) for c in inner)) if inner else None
+            return Stage(fold, Update((lanes,), (at,), "sum", values, None), when)
+
+        zero, all_lanes = Const(0, at.dtype), Const(LANES, at.dtype)
+        whole = binary("floordiv", count, LANES)
+        first = binary("add", loop.lo, binary("mul", Var(step, at.dtype), LANES))
+        behind = binary("add", loop.lo, binary("mul", whole, LANES))
+        start = Stage(self.name(f"{fold}_init"), Store(lanes, (at,), Const(0.0, "float64")), made=Made("init", fold))
+        parts = (Load(lanes, (Const(k, at.dtype),), "float64") for k in range(LANES))
+        total = cast(reduce(partial(binary, "add"), parts), self.dtypes[a.buffers[0]])
+        body = seq(
+            For(lane, zero, all_lanes, start),
+            For(step, zero, whole, For(lane, zero, all_lanes, added(binary("add", first, at)))),
+            For(lane, zero, binary("mod", count, LANES), added(binary("add", behind, at))),
+            replace(s, action=replace(a, values=(total,)), when=None),
+        )
+        made = Alloc(Buffer(lanes, (Const(LANES, at.dtype),), "float64", "tile"), body)
+        return If(logical_and(*outer), made) if outer else made
+
+
+def _bounded(loop: For, when: Expr | None) -> tuple[Expr, list[Expr], list[Expr]]:
+    """Where the loop ends by its condition `j < n`, what is left of the condition outside of it, and inside."""
+    hi, outer, inner = loop.hi, list[Expr](), list[Expr]()
+    for c in conjuncts(when):
+        if loop.var not in variables(c):
+            outer.append(c)
+        elif (end := _end(loop.var, c)) is not None:
+            hi = minimum(hi, cast(end, hi.dtype))
+        else:
+            inner.append(c)
+    return hi, outer, inner
+
+
+def _end(var: str, c: Expr) -> Expr | None:
+    """n where the condition is `var + … < n - …`."""
+    if not (isinstance(c, Op) and c.name == "lt") or loads(c):
+        return None
+    found = linear(poly(binary("sub", c.args[0], c.args[1])), var)
+    if found is None or found[0] != number(1):
+        return None
+    return to_expr(-found[1], c.args[0].dtype)
