@@ -114,9 +114,9 @@ def _selected(indices: Tensor, mask: Tensor | None, keys: int) -> Tensor:
 
 
 _IDLE = {
-    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "max_length_k", "max_length_q",
-    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "past_key_values",
-    "position_embeddings", "position_ids", "return_dict", "seq_idx", "use_cache",
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "labels", "logits_to_keep", "max_length_k",
+    "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
+    "past_key_values", "position_embeddings", "position_ids", "return_dict", "seq_idx", "use_cache",
 }  # fmt: skip
 """Options of layers that say nothing of the result, or what the mask says too."""
 
