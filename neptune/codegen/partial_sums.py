@@ -133,8 +133,9 @@ def _wide_stage(s: Stage, wide: Set[str]) -> Stage:
 class _Sums:
     def __init__(self, program: Program) -> None:
         self.of, self.dtypes = program, {n: b.dtype for n, b in program.buffers.items()}
-        named = (s.var if isinstance(s, For) else s.name for s in walk(program.body) if isinstance(s, For | Stage))
-        self.taken = {*program.buffers, *named, *(s.name for s in (*program.scalars, *program.tunables))}
+        loops = {s.var for s in walk(program.body) if isinstance(s, For)}
+        sizes = {*(s.name for s in program.scalars), *(t.name for t in program.tunables)}
+        self.taken = {*program.buffers, *(s.name for s in stages(program.body)), *loops, *sizes}
 
     def program(self) -> Program:
         return replace(self.of, body=self.stmt(self.of.body))
@@ -183,7 +184,7 @@ class _Sums:
         first = binary("add", loop.lo, binary("mul", Var(step, at.dtype), LANES))
         behind = binary("add", loop.lo, binary("mul", whole, LANES))
         start = Stage(self.name(f"{fold}_init"), Store(lanes, (at,), Const(0.0, "float64")), made=Made("init", fold))
-        parts = (Load(lanes, (Const(k, at.dtype),), "float64") for k in range(LANES))
+        parts: list[Expr] = [Load(lanes, (Const(k, at.dtype),), "float64") for k in range(LANES)]
         total = cast(reduce(partial(binary, "add"), parts), self.dtypes[a.buffers[0]])
         body = seq(
             For(lane, zero, all_lanes, start),
