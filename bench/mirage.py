@@ -4,6 +4,7 @@
     python -m bench.mirage verify  …
     python -m bench.mirage quality [--only RMSNorm …] [--json FILE]
     python -m bench.mirage partition [--json FILE]
+    python -m bench.mirage wild    [--only swiglu …] [--budget 20s]
     python -m bench.mirage speed   --save DIR | --run DIR --json FILE [--dry-run]
 
 Each part has its description behind `--help`. Programs are those of `bench.mirage_programs`.
@@ -69,6 +70,7 @@ PARTS: dict[str, Callable[[Sequence[str]], int]] = {
     "verify": _part("verify"),
     "quality": _part("quality"),
     "partition": _part("partition"),
+    "wild": _part("wild"),
     "speed": speed,
 }
 

@@ -29,7 +29,7 @@ NONE, LAYOUTS = frozenset[str](), frozenset({"layouts"})
 def ablated(program: Program, sizes: Mapping[str, int], machine: Machine, seconds: float) -> dict[str, Any] | None:
     """The figures [with, without] of each step, for the best graph of a search of so long that can be lowered."""
     goal = Goal(reference(program), sizes, machine, without=frozenset({"order"}))
-    search = Optimizer(goal, time.monotonic() + seconds)
+    search = Optimizer(goal, time.process_time() + seconds)
     for _ in search:
         pass
     for best in search.best:

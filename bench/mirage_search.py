@@ -81,9 +81,11 @@ def measured(name: str, batch: int, seconds: float, way: Way) -> Searched:
     of = BENCHMARKS[name]
     graph = reference(of.program())
     draws = Candidates(graph)
-    begin, used = time.monotonic(), _processors()
+    used = _processors()
     prune = PRUNES - way.without
-    found = search(graph, Bounds(), workers=way.workers, deadline=begin + seconds, prune=prune, accept=draws.accept)
+    found = search(
+        graph, Bounds(), workers=way.workers, deadline=time.process_time() + seconds, prune=prune, accept=draws.accept
+    )
     digest, times, best, chain = hashlib.sha256(), [], (float("inf"), 0.0, 0), []
     for x in found:
         digest.update(print_graph(x.graph).encode())
@@ -112,7 +114,7 @@ def exhausted(name: str, seconds: float) -> list[dict[str, Any]]:
     operators = frozenset(has.union(*(FOLDS.get(op, ()) for op in has)))
     rows = []
     for size in range(len(graph.inputs) + 1, Bounds.max_block_ops + 1):
-        end = time.monotonic() + seconds
+        end = time.process_time() + seconds
         begin = time.process_time()
         bounds = Bounds(size, 1, operators=operators)
         whole = search(graph, bounds, deadline=end, prune=PRUNES - LOSSLESS)

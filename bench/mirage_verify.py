@@ -61,7 +61,7 @@ class Mutants:
 def winner(verifier: Verifier, budget: float) -> Graph | None:
     """The graph of the fewest kernels that a search finds in so many seconds; it ends at the first of one kernel."""
     best: Graph | None = None
-    for found in search(verifier.expression, deadline=time.monotonic() + budget, accept=verifier.candidates.accept):
+    for found in search(verifier.expression, deadline=time.process_time() + budget, accept=verifier.candidates.accept):
         if best is None or len(found.graph.steps) < len(best.steps):
             best = found.graph
         if len(best.steps) == 1:

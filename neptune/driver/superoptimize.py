@@ -34,7 +34,7 @@ from neptune.mirage.optimize import Goal, Progress
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
 from neptune.records.store import Store
-from neptune.tune.budget import Clock, checked_count, seconds_of
+from neptune.tune.budget import Worked, checked_count, seconds_of
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import reference as usual_sizes
 
@@ -64,11 +64,11 @@ def superoptimize(
 ) -> Kernel:
     """Compile an expression to the best graph that a search finds for it: its algebra may change, too.
 
-    `shapes`: typical sizes, by which graphs are compared. `budget`: "60s", "5m" or "1h" for the search and for what
-    comes of it, compiled best first; what is best by then is taken, as it is at Ctrl-C. The call takes as long as
-    `neptune.compile(expr)`, the budget, and one more graph that is verified and compiled when it is over; explain()
-    says what each step took. `max_block_ops`, `max_kernels`: how large a kernel of a graph may be (its loads are
-    counted), and how many there may be. `workers`: processes that search, by default this one alone; a script that
+    `shapes`: typical sizes, by which graphs are compared. `budget`: "60s", "5m" or "1h" of the processor for the search
+    and for what comes of it, compiled best first; what is best by then is taken, as it is at Ctrl-C. The call takes as
+    long as `neptune.compile(expr)`, the budget, and one more graph that is verified and compiled when it is over;
+    explain() says what each step took. `max_block_ops`, `max_kernels`: how large a kernel of a graph may be (its loads
+    are counted), and how many there may be. `workers`: processes that search, by default this one alone; a script that
     asks for more needs `if __name__ == "__main__":`. `safe=False` leaves exponentials as the graph has them, without a
     running maximum. `records`: False reads and keeps nothing of what searches came to. `progress`: called with a
     `neptune.mirage.optimize.Progress` now and then. Other `options` and `target` are as in `neptune.compile`.
@@ -147,17 +147,16 @@ def _made(loops: Program, how: Options, options: Mapping[str, Any]) -> Made:
     typical = checked_sizes("shapes", loops, options.get("shapes"))
     sizes = usual_sizes(loops, typical, checked_sizes("bounds", loops, options.get("bounds")))
     # The budget is that of the search: the template's kernel is the fallback, whatever it takes.
-    case = Case(loops, how, base, template, dict(options), sizes, machine, Clock(how.seconds), took)
+    case = Case(loops, how, base, template, dict(options), sizes, machine, Worked(how.seconds), took)
     made = _of_case(case)
     return replace(made, report=replace(made.report, took=tuple(case.took)))
 
 
 def _of_case(case: Case) -> Made:
     try:
-        goal = Goal(reference(case.loops), case.sizes, case.machine, case.how.bounds, case.how.seed)
-        if len(goal.reference.steps) <= LARGE:
-            return Whole(case, goal).made()
-        why = f"since it has {len(goal.reference.steps)} operators"
+        graph = reference(case.loops)
     except ExpressionError as error:
-        why = first_lines(error)
-    return in_parts.made(case, why)
+        return in_parts.made(case, first_lines(error))
+    if len(graph.steps) > LARGE:
+        return in_parts.made(case, f"since it has {len(graph.steps)} operators")
+    return Whole(case, Goal(graph, case.sizes, case.machine, case.how.bounds, case.how.seed)).made()

@@ -17,14 +17,14 @@ from neptune.kernel import Kernel
 from neptune.mirage.candidates import Candidates
 from neptune.mirage.discoveries import graph_of
 from neptune.mirage.ir import Graph
-from neptune.mirage.optimize import Goal, Lowering, Optimizer, candidate_of, predicted, tidied
+from neptune.mirage.optimize import BEST, Goal, Lowering, Optimizer, candidate_of, predicted, tidied
 from neptune.mirage.parser import parse_graph
 from neptune.mirage.printer import print_graph
 from neptune.mirage.threads import with_threads, without_threads
 from neptune.mirage.verdict import Verifier
 from neptune.records.record import Discovery
 from neptune.runtime.launch import parse_target
-from neptune.tune.budget import Clock
+from neptune.tune.budget import Worked
 from neptune.tune.rank import CLOSE
 
 NO_FASTER = "none that is measured to be faster than the template"
@@ -56,7 +56,7 @@ class Whole:
         given = self.how.seconds
         if search.search.interrupted:
             given -= case.clock.left
-            case.clock = Clock((1 - SEARCHED) * given)
+            case.clock = Worked((1 - SEARCHED) * given)
         made = self._best(search)
         exhausted = search.search.exhausted
         numbers = {**said.numbers(search), **made.report.numbers}
@@ -90,8 +90,8 @@ class Whole:
     def _ways(self, search: Optimizer, refused: list[str]) -> list[Lowering]:
         """The best candidates as the compiler takes them, the fastest first, as far as the time allows."""
         found: list[Lowering] = []
-        for candidate in search.best:
-            if found and not self.case.clock.left:
+        for candidate in search.ranking():
+            if len(found) == BEST or (found and not self.case.clock.left):
                 break
             try:
                 made = predicted(candidate, self.case.loops, self.goal, self.how.safe)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -115,17 +115,18 @@ class _Estimate:
         return (FITTED.program + FITTED.latency) / self.machine.clock / 1e3
 
     def kernel(self, kernel: Kernel) -> KernelCost:
-        """A kernel of the graph's own, with the best of the tiles that are tried and fit."""
+        """A kernel of the graph's own, with the best of the tiles that are tried and fit; where none does, for ever."""
         typed = kernel_types(kernel, self.tensors)
         names, choices = self._choices(kernel, typed)
         of = _Choices(self, kernel, typed, {n: np.array(c, float) for n, c in zip(names, choices, strict=True)})
         us = of.us()
         order = np.argsort(us, kind="stable")
-        room = 4 * self.machine.registers + self.machine.shared_limit
+        room, least = 4 * self.machine.registers + self.machine.shared_limit, inf
         for k in order:
             tiles = {a: int(of.tile(a)[k]) for a in self.lengths}
             held = on_chip(kernel, self.tensors, self._all_dtypes(), tiles)
             if held.size <= room:
+                least = float(us[k])
                 break
         for save in kernel.saves:
             for axis, parts in typed[save.value].type.items():
@@ -133,7 +134,7 @@ class _Estimate:
                     self.parts[save.name, axis] = int(of.along(axis)[k])
         moved = sum(map(self.bytes, {x.tensor for x in kernel.loads})) + sum(self.bytes(s.name) for s in kernel.saves)
         programs = int(of.programs[k])
-        return KernelCost(kernel.name, float(us[k]), moved, float(of.flops[k]) * programs, programs, tiles, held)
+        return KernelCost(kernel.name, least, moved, float(of.flops[k]) * programs, programs, tiles, held)
 
     def _all_dtypes(self) -> dict[str, str]:
         return {t: self.dtypes.get(t, "float32") for t in self.tensors}

@@ -172,7 +172,7 @@ class _Run:
         """
         t = self.table
         self.ticks += 1
-        if self.owner.deadline is not None and self.ticks & 63 == 0 and time.monotonic() > self.owner.deadline:
+        if self.owner.deadline is not None and self.ticks & 63 == 0 and time.process_time() > self.owner.deadline:
             raise OutOfTime
         if self.paths is not None and len(taken) == self.path_length:
             self.paths.append(taken)

@@ -8,11 +8,13 @@ what else was found, and the best few are lowered, and predicted by the cost mod
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from math import isfinite
 
 from neptune import config
 from neptune.boundary import public
@@ -22,7 +24,7 @@ from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.mirage.candidates import Candidates, Outcome
 from neptune.mirage.cost import Cost, batches, estimate
-from neptune.mirage.ir import Graph, Kernel, Step, Type
+from neptune.mirage.ir import TILE, Graph, Kernel, Step, Type
 from neptune.mirage.layouts import available, layouts, temporaries
 from neptune.mirage.lower import Lowered, lowered
 from neptune.mirage.order import ordered
@@ -33,7 +35,7 @@ from neptune.mirage.search import Search, search
 from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types, kernel_types
 from neptune.tile.pipeline import lowering
-from neptune.tune.budget import Clock, seconds_of
+from neptune.tune.budget import Worked, seconds_of
 from neptune.tune.choose import apply, check_settled
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import checked_sizes
@@ -41,10 +43,12 @@ from neptune.tune.points import reference as usual_sizes
 from neptune.tune.prediction import Prediction
 from neptune.tune.rank import ranked
 from neptune.tune.slow_loops import scalar_loops
+from neptune.tune.slow_products import widened_products
 from neptune.tune.subject import Subject
 
+log = logging.getLogger(__name__)
 BEST, ALIKE = 20, 4
-"""Graphs that are lowered and predicted, and how many of them at most have the same grids and loops."""
+"""Graphs that are lowered and predicted, and how many at most are tried of the same grids and loops."""
 SHORT = 128
 """An axis of so many elements may be whole in each program instead of cut by the grid."""
 MOST = 8
@@ -77,7 +81,7 @@ class Goal:
 
 class Optimizer(Iterator[Candidate]):
     """The verified graphs of a search, in the order in which it finds them. `best` are those with the least estimates
-    so far; `search` says how far the search is."""
+    so far; `search` says how far the search is, `mistakes` what was derived from a graph and is none."""
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class Optimizer(Iterator[Candidate]):
         self._draws = Candidates(goal.reference, seed=goal.seed)
         self._outcomes: dict[int, Outcome] = {}
         self.candidates: list[Candidate] = []
+        self.mistakes: list[str] = []
         self.search: Search = search(
             goal.reference,
             goal.bounds,
@@ -105,9 +110,21 @@ class Optimizer(Iterator[Candidate]):
         outcome = self._outcomes.pop(id(found.graph))
         graph = found.graph if "order" in self.goal.without else tidied(found.graph)
         made = candidate_of(graph, outcome, self.goal)
-        for of in (made, *self._split(made.graph)):
-            self.candidates += [of, *(replace(of, graph=g, cost=self._cost(g)) for g in self._regridded(of.graph))]
+        for of in (made, *self._surviving(self._split(made.graph))):
+            others = (replace(of, graph=g, cost=self._cost(g)) for g in self._regridded(of.graph))
+            self.candidates += [of, *self._surviving(others)]
         return made
+
+    def _surviving(self, derived: Iterator[Candidate]) -> Iterator[Candidate]:
+        """What is derived from a graph, up to a mistake of ours: that is logged, and the search goes on."""
+        try:
+            yield from derived
+        except Exception as error:
+            text = f"a defect of the search: {error}"
+            if config.read().strict:
+                raise InternalError(text) from error
+            log.warning("%s", text)
+            self.mistakes.append(text)
 
     def _split(self, graph: Graph) -> Iterator[Candidate]:
         """The same graph with a loop shared out among programs, where the draws accept it."""
@@ -145,15 +162,18 @@ class Optimizer(Iterator[Candidate]):
 
     @property
     def best(self) -> list[Candidate]:
-        """The candidates with the least estimates, the least first; of equal ones, the one that was found first. Of
-        those that would be scheduled alike there are ALIKE, since what refuses one of them mostly refuses all."""
+        """The candidates with the least estimates, the least first; of equal ones, the one that was found first."""
+        return list(islice(self.ranking(), BEST))
+
+    def ranking(self) -> Iterator[Candidate]:
+        """The candidates that fit the machine, the least estimate first. Of those that would be scheduled alike there
+        are ALIKE, since what refuses one of them mostly refuses all."""
         alike = Counter[tuple[object, ...]]()
-        kept: list[Candidate] = []
         for c in sorted(self.candidates, key=lambda c: c.cost.us):
             form = tuple((k.grid, k.loop) for k in c.graph.kernels)
             alike[form] += 1
-            kept += [c] if alike[form] <= ALIKE else []
-        return kept[:BEST]
+            if alike[form] <= ALIKE and isfinite(c.cost.us):
+                yield c
 
 
 @dataclass(frozen=True)
@@ -174,7 +194,9 @@ class Progress:
 
 def _grids(kernel: Kernel, tensors: Mapping[str, Type], lengths: Mapping[str, int]) -> list[Kernel]:
     """The kernel as it is, and without each short axis of its grid; what is split stays, as do batches."""
-    kept = {kernel.loop, *batches(kernel, kernel_types(kernel, tensors))}
+    typed = kernel_types(kernel, tensors)
+    split = {a for s in kernel.saves for a, parts in typed[s.value].type.items() if TILE not in parts}
+    kept = {kernel.loop, *split, *batches(kernel, typed)}
     short = [a for a in kernel.grid if lengths[a] <= SHORT and a not in kept and len(kernel.grid) > 1]
     return [kernel, *(replace(kernel, grid=tuple(x for x in kernel.grid if x != a)) for a in short)]
 
@@ -223,6 +245,8 @@ def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = T
     subject = Subject(program, tiles, found[0].params, goal.sizes, True, {}, goal.machine)
     if slow := next(scalar_loops(subject), None):
         return f"{slow[1]['names']} computed one element at a time"
+    if wide := next(widened_products(subject), None):
+        return f"`{wide[0]}` multiplies {wide[1]['why']}, at the rate of float32"
     return Lowering(candidate, made, found[0].prediction)
 
 
@@ -256,7 +280,7 @@ def searched(
     """
     sizes = usual_sizes(program, checked_sizes("shapes", program, shapes), {})
     goal = Goal(reference(program), sizes, machine, Bounds(max_block_ops, max_kernels), seed)
-    found = Optimizer(goal, Clock(seconds_of(budget, "search")).end, workers)
+    found = Optimizer(goal, Worked(seconds_of(budget, "search")).end, workers)
     return _best_last(found)
 
 
@@ -265,5 +289,4 @@ def _best_last(found: Optimizer) -> Iterator[Candidate]:
     with closing(found):
         for last in found:
             yield last
-    if last is not None and found.best[0] is not last:
-        yield found.best[0]
+    yield from (c for c in found.best[:1] if c is not last)

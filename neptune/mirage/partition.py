@@ -102,7 +102,7 @@ def partitioned(
     spans = list(of.spans())
     many = max(1, len({of.key(*s) for s in spans}))
     of.each = seconds if of_each else seconds / many
-    of.end = inf if of_each else time.monotonic() + seconds
+    of.end = inf if of_each else time.process_time() + seconds
     best: list[tuple[float, tuple[Part, ...]]] = [(0.0, ())]
     for end in range(1, len(of.nests) + 1):
         ways = ((best[a], of.part(a, b)) for a, b in spans if b == end)
@@ -203,22 +203,22 @@ class _Partitioner:
         expression = _graph(program)
         if expression is None:
             return None, inf
-        if time.monotonic() >= self.end:
+        if time.process_time() >= self.end:
             self.skipped += 1
             return None, inf
         self.searches += 1
         goal = Goal(expression, sizes, self.machine, self.bounds)
-        search = Optimizer(goal, min(time.monotonic() + self.each, self.end), progress=self.progress)
+        search = Optimizer(goal, min(time.process_time() + self.each, self.end), progress=self.progress)
         try:
             with suppress(StopIteration):
                 for _ in search:
                     pass
             graph, us = self._best(search, program, goal)
         except KeyboardInterrupt:
-            self.end = time.monotonic()
+            self.end = time.process_time()
             return None, inf
         # Where time was over before one could be lowered, a later call may find one.
-        if self.kept is not None and (graph is not None or time.monotonic() < self.end):
+        if self.kept is not None and (graph is not None or time.process_time() < self.end):
             numbers = {} if graph is None else {PREDICTED: int(1e3 * us)}
             self.kept.keep(program, sizes, graph, self.each, search.search.exhausted, numbers)
         return graph, us
@@ -226,7 +226,7 @@ class _Partitioner:
     def _best(self, search: Optimizer, program: Program, goal: Goal) -> tuple[Graph | None, float]:
         """The first graph that can be lowered, of those that are tried in time, one at least."""
         for k, candidate in enumerate([c for c in search.best if not _split(c.graph)][:TRIED]):
-            if k and time.monotonic() >= self.end:
+            if k and time.process_time() >= self.end:
                 break
             way = predicted(candidate, program, goal, self.safe)
             if not isinstance(way, str):

@@ -152,7 +152,7 @@ class Source:
             if self.bounds.max_kernels > 1 and any(c in new for c in made):
                 producer = self.stage(made, self._needed(made))
                 for last in self._last(made):
-                    yield from product(producer, last)
+                    yield from product(producer, *last)
         for pair in two if self.bounds.max_kernels > 2 else ():
             for c, d in (pair, pair[::-1]):
                 if c in new or d in new:
@@ -162,25 +162,55 @@ class Source:
         first = self.stage((c,), self._needed((c,)))
         if self.reads(c) <= self.reads(d) and sorted(_symbols(c.form)) != sorted(_symbols(d.form)):
             chained = self.stage((d,), [c, *self._needed((d,), self.reads(c))])
-            for last in self._last((d,)):
-                yield from product(first, chained, last)
+            for last in self._last((d,), 1):
+                yield from product(first, chained, *last)
         if c.name < d.name:
             second = self.stage((d,), self._needed((d,)))
-            for last in self._last((c, d)):
-                yield from product(first, second, last)
+            for last in self._last((c, d), 1):
+                yield from product(first, second, *last)
 
-    def _last(self, made: Sequence[Known]) -> Iterator[Stage]:
-        """The kernel that makes the results of what is ready and of inputs.
+    def apart(self) -> Iterator[Plan]:
+        """Each result in a kernel of its own, of inputs alone or also of results before it."""
+        if 1 < len(self.outputs) <= self.bounds.max_kernels:
+            for last in self._each(()):
+                yield from product(*last)
+
+    def _last(self, made: Sequence[Known], more: int = 0) -> Iterator[tuple[Stage, ...]]:
+        """The kernels that make the results of what is ready and of inputs: one for all, or one for each.
+
+        `more` kernels make what is ready beside the first.
+        """
+        yield from ((stage,) for stage in self._of_ready(self.outputs, made))
+        if 1 < len(self.outputs) < self.bounds.max_kernels - more:
+            yield from self._each(made)
+
+    def _each(self, made: Sequence[Known]) -> Iterator[tuple[Stage, ...]]:
+        """A kernel for each result, those of fewer sums first. Each reads what is ready and part of it, or inputs."""
+        order = sorted(self.outputs, key=lambda t: len([*_symbols(t.form)]))
+        ways: list[list[Stage]] = []
+        for k, t in enumerate(order):
+            ready = [c for c in (*made, *order[:k]) if self._inside(c, t)]
+            ways.append([self.stage((t,), self._needed((t,))), *(self._of_ready((t,), ready) if ready else ())])
+        yield from product(*ways)
+
+    def _inside(self, c: Known, t: Known) -> bool:
+        """True where the inputs and sums of one form are among those of another, which has more."""
+        rest = Counter(_symbols(t.form))
+        rest.subtract(_symbols(c.form))
+        return self.reads(c) <= self.reads(t) and c.form != t.form and min(rest.values(), default=0) >= 0
+
+    def _of_ready(self, targets: Sequence[Known], made: Sequence[Known]) -> Iterator[Stage]:
+        """The kernel that makes some results of what is ready and of inputs.
 
         These are the inputs that nothing ready has, or also those that the results have more often than all that is
         ready together: X of X·W/√ΣX² beside √ΣX².
         """
         held = sum((_inputs(c.form) for c in made), Counter[str]())
-        wanted = sum((_inputs(t.form) for t in self.outputs), Counter[str]())
+        wanted = sum((_inputs(t.form) for t in targets), Counter[str]())
         least = [x for n, x in self.inputs.items() if n in wanted and n not in held]
         often = [x for n, x in self.inputs.items() if wanted[n] > held[n]]
         for more in (least, often) if often != least else (least,):
-            yield self.stage(self.outputs, [*made, *more])
+            yield self.stage(targets, [*made, *more])
 
     def accumulated(self, graph: Graph) -> list[Known]:
         """What the accumulators of a graph hold, and what they hold where their axis is split over the grid too."""

@@ -21,7 +21,7 @@ from neptune.mirage.assemble import key as key_of
 from neptune.mirage.enumerate import Counts, OutOfTime, Solution
 from neptune.mirage.ir import Graph, Kernel, Type
 from neptune.mirage.operators import PRUNES, Known, Problem
-from neptune.mirage.problems import Bounds, Source
+from neptune.mirage.problems import Bounds, Plan, Source
 from neptune.mirage.shares import Share, Workers
 from neptune.mirage.types import graph_types, kernel_types, saved
 
@@ -140,7 +140,7 @@ class Search(Iterator[Found]):
         source = self._source
         single = source.single()
         pool = list(source.between)
-        plans = list(self._planned(pool, pool))
+        plans = [*self._waiting(source.apart()), *self._planned(pool, pool)]
         grown = 0
         for size in range(1, self.bounds.max_block_ops + AHEAD + 1):
             for problem in single if size <= self.bounds.max_block_ops else ():
@@ -167,8 +167,10 @@ class Search(Iterator[Found]):
                 return
 
     def _planned(self, pool: list[Known], new: list[Known]) -> Iterator[Waiting]:
-        for plan in self._source.plans(pool, new):
-            yield tuple(self._known(p) for p in plan)
+        yield from self._waiting(self._source.plans(pool, new))
+
+    def _waiting(self, plans: Iterable[Plan]) -> Iterator[Waiting]:
+        return (tuple(self._known(p) for p in plan) for plan in plans)
 
     def _new(self, graph: Graph, pool: list[Known]) -> list[Known]:
         """The accumulators of a graph that the pool lacks, added to it under names that nothing has."""
@@ -234,7 +236,7 @@ class Search(Iterator[Found]):
             yield from result.solutions
 
     def _late(self) -> bool:
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and self._workers.now() > self._deadline:
             self._whole = False
             return True
         return False
@@ -285,10 +287,10 @@ def search(
     """The graphs within `bounds` that compute what `graph` does by the axioms, fewest operators first.
 
     `graph` has kernel-level operators alone (`reference`). `workers` processes share the work; the graphs are the
-    same for any number. `deadline` is a moment of `time.monotonic()`, at which the search ends, as it does at
-    Ctrl-C. `prune` names what prunes (of `PRUNES`); False is all but the expression, for tests of the theorem.
-    `accept` decides on a graph before it is given. The search makes no random choice: `seed` is there for those who
-    pass one to verifier and search alike, and changes nothing.
+    same for any number. `deadline` is a moment of `time.process_time()`, at which the search ends, as it does at
+    Ctrl-C: what else a machine does changes nothing. `prune` names what prunes (of `PRUNES`); False is all but the
+    expression, for tests of the theorem. `accept` decides on a graph before it is given. The search makes no random
+    choice: `seed` is there for those who pass one to verifier and search alike, and changes nothing.
     """
     prunes = prune if isinstance(prune, frozenset) else PRUNES if prune else PRUNES - {"expression"}
     return Search(graph, bounds, Workers(workers), deadline, prunes, accept, progress)

@@ -11,7 +11,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -32,12 +32,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a share. `whole`: it was searched to its end; `lost`: its worker died."""
+    """What came of a share. `whole`: it was searched to its end; `lost`: its worker died; `seconds`:
+    of the processor, where it was done by a worker."""
 
     solutions: list[Solution] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     whole: bool = True
     lost: bool = False
+    seconds: float = 0.0
 
 
 class Searcher:
@@ -52,7 +54,7 @@ class Searcher:
         return self._kept[number]
 
     def do(self, share: Share, deadline: float | None) -> Result:
-        if deadline is not None and time.monotonic() > deadline:
+        if deadline is not None and time.process_time() > deadline:
             return Result(whole=False)
         e = self.enumerator(share.number, share.problem)
         e.counts = Counts()
@@ -67,6 +69,7 @@ class Workers:
     def __init__(self, count: int) -> None:
         self.here = Searcher()
         self._count = count if count > 1 else 0
+        self._spent = 0.0
         self._pipes: dict[Connection, Any] = {}
         self._known: dict[Connection, set[int]] = {}
 
@@ -80,6 +83,10 @@ class Workers:
         for process in self._pipes.values():
             process.join()
         self._pipes.clear()
+
+    def now(self) -> float:
+        """Seconds of the processor: of this process, and of a worker, on the mean."""
+        return time.process_time() + self._spent
 
     @property
     def processes(self) -> list[Any]:
@@ -99,7 +106,7 @@ class Workers:
         """The results of the shares, in their order; `tried` says how large the problem was one size earlier."""
         if not self._count or tried < FEW or len(shares) < 2:
             for share in shares:
-                yield self.here.do(share, deadline)
+                yield self.here.do(share, self._own(deadline))
             return
         self._start()
         done: dict[int, Result] = {}
@@ -112,7 +119,7 @@ class Workers:
                     busy[pipe] = waiting.pop()[0]
             if not busy and waiting:
                 n, share = waiting.pop()
-                done[n] = self.here.do(share, deadline)
+                done[n] = self.here.do(share, self._own(deadline))
             ready = wait(list(busy)) if busy else []
             for pipe in [p for p in busy if p in ready]:
                 done[busy.pop(pipe)] = self._receive(pipe)
@@ -120,9 +127,12 @@ class Workers:
                 yield done.pop(given)
                 given += 1
 
+    def _own(self, deadline: float | None) -> float | None:
+        return None if deadline is None else deadline - self._spent
+
     def _hand(self, pipe: Connection, share: Share, deadline: float | None) -> bool:
         problem = None if share.number in self._known[pipe] else share.problem
-        left = None if deadline is None else deadline - time.monotonic()
+        left = None if deadline is None else deadline - self.now()
         try:
             pipe.send((share.number, problem, share.depth, share.path, left))
         except OSError:
@@ -138,6 +148,7 @@ class Workers:
             self._drop(pipe)
             return Result(whole=False, lost=True)
         assert isinstance(result, Result)
+        self._spent += result.seconds / self._count
         return result
 
     def _drop(self, pipe: Connection) -> None:
@@ -157,5 +168,7 @@ def _serve(pipe: Connection) -> None:
         while True:
             number, problem, depth, path, left = pipe.recv()
             problems[number] = problem or problems[number]
-            deadline = None if left is None else time.monotonic() + left
-            pipe.send(searcher.do(Share(problems[number], number, depth, path), deadline))
+            begin = time.process_time()
+            deadline = None if left is None else begin + left
+            result = searcher.do(Share(problems[number], number, depth, path), deadline)
+            pipe.send(replace(result, seconds=time.process_time() - begin))

@@ -44,13 +44,22 @@ class Clock:
 
     seconds: float
     begin: float = field(default_factory=time.monotonic)
+    now = staticmethod(time.monotonic)
 
     @property
     def end(self) -> float:
-        """The moment of `time.monotonic()` at which it is over."""
+        """The moment of `now()` at which it is over."""
         return self.begin + self.seconds
 
     @property
     def left(self) -> float:
         """Seconds, 0 at least."""
-        return max(0.0, self.end - time.monotonic())
+        return max(0.0, self.end - self.now())
+
+
+@dataclass(frozen=True)
+class Worked(Clock):
+    """A budget of what this process computes, so that what comes of it does not depend on what else a machine does."""
+
+    begin: float = field(default_factory=time.process_time)
+    now = staticmethod(time.process_time)

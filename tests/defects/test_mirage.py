@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from itertools import islice
 
 import pytest
 
+import neptune
 from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
-from neptune.errors import ExpressionError, InternalError
+from bench.mirage_wild import WILD
+from neptune.errors import ExpressionError, InternalError, NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.ir.program import Program
 from neptune.mirage import optimize
 from neptune.mirage.cost import estimate
 from neptune.mirage.ir import Graph
-from neptune.mirage.optimize import Goal, Optimizer
+from neptune.mirage.optimize import Candidate, Goal, Optimizer, predicted
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
 from neptune.mirage.search import search
@@ -183,3 +187,53 @@ def test_m4_a_kernel_that_fits_nothing_takes_for_ever() -> None:
     sizes = {"i": 4096, "j": 4096, "k": 4096}
     assert math.isinf(estimate(whole, sizes, DEFAULT).us)
     assert estimate(RMS_FUSED, sizes, DEFAULT).us < 1e5
+
+
+# --- M2: results come from any kernel -------------------------------------------------------------------
+
+
+def _found(of: Program, sizes: dict[str, int], operators: int, seconds: float = 40.0) -> list[Candidate]:
+    found = Optimizer(_goal(of, sizes, operators), time.process_time() + seconds)
+    assert list(found) and not found.mistakes
+    return list(islice(found.ranking(), 20))
+
+
+def test_m2_a_norm_before_three_products() -> None:
+    best = _found(WILD["norm_qkv"].build(), {"m": 16, "k": 4096, "n": 4096}, 10)
+    saved = [[s.name for s in k.saves] for k in best[0].graph.kernels]
+    assert sorted(map(tuple, saved)) == [("ywk",), ("ywq",), ("ywv",)]
+    assert verify(best[0].graph, WILD["norm_qkv"].build()).equal
+
+
+def test_m2_a_result_that_another_one_reads() -> None:
+    """low = x a is a result, and so is low b."""
+    m, k, r, c = (var(x) for x in "mkrn")
+    x, a, b = (placeholder(s, "float16", name) for name, s in (("x", (m, k)), ("a", (k, r)), ("b", (r, c))))
+    p, e = reduce_axis((0, k), "p"), reduce_axis((0, r), "e")
+    low = compute((m, r), lambda i, j: sum(wide(x[i, p]) * wide(a[p, j]), axis=p), "low")
+    h = compute((m, r), lambda i, j: low[i, j].astype("float16"), "h")
+    up = compute((m, c), lambda i, j: sum(wide(h[i, e]) * wide(b[e, j]), axis=e), "up")
+    y = compute((m, c), lambda i, j: up[i, j].astype("float16"), "y")
+    of = build([h, y], inputs=[x, a, b], name="both")
+    found = Optimizer(_goal(of, {"m": 64, "k": 4096, "r": 64, "n": 4096}, 6), time.process_time() + 30)
+    graphs = [c.graph for c in found]
+    reads = [g for g in graphs if len(g.kernels) == 2 and any(x.tensor == "h" for x in g.kernels[1].loads)]
+    assert reads
+    assert verify(reads[0], of).equal
+
+
+# --- M8: products in float32 are not chosen --------------------------------------------------------------
+
+
+def test_m8_a_product_at_the_rate_of_float32_is_refused() -> None:
+    """(x a) b + x w in one product of sums cannot be rounded by any proof, and `compile` would warn of it."""
+    of = WILD["two_adapters"].build()
+    goal = _goal(of, dict(WILD["two_adapters"].sizes), 8, 2)
+    found = Optimizer(goal, time.process_time() + 20)
+    assert list(found)
+    made = [predicted(c, of, goal) for c in islice(found.ranking(), 8)]
+    assert any(isinstance(way, str) and "rate of float32" in way for way in made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NeptunePerformanceWarning)
+        for way in [w for w in made if not isinstance(w, str)][:1]:
+            neptune.compile(of, template=way.lowered.template, shapes=goal.sizes, target="cuda:90")

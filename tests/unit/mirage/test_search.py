@@ -87,13 +87,13 @@ def test_graphs_are_the_same_for_any_seed_of_hashing() -> None:
 
 def test_the_deadline_ends_a_search_with_what_it_has() -> None:
     for seconds in (1.5, 6.0, 24.0):  # the first takes half a second, of the processor's
-        s = search(programs.N_TRANS, Bounds(12, ONE), deadline=time.monotonic() + seconds)
+        s = search(programs.N_TRANS, Bounds(12, ONE), deadline=time.process_time() + seconds)
         found = list(s)
         assert not s.exhausted and not s.interrupted and s.seconds < seconds + 9
         if found:
             break
     assert found
-    assert not list(search(programs.GQA, deadline=time.monotonic() - 1))
+    assert not list(search(programs.GQA, deadline=time.process_time() - 1))
 
 
 def test_a_deadline_while_work_is_cut_into_shares_ends_a_search_with_what_it_has(
@@ -108,7 +108,7 @@ def test_a_deadline_while_work_is_cut_into_shares_ends_a_search_with_what_it_has
         return real(self, depth, length)
 
     monkeypatch.setattr(Enumerator, "prefixes", late)
-    s = search(programs.GQA, Bounds(10, ONE), deadline=time.monotonic() + 1e3)
+    s = search(programs.GQA, Bounds(10, ONE), deadline=time.process_time() + 1e3)
     assert list(s) and max(cut) > 5 and not s.exhausted
 
 

@@ -66,7 +66,7 @@ def test_with_no_worker_left_the_work_is_done_here() -> None:
 
 def test_a_share_ends_at_the_deadline() -> None:
     searcher = Searcher()
-    assert not searcher.do(shares()[0], time.monotonic() - 1).whole
-    start = time.monotonic()
+    assert not searcher.do(shares()[0], time.process_time() - 1).whole
+    start = time.process_time()
     result = searcher.do(Share(PROBLEM, 0, 14, ()), start + 0.2)
-    assert not result.whole and time.monotonic() - start < 5
+    assert not result.whole and time.process_time() - start < 5
