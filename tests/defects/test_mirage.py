@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import warnings
@@ -18,6 +19,7 @@ from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.ir.program import Program
 from neptune.mirage import optimize
 from neptune.mirage.cost import estimate
+from neptune.mirage.foreign import read_mirage
 from neptune.mirage.ir import Graph
 from neptune.mirage.optimize import Candidate, Goal, Optimizer, predicted
 from neptune.mirage.problems import Bounds
@@ -27,6 +29,7 @@ from neptune.mirage.types import graph_types
 from neptune.mirage.verdict import verify
 from neptune.ops.parts import wide
 from neptune.tune.machine import DEFAULT
+from tests.unit.mirage import mirage_json
 from tests.unit.mirage.verified import RMS, RMS_FUSED, kernel, n, one, program, swapped
 
 # --- M10: equality has a domain ------------------------------------------------------------------------
@@ -220,6 +223,56 @@ def test_m2_a_result_that_another_one_reads() -> None:
     reads = [g for g in graphs if len(g.kernels) == 2 and any(x.tensor == "h" for x in g.kernels[1].loads)]
     assert reads
     assert verify(reads[0], of).equal
+
+
+# --- M7: a step that is folded to some columns ------------------------------------------------------------
+
+
+def shares(dtype: str = "float16") -> Program:
+    """x[i, k] / Σₖ x[i, k]."""
+    m, k = var("m"), var("k")
+    x, p = placeholder((m, k), dtype, "x"), reduce_axis((0, k), "p")
+    s = compute((m,), lambda i: sum(wide(x[i, p]), axis=p), "s")
+    return build(compute((m, k), lambda i, j: (wide(x[i, j]) / s[i]).astype(dtype), "y"), inputs=[x], name="shares")
+
+
+def _columns(how: str) -> list[mirage_json.Json]:
+    f = mirage_json.File()
+    x = f.input(16, 4096)
+    if how == "kernel level":
+        few = f.op("kn_reduction_1_op", [x], (16, 64))
+        s = f.op("kn_reduction_1_op", [f.op("kn_reduction_1_op", [few], (16, 8))], (16, 1))
+        return f.output(f.op("kn_div_op", [x, s], (16, 4096)))
+    b = mirage_json.Block(f, (4, 1, 1), loop=64, dimx=16)
+    a = b.load(x, loop=1, x=0)
+    if how == "in the step":
+        few = b.op("tb_reduction_1_to_dimx_op", [a], (4, 16))
+        few = b.op("tb_forloop_accum_nored_op", [few], (4, 16))
+    else:
+        few = b.op("tb_forloop_accum_redtox_ld_sum_op", [a], (4, 16))
+    if how == "linear":
+        one = b.op("tb_div_op", [few, b.op("tb_reduction_1_op", [few], (4, 1))], (4, 16))
+        few = b.op("tb_mul_op", [one, b.op("tb_reduction_1_op", [few], (4, 1))], (4, 16))
+    if how != "saved":
+        few = b.op("tb_reduction_1_op", [few], (4, 1))
+    if how == "exponential":
+        few = b.op("tb_exp_op", [b.op("tb_forloop_accum_redtox_ld_sum_op", [a], (4, 16))], (4, 16))
+    b.save(few, x=0)
+    (s,) = f.kernel([x], b)
+    if how == "saved":
+        s = f.op("kn_reduction_1_op", [s], (16, 1))
+    return f.output(f.op("kn_div_op", [x, s], (16, 4096)))
+
+
+@pytest.mark.parametrize("how", ["kernel level", "in the step", "by the accumulator", "linear", "saved"])
+def test_m7_columns_that_are_summed_are_read(how: str) -> None:
+    found = verify(read_mirage(json.dumps([_columns(how)]), shares()), shares())
+    assert found.equal, found
+
+
+def test_m7_what_is_not_linear_in_columns_is_refused() -> None:
+    with pytest.raises(ExpressionError, match="folds them first"):
+        read_mirage(json.dumps([_columns("exponential")]), shares())
 
 
 # --- M8: products in float32 are not chosen --------------------------------------------------------------
