@@ -177,8 +177,9 @@ class _Reader(Json):
         x = operands[0]
         if kind.startswith("reduction_"):
             return self.reduced(kind.removeprefix("reduction_"), x, operator, dimx)
-        for given in operands:
-            self.check_folded(given)
+        if not self.linear(kind, operands):
+            for given in operands:
+                self.check_folded(given)
         if kind in MAPS:
             return Shaped(MAPS[kind](x.value), x.dims)
         if kind in PAIRS:
@@ -192,10 +193,15 @@ class _Reader(Json):
             return Shaped(x.value / self.root_mean(x, x.value.sqr().sum(axis)), x.dims)
         self.fail("a graph has no such operator", [*MAPS, *PAIRS, "matmul", "rms_norm", "reduction_…"])
 
+    def linear(self, kind: str, operands: list[Shaped]) -> bool:
+        """True for an operator that is the same of the sum of what is left of an axis."""
+        left = [any(holds(dim, LEFT) for dim in x.dims) for x in operands]
+        return all(left) if kind in ("add", "sub") else kind in ("mul", "div") and left[0] and not left[-1]
+
     def check_folded(self, x: Shaped) -> None:
         left = next((a for dim in x.dims for a, parts in dim if parts == LEFT), None)
         if left is not None:
-            self.fail(f"it reads tiles that an accumulator has left of axis `{left}`: a graph folds them first")
+            self.fail(f"it reads tiles or columns that are left of axis `{left}`: a graph folds them first")
 
     def broadcast(self, a: Shaped, b: Shaped) -> tuple[Dim, ...]:
         """The dimensions of a map: each is that of both, or one of them has length 1."""
@@ -247,10 +253,15 @@ class _Reader(Json):
         return Shaped(total(x.value, x.dims[at]), (*x.dims[:at], (), *x.dims[at + 1 :]))
 
     def outer(self, x: Shaped, at: int, dimx: int) -> Shaped:
-        """The sum of the parts that stand side by side in a dimension; `dimx` is the length of each."""
+        """The sum of the parts that stand side by side in a dimension; `dimx` is the length of each.
+
+        Of one axis it leaves columns, which may only be summed.
+        """
         splits = tuple(a for a in x.dims[at] if a[1] in (SPLIT, ROUNDS))
         inner = tuple(a for a in x.dims[at] if a not in splits)
-        if not splits or holds(inner, LEFT) or prod(self.lengths[a] for a, _ in inner) != dimx:
+        if not splits and len(inner) == 1 and dimx > 0 and self.lengths[inner[0][0]] % dimx == 0:
+            return Shaped(total(x.value, inner), (*x.dims[:at], ((inner[0][0], LEFT),), *x.dims[at + 1 :]))
+        if not splits or not (holds(inner, LEFT) or prod(self.lengths[a] for a, _ in inner) == dimx):
             self.fail(f"it adds up parts of {dimx} elements along {text(x.dims[at])}, which is not made of such")
         return Shaped(total(x.value, splits), (*x.dims[:at], inner, *x.dims[at + 1 :]))
 
@@ -364,7 +375,7 @@ class _Reader(Json):
 
         if block.rounds and not (x.dims and kind in SUMS and holds(x.dims[-1], ROUNDS)):
             self.fail("its loop goes over what a split has left, and it does not add that up")
-        if kind not in SUMS:
+        if kind not in (*SUMS, "nored"):
             self.check_folded(x)
         tile = ((block.loop, WHOLE),)
         match kind:

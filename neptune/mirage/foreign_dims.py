@@ -12,7 +12,8 @@ Dim: TypeAlias = tuple[tuple[str, Parts], ...]
 """The axes of a dimension, outermost first, with their parts: none where its length is 1, two behind a split."""
 
 LEFT: Parts = frozenset({"left"})
-"""What an accumulator leaves of the loop's axis, as long as a tile: it is summed already, and may only be summed."""
+"""What an accumulator leaves of the loop's axis, as long as a tile, or columns to which an axis is folded: it is summed
+already, and may only be summed."""
 ROUNDS: Parts = SPLIT | {LOOP}
 """What a split has left, read in rounds by a loop, whose accumulators may only add all of it up."""
 
