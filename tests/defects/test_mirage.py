@@ -15,12 +15,16 @@ from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
 from bench.mirage_wild import WILD
 from neptune.errors import ExpressionError, InternalError, NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import max as fmax
+from neptune.frontend.builder import sqrt as fsqrt
 from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.ir.program import Program
 from neptune.mirage import optimize
+from neptune.mirage.builder import GraphBuilder
 from neptune.mirage.cost import estimate
 from neptune.mirage.foreign import read_mirage
-from neptune.mirage.ir import Graph
+from neptune.mirage.ir import SPLIT, Graph
+from neptune.mirage.lower import lowered
 from neptune.mirage.optimize import Candidate, Goal, Optimizer, predicted
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
@@ -290,3 +294,76 @@ def test_m8_a_product_at_the_rate_of_float32_is_refused() -> None:
         warnings.simplefilter("error", NeptunePerformanceWarning)
         for way in [w for w in made if not isinstance(w, str)][:1]:
             neptune.compile(of, template=way.lowered.template, shapes=goal.sizes, target="cuda:90")
+
+
+# --- M5: splits that lower --------------------------------------------------------------------------------
+
+
+def _lowers(made: Graph, of: Program) -> int:
+    """The kernels of a graph as it is compiled, with the compiler's checks."""
+    assert verify(made, of).equal
+    kernel = neptune.compile(of, template=lowered(made, of).template, target="interpret")
+    return len(kernel.explain(json=True)["kernels"])
+
+
+@pytest.mark.parametrize("loop", ["p", None])
+def test_m5_what_combines_parts_may_have_a_fold_of_its_own(loop: str | None) -> None:
+    """x a in parts of k; then their sum times b, folded over r."""
+    of = low_rank()
+    g = GraphBuilder.like(reference(of))
+    x, a, b = g.tensors
+    with g.kernel("parts", grid="i e", loop="e") as k:
+        parts = k.save("parts", k.load(x).matmul(k.load(a), "e").acc())
+    with g.kernel("all", grid="i j", loop=loop) as k:
+        y = k.load(parts).sum("e", SPLIT).matmul(k.load(b), "p")
+        y = k.save("y", y.acc() if loop else y)
+    g.output("y", "i j", y)
+    assert _lowers(g.graph(), of) >= 2
+
+
+def normed(dtype: str = "float16") -> Program:
+    """(x / √Σx²) w."""
+    m, k, c = var("m"), var("k"), var("n")
+    x, w = placeholder((m, k), dtype, "x"), placeholder((k, c), dtype, "w")
+    p, q = reduce_axis((0, k), "p"), reduce_axis((0, k), "q")
+    s = compute((m,), lambda i: sum(wide(x[i, q]) * wide(x[i, q]), axis=q), "s")
+    z = compute((m, k), lambda i, j: (wide(x[i, j]) / fsqrt(s[i])).astype(dtype), "z")
+    y = compute((m, c), lambda i, j: sum(wide(z[i, p]) * wide(w[p, j]), axis=p), "c")
+    return build(compute((m, c), lambda i, j: y[i, j].astype(dtype), "y"), inputs=[x, w], name="normed")
+
+
+@pytest.mark.parametrize("grid", ["i", "i p"])
+def test_m5_a_split_fold_of_what_another_kernel_tiles(grid: str) -> None:
+    of = normed()
+    g = GraphBuilder.like(reference(of))
+    x, w = g.tensors
+    with g.kernel("squares", grid="i", loop="p") as k:
+        s = k.save("s", k.load(x).sqr().acc_sum())
+    with g.kernel("norm", grid=grid) as k:
+        z = k.save("z", k.load(x) / k.load(s).sqrt())
+    with g.kernel("parts", grid="i j p", loop="p") as k:
+        parts = k.save("parts", k.load(z).matmul(k.load(w), "p").acc())
+    g.output("y", "i j", parts.sum("p", SPLIT))
+    assert _lowers(g.graph(), of) >= 3
+
+
+@pytest.mark.parametrize("behind", ["one kernel", "library"])
+def test_m5_the_maximum_of_a_split(behind: str) -> None:
+    """x − max x, and the maximum by itself, with k shared out among programs."""
+    m, c = var("m"), var("k")
+    x, p = placeholder((m, c), "float16", "x"), reduce_axis((0, c), "p")
+    top = compute((m,), lambda i: fmax(wide(x[i, p]), axis=p), "top")
+    y = compute((m, c), lambda i, j: wide(x[i, j]) - top[i], "y")
+    of = build(y, inputs=[x], name="below")
+    g = GraphBuilder.like(reference(of))
+    (x0,) = g.tensors
+    with g.kernel("parts", grid="i j", loop="j") as k:
+        parts = k.save("parts", k.load(x0).max("j").acc_max())
+    if behind == "library":
+        whole = parts.max("j", SPLIT)
+        g.output("y", "i j", x0 - whole, "float32")
+    else:
+        with g.kernel("behind", grid="i j") as k:
+            y0 = k.save("y", k.load(x0) - k.load(parts).max("j", SPLIT))
+        g.output("y", "i j", y0, "float32")
+    assert _lowers(g.graph(), of) >= 2
