@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from neptune.errors import NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.contraction import Contraction, contraction
-from neptune.ir.expr import Const, Expr, Load, Var, walk
+from neptune.ir.expr import Const, Expr, Load, Var, loads, walk
 from neptune.ir.names import fresh_name
 from neptune.ir.program import for_loops, paths
 from neptune.mirage.operands import NARROW
@@ -65,27 +65,31 @@ def scheduled(sch: Schedule, places: Sequence[Place]) -> None:
     steps: dict[str, Var] = {}
     for place in places:
         _split(sch, place, name[place.name], steps)
+    # Maps that a split folds are computed where it folds them: their kernels have nothing left to do.
+    places = [replace(p, stages=_left(sch, p.stages), inside=_left(sch, p.inside)) for p in places]
     parted = [_parted(sch, p, steps) for p in places]
+    parts = [part for *_, part in parted]
+    places = [replace(p, combines=_put_together(sch, places, p, part)) for p, part in zip(places, parts, strict=True)]
     combined = {n for p in places for n in p.combines}
-    loops: list[tuple[Loop | None, Loop | None]] = []
+    made: list[tuple[Loop | None, Loop | None]] = []
     for number, place in enumerate(places):
         local, whole, part = parted[number]
         of = [parted[n][1] for n in place.combines]
         prefix = name[place.name]
         if part is not None:
-            loops.append((_kernel(sch, local, prefix), part))
+            made.append((_kernel(sch, local, prefix), part))
             if number in combined:
                 continue
             # What another kernel's split has cut is put together here.
             local, of, prefix = replace(place, loop=None, stages=(), inside=()), [*of, whole], f"{prefix}_all"
         for other in of:
             local = _combining(other, local)
-        if local.grid:
-            loops.append((_kernel(sch, local, prefix), None))
+        if local.grid and local.stages:
+            made.append((_kernel(sch, local, prefix), None))
         else:
             _alone(sch, local.stages)
     again = {step.args[0] for step in sch.trace if step.primitive == "replicate"}
-    for loop, part in loops:
+    for loop, part in made:
         # A result that more than this must be computed for stays with the kernel that combines the parts.
         if part is not None and not again:
             with suppress(NeptuneError):
@@ -93,6 +97,27 @@ def scheduled(sch: Schedule, places: Sequence[Place]) -> None:
         if loop is not None:
             with suppress(NeptuneError):
                 sch.partition(loop)
+
+
+def _left(sch: Schedule, stages: Sequence[str]) -> tuple[str, ...]:
+    return tuple(s for s in stages if s in sch.stages)
+
+
+def _put_together(sch: Schedule, places: Sequence[Place], place: Place, part: Loop | None) -> tuple[int, ...]:
+    """The places whose parts are put together in this kernel; those of others are in one of their own before it.
+
+    That is where a loop of its own goes over another axis than the parts, or where others read what they make.
+    """
+    if place.loop is not None and part is None:
+        return ()
+    every = {s for p in places for s in p.stages}
+    reads = {s: {x.buffer for e in sch.definition(s).action.values for x in loads(e)} for s in every}
+
+    def alone(of: Place) -> bool:
+        others = every - {*of.stages, *place.stages}
+        return not any(reads[s] & {f for f in of.stages if f in sch.reductions} for s in others)
+
+    return tuple(n for n in place.combines if alone(places[n]))
 
 
 def _alone(sch: Schedule, stages: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
 from bench.mirage_wild import WILD
 from neptune.errors import ExpressionError, InternalError, NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import exp as fexp
 from neptune.frontend.builder import max as fmax
 from neptune.frontend.builder import sqrt as fsqrt
 from neptune.ir.expr import Const, Expr, Var, binary, cast
@@ -306,8 +307,8 @@ def _lowers(made: Graph, of: Program) -> int:
     return len(kernel.explain(json=True)["kernels"])
 
 
-@pytest.mark.parametrize("loop", ["p", None])
-def test_m5_what_combines_parts_may_have_a_fold_of_its_own(loop: str | None) -> None:
+@pytest.mark.parametrize("loop", ["p", ""])
+def test_m5_what_combines_parts_may_have_a_fold_of_its_own(loop: str) -> None:
     """x a in parts of k; then their sum times b, folded over r."""
     of = low_rank()
     g = GraphBuilder.like(reference(of))
@@ -345,6 +346,33 @@ def test_m5_a_split_fold_of_what_another_kernel_tiles(grid: str) -> None:
         parts = k.save("parts", k.load(z).matmul(k.load(w), "p").acc())
     g.output("y", "i j", parts.sum("p", SPLIT))
     assert _lowers(g.graph(), of) >= 3
+
+
+@pytest.mark.parametrize("stats", ["one kernel", "two kernels"])
+@pytest.mark.parametrize("loop", ["j", ""])
+def test_m5_a_softmax_whose_maximum_is_split(stats: str, loop: str) -> None:
+    m, c = var("m"), var("k")
+    x, p, q = placeholder((m, c), "float16", "x"), reduce_axis((0, c), "p"), reduce_axis((0, c), "q")
+    top = compute((m,), lambda i: fmax(wide(x[i, p]), axis=p), "top")
+    e = compute((m, c), lambda i, j: fexp(wide(x[i, j]) - top[i]), "e")
+    total = compute((m,), lambda i: sum(e[i, q], axis=q), "total")
+    of = build(compute((m, c), lambda i, j: (e[i, j] / total[i]).astype("float16"), "y"), inputs=[x], name="softmax")
+    g = GraphBuilder.like(reference(of))
+    (x0,) = g.tensors
+    with g.kernel("parts", grid="i j", loop=loop) as k:
+        top0 = k.load(x0).max("j")
+        parts = k.save("parts", top0.acc_max() if loop else top0)
+    if stats == "two kernels":
+        with g.kernel("top", grid="i") as k:
+            parts = k.save("tops", k.load(parts).max("j", SPLIT))
+    with g.kernel("sums", grid="i", loop="j") as k:
+        top0 = k.load(parts) if stats == "two kernels" else k.load(parts).max("j", SPLIT)
+        e0 = (k.load(x0) - top0).exp()
+        sums, tops = k.save("sums", e0.acc_sum()), k.save("top_again", top0) if stats == "one kernel" else parts
+    with g.kernel("behind", grid="i j") as k:
+        y0 = k.save("y", (k.load(x0) - k.load(tops)).exp() / k.load(sums))
+    g.output("y", "i j", y0)
+    assert _lowers(g.graph(), of) >= 2
 
 
 @pytest.mark.parametrize("behind", ["one kernel", "library"])
