@@ -8,7 +8,9 @@ import time
 import warnings
 from itertools import islice
 
+import numpy as np
 import pytest
+import torch
 
 import neptune
 from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
@@ -16,19 +18,22 @@ from bench.mirage_wild import WILD
 from neptune.errors import ExpressionError, InternalError, NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.frontend.builder import exp as fexp
+from neptune.frontend.builder import log as flog
 from neptune.frontend.builder import max as fmax
 from neptune.frontend.builder import sqrt as fsqrt
 from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.ir.program import Program
 from neptune.mirage import optimize
 from neptune.mirage.builder import GraphBuilder
+from neptune.mirage.candidates import Candidates
 from neptune.mirage.cost import estimate
 from neptune.mirage.foreign import read_mirage
-from neptune.mirage.ir import SPLIT, Graph
+from neptune.mirage.ir import SPLIT, Graph, nodes
 from neptune.mirage.lower import lowered
 from neptune.mirage.optimize import Candidate, Goal, Optimizer, predicted
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
+from neptune.mirage.safe import without_maxima
 from neptune.mirage.search import search
 from neptune.mirage.types import graph_types
 from neptune.mirage.verdict import verify
@@ -295,6 +300,56 @@ def test_m8_a_product_at_the_rate_of_float32_is_refused() -> None:
         warnings.simplefilter("error", NeptunePerformanceWarning)
         for way in [w for w in made if not isinstance(w, str)][:1]:
             neptune.compile(of, template=way.lowered.template, shapes=goal.sizes, target="cuda:90")
+
+
+# --- M3: maxima are taken off, and put back ---------------------------------------------------------------
+
+
+def attention() -> Program:
+    """softmax(q k) v with its maximum."""
+    r, c, d = var("rows"), var("keys"), var("d")
+    q, k, v = (placeholder(s, "float16", name) for name, s in (("q", (r, d)), ("k", (c, d)), ("v", (c, d))))
+    e, z, p1, p2 = reduce_axis((0, d), "e"), *(reduce_axis((0, c), name) for name in ("z", "p1", "p2"))
+    s = compute((r, c), lambda i, j: sum(wide(q[i, e]) * wide(k[j, e]), axis=e), "s")
+    top = compute((r,), lambda i: fmax(s[i, p1], axis=p1), "top")
+    w = compute((r, c), lambda i, j: fexp(s[i, j] - top[i]), "w")
+    total = compute((r,), lambda i: sum(w[i, p2], axis=p2), "total")
+    p = compute((r, c), lambda i, j: (w[i, j] / total[i]).astype("float16"), "p")
+    o = compute((r, d), lambda i, x: sum(wide(p[i, z]) * wide(v[z, x]), axis=z), "acc")
+    return build(compute((r, d), lambda i, x: o[i, x].astype("float16"), "o"), inputs=[q, k, v], name="attention")
+
+
+def test_m3_softmax_with_its_maximum_has_a_graph_of_one_loop() -> None:
+    of = attention()
+    goal = _goal(of, {"rows": 1024, "keys": 1024, "d": 64}, 10, 1)
+    found = Optimizer(goal, time.process_time() + 40)
+    assert list(found)
+    best = next(found.ranking())
+    (kernel,) = best.graph.kernels
+    assert kernel.loop and "max" not in {n.op for n in kernel.nodes}
+    assert verify(best.graph, of).equal
+    way = predicted(best, of, goal)
+    assert not isinstance(way, str), way
+    assert any((d.kind, d.verdict) == ("safe softmax", "shifted") for d in way.lowered.decisions)
+    made = neptune.compile(of, template=way.lowered.template, target="interpret")
+    rng = np.random.default_rng(0)
+    q, k, v = (torch.from_numpy(rng.standard_normal((n, 16)) * by).half() for n, by in ((9, 30), (21, 30), (21, 1)))
+    exact = torch.softmax(q.double() @ k.double().T, 1) @ v.double()
+    assert (made(q, k, v).double() - exact).abs().max() < 4e-3
+
+
+def test_m3_a_maximum_that_results_depend_on_stays() -> None:
+    m, c = var("m"), var("k")
+    x, p, q = placeholder((m, c), "float16", "x"), reduce_axis((0, c), "p"), reduce_axis((0, c), "q")
+    top = compute((m,), lambda i: fmax(wide(x[i, p]), axis=p), "top")
+    below = compute((m, c), lambda i, j: fexp(wide(x[i, j]) - top[i]), "below")
+    total = compute((m,), lambda i: sum(below[i, q], axis=q), "total")
+    alone = compute((m,), lambda i: flog(total[i]) + top[i], "lse")
+    for out in (below, total, alone):
+        of = reference(build(out, inputs=[x], name="kept"))
+        assert without_maxima(of, Candidates(of).accept) is of
+    both = reference(build(compute((m, c), lambda i, j: below[i, j] / total[i], "y"), inputs=[x], name="off"))
+    assert "max" not in {n.op for n in nodes(without_maxima(both, Candidates(both).accept))}
 
 
 # --- M5: splits that lower --------------------------------------------------------------------------------
