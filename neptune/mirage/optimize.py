@@ -9,6 +9,7 @@ what else was found, and the best few are lowered, and predicted by the cost mod
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -30,6 +31,7 @@ from neptune.mirage.lower import Lowered, lowered
 from neptune.mirage.order import ordered
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
+from neptune.mirage.safe import without_maxima
 from neptune.mirage.search import Progress as Searched
 from neptune.mirage.search import Search, search
 from neptune.mirage.splits import splits
@@ -90,23 +92,38 @@ class Optimizer(Iterator[Candidate]):
         workers: int = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.goal, self._progress = goal, progress
+        self.goal, self._progress, self._workers, self._deadline = goal, progress, workers, deadline
         self._draws = Candidates(goal.reference, seed=goal.seed)
         self._outcomes: dict[int, Outcome] = {}
         self.candidates: list[Candidate] = []
         self.mistakes: list[str] = []
-        self.search: Search = search(
-            goal.reference,
+        # Safe softmax takes two passes over scores, and one where the maximum is left to the repair: that comes first.
+        first = without_maxima(goal.reference, self._draws.accept)
+        self._further = [goal.reference] if first is not goal.reference else []
+        now = time.process_time()
+        half = now + (deadline - now) / 2 if deadline is not None and self._further else deadline
+        self.search: Search = self._searching(first, half)
+
+    def _searching(self, graph: Graph, deadline: float | None) -> Search:
+        goal, told = self.goal, None if self._progress is None else self._told
+        return search(
+            graph,
             goal.bounds,
             seed=goal.seed,
-            workers=workers,
+            workers=self._workers,
             deadline=deadline,
             accept=self._accepted,
-            progress=None if progress is None else self._told,
+            progress=told,
         )
 
     def __next__(self) -> Candidate:
-        found = next(self.search)
+        found = next(self.search, None)
+        if found is None:
+            if self.search.interrupted or not self._further:
+                raise StopIteration
+            before, self.search = self.search, self._searching(self._further.pop(), self._deadline)
+            self.search.follow(before)
+            return next(self)
         outcome = self._outcomes.pop(id(found.graph))
         graph = found.graph if "order" in self.goal.without else tidied(found.graph)
         made = candidate_of(graph, outcome, self.goal)

@@ -14,8 +14,8 @@ softmax" (2018), for the rescaling; Wu et al., "Mirage" (OSDI 2025), for the gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from neptune.ir.dtypes import DTYPES
@@ -24,6 +24,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 from neptune.ir.reducers import REDUCERS
 from neptune.mirage.definitions import Definitions
+from neptune.mirage.ir import Graph, nodes
 from neptune.mirage.ranges import range_in
 from neptune.mirage.rewriting import Action, inserted, mapped
 from neptune.schedule.state import Decision
@@ -71,6 +72,26 @@ def unsafe(made: Definitions) -> Definitions:
         at = f"where {print_expr(argument)} is above {limit:.1f}, the exponential overflows"
         made = made.note(Decision("safe softmax", _reads(made, argument), "off", at))
     return made
+
+
+def without_maxima(graph: Graph, same: Callable[[Graph], bool]) -> Graph:
+    """A graph of library operators without the maxima that it subtracts, where it is the `same` function then.
+
+    What is found for that has maxima put back by `safe`. The graph itself comes back where there is none.
+    """
+    behind: set[str] = set()
+    for node in nodes(graph):
+        if node.op == "max" or behind.intersection(node.operands):
+            behind.add(node.name)
+        if node.op == "sub" and node.operands[1] in behind:
+            kept = {node.name: node.operands[0]}
+            made = [replace(n, operands=tuple(kept.get(o, o) for o in n.operands)) for n in nodes(graph)]
+            read = {o.value for o in graph.outputs}
+            for n in reversed(made):
+                read |= {*n.operands} if n.name in read else set()
+            other = graph.with_steps(*(n for n in made if n.name in read))
+            graph = other if same(other) else graph
+    return graph
 
 
 # --- degrees ---------------------------------------------------------------------------------------

@@ -124,6 +124,12 @@ class Search(Iterator[Found]):
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
+    def follow(self, other: Search) -> None:
+        """Go on from a search that has ended: what that did counts as this one's."""
+        self.counts.add(other.counts)
+        self.found, self.rejected, self.lost = other.found, other.rejected, other.lost
+        self._whole, self._started = other.exhausted, other._started
+
     def close(self) -> None:
         """End the search; its processes end too."""
         self._found.close()
