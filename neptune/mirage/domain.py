@@ -95,13 +95,11 @@ def _apart(kind: str, f: Form) -> Iterator[Need]:
 
 
 def _never_0(a: Atom) -> Iterator[Need]:
-    if a.kind in ("exp", "number", "size"):
-        return
     inner = a.args[0] if a.kind == "base" else of_atom(a)
-    if above_0(inner):
+    if a.kind in ("exp", "number", "size") or above_0(inner):
         return
     ((term, _),) = power(inner, Fraction(-1)).terms
     if a.kind != "base" or [x for x, _ in term.factors] == [a]:
-        yield Need(NOT_0, of_atom(a) if a.kind != "base" else inner)
+        yield Need(NOT_0, inner)
     else:
         yield from _apart(NOT_0, inner)

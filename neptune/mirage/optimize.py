@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, product
 from math import isfinite
 
@@ -92,36 +93,28 @@ class Optimizer(Iterator[Candidate]):
         workers: int = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        self.goal, self._progress, self._workers, self._deadline = goal, progress, workers, deadline
+        self.goal, self._progress, self._deadline = goal, progress, deadline
         self._draws = Candidates(goal.reference, seed=goal.seed)
         self._outcomes: dict[int, Outcome] = {}
         self.candidates: list[Candidate] = []
         self.mistakes: list[str] = []
+        told = None if progress is None else self._told
+        self._search = partial(
+            search, bounds=goal.bounds, seed=goal.seed, workers=workers, accept=self._accepted, progress=told
+        )
         # Safe softmax takes two passes over scores, and one where the maximum is left to the repair: that comes first.
         first = without_maxima(goal.reference, self._draws.accept)
         self._further = [goal.reference] if first is not goal.reference else []
         now = time.process_time()
         half = now + (deadline - now) / 2 if deadline is not None and self._further else deadline
-        self.search: Search = self._searching(first, half)
-
-    def _searching(self, graph: Graph, deadline: float | None) -> Search:
-        goal, told = self.goal, None if self._progress is None else self._told
-        return search(
-            graph,
-            goal.bounds,
-            seed=goal.seed,
-            workers=self._workers,
-            deadline=deadline,
-            accept=self._accepted,
-            progress=told,
-        )
+        self.search: Search = self._search(first, deadline=half)
 
     def __next__(self) -> Candidate:
         found = next(self.search, None)
         if found is None:
             if self.search.interrupted or not self._further:
                 raise StopIteration
-            before, self.search = self.search, self._searching(self._further.pop(), self._deadline)
+            before, self.search = self.search, self._search(self._further.pop(), deadline=self._deadline)
             self.search.follow(before)
             return next(self)
         outcome = self._outcomes.pop(id(found.graph))
