@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 KINDS = ("right", "refused", "wrong", "raised", "rejected", "endless")
 FAILURES = frozenset({"wrong", "raised", "rejected", "endless"})
 """wrong: another value than the oracle's. raised: an exception that is no refusal. rejected: a check of Neptune's own
@@ -92,6 +90,8 @@ def outcomes(trial: Trial, seeds: range, jobs: int, seconds: float, limit: int) 
 
 def command(trial: Trial, about: str | None, check: bool = True) -> None:
     """Run a fuzzer by its options, and leave with its status."""
+    # Trials run where click may be missing.
+    import click
 
     @click.command(help=about)
     @click.option("--count", default=200, show_default=True, help="Cases.")

@@ -68,4 +68,5 @@ def _listed(counts: Tensor, indices: Tensor, columns: Any) -> Tensor:
     there = UNTYPED.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
     there = there & (indices >= 0) & (indices < columns)
     table = indices.new_zeros(*indices.shape[:-1], columns + 1, dtype=torch.int8)
-    return table.scatter(-1, torch.where(there, indices, columns).long(), 1)[..., :columns]
+    listed: Tensor = table.scatter(-1, torch.where(there, indices, columns).long(), 1)
+    return listed[..., :columns]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def _arguments(q: Tensor) -> tuple[Tensor, ...]:
 def _shapes(
     q: Tensor, k: Tensor, v: Tensor, slopes: Any, sinks: Any, score: Any, mask: Any, *options: Any
 ) -> tuple[Tensor, ...]:
-    made = Options(*options[:-2], lse=True, max_scores=True)
+    made = replace(Options(*options), lse=True, max_scores=True)
     result: tuple[Tensor, ...] = call(q, k, v, made, slopes, sinks)
     return result
 
@@ -101,11 +101,11 @@ def _known() -> bool:
     except (ImportError, AttributeError):
         return False
 
-    class Attention(BaseHOP):  # type: ignore[misc]
+    class Attention(BaseHOP):
         def __call__(self, subgraph: Any, *operands: Any, **_: Any) -> Any:
             return _run(subgraph, operands)
 
-    class Variable(variables.BaseHOPVariable):  # type: ignore[misc,name-defined]
+    class Variable(variables.BaseHOPVariable):
         def _call_function(self, *args: Any, **named: Any) -> Any:
             # table[q_idx] reads at a symbol.
             with TransformGetItemToIndex():
@@ -126,7 +126,8 @@ def _run(module: GraphModule, operands: Sequence[Any]) -> Any:
     bound = dict(zip((n for n in module.graph.nodes if n.op == "placeholder"), operands, strict=True))
     asked = next(n for n in module.graph.nodes if _is(n, "attention_by_mods"))
     q, k, v, slopes, sinks, score, mask, *given = torch.fx.node.map_arg(asked.args, lambda n: bound.get(n, n))
-    options = Options(*(int(x) if isinstance(x, torch.SymInt) else x for x in given))
+    values: list[Any] = [int(x) if isinstance(x, torch.SymInt) else x for x in given]
+    options = Options(*values)
     made = _TRACED.get(module)
     if made is None:
         made = _traced(module, {"score_mod": score, "mask_mod": mask}, bound, of_scores(q))
@@ -172,8 +173,8 @@ def _function(
             needed.add(node)
             left += node.all_input_nodes
     graph, made, held = Graph(), dict[Node, Any](), dict[Node, Any]()
-    scalars = [graph.placeholder(n) for n in SIGNATURES[kind]]
-    scalars = scalars if kind == "score_mod" else [None, *scalars]
+    scalars: list[Node | None] = [None] * (kind == "mask_mod")
+    scalars += [graph.placeholder(n) for n in SIGNATURES[kind]]
     for node in module.graph.nodes:
         if node not in needed or _is(node, "mod_arguments"):
             continue

@@ -255,7 +255,10 @@ def attention(
     top, total = m, l
     if sinks:
         # The sink may be far above every score, or the only one: all that follows is relative to the larger.
-        at_sink = lambda h: sink[h].astype(of_sums)  # noqa: E731
+
+        def at_sink(h: Expr) -> Expr:
+            return sink[h].astype(of_sums)
+
         top = compute(rows, lambda b, h, i: maximum(m[b, h, i], at_sink(h)), "top")
         total = compute(
             rows,
