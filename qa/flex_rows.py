@@ -446,8 +446,8 @@ def a_partial_as_a_score() -> Call:
 
 @call
 def scores_of_scores() -> Call:
-    first = lambda s, b, h, i, j: torch.tanh(s / 5) * 5  # noqa: E731
-    second = lambda s, b, h, i, j: s + (j - i) * 0.5  # noqa: E731
+    first: Any = lambda s, b, h, i, j: torch.tanh(s / 5) * 5  # noqa: E731
+    second: Any = lambda s, b, h, i, j: s + (j - i) * 0.5  # noqa: E731
     return qkv(), {"score_mod": lambda s, b, h, i, j: second(first(s, b, h, i, j), b, h, i, j)}
 
 

@@ -55,7 +55,7 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
 
     def seen(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         kind = table[b if of_b else 0, h if of_h else 0, q_idx // of_rows, kv_idx // of_columns]
-        shown = rule(b, h, q_idx, kv_idx)
+        shown: Tensor = rule(b, h, q_idx, kv_idx)
         return (kind >= FULL) | ((kind == PARTIAL) & shown) if full else (kind == PARTIAL) & shown
 
     return seen

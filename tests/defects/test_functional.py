@@ -728,3 +728,26 @@ def test_l13_captured_views() -> None:
         F.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias[h, i, :][j]),
         scored(q, k, v, lambda s: s + bias),
     )
+
+
+# --- nets -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_of_flexattentions_suite() -> None:
+    from qa.flex_suite import run
+
+    found = run(every=9)
+    assert not found.get("wrong") and not found.get("raised"), found
+    assert len(found["right"]) >= 0.97 * sum(map(len, found.values())), found.get("refused")
+
+
+def test_a_slice_of_the_fuzzer_of_attentions_face(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a mutant that it rejects: lists of blocks that are read beyond their counts."""
+    from neptune.functional import blocks
+    from qa.fuzz_functional import drawn, trial
+
+    assert [s for s in range(12) if trial(s).kind != "right"] == []
+    listed = blocks._listed
+    monkeypatch.setattr(blocks, "_listed", lambda *a: torch.ones_like(listed(*a)))
+    by_blocks = [s for s in range(60) if drawn(s, "cpu").blocks is not None]
+    assert "wrong" in {trial(s).kind for s in by_blocks[:6]}
