@@ -131,7 +131,7 @@ def _split(sch: Schedule, place: Place, prefix: str, steps: dict[str, Var]) -> N
     """Fold the axis of a place in parts, unless that came with another place; a part holds a multiple of its step."""
     folds = [s for s in place.stages if s in sch.reductions and place.split in sch.definition(s).reduced]
     if folds and _part(sch, folds[0]) is None:
-        size = sch.param(_named(prefix, place.split), _depths(sch, place))
+        size = _param(sch, prefix, place.split, _depths(sch, place))
         number = f"NUM_SPLITS_{place.split.upper()}" if steps else "NUM_SPLITS"
         steps[place.split] = size
         sch.split_k(sch.loop_of(folds[0], place.split), number, size)
@@ -292,14 +292,14 @@ def _tiled(
     for k, axis in enumerate(place.grid):
         loop = sch.loop_of(first, axis)
         if axis in cut:
-            size = sch.param(_named(prefix, axis), rows if k == 0 or len(cut) == 1 else columns)
+            size = _param(sch, prefix, axis, rows if k == 0 or len(cut) == 1 else columns)
             loop, within = sch.split(loop, size)
             inner.append(within)
         outer[axis] = loop
     steps: list[Loop] = []
     if place.loop is not None:
         tiles = PARTED if place.combining else _depths(sch, place)
-        size = sch.param(_named(prefix, place.loop), tiles) if place.step is None else place.step
+        size = _param(sch, prefix, place.loop, tiles) if place.step is None else place.step
         step, within = sch.split(sch.loop_of(first, place.loop), size)
         steps.append(step)
         inner.append(within)
@@ -326,6 +326,13 @@ def _cover(sch: Schedule, place: Place, end: Loop, prefix: str) -> None:
                 name = names.setdefault(f.hi, fresh_name(taken | {*names.values()}, short))
                 with suppress(ScheduleError):
                     sch.cover(Loop(stage.name, f.var), name, least)
+
+
+def _param(sch: Schedule, prefix: str, axis: str, tiles: tuple[int, ...]) -> Var:
+    """The tile size of an axis. Axes p and p_1 have one size where they have the same candidates."""
+    name = _named(prefix, axis)
+    known = next((t.candidates for t in sch.program.tunables if t.name == name), tiles)
+    return sch.param(name if {*tiles} <= {*known} else "_".join((name, *axis.upper().split("_")[1:])), tiles)
 
 
 def _named(prefix: str, axis: str) -> str:

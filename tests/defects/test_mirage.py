@@ -39,6 +39,7 @@ from neptune.mirage.types import graph_types
 from neptune.mirage.verdict import verify
 from neptune.ops.parts import wide
 from neptune.tune.machine import DEFAULT
+from qa.fuzz_mirage import trial
 from tests.unit.mirage import mirage_json
 from tests.unit.mirage.verified import RMS, RMS_FUSED, kernel, n, one, program, swapped
 
@@ -403,6 +404,20 @@ def test_m5_a_split_fold_of_what_another_kernel_tiles(grid: str) -> None:
     assert _lowers(g.graph(), of) >= 3
 
 
+def test_m5_two_axes_of_one_name_have_tiles_of_their_own() -> None:
+    """Columns p, which another kernel folds, beside a loop over p_1 of more candidates."""
+    of = WILD["swiglu"].build()
+    g = GraphBuilder.like(reference(of))
+    x, w, u, down = g.tensors
+    with g.kernel("up", grid="i0 p", loop="p_1") as k:
+        x0, w0, u0 = k.load(x), k.load(w), k.load(u)
+        h = k.save("h", x0.matmul(w0, "p_1").acc().silu() * x0.matmul(u0, "p_1").acc())
+    with g.kernel("down", grid="i0 i1", loop="p") as k:
+        y = k.save("y", k.load(h).matmul(k.load(down), "p").acc())
+    g.output("y", "i0 i1", y)
+    assert _lowers(g.graph(), of) == 2
+
+
 @pytest.mark.parametrize("stats", ["one kernel", "two kernels"])
 @pytest.mark.parametrize("loop", ["j", ""])
 def test_m5_a_softmax_whose_maximum_is_split(stats: str, loop: str) -> None:
@@ -450,3 +465,10 @@ def test_m5_the_maximum_of_a_split(behind: str) -> None:
             y0 = k.save("y", k.load(x0) - k.load(parts).max("j", SPLIT))
         g.output("y", "i j", y0, "float32")
     assert _lowers(g.graph(), of) >= 2
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 2))
+def test_m10_a_slice_of_the_fuzzer(seed: int) -> None:
+    """Rewritten expressions are equal, those with a mistake in their domain or at most sizes are not."""
+    found = trial(seed)
+    assert found.kind == "right" or (found.kind == "refused" and "no tier decides" in found.reason), found

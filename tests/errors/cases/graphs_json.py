@@ -84,7 +84,10 @@ CHANGED: dict[str, Callable[[Json, list[Json]], object]] = {
     "an_operand_too_many": renamed(3, "tb_exp_op"),
     "an_accumulator_of_two": renamed(3, "tb_forloop_accum_nored_op"),
     "a_reduction_of_another_dimension": renamed(4, "tb_reduction_2_op"),
-    "parts_that_are_none": renamed(4, "tb_reduction_1_to_dimx_op"),
+    "parts_that_are_none": lambda kernel, ops: (
+        ops[4].update(op_type="tb_reduction_1_to_dimx_op"),
+        kernel["bgraph"].update(reduction_dimx=7),
+    ),
     "a_mean_of_a_dimension_of_one": lambda kernel, ops: ops[5].update(
         op_type="tb_forloop_accum_red_ld_rms_op", input_tensors=ops[5]["input_tensors"][1:]
     ),
