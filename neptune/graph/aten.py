@@ -10,19 +10,23 @@ narrow floats compute in float32 and are rounded where the graph says so (a cast
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
+from neptune.frontend.reductions import reduction
 from neptune.graph.imports import NARROW, Import, computed, name_of
+from neptune.graph.narrow import wide
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value
 from neptune.ir import expr as ir
-from neptune.ir.expr import Const, Expr, binary, cast
+from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
+from neptune.ir.reducers import REDUCERS
 from neptune.torch_ops.scalars import Number, as_dtype
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads
@@ -57,7 +61,7 @@ def _mapped(row: Element) -> Row:
         def at(*exprs: Expr) -> Expr:
             own = iter(zip(values, exprs, strict=True))
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
-            return row.rule(_narrowest(computed(common), filled), *filled, *args[row.operands :], **named)
+            return row.rule(computed(common), *filled, *args[row.operands :], **named)
 
         def met(v: Value, e: Expr) -> Expr:
             # What has the digits of its dtype alone needs no rounding to it.
@@ -67,16 +71,6 @@ def _mapped(row: Element) -> Row:
         return s.map(dtype, at, *values)
 
     return make
-
-
-def _narrowest(dtype: str, operands: Sequence[Any]) -> str:
-    """Indices are int32 however torch counts them, until they meet numbers that are not."""
-    exprs = [e for e in operands if not isinstance(e, Number | None)]
-    return "int32" if dtype == "int64" and exprs and all(e.dtype == "int32" for e in exprs) else dtype
-
-
-def _to(e: Expr, dtype: str) -> Expr:
-    return as_dtype(e, _narrowest(dtype, [e]))
 
 
 ROWS.update({target: _mapped(element) for target, element in overloads().items()})
@@ -95,7 +89,7 @@ def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_
         return s.map(to, lambda e: ir.ne(e, 0) if e.dtype != "bool" else e, v)
     if not to.is_floating_point and v.dtype.is_floating_point:
         raise Unknown("a cast of floats to integers")
-    made = s.map(to, lambda e: _to(e, into), v)
+    made = s.map(to, lambda e: as_dtype(e, into), v)
     return Value(made.groups, to, made.at, True, v.plain, v.indices)
 
 
@@ -116,7 +110,7 @@ def _filled(s: Import, node: Any, fill: Any) -> Value:
     dtype = node.meta["val"].dtype
     v = s.value(fill, like=dtype)
     e = v.at(())
-    made = _to(e, computed(dtype)) if dtype != torch.bool else e if e.dtype == "bool" else ir.ne(e, 0)
+    made = as_dtype(e, computed(dtype)) if dtype != torch.bool else e if e.dtype == "bool" else ir.ne(e, 0)
     groups = tuple(() if n == 1 else (AxisOf(n, True),) for n in map(size_of, node.meta["val"].shape))
     return Value(groups, dtype, lambda _: made, indices=True)
 
@@ -126,16 +120,19 @@ def _iota(s: Import, node: Any, length: Any, *, start: Any, step: Any, **_: Any)
     n = size_of(node.meta["val"].shape[0])
     first, by = (s.value(x).at(()) for x in (start, step))
     groups = ((),) if n == 1 else ((AxisOf(n),),)
+    dtype = node.meta["val"].dtype
 
     def at(i: Index) -> Expr:
-        return binary("add", binary("mul", i[0] if i else ZERO, by), first)
+        place = cast(i[0] if i else ZERO, "int64")
+        return cast(binary("add", binary("mul", place, by), first), computed(dtype))
 
-    return Value(groups, node.meta["val"].dtype, at, indices=True)
+    return Value(groups, dtype, at, indices=True)
 
 
 def dims_of(v: Value, dims: Any) -> list[int]:
-    """Dimensions that may count from the end, or one, as a list."""
-    return [d % len(v.groups) for d in ([dims] if isinstance(dims, int) else dims)]
+    """Dimensions that may count from the end, or one, as a list; a tensor without any has none to name."""
+    rank = len(v.groups)
+    return [d % rank for d in ([dims] if isinstance(dims, int) else dims) if rank]
 
 
 # --- reductions ----------------------------------------------------------------------------------
@@ -160,11 +157,52 @@ def _reduce(s: Import, node: Any, word: str, x: Value, dims: Any, keep: bool) ->
 
 @row(aten.amax.default, aten.amin.default)
 def _extreme(s: Import, node: Any, x: Any, dims: Any = (), keepdim: bool = False) -> Value:
-    # Our reducers pass over NaN, and torch's give it: behind an exponential its sum does.
-    if not only_shifts_exponents(node, x):
-        raise Unknown("a maximum or minimum that has to keep NaN")
     word = "max" if node.target is aten.amax.default else "min"
-    return _reduce(s, node, word, s.value(x), list(dims), keepdim)
+    return extreme(s, node, word, x, list(dims), keepdim)
+
+
+@row(aten.max.default, aten.min.default)
+def _largest(s: Import, node: Any, x: Any) -> Value:
+    return extreme(s, node, "max" if node.target is aten.max.default else "min", x, None, False)
+
+
+def extreme(s: Import, node: Any, word: str, x: Any, dims: Any, keep: bool) -> Value:
+    """A maximum or minimum as torch has it: -inf of nothing but -inf, and NaN beside one.
+
+    Our reducers start from a finite number, and pass over NaN: right for a maximum that shifts exponents, whose sum has
+    the NaN. Any other starts from the infinite number, and a fold beside it says whether there is a NaN.
+    """
+    v = s.value(x)
+    if v.dtype == torch.bool:
+        return _reduce(s, node, "any" if word == "max" else "all", v, dims, keep)
+    if not v.dtype.is_floating_point or only_shifts_exponents(node, x):
+        return _reduce(s, node, word, v, dims, keep)
+    if not (over := _over(v, dims)):
+        return _dropped(v, dims, keep)
+    start = REDUCERS[word].nothing(computed(v.dtype))
+    best = s.fold(v, over, True, node.name, lambda e, axes: reduction(word, e, axes, init=start))
+    if not no_nan(x):
+        nan = s.map(torch.bool, ir.is_nan, v)
+        there = s.reduced("any", nan, over, True, f"{node.name}_nan")
+        best = s.map(v.dtype, lambda e, p: select(p, Const(math.nan, e.dtype), e), best, there)
+    return _dropped(best, dims, keep)
+
+
+def no_nan(x: Any) -> bool:
+    """True for what holds no NaN whatever is read: integers and truth values, also as floats."""
+    while x.meta["val"].dtype.is_floating_point:
+        if x.target not in (prims.convert_element_type.default, aten.abs.default, aten.neg.default):
+            return False
+        x = x.args[0]
+    return True
+
+
+@row(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
+def _holds(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False) -> Value:
+    word = node.target._schema.name.removeprefix("aten::")
+    v = s.value(x)
+    truth = v if v.dtype == torch.bool else s.map(torch.bool, lambda e: ir.ne(e, 0), v)
+    return _reduce(s, node, word, truth, dims, keepdim)
 
 
 def only_shifts_exponents(node: Any, x: Any) -> bool:
@@ -200,7 +238,7 @@ def _folded_dims(node: Any, x: Any) -> frozenset[int]:
     """The dimensions of x that a maximum or a sum of it folds."""
     n = x.meta["val"].dim()
     dims = node.args[1] if len(node.args) > 1 and node.args[1] else range(n)
-    return frozenset(d % n for d in ([dims] if isinstance(dims, int) else dims))
+    return frozenset(d % n for d in ([dims] if isinstance(dims, int) else dims) if n)
 
 
 def _summed_exponential(node: Any, over: frozenset[int]) -> bool:
@@ -242,19 +280,19 @@ def _prod(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False,
     return _reduce(s, node, "prod", _in_its_dtype(s, node, x), dims, keepdim)
 
 
-def count(s: Import, v: Value, dims: Any) -> Expr:
+def count(s: Import, v: Value, dims: Any, dtype: str) -> Expr:
     """The number of elements that a reduction folds, as a float."""
-    n: Expr = Const(1, "int32")
+    n: Expr = Const(1, "int64")
     for d in _over(v, dims):
         for a in v.groups[d]:
-            n = binary("mul", n, s.sizes.expr(a.size))
-    return Const(float(n.value), "float32") if isinstance(n, Const) else cast(n, "float32")
+            n = binary("mul", n, wide(s.sizes.expr(a.size)))
+    return Const(float(n.value), dtype) if isinstance(n, Const) else cast(n, dtype)
 
 
 @row(aten.mean.dim, aten.mean.default)
 def _mean(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    v, to = s.value(x), node.meta["val"].dtype
-    n = cast(count(s, v, dims), computed(to))
+    v, to = _in_its_dtype(s, node, x), node.meta["val"].dtype
+    n = count(s, v, dims, computed(to))
     return s.map(to, lambda e: binary("div", e, n), _reduce(s, node, "sum", v, dims, keepdim))
 
 
@@ -264,7 +302,7 @@ def _var_mean(s: Import, node: Any, x: Any, dims: Any = None, *, correction: Any
     pair = node.target is aten.var_mean.correction
     less = 1 if correction is None else correction
     dtype = v.dtype
-    n = cast(count(s, v, dims), computed(dtype))
+    n = count(s, v, dims, computed(dtype))
     total = s.map(dtype, lambda e: binary("div", e, n), _reduce(s, node, "sum", v, dims, True))
     mean, _ = s.stage(total, f"{node.name}_mean")
     away = s.map(dtype, lambda a, b: (a - b) * (a - b), v, mean)

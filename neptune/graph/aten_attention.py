@@ -12,7 +12,7 @@ from neptune.graph.aten import aten, row
 from neptune.graph.imports import NARROW, Import, computed, name_of
 from neptune.graph.products import matrix_product
 from neptune.graph.unknown import Unknown
-from neptune.graph.values import AxisOf, Index, Value
+from neptune.graph.values import Index, Value, position
 from neptune.ir.expr import Const, Expr, binary, cast, op, select
 
 ATTENTION = frozenset(
@@ -74,14 +74,8 @@ def _attention(s: Import, node: Any, *_: Any, **__: Any) -> tuple[Value, ...]:
 def _causal(s: Import, dtype: torch.dtype, scores: Value) -> Value:
     rows, cols = (scores.groups[d][0] for d in (-2, -1))
     rank = len(scores.groups)
-    i = _place(rank, rank - 2, rows)
-    j = _place(rank, rank - 1, cols)
+    i, j = position(rank, rank - 2, rows), position(rank, rank - 1, cols)
     return s.map(dtype, lambda e, a, b: select(binary("le", b, a), e, Const(-math.inf, e.dtype)), scores, i, j)
-
-
-def _place(rank: int, d: int, axis: AxisOf) -> Value:
-    groups = tuple((AxisOf(axis.size),) if k == d else () for k in range(rank))
-    return Value(groups, torch.int64, lambda p: p[0], indices=True)
 
 
 def _transposed(v: Value) -> Value:

@@ -11,11 +11,12 @@ from neptune.frontend.builder import compute
 from neptune.frontend.choices import choice, top_row
 from neptune.frontend.reductions import reduction
 from neptune.graph.aten import ROWS as ROWS
-from neptune.graph.aten import aten, row
+from neptune.graph.aten import aten, dims_of, row
 from neptune.graph.imports import Import, computed
+from neptune.graph.narrow import narrowed
 from neptune.graph.sizes import same, size_of
 from neptune.graph.unknown import Unknown
-from neptune.graph.values import AxisOf, Index, Value
+from neptune.graph.values import AxisOf, Index, Value, merge_group, position
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
@@ -23,9 +24,15 @@ from neptune.ir.program import ZERO
 
 def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple[Value, Value]:
     """The k best along a dimension of one axis and where they stand, with a dimension of k in its place."""
-    d = dim % len(v.groups)
-    if len(v.groups[d]) != 1:
-        raise Unknown("a choice over several axes, or over one of size 1")
+    (d,) = dims_of(v, dim) or [0]
+    if not v.groups or not v.groups[d]:
+        # One element: it is the best, and the first.
+        return v, Value(v.groups, torch.int64, lambda _: Const(0, "int64"), indices=True)
+    if v.dtype == torch.bool:
+        value, index = chosen(s, node, s.map(torch.int32, lambda e: cast(e, "int32"), v), dim, word, k)
+        return s.map(torch.bool, lambda e: ir.ne(e, 0), value), index
+    if len(v.groups[d]) > 1:
+        v = merge_group(v, d, s.sizes)
     at = v.starts(d)
     rest = [p for p in range(len(v.axes)) if p != at and not v.axes[p].free]
     axis = Axis("r", "int32", ZERO, s.sizes.expr(v.axes[at].size))
@@ -35,25 +42,26 @@ def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple
         for p, e in zip(rest, i, strict=True):
             point[p] = e
         point[at] = axis
-        return choice(word, v.at(tuple(point)), axis, None)
+        return choice(word, narrowed(v.at(tuple(point))), axis, None)
 
     family: Any = compute([s.sizes.expr(v.axes[p].size) for p in rest], body, s.named(node.name))
     best: tuple[AxisOf, ...] = () if k == 1 else (AxisOf(k),)
     groups = (*v.groups[:d], best, *v.groups[d + 1 :])
-    places = [p + (k > 1) if p > at else p for p in rest] if k > 1 else [p - (p > at) for p in rest]
+    # The axis of the best stands where that of the elements stood; a single best has none.
+    places = [p - (k == 1 and p > at) for p in rest]
 
-    def pick(tensors: Any) -> Any:
+    def pick(tensors: Any, dtype: str) -> Any:
         def read(i: Index) -> Expr:
             index = tuple(i[p] for p in places)
             e: Expr = tensors[-1](*index)
             for n, t in reversed(list(enumerate(tensors[:-1]))):
                 e = select(ir.eq(i[at], n), t(*index), e)
-            return e
+            return cast(e, dtype)
 
         return read
 
-    values = Value(groups, v.dtype, pick(family[:k]), rounded=v.rounded, plain=True)
-    return values, Value(groups, torch.int64, pick(family[k:]), plain=True)
+    values = Value(groups, v.dtype, pick(family[:k], computed(v.dtype)), rounded=v.rounded, plain=True)
+    return values, Value(groups, torch.int64, pick(family[k:], "int64"), plain=True)
 
 
 @row(aten.topk.default)
@@ -81,8 +89,8 @@ def _max_dim(s: Import, node: Any, x: Any, dim: int, keepdim: bool = False) -> t
 
 
 def _without(v: Value, dim: int) -> Value:
-    d = dim % len(v.groups)
-    return v.with_groups((*v.groups[:d], *v.groups[d + 1 :]))
+    gone = dims_of(v, dim)
+    return v.with_groups([g for d, g in enumerate(v.groups) if d not in gone])
 
 
 @row(aten.gather.default)
@@ -95,7 +103,7 @@ def _gather(s: Import, node: Any, x: Any, dim: int, index: Any, sparse_grad: boo
     if any(len(g) != len(h) for k, (g, h) in enumerate(zip(v.groups, i.groups, strict=True)) if k != d):
         raise Unknown("a gather from a part of the rows")
     axis = v.groups[d][0]
-    place = Value(((),) * d + ((axis,),) + ((),) * (len(v.groups) - d - 1), torch.int64, lambda p: p[0], indices=True)
+    place = position(len(v.groups), d, axis)
     zero = Const(0.0 if v.dtype.is_floating_point else 0, computed(v.dtype))
     masked = s.map(v.dtype, lambda e, j, t: select(ir.eq(j, t), e, zero), v, place, i)
     return s.fold(masked, [d], True, node.name, lambda e, axes: reduction("sum", e, axes))
@@ -122,7 +130,7 @@ def _cat(s: Import, node: Any, tensors: Any, dim: int = 0) -> Value:
             return v.at((*i[:k], *((own,) if there else ()), *i[k + 1 :]))
 
         sides.append(v.with_groups((*v.groups[:d], (whole,), *v.groups[d + 1 :]), at))
-    place = Value(((),) * d + ((whole,),) + ((),) * (len(a.groups) - d - 1), torch.int64, lambda p: p[0], indices=True)
+    place = position(len(a.groups), d, whole)
     into = computed(node.meta["val"].dtype)
 
     def either(j: Expr, x: Expr, y: Expr) -> Expr:

@@ -27,6 +27,8 @@ REDUCTIONS = frozenset(
         aten.amax.default, aten.amin.default, aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default,
         aten.var_mean.correction, aten.var.correction, aten.prod.dim_int, aten.prod.default,
         aten.argmax.default, aten.argmin.default, aten.topk.default, aten.max.dim, aten.min.dim, aten.gather.default,
+        aten.max.default, aten.min.default, aten.any.default, aten.any.dim, aten.any.dims, aten.all.default,
+        aten.all.dim, aten.all.dims,
     )
 )  # fmt: skip
 
@@ -87,7 +89,7 @@ class Axes:
                 return list(self._viewed(sources[0], node))
             case aten.squeeze.dim | aten.squeeze.dims:
                 dims = [args[1]] if isinstance(args[1], int) else args[1]
-                gone = {d % len(x) for d in dims}
+                gone = {d % len(x) for d in dims if x}
                 return [a for k, a in enumerate(x) if k not in gone]
             case aten.select.int:
                 d = args[1] % len(x)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import operator as operators
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from neptune.graph.report import Report
 from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
+from neptune.graph.unknown import Unknown
 from neptune.runtime.devices import chosen_on
 
 LOG = logging.getLogger("neptune.graph")
@@ -76,21 +77,38 @@ class Backend:
     def _with_kernels(self, module: GraphModule, device: str) -> GraphModule:
         specialise(module.graph.nodes)
         from_arguments(module.graph)
-        regions, reasons = proposed(module.graph)
-        choices = []
-        for region in regions:
-            made = self._choice(region, device)
-            LOG.info("region %s: %s", region.name, made.why)
-            choices.append(made)
-        self.reports.append(Report(tuple(choices), {n.name: w for n, w in reasons.items()}, "", _text(module)))
-        for c in choices:
+        choices, reasons = self._chosen(module.graph, device)
+        names = _text(module)
+        for k, c in enumerate(choices):
             if c.taken:
-                replace_region(module, c)
+                try:
+                    replace_region(module, c)
+                except Unknown as why:
+                    choices[k] = replace(c, taken=False, why=f"not expressed: {why}")
+        self.reports.append(Report(tuple(choices), {n.name: w for n, w in reasons.items()}, "", names))
         if any(c.taken for c in choices):
             torch.fx.passes.tools_common.legalize_graph(module)
             module.graph.eliminate_dead_code()
             module.recompile()
         return module
+
+    def _chosen(self, graph: torch.fx.Graph, device: str) -> tuple[list[Choice], dict[Node, str]]:
+        """What becomes of every region, and why nodes are in none. A node that cannot be imported is a boundary: what
+        is left of its region is looked at again."""
+        refused: dict[Node, str] = {}
+        while True:
+            regions, reasons = proposed(graph, refused)
+            choices: list[Choice] = []
+            for region in regions:
+                made = self._choice(region, device)
+                choices.append(made)
+                if made.boundary is not None:
+                    refused[made.boundary] = made.why
+                    break
+            else:
+                for c in choices:
+                    LOG.info("region %s: %s", c.region.name, c.why)
+                return choices, reasons
 
     def _choice(self, region: Any, device: str) -> Choice:
         found = {t.device.type for n in region.nodes if isinstance(t := n.meta.get("val"), torch.Tensor)}
@@ -120,13 +138,12 @@ def replace_region(module: GraphModule, c: Choice) -> None:
     vals = [n.meta["val"] for n in made.outputs]
     op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges)
     last = c.region.nodes[-1]
-    with graph.inserting_after(last):
-        anchor = graph.call_function(op)
-    sizes = SizeNodes(graph, anchor)
-    order = {n: k for k, n in enumerate(made.inputs)}
-    assert len(order) == len(made.inputs)
+    assert len(set(made.inputs)) == len(made.inputs)
+    sizes = SizeNodes(graph, last.next)
     shapes = [[sizes.node(d) for d in v.shape] for v in vals]
-    anchor.args = (*made.inputs, [sizes.node_of(e) for e in made.scalars], *shapes)
+    scalars = [sizes.node_of(e) for e in made.scalars]
+    with graph.inserting_before(sizes.before):
+        anchor = graph.call_function(op, (*made.inputs, scalars, *shapes))
     anchor.meta["val"] = vals[0] if len(vals) == 1 else tuple(vals)
     results: list[Node] = [anchor]
     if len(vals) > 1:

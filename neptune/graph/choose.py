@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
+from torch.fx import Node
+
 import neptune
 from neptune.driver.device import machine_for
 from neptune.driver.judgement import subject_of
@@ -32,7 +34,8 @@ TAKES: tuple[Take, ...] = ("predicted", "all", "none")
 @dataclass(frozen=True)
 class Choice:
     """A region and what became of it. `predicted`: microseconds of Neptune's kernel at the example's sizes; `bound`:
-    the least for Inductor's; `why`: why it was taken or left. Without a kernel no template, or no Program, has it."""
+    the least for Inductor's; `why`: why it was taken or left. Without a kernel no template, or no Program, has it, for
+    `boundary` where that is one node's doing."""
 
     region: Region
     taken: bool
@@ -41,6 +44,7 @@ class Choice:
     kernel: Kernel | None = None
     predicted: float | None = None
     bound: Bound | None = None
+    boundary: Node | None = None
 
 
 def choice(region: Region, target: str, take: Take) -> Choice:
@@ -54,7 +58,7 @@ def choice(region: Region, target: str, take: Take) -> Choice:
     try:
         made = imported(region.nodes, region.outputs, region.name)
     except Unknown as why:
-        return Choice(region, False, f"not expressed: {why}", bound=bound)
+        return Choice(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
     try:
         kernel = _compiled(made.program, target)
         sizes = example_sizes(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -21,13 +22,17 @@ class Fused:
     """
 
     def __init__(self, fn: Callable[..., Any], backend: Backend) -> None:
-        functools.update_wrapper(self, fn)
+        # What hangs on a function is its own; of another callable it is state, which is not to be copied.
+        functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isfunction(fn) else ())
         self._backend = backend
         self._compiled = torch.compile(fn, backend=backend, dynamic=True)
 
     @public
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Fused | BoundMethod:
+        return self if instance is None else BoundMethod(self, instance)
 
     @property
     def reports(self) -> tuple[Any, ...]:
@@ -45,6 +50,28 @@ class Fused:
         if not self.reports:
             return "no graph yet: call it, or give explain() the arguments of a call"
         return "\n\n".join(map(str, self.reports))
+
+
+class BoundMethod:
+    """A fused method of one instance. Graphs are those of the class: torch guards what they read of an instance."""
+
+    def __init__(self, function: Fused, instance: object) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.__func__, self.__self__ = function, instance
+
+    @public
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    @property
+    def reports(self) -> tuple[Any, ...]:
+        """What became of each graph so far, whatever the instance."""
+        return self.__func__.reports
+
+    @public
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """`Fused.explain`, where a call is one on this instance."""
+        return self.__func__.explain(self.__self__, *args, **kwargs) if args or kwargs else self.__func__.explain()
 
 
 @overload
@@ -71,10 +98,14 @@ def fuse(fn: Callable[..., Any] | None = None, *, target: str | None = None, tak
         def attention(q, k, v):
             return ((q @ k.mT) * 0.125).softmax(-1) @ v
 
+    A method is one of its instance, `forward` of a torch.nn.Module too: what it reads there is as it is at each call.
+
     Raises ExpressionError for what is no function, or no way to take regions.
     """
     if fn is None:
         return lambda f: fuse(f, target=target, take=take)
+    if isinstance(fn, classmethod | staticmethod):
+        return type(fn)(fuse(fn.__func__, target=target, take=take))
     if not callable(fn):
         raise ExpressionError("neptune.fuse", f"{fn!r:.60} is not a function")
     if take not in TAKES:

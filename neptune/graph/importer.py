@@ -8,8 +8,10 @@ after the node. Results are rounded to the dtype that the graph gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from operator import getitem
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from neptune.errors import NeptuneError
-from neptune.frontend.assemble import Tensor
+from neptune.frontend.assemble import Axis, Tensor
 from neptune.frontend.builder import build
 from neptune.graph import aten_attention, aten_choices, aten_views
 from neptune.graph.aten import ROWS, aten
@@ -26,8 +28,9 @@ from neptune.graph.merge import merged
 from neptune.graph.sizes import Size, hint, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import Value
-from neptune.ir.expr import Var
+from neptune.ir.expr import Var, walk
 from neptune.ir.program import Program
+from neptune.torch_ops.scalars import NotAnExpression
 
 VIEWS = frozenset(
     (
@@ -39,6 +42,9 @@ VIEWS = frozenset(
 )  # fmt: skip
 """What gives elements of its argument other indices: no reason for a stage."""
 
+
+LONGEST = 2000
+"""Nodes of an expression that is written where it is read."""
 
 # Their rows are entered by importing them.
 assert all(m.ROWS is ROWS for m in (aten_attention, aten_choices, aten_views))
@@ -84,13 +90,16 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
         s.values[a] = s.read(a, shapes[a], a.meta["val"].dtype)
     results: dict[Node, Tensor] = {}
     for node in nodes:
-        made = _made(s, node)
-        if isinstance(made, Value):
-            if node in outputs:
-                made, results[node] = _result(s, node, made)
-            elif not made.plain and not made.indices and node.target not in VIEWS and _readers(node, inside) > 1:
-                made, _ = s.stage(made, node.name)
-        s.values[node] = made  # type: ignore[assignment]
+        with _blamed(node):
+            made = _made(s, node)
+            if isinstance(made, Value):
+                if node in outputs:
+                    made, results[node] = _result(s, node, made)
+                elif not made.plain and not made.indices and node.target not in VIEWS and _readers(node, inside) > 1:
+                    made, _ = s.stage(made, node.name)
+            for v in (made,) if isinstance(made, Value) else made:
+                _written(v)
+            s.values[node] = made  # type: ignore[assignment]
     outs, ins, merges = merged([results[n] for n in outputs], [s.inputs[a] for a in tensors])
     program = _built(s, outs, ins, name)
     bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
@@ -119,10 +128,29 @@ def _made(s: Import, node: Node) -> Value | tuple[Value, ...]:
     make = ROWS.get(node.target)
     if make is None:
         raise Unknown(f"the operator {node.target}")
+    return make(s, node, *node.args, **node.kwargs)
+
+
+@contextmanager
+def _blamed(node: Node) -> Iterator[None]:
+    """What cannot be written of a node is a boundary there: by the row itself, or by the builder."""
     try:
-        return make(s, node, *node.args, **node.kwargs)
-    except (NeptuneError, TypeError) as error:
-        raise Unknown(f"{node.target}: {str(error).splitlines()[-1].strip()}") from error
+        yield
+    except Unknown as error:
+        error.node = node
+        raise
+    except (NeptuneError, NotAnExpression, TypeError) as error:
+        wrong = str(error).partition("\n")[0] if isinstance(error, TypeError) else error.wrong
+        found = Unknown(f"{node.target}: {wrong}")
+        found.node = node
+        raise found from error
+
+
+def _written(v: Value) -> None:
+    """Write a value once, so that what cannot be is found at its node, and what grows too large."""
+    e = v.at(tuple(Axis(f"p{k}") for k in range(len(v.axes))))
+    if sum(1 for _ in islice(walk(e), LONGEST + 1)) > LONGEST:
+        raise Unknown(f"an expression of more than {LONGEST} nodes")
 
 
 def _result(s: Import, node: Node, v: Value) -> tuple[Value, Tensor]:
@@ -139,4 +167,4 @@ def _built(s: Import, outputs: list[Tensor], inputs: list[Tensor], name: str) ->
     try:
         return build(outputs, inputs=inputs, name=name)
     except NeptuneError as error:
-        raise Unknown(str(error)) from error
+        raise Unknown(f"{error.asked}: {error.wrong}") from error

@@ -14,11 +14,13 @@ import torch
 from neptune.frontend.assemble import Axis, Reduction, Tensor, unique
 from neptune.frontend.builder import compute, placeholder
 from neptune.frontend.reductions import reduction
+from neptune.graph.narrow import narrowed, wide
 from neptune.graph.sizes import Size, Sizes, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Group, Index, Value, alike, constant
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, as_expr, cast
+from neptune.ir.names import usable
 from neptune.ir.ops import OPS
 from neptune.ir.program import ZERO
 
@@ -60,9 +62,7 @@ class Import:
 
     def named(self, name: str) -> str:
         """A name that no tensor has yet, and that does not tell one layer of a model from the next."""
-        plain = re.sub(r"_\d+$", "", name)
-        # Generated code calls these itself.
-        found = unique(f"{plain}_of" if plain in ("max", "min") else plain, self.names)
+        found = unique(usable(re.sub(r"_\d+$", "", name)), self.names)
         self.names.add(found)
         return found
 
@@ -73,19 +73,23 @@ class Import:
                 return self.values[x]
             found = x.meta.get("val")
             if isinstance(found, torch.SymInt | int):
-                return constant(self.sizes.expr(size_of(found)), torch.int64)
+                return self.size(size_of(found))
             raise Unknown(f"`{x.name}`, which is no tensor")
         if isinstance(x, torch.SymInt | sympy.Expr):
-            return constant(self.sizes.expr(size_of(x)), torch.int64)
+            return self.size(size_of(x))
         if isinstance(x, bool):
             return constant(as_expr(x), torch.bool)
         if isinstance(x, builtins.int):
             dtype = like if like is not None and like is not torch.bool else torch.int64
-            return constant(as_expr(x, _literal(dtype)), dtype)
+            return constant(as_expr(x, computed(dtype)), dtype)
         if isinstance(x, float):
             dtype = like if like is not None and like.is_floating_point else torch.float32
             return constant(Const(x, computed(dtype)), dtype)
         raise Unknown(f"the argument {x!r:.40}")
+
+    def size(self, n: Size) -> Value:
+        """A size as a value: torch computes with it in int64."""
+        return constant(wide(self.sizes.expr(n)), torch.int64)
 
     def read(self, node: Any, shape: Sequence[Size], dtype: torch.dtype) -> Value:
         """An input of the Program: the tensor of a node that is computed before."""
@@ -111,7 +115,7 @@ class Import:
         shape = [self.sizes.expr(v.axes[k].size) for k in used]
 
         def body(*i: Expr) -> Expr:
-            e = v.at(_spread(i, used, len(v.axes)))
+            e = narrowed(v.at(_spread(i, used, len(v.axes))))
             return e if dtype is None else _rounded(e, dtype)
 
         t = compute(shape, body, self.named(name))
@@ -136,7 +140,7 @@ class Import:
             point = list(_spread(i, used, len(v.axes)))
             for k, a in zip(over, axes, strict=True):
                 point[k] = a
-            made: Reduction = make(v.at(tuple(point)), axes)
+            made: Reduction = make(narrowed(v.at(tuple(point))), axes)
             return made
 
         t = compute([self.sizes.expr(v.axes[k].size) for k in used], body, self.named(name))
@@ -200,10 +204,6 @@ def _rounded(e: Expr, dtype: str) -> Expr:
     if isinstance(e, Cast) and e.dtype == "float32" and e.arg.dtype == dtype:
         return e.arg
     return cast(e, dtype)
-
-
-def _literal(dtype: torch.dtype) -> str:
-    return "int32" if not dtype.is_floating_point else computed(dtype)
 
 
 def _spread(i: Sequence[Expr], used: Sequence[int], rank: int) -> Index:

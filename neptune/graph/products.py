@@ -18,6 +18,7 @@ import torch
 from neptune.frontend.assemble import Axis, Read, Reduction
 from neptune.frontend.builder import compute, sum
 from neptune.graph.imports import NARROW, Import, name_of
+from neptune.graph.narrow import narrowed
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value, alike
 from neptune.ir.expr import Cast, Expr, Op, Var, binary, cast, rewrite, walk
@@ -55,7 +56,8 @@ def matrix_product(
 
     def sides(point: Index) -> tuple[Expr, Expr]:
         row, col = point[n_batch : n_batch + n_i], point[n_batch + n_i : n_batch + n_i + n_j]
-        return a.at((*point[:n_batch], *row, *depth)), b.at((*point[:n_batch], *col, *depth))
+        left, right = a.at((*point[:n_batch], *row, *depth)), b.at((*point[:n_batch], *col, *depth))
+        return narrowed(left), narrowed(right)
 
     def spread(i: Any) -> Index:
         point: list[Expr] = [ZERO] * len(axes)

@@ -24,6 +24,7 @@ from neptune.graph.aten_attention import ATTENTION
 from neptune.graph.axes import BATCHED, PRODUCTS, REDUCTIONS, Axes
 from neptune.graph.importer import VIEWS, tensor_of
 from neptune.graph.imports import NAMES
+from neptune.ir.names import usable
 
 ROOTS = frozenset((prims.iota.default, aten.full.default, aten.scalar_tensor.default))
 """What is made of nothing."""
@@ -44,7 +45,7 @@ class Region:
     def name(self) -> str:
         """What it is called: after its anchors."""
         words = (re.sub(r"_\d+$", "", a.name) for a in self.anchors)
-        return "_".join(dict.fromkeys(w.strip("_") for w in words))[:48]
+        return usable("_".join(dict.fromkeys(w.strip("_") for w in words))[:48])
 
 
 def is_size(node: Node) -> bool:
@@ -58,8 +59,10 @@ def known(node: Node) -> str | None:
         return "an argument"
     if is_size(node):
         return "arithmetic of sizes"
-    if node.target is not getitem and node.target not in ROWS:
-        return f"the operator {node.target} is not in neptune.graph.aten"
+    made_by = node.args[0] if node.target is getitem else node
+    if not isinstance(made_by, Node) or made_by.target not in ROWS:
+        target = made_by.target if isinstance(made_by, Node) else node.target
+        return f"the operator {target} is not in neptune.graph.aten"
     if node.target in ATTENTION and any(u.target is not getitem or u.args[1] != 0 for u in node.users):
         return "more than its first result is read"
     val = node.meta.get("val")
@@ -70,9 +73,11 @@ def known(node: Node) -> str | None:
     return None
 
 
-def proposed(graph: Graph) -> tuple[tuple[Region, ...], dict[Node, str]]:
-    """The regions of a graph, none of which share an output, and why other nodes are in none."""
-    reasons = {n: why for n in graph.nodes if n.op == "call_function" and (why := known(n)) is not None}
+def proposed(graph: Graph, refused: Mapping[Node, str]) -> tuple[tuple[Region, ...], dict[Node, str]]:
+    """The regions of a graph, none of which share an output, and why other nodes are in none: `refused`, because they
+    cannot be imported, or for what is told from the graph alone."""
+    reasons = {n: why for n in graph.nodes if n.op == "call_function" and (why := known(n)) is not None} | dict(refused)
+    reasons |= {n: reasons[f] for n in graph.nodes if n.target is getitem and (f := n.args[0]) in reasons}
     taken: set[Node] = set()
     found: list[Region] = []
     order = {n: k for k, n in enumerate(graph.nodes)}
@@ -200,6 +205,8 @@ def _take_front(own: set[Node], order: Mapping[Node, int], reasons: Mapping[Node
     while todo:
         n = todo.pop()
         if n in own or n.op != "call_function" or n in reasons or tensor_of(n) is None or n in taken:
+            continue
+        if n.target is getitem and n.args[0] not in own:
             continue
         tensors = [a for a in n.all_input_nodes if tensor_of(a) is not None]
         single = len(tensors) <= 1 and n.target not in ANCHORS and all(u in own for u in n.users)

@@ -36,7 +36,7 @@ class SizeNodes:
     """The sizes in front of `before`, as arguments of nodes."""
 
     def __init__(self, graph: Graph, before: Node) -> None:
-        self._graph, self._before = graph, before
+        self._graph, self.before = graph, before
         self._known: dict[Any, Any] = {}
         self.made: set[Node] = set()
         self._tensors: list[Node] = []
@@ -71,13 +71,16 @@ class SizeNodes:
             word = words[e.func]
             parts = [self.node_of(a) for a in e.args]
             return reduce(lambda a, b: self._call(word, (a, b), word(_val(a), _val(b))), parts)
+        if e.is_Pow and e.args[1].is_Integer and 0 < int(e.args[1]) < 5:
+            base = self.node_of(e.args[0])
+            return reduce(lambda a, b: self._call(operator.mul, (a, b), _val(a) * _val(b)), [base] * int(e.args[1]))
         if type(e).__name__ == "FloorDiv":
             a, b = (self.node_of(x) for x in e.args)
             return self._call(operator.floordiv, (a, b), _val(a) // _val(b))
         raise Unknown(f"the size {e}")
 
     def _call(self, word: Any, args: tuple[Any, ...], val: Any) -> Node:
-        with self._graph.inserting_before(self._before):
+        with self._graph.inserting_before(self.before):
             node = self._graph.call_function(word, args)
         node.meta["val"] = val
         self.made.add(node)

@@ -18,7 +18,7 @@ import torch
 
 from neptune.graph.sizes import Size, Sizes, divided, same
 from neptune.graph.unknown import Unknown
-from neptune.ir.expr import Expr, binary
+from neptune.ir.expr import Expr, binary, cast
 from neptune.ir.program import ZERO
 
 Index: TypeAlias = tuple[Expr, ...]
@@ -75,6 +75,12 @@ def product(group: Group) -> Size:
 def constant(e: Expr, dtype: torch.dtype) -> Value:
     """A number, of no dimensions."""
     return Value((), dtype, lambda _: e, indices=True)
+
+
+def position(rank: int, dim: int, axis: AxisOf) -> Value:
+    """Where an element stands along one of `rank` dimensions: int64, as torch counts."""
+    groups = tuple((replace(axis, free=False),) if d == dim else () for d in range(rank))
+    return Value(groups, torch.int64, lambda i: cast(i[0], "int64"), indices=True)
 
 
 # --- other axes for the same elements ---------------------------------------------------------

@@ -38,6 +38,7 @@ def _check_stage(program: Program, stage: Stage, loops: tuple[For, ...]) -> None
                         f"{print_expr(to_expr(reached))}, and has {print_expr(size)} elements",
                         hint="a shorter range, or a select around the read",
                         where=print_stage(stage),
+                        kind="reading",
                     )
 
 
