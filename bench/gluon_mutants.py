@@ -10,6 +10,7 @@ turn        a counter of turns stands still, or goes on by two
 count       a barrier expects one arrival more or less, an arrival counts double
 bytes       an expect has double or half the bytes
 pending     a wait for products leaves one more, or one less, in flight
+room        an allocation of barriers, or of tiles, has no elements
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ def _expressions(text: _Text, node: ast.AST) -> Iterator[Mutant]:
         yield text.edit("count", count, f"{of(count)} + 1")
         if of(count) != "1":
             yield text.edit("count", count, f"{of(count)} - 1")
+    elif name == "allocate_shared_memory" and isinstance(node.args[1], ast.List):
+        yield text.edit("room", node.args[1].elts[-1], "0")
     elif name == "warpgroup_mma_wait":
         yield text.edit("pending", node.args[0], f"{of(node.args[0])} + 1")
         if of(node.args[0]) != "0":

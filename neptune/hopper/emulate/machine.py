@@ -155,13 +155,13 @@ class Running:
     # Barriers.
 
     def init(self, at: SharedMemory, count: int) -> None:
-        self.barriers[_address(at)] = Barrier(str(at.slot), count)
+        self.barriers[at.barrier] = Barrier(str(at.slot), count)
 
     def invalidate(self, at: SharedMemory) -> None:
-        self.barriers.pop(_address(at))
+        self.barriers.pop(at.barrier)
 
     def _barrier(self, at: SharedMemory) -> Barrier:
-        found = self.barriers.get(_address(at))
+        found = self.barriers.get(at.barrier)
         if found is None:
             raise self._error(f"{at.slot} is no barrier: nothing has initialised it")
         return found
@@ -327,10 +327,6 @@ def role_names(functions: Sequence[str]) -> list[str]:
     """The roles as errors call them: by function, and those of one function by number."""
     plain = [f.strip("_") for f in functions]
     return [f if plain.count(f) == 1 else f"{f} {plain[:i].count(f)}" for i, f in enumerate(plain)]
-
-
-def _address(view: SharedMemory) -> int:
-    return int(view.data.__array_interface__["data"][0])
 
 
 def _poison(view: SharedMemory) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from neptune.hopper.emulate.roles import ProtocolError
 from neptune.hopper.emulate.values import Array, Tile, is_float, rounded
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.evaluate.float8 import decode, encode
@@ -197,6 +198,8 @@ class Buffer:
     serial: int = field(default_factory=lambda: next(_SERIAL))
 
     def __post_init__(self) -> None:
+        if not all(n > 0 for n in self.shape):
+            raise ProtocolError(f"{self.name}: an allocation of {list(self.shape)} elements, which is no memory")
         self.data = np.full(self.shape, np.nan if is_float(self.dtype) else 0)
 
 
@@ -227,8 +230,10 @@ class SharedMemory:
         self._parts: dict[int, SharedMemory] = {}
 
     @cached_property
-    def address(self) -> int:
-        """Where it begins."""
+    def barrier(self) -> int:
+        """The address of what is a barrier, one int64; others may lie at that of what has no elements."""
+        if self.shape != (1,) or self.dtype != "int64":
+            raise ProtocolError(f"{self.slot} is no barrier: {list(self.shape)} of {self.dtype}, and not one int64")
         return int(self.data.__array_interface__["data"][0])
 
     @cached_property

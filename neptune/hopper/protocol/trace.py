@@ -105,7 +105,7 @@ class Recording:
     # Barriers.
 
     def init(self, at: SharedMemory, count: int) -> None:
-        self._numbers[at.address] = len(self.barriers)
+        self._numbers[at.barrier] = len(self.barriers)
         self.barriers.append((str(at.slot), count))
         self._fenced = False
 
@@ -113,7 +113,7 @@ class Recording:
         self._barrier(at)
 
     def _barrier(self, at: SharedMemory) -> int:
-        found = self._numbers.get(at.address)
+        found = self._numbers.get(at.barrier)
         if found is None:
             raise ProtocolError(f"{self._role}, line {line()}: {at.slot} is no barrier: nothing has initialised it")
         return found
