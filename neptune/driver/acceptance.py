@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from neptune.codegen.compile import WORKER
 from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
+from neptune.ir.bounds import with_room
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program, Scalar
 from neptune.kernel import Kernel
@@ -104,7 +105,8 @@ def typical(kernel: Kernel) -> dict[str, int] | None:
     e = artifact.explanation
     known = {**(e.get(PREDICTION) or {}).get("sizes", {}), **e.get(AT, {}), **artifact.shapes}
     names = [s.name for s in kernel.executable.loops.scalars if not is_float(s.dtype)]
-    return {n: int(known[n]) for n in names} if known.keys() >= set(names) else None
+    at = {n: int(known[n]) for n in names} if known.keys() >= set(names) else None
+    return at and with_room(kernel.executable.loops, at)
 
 
 def _rival(triton: Artifact, at: Mapping[str, int]) -> str:
@@ -134,8 +136,10 @@ def sizes(program: Program, chosen: Sequence[str] = ()) -> list[dict[str, int]]:
     numbers = [s for s in program.scalars if not is_float(s.dtype) and s.upto is None]
     all_odd = {s.name: _allowed(s, LARGE if len(numbers) <= FEW else ODD) for s in numbers}
     alone = [{s.name: _allowed(s, LONG if s is one else SHORT) for s in numbers} for one in numbers]
+    # What is read must be there: beside 515 batches, 33 numbers of them would be compared with what lies behind them.
+    every = [with_room(program, at) for at in (all_odd, *alone)]
     few = (dict.fromkeys(chosen, n) for n in PARTS if chosen)
-    return [all_odd, *alone, *({**at, **parts} for parts in few for at in (all_odd, *alone))]
+    return [*every, *({**at, **parts} for parts in few for at in every)]
 
 
 def _allowed(s: Scalar, value: int) -> int:

@@ -7,11 +7,12 @@ Reads under a select or a guard are the business of its predicate; indices that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from neptune.errors import ExpressionError
 from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, to_expr
-from neptune.ir.expr import Expr, Load, Select, children, loads
+from neptune.ir.expr import Expr, Load, Select, Var, children, loads, variables
+from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import For, Program, Stage, for_loops, paths, values
 
@@ -21,6 +22,33 @@ def check_reads(program: Program) -> None:
     for path, stage in paths(program.body):
         if stage.when is None:
             _check_stage(program, stage, for_loops(path))
+
+
+def with_room(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes at which a read by position is inside of its buffer, where one of the buffer's own can be raised for it.
+
+    mask[b] with batch = 515 and mask: [mask_0]   →   mask_0 is at least 515
+    """
+    made = dict(sizes)
+    for path, stage in paths(program.body):
+        loops = for_loops(path)
+        scope, names = scope_of(program, loops), [f.var for f in reversed(loops)]
+        read = [x for e in (*values(stage.action), *(e for f in loops for e in (f.lo, f.hi))) for x in loads(e)]
+        places = [p for x in read for p in zip(x.index, program.buffers[x.buffer].shape, strict=True)]
+        for e, size in ((e, size) for i, size in places for e in _alternatives(i) if not loads(e)):
+            high = extreme(poly(e), names, scope, largest=True)
+            end = None if high is None else to_expr(high + number(1))
+            if end is not None and isinstance(size, Var) and variables(end) <= made.keys() - {size.name}:
+                made[size.name] = max(made[size.name], evaluate_size(end, made))
+    return made
+
+
+def _alternatives(e: Expr) -> Iterator[Expr]:
+    """What an index may be: it counts from the end where it is negative."""
+    for part in (e.then, e.other) if isinstance(e, Select) else ():
+        yield from _alternatives(part)
+    if not isinstance(e, Select):
+        yield e
 
 
 def _check_stage(program: Program, stage: Stage, loops: tuple[For, ...]) -> None:
