@@ -17,7 +17,7 @@ from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import with_values
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, walk
+from neptune.ir.expr import Const, Select, walk
 from neptune.tile.boxes import ALIGNMENT, MAX_BOX, aligned_rows, box_of, inside
 from neptune.tile.ir import (
     Assign,
@@ -70,7 +70,8 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
             source = bare(operand)
             at = where.name if where is not None else "a product"
             if not isinstance(source, Local):
-                why: str | None = "is computed where it is multiplied"
+                what = "masked, as no row may see all of it," if isinstance(source, Select) else "computed"
+                why: str | None = f"is {what} where it is multiplied"
             else:
                 loads = [s.value for s in assigned[source.name]]
                 why = next((w for e in loads if (w := _uncopied(ctx, e) or _across(e, dot)) is not None), None)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
 from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq, wrap
+from neptune.ir.unseen import without_unseen
 from neptune.schedule.bind import is_independent
 from neptune.tile.localize import grid_of, is_axis, kernels_of
 
@@ -36,9 +37,10 @@ def started(program: Program) -> Program:
 
     for r: for i: y: y[i] += … init 0      →      for i: { y_init: y[i] = 0; for r: y: y[i] += … }
 
-    where i stays a loop: every element still folds in the same order.
+    where i stays a loop: every element still folds in the same order. What no row may see is not used any more.
     """
-    return decompose(program.with_body(seq(*(_spatial_first(program, n) for n in kernels_of(program.body)))))
+    made = decompose(program.with_body(seq(*(_spatial_first(program, n) for n in kernels_of(program.body)))))
+    return without_unseen(made)
 
 
 def _spatial_first(program: Program, nest: Stmt) -> Stmt:

@@ -19,6 +19,7 @@ from neptune.hopper.gluon import generate
 from neptune.hopper.ir import AsyncKernel, Levers, walk_async
 from neptune.hopper.memory import forms
 from neptune.hopper.parser import parse_async
+from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
@@ -54,8 +55,23 @@ def derived(tiles: TileProgram, levers: Levers) -> AsyncKernel:
     return made
 
 
+REFUSED = {
+    "lengths": "v is masked, as no row may see all of it, where it is multiplied",
+    "window and lengths": "v is masked, as no row may see all of it, where it is multiplied",
+    "lengths of both": "v is masked by more than the ends of v",
+    "lengths and causal": "v is masked by more than the ends of v",
+}
+"""A product reads its right operand from shared memory, in which nothing is 0 that memory has otherwise."""
+
+
 def of_data(names: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(n, marks=() if n in names else pytest.mark.slow) for n in cases()]
+    return [pytest.param(n, marks=() if n in names else pytest.mark.slow) for n in cases() if n not in REFUSED]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_keys_that_no_row_may_see_are_refused(name: str) -> None:
+    with pytest.raises(Refusal, match=REFUSED[name].removeprefix("v ")):
+        walked(tiles_of(cases()[name].mask), TWO)
 
 
 def wanted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sees: Any) -> torch.Tensor:
@@ -81,8 +97,8 @@ def ran(case: Case, levers: Levers, s_q: int, s_kv: int, order: str) -> float:
     return float((out.double() - right).norm() / max(right.norm(), 1.0))
 
 
-REACHED = ("document", "document and causal", "lengths and causal", "causal")
-OFTEN = ("document", "document and causal", "segments and causal", "lengths and causal")
+REACHED = ("document", "document and causal", "causal")
+OFTEN = ("document", "document and causal", "segments and causal")
 
 
 @pytest.mark.parametrize("name", of_data(OFTEN))
@@ -134,13 +150,12 @@ def test_roles_are_in_step(name: str) -> None:
     kernel = derived(tiles, TWO)
     report = check(generate(tiles, kernel).text, trials(tiles, kernel))
     assert report.ok, report
-    # Lengths alone cut one tile of a walk, so that no launch comes to a second one with a mask.
     assert name not in REACHED or report.unreached == ()
 
 
 COMPILED = [
     ("document and causal", 64, 40),
-    *(pytest.param(*c, marks=pytest.mark.slow) for c in (("lengths and causal", 64, 24), ("segments", 128, 40))),
+    pytest.param("segments", 128, 40, marks=pytest.mark.slow),
 ]
 
 
