@@ -31,9 +31,11 @@ from neptune.templates.flash_attention import flash_attention
 from neptune.templates.flash_decoding import flash_decoding
 from neptune.templates.softmax_row import softmax_row
 from neptune.templates.stagewise import stagewise
+from neptune.tile import arrange
 from neptune.tile.arrange import started
 from neptune.tile.pipeline import lower
 from neptune.verify.evaluate import evaluate
+from qa import fuzz_hidden
 from tests.examples import hopper_examples as examples
 from tests.examples.lowering import scheduled
 
@@ -227,3 +229,17 @@ def test_c3_a_barrier_of_no_elements_is_rejected(edit: str, to: str) -> None:
     assert not check(mutant, [Trial(launch)]).ok
     with pytest.raises(ProtocolError):
         load(mutant)["prefill_causal"](q, k, v, torch.empty_like(q))
+
+
+# --- the net ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_w5_drawn_masks(seed: int) -> None:
+    outcome = fuzz_hidden.trial(seed)
+    assert outcome.kind == "right", outcome
+
+
+def test_w5_the_net_sees_a_compiler_that_chooses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrange, "without_unseen", lambda program: program)
+    assert "wrong" in {fuzz_hidden.trial(seed).kind for seed in range(4)}
