@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from neptune import config
 from neptune.errors import NeptuneError
 
 TOPICS = {
@@ -54,6 +55,14 @@ def configure(text: str) -> None:
         logger.propagate = False
     for topic, level in levels.items():
         logging.getLogger(f"neptune.{topic}").setLevel(level)
+
+
+def defect(logger: logging.Logger, what: str, error: Exception) -> None:
+    """Say at once, with the traceback, that a part of Neptune has failed that the kernel can do without: a candidate, a
+    prediction. NEPTUNE_STRICT raises it."""
+    if config.read().strict:
+        raise error
+    logger.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 
 def parse(text: str) -> dict[str, int]:

@@ -38,7 +38,7 @@ def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None 
     if isinstance(expr, Program):
         return _renamed(_reordered(expr, inputs), name)
     first = expr[0] if isinstance(expr, list | tuple) and expr else expr
-    if isinstance(first, Tensor):
+    if isinstance(first, Tensor) or (isinstance(first, tuple) and any(isinstance(t, Tensor) for t in first)):
         return build(expr, inputs, name)
     if not _of_tvm(first):
         raise ExpressionError(_asked(expr, first), _wrong(expr, first), legal=EXPRESSIONS, hint=_instead(first))

@@ -8,10 +8,12 @@ asked for: then it follows from the texts that the kernel holds.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from neptune import logs
 from neptune.driver.device import machine_for
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
@@ -24,6 +26,8 @@ from neptune.tune.machine import Machine
 from neptune.tune.outlook import Rival, outlook
 from neptune.tune.points import reference, sizes_of
 from neptune.tune.subject import Subject
+
+LOG = logging.getLogger("neptune.compiler")
 
 
 def subject_of(
@@ -42,8 +46,12 @@ def subject_of(
 
 
 def judged(s: Subject, rivals: Iterable[Rival] = ()) -> dict[str, Any]:
-    """The two entries of an explanation."""
-    return {WARNINGS: [asdict(r) for r in advice(s)], PREDICTION: outlook(s, rivals)}
+    """The two entries of an explanation; without a prediction where the cost model fails."""
+    try:
+        return {WARNINGS: [asdict(r) for r in advice(s)], PREDICTION: outlook(s, rivals)}
+    except Exception as error:
+        logs.defect(LOG, f"the judgement on `{s.loops.name}`", error)
+        return {WARNINGS: [], PREDICTION: None}
 
 
 def with_judgement(artifact: Artifact) -> dict[str, Any]:

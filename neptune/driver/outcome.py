@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from neptune import logs
 from neptune.driver import cache
 from neptune.driver.build import Build
 from neptune.fusion.schedule import Schedule
@@ -16,6 +18,7 @@ from neptune.tune.params import resolve_params
 if TYPE_CHECKING:
     from neptune.driver.passes import Work
 
+LOG = logging.getLogger("neptune.compiler")
 REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
 
 
@@ -58,7 +61,11 @@ def _rivals(work: Work, asked: cache.Request, params: Mapping[str, int]) -> tupl
     """What else was compared when the template or its parameters were chosen."""
     if work.family is not None:
         return of_family(work.family, work.own)
-    return of_ranking(work.used, work.tiles, params, asked.params, asked.shapes, work.machine)
+    try:
+        return of_ranking(work.used, work.tiles, params, asked.params, asked.shapes, work.machine)
+    except Exception as error:
+        logs.defect(LOG, f"the cost model on `{work.loops.name}`", error)
+        return ()
 
 
 def _before_repairs(program: Program, sch: Schedule) -> Program:

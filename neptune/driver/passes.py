@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from neptune import config
+from neptune import config, logs
 from neptune.codegen.triton import generate
 from neptune.driver.asynchronous import AUTO, asynchronous_of
 from neptune.driver.build import REJECTED
@@ -20,7 +20,7 @@ from neptune.driver.known import Formed
 from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
-from neptune.errors import ExpressionError, FusionError, InternalError, TargetError
+from neptune.errors import ExpressionError, FusionError, InternalError, NeptuneError, TargetError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -145,6 +145,7 @@ def _forms(w: Work) -> Program | None:
 
 def _schedule(w: Work) -> None:
     if w.template is None:
+        w.used = ""
         if w.candidates is None:
             w.candidates = candidates(w.definitions, w.settings.fuel, w.wishes, w.machine, _counted(w))
         chosen = next(w.candidates, None)
@@ -340,6 +341,10 @@ def run_all(work: Work) -> None:
             why = f"the form for which it was chosen is refused: {refused}"
             work.rejections += (Decision("template", work.used, "not taken", why),)
             work.candidates, work.counting = None, False
+        except NeptuneError:
+            raise
+        except Exception as error:
+            _fails(work, error)
         del work.trail[before:]
         work.checks.clear()
         # Sizes that serve one template hold values of its tunables, which mean something else in another.
@@ -358,6 +363,14 @@ def _reject(work: Work, rejection: Rejection) -> None:
             hint="another template, or none: then one is chosen",
         ) from None
     work.rejections += (Decision("template", work.used, REJECTED, rejection.text("")),)
+
+
+def _fails(work: Work, error: Exception) -> None:
+    """Take note of a template on which a pass or a check fails; raise where no other one is to be tried."""
+    if work.template is not None or not work.used:
+        raise error
+    logs.defect(LOG, f"template {work.used} on `{work.loops.name}`", error)
+    work.rejections += (Decision("template", work.used, REJECTED, f"{type(error).__name__}: {error}"),)
 
 
 def _run(step: Pass, work: Work) -> None:

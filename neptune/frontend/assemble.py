@@ -216,8 +216,9 @@ def build(
     Raises ExpressionError for outputs that are placeholders or repeated, inputs that are missing, and names
     that clash.
     """
-    outs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-    program = name or (outs[0].name if outs else "program")
+    outs = _listed(outputs)
+    first = outs[0] if outs else None
+    program = name or (first.name if isinstance(first, Tensor) else "program")
     asked = f"building program `{program}`"
     _check_outputs(asked, outs)
     tensors = reachable(outs)
@@ -240,6 +241,13 @@ def build(
         (),
         seq(*(_nest(t, {s.name for s in scalars}) for t in stages if t.leads)),
     )
+
+
+def _listed(outputs: Any) -> tuple[Tensor, ...]:
+    """The outputs one by one: of a choice or a family, which is a tuple of tensors, its parts."""
+    if not isinstance(outputs, list | tuple):
+        return (outputs,)
+    return tuple(t for x in outputs for t in (x if isinstance(x, tuple) else (x,)))
 
 
 def _check_outputs(asked: str, outs: tuple[Tensor, ...]) -> None:

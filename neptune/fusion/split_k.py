@@ -71,7 +71,10 @@ def split_k(state: State, ref: Loop, parts: str | int, step: Expr) -> tuple[Stat
         plans[name] = _plan(state, s, name, reductions, plans)
     fresh = Rewriter(state, s, plans).state()
     notes = [_decision(s, plans[n], finite_inputs(state, plans[n].query, plans[n].repair)) for n in reductions]
-    (local,) = fresh.made("part", ref.stage)
+    local = next(iter(fresh.made("part", ref.stage)), None)
+    if local is None:
+        # The place of the largest of exp(x - m) / l is that of the largest x: m and l are left for nobody.
+        raise FusionError(request, f"no result needs `{ref.stage}` in parts", hint="leave the axis whole")
     return replace(fresh, decisions=(*state.decisions, *notes)), Loop(local, s.part.name)
 
 

@@ -283,7 +283,7 @@ def cast(value: ExprLike, dtype: str) -> Expr:
 
 
 def select(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
-    """A choice; a Python number on either branch takes the other branch's dtype."""
+    """A choice; a Python number on either branch takes the other branch's dtype. Equal branches are none."""
     p = as_expr(pred)
     if p.dtype != "bool":
         raise TypeError(f"select needs a bool predicate, not {p.dtype}")
@@ -294,7 +294,7 @@ def select(pred: ExprLike, then: ExprLike, other: ExprLike) -> Expr:
         raise TypeError(f"select branches differ in dtype: {then.dtype} and {b.dtype}")
     if p in (TRUE, FALSE):
         return then if p == TRUE else b
-    return Select(p, then, b)
+    return then if then == b else Select(p, then, b)
 
 
 def eq(a: ExprLike, b: ExprLike) -> Expr:

@@ -294,9 +294,20 @@ def _writers(program: Program) -> Iterator[str]:
         for buffer in writes(s.action):
             if not _helps(s, buffer, written):
                 defining.setdefault(buffer, set()).add(s.name)
+            yield from _check_made(s, buffer, {x.name for x in stages(program.body) if x.folds or x.made})
     for buffer, names in defining.items():
         if len(names) > 1:
             yield f"buffer {buffer} is defined by several stages: {', '.join(sorted(names))}"
+
+
+def _check_made(s: Stage, buffer: str, changing: Set[str]) -> Iterator[str]:
+    """A store reads what it writes only as the repair of a fold, and what starts or repairs a stage is of one that
+    folds or was made: whoever wrote the program may have marked it so."""
+    kind = s.made.kind if s.made is not None else ""
+    if isinstance(s.action, Store) and kind != "repair" and any(x.buffer == buffer for x in loads(s.action.value)):
+        yield f"stage {s.name} reads {buffer}, which it writes"
+    if s.made is not None and kind in ("init", "repair") and buffer not in changing and s.made.of not in changing:
+        yield f"stage {s.name} is made as {kind} of {s.made.of}, which folds nothing"
 
 
 def _helps(s: Stage, buffer: str, written: Set[tuple[str, str]]) -> bool:

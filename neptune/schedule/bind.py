@@ -208,5 +208,9 @@ def bind(state: State, ref: Loop, axis: str) -> State:
             f"`{loop.var}` runs over a part of an axis, from {print_expr(loop.lo)}: the grid starts at 0",
             hint="bind the loop over the parts",
         )
+    rows = [f.var for f in outside if f.var in variables(loop.hi)]
+    if rows:
+        wrong = f"the range of `{loop.var}`, to {print_expr(loop.hi)}, is another one for each `{rows[0]}`"
+        raise ScheduleError(request, wrong, hint=f"bind `{rows[0]}` alone")
     check_independent(loop, request, state.program)
     return state.with_body(replace_node(state.program.body, loop, replace(loop, kind=axis)))

@@ -43,6 +43,7 @@ from neptune.ir.program import (
 )
 from neptune.ir.quotients import divided
 from neptune.schedule.alignment import Nest, align, counted, nest_of, shared_in_part, tiled
+from neptune.schedule.bind import shared_by_programs
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
@@ -315,7 +316,23 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
     program = program.with_body(append_to(program.body, loop, body))
     result = replace(state, program=program).define(name, d, env)
     check_locations(result, name, request)
+    _check_apart(result, name, request)
     return result
+
+
+def _check_apart(state: State, name: str, request: str) -> None:
+    """Check that the programs of a grid around a stage write apart: `bind` has looked only at what was there."""
+    d, stage = state.definitions[name], state.path(name)[1]
+    if sorted(map(print_expr, d.action.index)) == sorted(a.name for a in d.spatial):
+        return  # each element of its own axes
+    grid = shared_by_programs(state, name)
+    if grid is not None:
+        raise ScheduleError(
+            request,
+            f"the programs of `{grid}` would write elements of `{writes(stage.action)[0]}` that others write",
+            where=print_stage(stage),
+            hint="a kernel of its own, in which one program writes in order",
+        )
 
 
 def _shares_target(s: Stage, d: Definition) -> bool:

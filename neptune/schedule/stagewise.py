@@ -79,10 +79,12 @@ def tile_stage(sch: ScheduleBase, stage: str, tiles: Mapping[str, Sequence[int]]
     ranged = frozenset[str]().union(*(variables(extent) for extent in d.extents.values()))
     sizes = {a: name for a, name in _tile_sizes(d).items() if a not in ranged}
     outer: list[Loop] = []
+    ragged: list[Loop] = []
     around: list[Loop] = []
     inner: list[Loop] = []
     for loop, (axis, extent) in zip(sch.loops(stage), d.extents.items(), strict=True):
-        steps = around if axis in d.reduced else outer
+        # A loop whose range is another one in each row is no axis of a grid.
+        steps = around if axis in d.reduced else ragged if variables(extent) & d.extents.keys() else outer
         if axis not in sizes:
             steps.append(loop)
         elif isinstance(extent, Const) and extent.value <= WHOLE:
@@ -93,7 +95,7 @@ def tile_stage(sch: ScheduleBase, stage: str, tiles: Mapping[str, Sequence[int]]
             inner.append(b)
     # What a loop's range or an index forbids stays as it is: a serial loop.
     with suppress(NeptuneError):
-        sch.reorder(*outer, *around, *inner)
+        sch.reorder(*outer, *ragged, *around, *inner)
     bound: list[Loop] = []
     with suppress(NeptuneError):
         letters = ["grid.y", *["grid.z"] * len(outer)][: max(0, len(outer) - 1)]

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from functools import cache, lru_cache
 from math import isfinite
 from typing import Any, TypeAlias
 
+from neptune import logs
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
@@ -197,20 +199,49 @@ def _ranked(
     applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in names if n in known))
     passed = list(refused)
     made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
-    at = points(program, wishes.typical, wishes.bounds)
-    samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
-    marked = _measured_at(samples, wishes, at)
-    while made:
+    predicted = dict(made)
+    while predicted:
+        found = _best(program, predicted, wishes, machine, form)
+        if found is None:
+            # Where the model fails on one of them, the others are still compared.
+            able = {
+                n: c for n, c in predicted.items() if len(predicted) > 1 and _best(program, {n: c}, wishes, machine)
+            }
+            if not able or len(able) == len(predicted):
+                break
+            predicted = able
+            continue
+        family, own, why = found
+        name = family.choices[own].template
+        del predicted[name]
+        yield replace(_chosen(made.pop(name), why, passed), family=family, own=own)
+    for one in sorted(made.values(), key=_structure):
+        yield _chosen(one, "the fewest temporaries and kernels", passed)
+
+
+def _best(
+    program: Program,
+    made: Mapping[str, Candidate],
+    wishes: Wishes,
+    machine: Machine,
+    form: OtherForm | None = None,
+) -> tuple[Family, int, str] | None:
+    """The family of some candidates, the choice at the typical sizes, and why; None where nothing is predicted."""
+    try:
+        at = points(program, wishes.typical, wishes.bounds)
+        samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
+        marked = _measured_at(samples, wishes, at)
         given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
         tiles = {n: c.lowered.tiles for n, c in made.items()}
         family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
         if family is None:
-            break
-        own = pick(family.tree, at[0])
-        name = family.choices[own].template
-        yield replace(_chosen(made.pop(name), _why(family, at[0], machine), passed), family=family, own=own)
-    for one in sorted(made.values(), key=_structure):
-        yield _chosen(one, "the fewest temporaries and kernels", passed)
+            return None
+        return family, pick(family.tree, at[0]), _why(family, at[0], machine)
+    except NeptuneError:
+        raise
+    except Exception as error:
+        logs.defect(LOG, f"the cost model on `{program.name}` by {', '.join(made)}", error)
+        return None
 
 
 def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Sizes]) -> list[Sizes]:
@@ -238,6 +269,9 @@ def _applying(
             made[name] = replace(lowered(template, program, fuel, strict=name != AUTOMATIC[-1]), template=name)
         except NeptuneError as error:
             passed.append(Decision("template", name, "does not apply", error.text))
+        except Exception as error:
+            logs.defect(LOG, f"template {name} on `{program.name}`", error)
+            passed.append(Decision("template", name, "fails", f"{type(error).__name__}: {error}"))
     if not made:
         raise ScheduleError(
             f"choose a template for `{program.name}`",
@@ -250,7 +284,7 @@ def _applying(
 
 def _taking(made: Mapping[str, Candidate], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Candidate]:
     """The candidates that take these parameters; all of them where none does, so that one says what is legal."""
-    able = {n: c for n, c in made.items() if space_of(c.lowered.tiles).takes(params)}
+    able = {n: c for n, c in made.items() if not params or space_of(c.lowered.tiles).takes(params)}
     if able:
         others = (n for n in made if n not in able)
         passed += [Decision("template", n, "not taken", "it does not take these parameters") for n in others]
@@ -271,8 +305,12 @@ def _following(
 
 
 def _structure(one: Candidate) -> tuple[bool, int, int]:
-    facts = read_facts(one.lowered.tiles)
-    return not fits(one.lowered.tiles), len(facts.temporaries), len(facts.kernels)
+    try:
+        facts = read_facts(one.lowered.tiles)
+        return not fits(one.lowered.tiles), len(facts.temporaries), len(facts.kernels)
+    except Exception as error:
+        logs.defect(LOG, f"what the tiles of template {one.template} take", error)
+        return True, sys.maxsize, 0
 
 
 def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
+from neptune import logs
 from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.program import Program
 from neptune.runtime.artifact import Artifact, launch_name
@@ -18,6 +20,7 @@ from neptune.tune.defaults import defaults, least_tiles
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.rank import ranked
 
+LOG = logging.getLogger("neptune.compiler")
 LIMITS = {"num_warps": 32, "num_stages": 16}
 LARGEST_TILE = 1 << 16
 
@@ -132,7 +135,11 @@ def resolve_params(
     space.check(f"compile `{program.name}`", given)
     plain = space.ranked(given)
     if chosen is None:
-        best = ranked(program, typical or {}, machine, plain)
+        try:
+            best = ranked(program, typical or {}, machine, plain)
+        except Exception as error:
+            logs.defect(LOG, f"the cost model on `{program.name}`", error)
+            best = ()
         chosen = best[0].params if best else defaults(program, plain)
     return {**chosen, **{n: v for n, v in given.items() if n not in plain}}
 

@@ -11,17 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import fsum
+from math import fsum, prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
-from neptune.ir.evaluate.memory import STATEMENT
+from neptune.ir.evaluate.memory import STATEMENT, Work
 from neptune.ir.evaluate.program import Runnable
+from neptune.ir.expr import Expr, walk
 from neptune.ir.ranges import RangePredicate
-from neptune.tile.ir import TileProgram
+from neptune.tile.ir import TileProgram, stmt_exprs, walk_stmts
 from neptune.verify.coverage import Cases
 from neptune.verify.evaluate import evaluate, runnable
 from neptune.verify.instances import (
@@ -31,6 +32,7 @@ from neptune.verify.instances import (
     compared_only,
     draw_inputs,
     draw_sizes,
+    number,
     structural_sizes,
     volume,
 )
@@ -45,6 +47,11 @@ STYLES = ("-inf", "ties")
 ENOUGH = 24
 """Sizes are tried with two sets of inputs at least; no more once so many elements agreed. Of the further draws, a third
 is enough."""
+WORK = 1 << 24
+"""The work that all evaluations of a check may take together, its confirmation included: seconds, where a check that
+accuses nobody takes a tenth of it."""
+TIMES: Mapping[str, int] = {"ordered rationals": 16}
+"""How many times as long as elsewhere an element takes in a model: fractions are no arrays of numbers."""
 MakeModel: TypeAlias = Callable[[int], Model]
 
 
@@ -89,6 +96,11 @@ class Check:
     magnitudes: bool = False
     near: tuple[int, ...] = ()
     shared: Shared | None = None
+    work: Work = field(default_factory=lambda: Work(WORK))
+
+    def allowed(self, model: Model) -> Work:
+        """The work that an evaluation in a model may take: no more than is left to the check as a whole."""
+        return Work(self.effort.budget, self.work, TIMES.get(model.name, 1))
 
     @cached_property
     def runnable(self) -> tuple[Runnable, Runnable]:
@@ -118,6 +130,22 @@ class Check:
     def work_at(self, sizes: Sizes) -> int:
         """The statements of tile programs that are run."""
         return sum(c.work(sizes) for c in self.cases)
+
+    @cached_property
+    def _tiles(self) -> list[tuple[dict[str, Expr], set[tuple[str, ...]]]]:
+        """For each kernel the extents of its tile axes, and the axes of its tiles."""
+        kernels = [k for p in (self.original, self.transformed) if isinstance(p, TileProgram) for k in p.kernels]
+        tiles = [(x for s in walk_stmts(k.body) for e in stmt_exprs(s) for x in walk(e)) for k in kernels]
+        return [(dict(k.axes), {x.dims for x in found}) for k, found in zip(kernels, tiles, strict=True)]
+
+    def padded(self, sizes: Sizes) -> int:
+        """The elements of the largest tile, times those of the longest size that there are of it."""
+        longest, most = max(sizes.values(), default=1), 1
+        for axes, tiles in self._tiles:
+            extents = {a: number(e, sizes) for a, e in axes.items()}
+            steps = longest // max([1, *extents.values()]) + 1
+            most = max([most, *(prod(extents.get(d, 1) for d in dims) * steps for dims in tiles)])
+        return most
 
     def explored(self, many: Sequence[Sizes]) -> list[frozenset[int]]:
         """The cases at each of many sizes, by numbers: they are counted again with every draw."""
@@ -181,7 +209,12 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
         further = k >= check.effort.draws
         if further and not pool.unseen():
             break
-        first = _first(check, make_model, check.seed * 1009 + k, pool)
+        try:
+            first = _first(check, make_model, check.seed * 1009 + k, pool)
+        except TooLarge:
+            if k and check.work.left < 0:
+                return  # the check has done its work: what was compared decides
+            raise
         pool.use(first[0].sizes)
         styles = ("plain",) * 3 if further else (STYLES[k % 2], "plain", STYLES[1 - k % 2])
         yield [first, *_again(check, make_model, first, styles, further)]
@@ -240,7 +273,10 @@ class Pool:
             )
             if volume(check.original, found) > effort.budget:
                 raise TooLarge("its constant dimensions are too large to be evaluated exactly")
-            drawn += [found] * (found not in drawn)
+            # What one kernel computes at these sizes is never looked at where that is too much to be evaluated.
+            drawn += [found] * (found not in drawn and check.padded(found) <= effort.budget)
+        if not (drawn or more):
+            raise TooLarge("its tiles are too large to be evaluated exactly")
         return drawn
 
     def use(self, sizes: Sizes) -> None:
@@ -300,7 +336,7 @@ def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int,
 
 def _tried(check: Check, found: Instance) -> Tried:
     try:
-        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.effort.budget)
+        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.allowed(found.model))
     except EvaluationError as error:
         return found, error
 
@@ -346,7 +382,7 @@ def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, 
     inputs, full = draw_inputs(
         check.original, sizes, model, rng, attempt, check.make, style, check.finite, check.compared
     )
-    expected = evaluate(check.runnable[0], inputs, full, model, check.effort.budget)
+    expected = evaluate(check.runnable[0], inputs, full, model, check.allowed(model))
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)
     return Instance(seed, model, sizes, inputs, full, expected, attempt, compared)

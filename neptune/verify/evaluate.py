@@ -7,7 +7,7 @@ from typing import Any
 
 from neptune.ir.evaluate.domains import Domain, Value
 from neptune.ir.evaluate.expressions import Evaluator
-from neptune.ir.evaluate.memory import Memory
+from neptune.ir.evaluate.memory import Memory, Work
 from neptune.ir.evaluate.program import Runnable
 from neptune.ir.evaluate.program import evaluate as evaluate_runnable
 from neptune.ir.program import Program
@@ -35,7 +35,7 @@ def evaluate(
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
-    budget: int | None = None,
+    budget: Work | None = None,
 ) -> dict[str, Value]:
     """The outputs by name: `neptune.ir.evaluate.program.evaluate`, for tiles as well."""
     ready = program if isinstance(program, Runnable) else runnable(program)

@@ -36,7 +36,7 @@ from neptune.verify.rationals import OrderedRationals
 from neptune.verify.shrink import edges_of, shrink
 
 MAGNITUDES = "dtypes of the program, at all magnitudes"
-CONFIRM = 1 << 24
+CONFIRM = 1 << 22
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
 GUESSED = frozenset({*OPAQUE, "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow", "fmod"})

@@ -26,6 +26,8 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import TileProgram, stmt_exprs, walk_stmts
 
 HIGHEST = DTYPES["float32"].highest
+ENDS = (HIGHEST, DTYPES["float64"].highest)
+"""From these, and their opposites, maxima and minima start."""
 TINIEST = 2.0**-149
 MAGNITUDES = (3.0, 30.0, 300.0)
 """Magnitudes of inputs."""
@@ -91,8 +93,9 @@ class Ranged(_Checked):
 
     def differs(self, expected: Value, got: Value) -> Array:
         finite = np.isfinite(expected)
-        # A minimum that starts at the highest number is that where everything is infinite.
-        got = np.where(np.abs(expected) >= HIGHEST, np.clip(got, -HIGHEST, HIGHEST), got)
+        # A minimum that starts at the highest number of its dtype is that where everything is infinite.
+        for highest in ENDS:
+            got = np.where(np.abs(expected) == highest, np.clip(got, -highest, highest), got)
         wrong = finite & ~np.isfinite(got)
         if self.close:
             largest = np.max(np.abs(expected), where=finite, initial=1.0)

@@ -237,11 +237,13 @@ def _sizes(parts: Parts) -> dict[int, int]:
 
 def _choices(constants: set[int]) -> dict[int, int]:
     """Powers of two become 2 and 4 (a tile axis must stay one), others 3; of others that are close, the larger ones
-    stay larger."""
+    stay larger, and a power of two still covers what it covers: 96 of the 128 elements of a tile become 3 of 4."""
     powers = sorted(c for c in constants if c & (c - 1) == 0)
     others = _families(sorted(constants - set(powers)))
     moved = {c: c - family[0] + FIRST_EDGE for family in others for c in family}
-    return {c: (2 if k % 2 == 0 else 4) for k, c in enumerate(powers)} | moved
+    covered = {p: max((n for c, n in moved.items() if p < 2 * c < 2 * p), default=0) for p in powers}
+    small = {c: (2 if k % 2 == 0 else 4) for k, c in enumerate(powers)}
+    return {c: 1 << (n - 1).bit_length() if (n := covered[c]) else small[c] for c in powers} | moved
 
 
 def _families(constants: list[int]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from math import prod
 from typing import Any
 
 import einops
@@ -13,7 +14,7 @@ from neptune.ir.evaluate.domains import Array, EvaluationError, Value
 from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, apply_op, choose
 from neptune.ir.evaluate.loops import fold_axis
 from neptune.ir.evaluate.memory import Memory, spread
-from neptune.ir.expr import Const, Expr, Load, loads, rewrite
+from neptune.ir.expr import Const, Expr, Load, loads, rewrite, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -31,6 +32,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    stmt_exprs,
 )
 
 Dims = tuple[str, ...]
@@ -48,6 +50,7 @@ class Tiles:
         # Expressions are kept alive by the program, so their ids are stable for one run.
         self._loading: dict[int, bool] = {}
         self._known_dims: dict[int, Dims] = {}
+        self._largest: dict[int, int] = {}
 
     def run(self, program: TileProgram, env: dict[str, Any]) -> None:
         """All kernels, in launch order."""
@@ -58,13 +61,13 @@ class Tiles:
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         grid = [range(int(self.evaluator.run(g.extent, env))) for g in kernel.grid]
         for point in itertools.product(*grid):
-            self.locals = {}
+            self.locals, self._largest = {}, {}
             inner = env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}
             self._body(kernel.body, inner)
 
     def _body(self, body: tuple[TStmt, ...], env: dict[str, Any]) -> None:
         for s in body:
-            self.memory.spend(0)
+            self.memory.spend(self._elements(s))
             match s:
                 case Assign(name, value, _):
                     self.locals[name] = (self._dims(value), self._whole(value, env))
@@ -76,6 +79,15 @@ class Tiles:
                 case Branch(pred, inner):
                     if self._bound(pred, env):
                         self._body(inner, env)
+
+    def _elements(self, s: TStmt) -> int:
+        """The elements of the largest tile that a statement computes, and of what a product runs over."""
+        found = self._largest.get(id(s))
+        if found is None:
+            nodes = [x for e in stmt_exprs(s) for x in walk(e)]
+            axes = [{*self._dims(x), *(self._dims(x.a) if isinstance(x, Dot) else ())} for x in nodes]
+            found = self._largest[id(s)] = max((prod(self.extents.get(d, 1) for d in a) for a in axes), default=0)
+        return found
 
     def _bound(self, e: Expr, env: dict[str, Any]) -> Any:
         """The value of a scalar, a bound or a condition, in which scalar tile variables stand like buffers of one

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,12 +17,19 @@ import neptune
 from neptune.errors import ExpressionError, InternalError, ScheduleError
 from neptune.frontend import builder as nb
 from neptune.frontend.builder import Tensor, compute, placeholder, reduce_axis, var
+from neptune.ir.evaluate.memory import Work
 from neptune.ir.expr import Const, Var, select
 from neptune.ir.parser import parse_program
+from neptune.ir.program import Program
 from neptune.tile.address import Box
 from neptune.tile.ir import LoadTile, StoreTile, stmt_exprs, walk, walk_stmts
 from neptune.tile.passes.addresses import addressed
 from neptune.tune import choose
+from neptune.verify.draws import WORK
+from neptune.verify.evaluate import evaluate
+from neptune.verify.exact import check_exact
+from neptune.verify.field import FieldPair
+from neptune.verify.shrink import _choices, shrink
 
 Make = Callable[[], Any]
 
@@ -146,15 +154,11 @@ def test_l0c_a_minimum_and_a_sum_of_float64() -> None:
 
 TRIANGLE = """program triangle
   in x: f32[n, n]
-  in y0: f32[n, n]
   out y: f32[n, n]
   temp m: f32[n]
   temp l: f32[n]
   scalar n: i32
 body:
-  for i in [0, n):
-    for j in [0, n):
-      y_init: y[i, j] = 0.0
   for i in [0, n):
     for j in [LO, HI):
       m: m[i] max= x[i, j] init -inf
@@ -245,7 +249,9 @@ def test_l3_rows_of_a_length_from_memory_in_a_template() -> None:
     data = torch.randn(4, 7)
     kept = torch.where(torch.arange(7)[None] < lengths[:, None], data.double(), -torch.inf)
     want = (kept - kept.amax(-1, keepdim=True)).exp().sum(-1)
-    torch.testing.assert_close(compiled(total)(data, lengths).double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        compiled(nb.build(total, [x, length]))(data, lengths).double(), want, rtol=1e-5, atol=1e-5
+    )
 
 
 # --- L6: what is marked as made, and is not ---------------------------------------------------------
@@ -338,14 +344,13 @@ def test_w6_what_writes_apart_is_still_fused(index: str) -> None:
 GATHERED = """program gathered
   in q: f16[n, 64]
   in k: f16[p, 64]
-  in table: i32[n, m]
-  out s: f32[n, m]
+  in table: i32[n, 64]
+  out s: f32[n, 64]
   scalar n: i32
-  scalar m: i32
   scalar p: i32
 body:
   for i in [0, n):
-    for j in [0, m):
+    for j in [0, 64):
       for d in [0, 64):
         s: s[i, j] += cast(f32, q[i, d]) * cast(f32, k[INDEX, d]) init 0.0
 """
@@ -358,6 +363,8 @@ def test_l2_rows_that_are_loaded_are_no_boxes(index: str, template: str | None) 
     made = next(choose.candidates(program)) if template is None else choose.lowered(template, program)
     for kernel in made.lowered.tiles.kernels:
         loads = addressed(made.lowered.tiles, kernel, boxes=True).kernel
+        boxes = [x for s in walk_stmts(loads.body) for e in stmt_exprs(s) for x in walk(e) if _reads(x, "q")]
+        assert any(isinstance(x.at, Box) for x in boxes), "what addresses nothing is a box as ever"
         tables = [x for s in walk_stmts(loads.body) for e in stmt_exprs(s) for x in walk(e) if _reads(x, "table")]
         tables += [x for s in walk_stmts(loads.body) if isinstance(s, StoreTile) for i in s.index for x in walk(i)
                    if _reads(x, "table")]  # fmt: skip
@@ -366,12 +373,6 @@ def test_l2_rows_that_are_loaded_are_no_boxes(index: str, template: str | None) 
 
 def _reads(x: Any, buffer: str) -> bool:
     return isinstance(x, LoadTile) and x.buffer == buffer
-
-
-# --- C2: what is undefined in neither program accuses nobody -------------------------------------------
-
-
-# --- L18: checks have a bound on work -----------------------------------------------------------------
 
 
 # --- a candidate that fails before a launch -------------------------------------------------------------
@@ -387,12 +388,6 @@ class Broken(Exception):
 
 def _breaks(*_: Any, **__: Any) -> Any:
     raise Broken("out of order")
-
-
-PLACES = {
-    "template": ("neptune.tune.choose.apply", "softmax_row"),
-    "lowering": ("neptune.tune.choose.lowering", ""),
-}
 
 
 @pytest.mark.parametrize("name", ["softmax_row", "softmax_online", "flash_decoding"])
@@ -468,12 +463,93 @@ def test_programs_of_rank_0(shape: str) -> None:
         torch.testing.assert_close(compiled(both)(data, one), data.sum() * 1.5)
 
 
-def test_masks_of_int64_and_odd_names() -> None:
-    n, m = var("program_id"), var("tl")
-    x = placeholder((n, m), "float32", "range")
-    k = placeholder((m,), "int64", "None_")
-    a = reduce_axis((0, m), "import_")
+# --- L18, C2: checks have a bound on work, and their small constants mean what the large ones mean ------
+
+
+def test_l18_tiles_of_large_constants_cover_what_they_covered() -> None:
+    program = _attention(96, 10000)
+    made = choose.lowered("flash_attention", program)
+    for original, tiles in (shrink(program, made.lowered.tiles), shrink(program, made.lowered.tiles, edges=False)):
+        depth = next(d.value for d in original.inputs[0].shape[-1:] if isinstance(d, Const))
+        extents = [e.value for k in tiles.kernels for a, e in k.axes if isinstance(e, Const)]  # type: ignore[union-attr]
+        assert extents and min(extents) >= depth
+
+
+@pytest.mark.parametrize(("depth", "other"), [(72, 128), (96, 128), (80, 128), (48, 64), (160, 256), (33, 64)])
+def test_c2_a_power_of_two_above_a_length_stays_above_it(depth: int, other: int) -> None:
+    small = _choices({depth, other, 16})
+    assert 1 < small[depth] <= small[other] and small[other] & (small[other] - 1) == 0
+    both = _choices({depth, depth + 4, other})
+    assert small[depth] < both[depth + 4] <= both[other]
+
+
+@pytest.mark.parametrize("depth", [72, 96])
+def test_c2_no_template_is_accused_falsely(depth: int) -> None:
+    program = _attention(depth, 3, "float32")
+    for template in ("flash_attention", "softmax_row"):
+        made = choose.lowered(template, program)
+        original, tiles = shrink(program, made.lowered.tiles)
+        assert isinstance(original, Program)
+        report = check_exact(original, tiles, draws=2)
+        assert report.accepted, report
+
+
+def _attention(depth: int, window: int, dtype: str = "bfloat16") -> Program:
+    """Attention with a window and a bias by head."""
+    n, m, h = var("n"), var("m"), var("h")
+    q, k, v = (placeholder((h, s, depth), dtype, name) for s, name in ((n, "q"), (m, "k"), (m, "v")))
+    bias = placeholder((h,), "float32", "bias")
+    d, a, b, c = reduce_axis((0, depth), "d"), *(reduce_axis((0, m), x) for x in "abc")
+    wide: Callable[..., Any] = lambda x: nb.cast(x, "float32")  # noqa: E731
+    s = compute((h, n, m), lambda g, i, j: nb.sum(wide(q[g, i, d]) * wide(k[g, j, d]), axis=d), "s")
+    seen = compute(
+        (h, n, m),
+        lambda g, i, j: nb.select(nb.all_of(j <= i, i < j + window), s[g, i, j] + bias[g], nb.min_value("float32")),
+        "seen",
+    )
+    top = compute((h, n), lambda g, i: nb.max(seen[g, i, a], axis=a), "top")
+    p = compute((h, n, m), lambda g, i, j: nb.exp(seen[g, i, j] - top[g, i]), "p")
+    total = compute((h, n), lambda g, i: nb.sum(p[g, i, b], axis=b), "total")
+    out = compute((h, n, depth), lambda g, i, e: nb.sum(p[g, i, c] * wide(v[g, c, e]), axis=c), "out")
+    made: Tensor = compute((h, n, depth), lambda g, i, e: out[g, i, e] / total[g, i], "o")
+    return nb.build(made)
+
+
+def test_l18_a_check_has_a_bound_on_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where small constants accuse, those as they are decide as far as the work goes: then the accusation stands."""
+    program = _attention(96, 10000)
+    tiles = choose.lowered("flash_attention", program).lowered.tiles
+    monkeypatch.setattr("neptune.verify.shrink._choices", lambda constants: dict.fromkeys(constants, 2))
+    spent: list[int] = []
+    real = Work.spend
+
+    def spend(self: Work, elements: int) -> None:
+        if self.whole is not None:
+            spent.append(elements * self.times)
+        real(self, elements)
+
+    monkeypatch.setattr(Work, "spend", spend)
+    check_exact(program, tiles, draws=1)
+    assert sum(spent) <= 3 * WORK
+
+
+def test_l18_work_counts_the_elements_of_tiles() -> None:
+    program = _attention(96, 100)
+    tiles = choose.lowered("flash_attention", program).lowered.tiles
+    sizes = {"h": 1, "n": 2, "m": 2} | {t.name: 64 for t in tiles.tunables if t.covers is None}
+    inputs = {b.name: np.zeros([1 if d == Var("h") else 2 if isinstance(d, Var) else d.value for d in b.shape])  # type: ignore[union-attr]
+              for b in program.inputs}  # fmt: skip
+    work = Work(1 << 30)
+    evaluate(tiles, inputs, sizes, FieldPair(0), work)
+    assert (1 << 30) - work.left > 64 * 64 * 128
+
+
+def test_masks_of_int64() -> None:
+    n, m = var("n"), var("m")
+    x, k = placeholder((n, m), "float32", "x"), placeholder((m,), "int64", "k")
+    a = reduce_axis((0, m), "a")
     big = nb.const(1 << 40, "int64")
-    o = compute((n,), lambda i: nb.sum(nb.select(k[a] * big <= big * 3, x[i, a], 0.0), axis=a), "lambda_")
+    o = compute((n,), lambda i: nb.sum(nb.select(k[a] * big <= big * 3, x[i, a], 0.0), axis=a), "o")
     data, keys = torch.randn(3, 7), torch.arange(7)
-    torch.testing.assert_close(compiled(o)(data, keys), torch.where(keys <= 3, data, 0.0).sum(-1))
+    kernel = compiled(nb.build(o, [x, k]))
+    torch.testing.assert_close(kernel(data, keys), torch.where(keys <= 3, data, 0.0).sum(-1))

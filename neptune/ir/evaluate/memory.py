@@ -22,6 +22,24 @@ STATEMENT = 200
 
 
 @dataclass
+class Work:
+    """The work that may still be done, in elements: by an evaluation, and with it by all evaluations of a check, to
+    which each element counts `times`."""
+
+    left: int
+    whole: Work | None = None
+    times: int = 1
+
+    def spend(self, elements: int) -> None:
+        """Account for some of it; TooLarge where there is no more."""
+        self.left -= elements
+        if self.left < 0:
+            raise TooLarge("the instance takes too much work")
+        if self.whole is not None:
+            self.whole.spend(self.times * elements)
+
+
+@dataclass
 class Cell:
     """A buffer's storage. `data` is of the domain for floats, else int64 or bool with a `defined` mask.
 
@@ -69,7 +87,7 @@ def _inside(i: Index, n: int) -> bool:
 class Memory:
     """Named cells over one domain. `budget` is the work that an evaluation may still do (None: any)."""
 
-    def __init__(self, domain: Domain, budget: int | None = None) -> None:
+    def __init__(self, domain: Domain, budget: Work | None = None) -> None:
         self.domain = domain
         self.budget = budget
         self.cells: dict[str, Cell] = {}
@@ -77,9 +95,7 @@ class Memory:
     def spend(self, elements: int) -> None:
         """Account for one statement on so many elements; TooLarge where there is no budget left."""
         if self.budget is not None:
-            self.budget -= STATEMENT + elements
-            if self.budget < 0:
-                raise TooLarge("the instance takes too much work")
+            self.budget.spend(STATEMENT + elements)
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: str, lanes: tuple[str, ...] = ()) -> None:
         """An undefined buffer."""

@@ -24,7 +24,7 @@ from neptune.ir.evaluate.domains import Domain, EvaluationError, Value
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.loops import Lanes, Loops
-from neptune.ir.evaluate.memory import Memory
+from neptune.ir.evaluate.memory import Memory, Work
 from neptune.ir.program import Buffer, Program, Scalar, Tunable
 
 
@@ -78,14 +78,14 @@ def evaluate(
     inputs: Mapping[str, Any],
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
-    budget: int | None = None,
+    budget: Work | None = None,
 ) -> dict[str, Value]:
     """The outputs by name, as arrays of the domain (float64 by default).
 
     `sizes` gives every scalar argument, symbolic size and tunable. Reads and writes out of bounds, and
     uninitialised memory that reaches an output, raise EvaluationError (in float64 such memory is NaN); an
     output that an exact domain has no value for raises OutsideFragment, and so does, as TooLarge, what takes
-    more work than `budget` (elements, roughly; None: no limit).
+    more work than `budget` (roughly; None: no limit).
     """
     runnable = runnable if isinstance(runnable, Runnable) else Runnable(runnable)
     program = runnable.program

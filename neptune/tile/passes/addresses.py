@@ -30,6 +30,7 @@ from neptune.tile.ir import (
     Branch,
     Iota,
     LoadTile,
+    Local,
     Loop,
     Rearrange,
     Scalar,
@@ -77,6 +78,8 @@ class Addresses:
         self.extents: Mapping[str, Expr] = dict(kernel.axes)
         self.reread = frozenset(reread(kernel.body))
         self.steady = _steady(program, kernel)
+        self.places = _places(kernel.body)
+        self.placing = False
         # By scope: the variables that it binds, and what it has read or computed so far.
         self.vars = [frozenset[str]()] * (len(scopes) - 1) + [frozenset(g.var for g in kernel.grid)]
         self.known = [set[Expr]() for _ in scopes]
@@ -99,7 +102,16 @@ class Addresses:
                 assert isinstance(stored, StoreTile)
                 return replace(stored, at=self.stored_at(stored))
             case Assign():
-                return map_stmt(s, self.expr)
+                with self.place(s.name in self.places):
+                    return map_stmt(s, self.expr)
+
+    @contextmanager
+    def place(self, says: bool) -> Iterator[None]:
+        """Inside what says where something is loaded. There nothing is a box: the pipeline of loads, which Triton makes,
+        has no order for a copy that another load waits for."""
+        before, self.placing = self.placing, self.placing or says
+        yield
+        self.placing = before
 
     @contextmanager
     def scope(self, var: str | None) -> Iterator[None]:
@@ -147,14 +159,15 @@ class Addresses:
         return rewrite(e, access)
 
     def load(self, e: LoadTile) -> LoadTile:
-        index = tuple(map(self.expr, e.index))
+        with self.place(True):
+            index = tuple(map(self.expr, e.index))
         e = replace(e, index=index, mask=None if e.mask is None else self.expr(e.mask))
         return replace(e, at=self.loaded_at(e))
 
     def loaded_at(self, e: LoadTile) -> Address:
         """The address of a load: a box where it is one, for what lies outside is zero in it."""
         zeros = e.mask is None or (e.other == 0 and math.copysign(1, e.other) > 0)
-        box = self.box(e.buffer, e.index, e.dims, e.mask) if self.boxes and zeros else None
+        box = self.box(e.buffer, e.index, e.dims, e.mask) if self.boxes and zeros and not self.placing else None
         return box or self.pointers(e.buffer, e.index)
 
     def stored_at(self, s: StoreTile) -> Address:
@@ -239,6 +252,23 @@ class Addresses:
 def _steady(program: TileProgram, kernel: TileKernel) -> frozenset[str]:
     """The buffers that a kernel leaves alone: what it reads of them is the same wherever it does."""
     return frozenset(program.globals) - {s.buffer for s in walk_stmts(kernel.body) if isinstance(s, StoreTile)}
+
+
+def _places(body: tuple[TStmt, ...]) -> frozenset[str]:
+    """The tile variables by which places to load from are computed, directly or through others."""
+    assigned: dict[str, list[TExpr]] = {}
+    for s in walk_stmts(body):
+        if isinstance(s, Assign):
+            assigned.setdefault(s.name, []).append(s.value)
+    todo = [
+        i for s in walk_stmts(body) for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile) for i in x.index
+    ]
+    found: set[str] = set()
+    while todo:
+        fresh = {x.name for x in walk(todo.pop()) if isinstance(x, Local)} - found
+        found |= fresh
+        todo += [value for name in fresh for value in assigned.get(name, ())]
+    return frozenset(found)
 
 
 def _always_read(e: Expr) -> Iterator[Load]:
