@@ -30,6 +30,7 @@ from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.field import FieldPair
 from neptune.verify.shrink import _choices, shrink
+from qa import fuzz_builder
 
 Make = Callable[[], Any]
 
@@ -553,3 +554,12 @@ def test_masks_of_int64() -> None:
     data, keys = torch.randn(3, 7), torch.arange(7)
     kernel = compiled(nb.build(o, [x, k]))
     torch.testing.assert_close(kernel(data, keys), torch.where(keys <= 3, data, 0.0).sum(-1))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 5, 8, 11])
+def test_random_programs_of_the_builder_compile_to_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of `qa.fuzz_builder`."""
+    for name in ("NEPTUNE_VERIFY", "NEPTUNE_STRICT", "NEPTUNE_CACHE_DIR"):
+        monkeypatch.setenv(name, "1")  # a trial sets them: what they were comes back
+    outcome = fuzz_builder.trial(seed)
+    assert outcome.kind in ("right", "refused"), outcome

@@ -107,7 +107,7 @@ class Addresses:
 
     @contextmanager
     def place(self, says: bool) -> Iterator[None]:
-        """Inside what says where something is loaded. There nothing is a box: the pipeline of loads, which Triton makes,
+        """Inside what says where something is loaded. There nothing is a box: the pipeline of loads that Triton makes
         has no order for a copy that another load waits for."""
         before, self.placing = self.placing, self.placing or says
         yield

@@ -461,3 +461,37 @@ def an_assumption_that_is_not_made():
 @case(ScheduleError)
 def an_assumption_where_all_is_proved():
     neptune.compile(softmax(), "softmax_online", target="llvm", assume=("finite(x)",))
+
+
+ROWS_FROM_MEMORY = """program rows
+  in x: f32[n, m]
+  in row: i32[n]
+  out o: f32[n, m]
+  temp t: f32[n]
+  scalar n: i32
+  scalar m: i32
+body:
+  for i in [0, n):
+    for j in [0, m):
+      t: t[i] max= x[i, j] init -inf
+  for i in [0, n):
+    for j in [0, m):
+      o: o[row[i], j] = x[i, j] - t[i]
+"""
+
+
+@case(ScheduleError)
+def a_grid_over_a_range_of_each_row():
+    text = (
+        str(program(TRIANGLE)).replace("y: f32[n]", "y: f32[n, n]").replace("y[i] += x[j] init 0.0", "y[i, j] = x[j]")
+    )
+    sch = Schedule(parse_program(text))
+    sch.bind(Loop("y", "i"), "grid.y")
+    sch.bind(Loop("y", "j"), "grid.x")
+
+
+@case(ScheduleError)
+def a_fused_stage_that_writes_rows_from_memory():
+    sch = Schedule(parse_program(ROWS_FROM_MEMORY))
+    sch.bind(Loop("t", "i"), "grid.x")
+    sch.fuse_at("o", Loop("t", "i"))

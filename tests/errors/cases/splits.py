@@ -271,3 +271,13 @@ for _name, _act in CALLS.items():
 @case(ScheduleError)
 def compile_for_no_parts():
     neptune.compile(log_sum_exp(), "flash_decoding", target="llvm", params={"NUM_SPLITS": 0})
+
+
+@case(FusionError)
+def a_place_that_needs_no_reduction():
+    x = matrix("x")
+    top = per_row(lambda i, j: x[i, j], "top", te.max)
+    a = reduce_axis((0, N), "a")
+    best = compute((R,), lambda i: te.argmax(exp(x[i, a] - top[i]), axis=a), "best")
+    sch = Schedule(build([best[1]], name="place"))
+    sch.split_k(sch.loops("top")[1], "NUM_SPLITS")
