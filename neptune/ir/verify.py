@@ -56,6 +56,8 @@ def verify(program: Program, *, lowered: bool = False) -> None:
     findings = [*_declarations(program), *_body(program), *_writers(program), *_owes(program)]
     if not findings:
         findings += [*_order(program), *check_lists(program)]
+    if not findings:
+        findings += _marked(program)
     if lowered:
         findings += _lowered(program)
     report(f"program {program.name}", findings)
@@ -294,20 +296,22 @@ def _writers(program: Program) -> Iterator[str]:
         for buffer in writes(s.action):
             if not _helps(s, buffer, written):
                 defining.setdefault(buffer, set()).add(s.name)
-            yield from _check_made(s, buffer, {x.name for x in stages(program.body) if x.folds or x.made})
     for buffer, names in defining.items():
         if len(names) > 1:
             yield f"buffer {buffer} is defined by several stages: {', '.join(sorted(names))}"
 
 
-def _check_made(s: Stage, buffer: str, changing: Set[str]) -> Iterator[str]:
+def _marked(program: Program) -> Iterator[str]:
     """A store reads what it writes only as the repair of a fold, and what starts or repairs a stage is of one that
     folds or was made: whoever wrote the program may have marked it so."""
-    kind = s.made.kind if s.made is not None else ""
-    if isinstance(s.action, Store) and kind != "repair" and any(x.buffer == buffer for x in loads(s.action.value)):
-        yield f"stage {s.name} reads {buffer}, which it writes"
-    if s.made is not None and kind in ("init", "repair") and buffer not in changing and s.made.of not in changing:
-        yield f"stage {s.name} is made as {kind} of {s.made.of}, which folds nothing"
+    changing = {x.name for x in stages(program.body) if x.folds or x.made}
+    for s in stages(program.body):
+        kind = s.made.kind if s.made is not None else ""
+        reads_own = isinstance(s.action, Store) and s.action.buffer in {x.buffer for x in loads(s.action.value)}
+        if reads_own and kind != "repair":
+            yield f"stage {s.name} reads {', '.join(writes(s.action))}, which it writes"
+        if s.made is not None and kind in ("init", "repair") and not {*writes(s.action), s.made.of} & changing:
+            yield f"stage {s.name} is made as {kind} of {s.made.of}, which folds nothing"
 
 
 def _helps(s: Stage, buffer: str, written: Set[tuple[str, str]]) -> bool:
