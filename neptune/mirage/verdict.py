@@ -29,7 +29,7 @@ from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment
 from neptune.ir.program import Program
 from neptune.mirage.align import Misfit, aligned, ordered, orders
 from neptune.mirage.bound import check
-from neptune.mirage.candidates import DRAWS, FEW, Candidates
+from neptune.mirage.candidates import DRAWS, ENOUGH, FEW, Candidates
 from neptune.mirage.evaluate import Defined, Evaluator, Reals
 from neptune.mirage.forms import Undecided
 from neptune.mirage.gate import gate
@@ -212,7 +212,11 @@ class Verifier:
             if tiers[-1].outcome == REJECTED:
                 return Verdict(False, False, tuple(tiers), graph, why=tiers[-1].text)
         tiers.append(_timed("proof", lambda: _proof(graph, self.expression)))
-        if first.outcome != ACCEPTED and tiers[-1].outcome != ACCEPTED:
+        if first.outcome == ACCEPTED and tiers[-1].outcome != ACCEPTED:
+            tiers.append(_timed("sizes", lambda: self._elsewhere(graph)))
+            if tiers[-1].outcome == REJECTED:
+                return Verdict(False, False, tuple(tiers), graph, why=f"it is another function: {tiers[-1].text}")
+        elif tiers[-1].outcome != ACCEPTED:
             why = first.text if first.outcome == REJECTED else f"no tier decides: {first.text}"
             return Verdict(False, False, tuple(tiers), graph, why=why)
         tiers.append(_timed("domain", lambda: _domain(graph, self.expression)))
@@ -232,6 +236,14 @@ class Verifier:
             return Tier("fields", said, str(outcome), outcome.draws, (self.seed,))
 
         return _timed("fields", run)
+
+    def _elsewhere(self, graph: Graph) -> Tier:
+        """Draws of the fields at sizes that are drawn from the graph: what is not proved may be right at some only."""
+        for at in drawn(self.expression, _of_graphs(graph, self.expression, self.seed)):
+            outcome = Candidates(self.expression, draws=ENOUGH, seed=self.seed, at=at).outcome(graph)
+            if not outcome.accepted and outcome.why != FEW:
+                return Tier("sizes", REJECTED, f"{outcome}, at {at}", outcome.draws, (self.seed,))
+        return Tier("sizes", ACCEPTED, "agrees at two sets of sizes that are drawn", ENOUGH, (self.seed,))
 
     def _floats(self, graph: Graph) -> tuple[Tier, Counterexample | None]:
         start = time.perf_counter()
@@ -293,9 +305,8 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
 
     Inputs, sizes and outputs correspond by name. Raises EvaluationError or OutsideFragment where float64 has no value.
     """
-    digest = zlib.crc32(repr((graph.steps, expression.steps)).encode())
-    rng = np.random.default_rng((seed, 0xF64, digest))
-    for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *drawn(expression, rng)):
+    others = drawn(expression, _of_graphs(graph, expression, seed))
+    for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *others):
         inputs, scalars = _inputs(expression, at, np.random.default_rng((seed, 0xF64)))
         with np.errstate(all="ignore"):
             want = Evaluator(Defined(INSTANCES), at, inputs, scalars).outputs(expression)
@@ -307,6 +318,11 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
                 expected, other = float(want[name][index]), float(got[name][index])
                 return Counterexample(name, index[1:], expected, other, at.lengths, seed)
     return None
+
+
+def _of_graphs(graph: Graph, expression: Graph, seed: int) -> np.random.Generator:
+    """A generator that nobody who makes a graph has chosen."""
+    return np.random.default_rng((seed, zlib.crc32(repr((graph.steps, expression.steps)).encode())))
 
 
 def _inputs(expression: Graph, at: Witness, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:

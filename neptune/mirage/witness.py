@@ -62,6 +62,9 @@ class Witness:
     lengths: Mapping[str, int]
     _cuts: dict[tuple[str, frozenset[str]], Cut] = field(default_factory=dict, repr=False, compare=False)
 
+    def __str__(self) -> str:
+        return ", ".join(f"{a} = {n}" for a, n in self.lengths.items())
+
     def cut(self, axis: str, by: frozenset[str]) -> Cut:
         """The axis, cut by "grid", "loop", both or neither."""
         found = self._cuts.get((axis, by))

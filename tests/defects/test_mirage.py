@@ -118,6 +118,16 @@ def test_m10_a_graph_that_is_right_at_some_sizes(roots: range) -> None:
     assert not verify(program("i k", "X:ik", "y:i", n("s", "sum", "X", "k"), kept), sums).equal
 
 
+def test_m10_a_difference_that_floats_do_not_see_at_small_sizes() -> None:
+    sums = program("i k", "X:ik", "y:i", n("y", "sum", "X", "k"))
+    tiny = binary(
+        "mul", Const(1e-30, "float32"), binary("sub", _product(Var("k"), range(1, 10)), Const(1.0, "float32"))
+    )
+    more = n("y", "scale", "s", constant=binary("add", Const(1.0, "float32"), tiny))
+    odd = program("i k", "X:ik", "y:i", n("s", "sum", "X", "k"), more)
+    assert not verify(odd, sums).equal
+
+
 # --- M6: one size is the length of two axes -------------------------------------------------------------
 
 
