@@ -3,9 +3,9 @@ choices of which only places are read, and stores at places from memory: each co
 
     python -m qa.fuzz_builder --count 1000 --jobs 2
 
-The oracle is torch in float64. What is compiled runs in the evaluator (its loops and its tiles), every tenth program on
-llvm as well, where TVM is installed. Every other one has NEPTUNE_VERIFY=0, the others NEPTUNE_STRICT=1: a rejection by
-an exact check of Neptune's, or an exception of a candidate, is a finding.
+The oracle is torch in float64. What is compiled runs in the evaluator (its tiles), every tenth program on llvm, where
+TVM is installed; with NEPTUNE_QA_TARGET=cuda all run on a GPU. Every other one has NEPTUNE_VERIFY=0, the others
+NEPTUNE_STRICT=1: a rejection by an exact check of Neptune's, or an exception of a candidate, is a finding.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def trial(seed: int) -> Outcome:
         return Outcome("right", "nothing drawn")
     text = str(made.program)
     try:
-        target = "llvm" if seed % LLVM_EVERY == 0 else "interpret"
+        target = os.environ.get("NEPTUNE_QA_TARGET") or ("llvm" if seed % LLVM_EVERY == 0 else "interpret")
         kernel = neptune.compile(made.program, target=target)
     except NeptuneError as error:
         return Outcome("refused", f"{type(error).__name__}: {error.wrong.splitlines()[0][:100]}", text)
@@ -322,15 +322,20 @@ def trial(seed: int) -> Outcome:
         return Outcome(kind, str(error).splitlines()[0][:150], f"{text}\n{error}")
     except Exception as error:
         return Outcome("raised", f"{type(error).__name__}: {error}"[:150], f"{text}\n{traceback.format_exc()}")
-    why = _differs(made, _called(kernel, made) if target == "llvm" else _evaluated(kernel, made))
+    try:
+        got = _evaluated(kernel, made) if target == "interpret" else _called(kernel, made)
+    except NeptuneError as error:
+        return Outcome("raised", f"called: {type(error).__name__}: {error.wrong}"[:150], f"{text}\n{error}")
+    why = _differs(made, got)
     if why:
         return Outcome("wrong", f"{target}: {why}"[:150], f"{text}\n{kernel.explain()[:300]}\n{made.inputs}")
     return Outcome("right")
 
 
 def _called(kernel: neptune.Kernel, made: Made) -> list[Any]:
-    found = kernel(*(made.inputs[b.name] for b in made.program.inputs))
-    return list(found) if isinstance(found, tuple | list) else [found]
+    device = "cuda" if os.environ.get("NEPTUNE_QA_TARGET", "").startswith("cuda") else "cpu"
+    found = kernel(*(made.inputs[b.name].to(device) for b in made.program.inputs))
+    return [t.cpu() for t in (found if isinstance(found, tuple | list) else [found])]
 
 
 def _evaluated(kernel: neptune.Kernel, made: Made) -> list[Any]:
