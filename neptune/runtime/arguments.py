@@ -81,8 +81,9 @@ class Signature:
         kernel(q, v=v, k=k) → (q, k, v)
         """
         names = self.names
-        # An argument may have a name of its own in generated code.
-        named = {n if n in names or not n.isidentifier() else usable(n): value for n, value in named.items()}
+        if any(n not in names for n in named):
+            # An argument may have a name of its own in generated code.
+            named = {n if n in names or not n.isidentifier() else usable(n): value for n, value in named.items()}
         if len(args) > len(names):
             self._refuse_count(len(args) + len(named))
         for name in named:
