@@ -51,6 +51,8 @@ FORMS = ("triton", "auto")
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
 NO_CACHE = "0"
+DIGITS = 18
+"""Of a number; of more, int64 holds none."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +133,19 @@ def _level(text: str | None) -> int:
     if not text:
         return 1
     if text not in levels:
-        raise NeptuneError(f"NEPTUNE_VERIFY={text}", "this is not a level of verification", legal=tuple(levels))
+        raise NeptuneError(f"NEPTUNE_VERIFY={text:.60}", "this is not a level of verification", legal=tuple(levels))
     return levels[text]
 
 
 def _one_of(variable: str, text: str | None, legal: tuple[str, ...]) -> str | None:
     if text and text not in legal:
-        raise NeptuneError(f"{variable}={text}", "there is no such form", legal=legal)
+        raise NeptuneError(f"{variable}={text:.60}", "there is no such form", legal=legal)
     return text or None
 
 
 def _count(variable: str, text: str | None) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()):
-        raise NeptuneError(f"{variable}={text}", "this is not a number of fusions", legal=("0", "1", "2", "…"))
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
+        raise NeptuneError(f"{variable}={text:.60}", "this is not a number of fusions", legal=("0", "1", "2", "…"))
     return int(text)

@@ -1,11 +1,17 @@
-"""Folders and files that are one user's alone: what somebody else could have written is not believed."""
+"""Folders and files that are one user's alone: what somebody else could have written is not believed; and JSON that
+anybody may have written, which is read by one function that fails in one way. docs/trust.md says what is trusted."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+DEEPEST, LONGEST = 64, 40
+"""Levels of nesting and digits of a number that files of ours stay far below."""
 
 
 def make(folder: Path) -> None:
@@ -46,3 +52,31 @@ def read(path: Path) -> bytes | None:
         return None
     with open(fd, "rb") as file:
         return file.read()
+
+
+def others_may_write(status: os.stat_result) -> bool:
+    """True for what somebody else than this user and root may have written, or may yet write."""
+    return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def understood(text: str | bytes) -> Any:
+    """What a text says that anybody may have written. Raises ValueError and nothing else: for what is no JSON, for
+    numbers of more than `LONGEST` digits, which Python does not turn into text or a float, and for what is nested more
+    than `DEEPEST` deep, on which others run out of stack.
+    """
+    try:
+        said = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [said]
+    for _ in range(DEEPEST):
+        level = [x for y in level for x in (y.values() if isinstance(y, dict) else y if isinstance(y, list) else ())]
+        if not level:
+            return said
+    raise ValueError("it is nested too deeply")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > LONGEST:
+        raise ValueError(f"it has a number of {len(digits)} digits")
+    return int(digits)

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from neptune.codegen.modules import all_modules, declarations
-from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
 from neptune.driver.judgement import judged, subject_of
@@ -113,9 +112,7 @@ class Build:
     def artifact(self) -> Artifact:
         """Return the part that a kernel needs to run and to describe itself, as plain data."""
         form = None if self.asynchronous is None else self.asynchronous.plain()
-        # Tiles are summed in trees; loops, which run as they are on a CPU, are not.
-        fused = in_partial_sums(self.fused) if self.target.kind == "llvm" else self.fused
-        stages = {"loops": self.loops, "scheduled": self.scheduled, "fused": fused, "tile": self.tiles}
+        stages = {"loops": self.loops, "scheduled": self.scheduled, "fused": self.fused, "tile": self.tiles}
         return Artifact(
             explanation=explanation(self, read_facts(self.tiles)),
             programs={name: str(program) for name, program in stages.items()},

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from neptune import logs
+from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver import cache
 from neptune.driver.build import Build
 from neptune.fusion.schedule import Schedule
@@ -28,7 +29,8 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
     return Build(
         loops=work.loops,
         scheduled=_before_repairs(work.definitions, work.schedule),
-        fused=work.fused,
+        # Tiles are summed in trees; loops, which run as they are on a CPU, are not.
+        fused=in_partial_sums(work.fused) if target.kind == "llvm" else work.fused,
         tiles=work.tiles,
         header=work.header,
         target=target,

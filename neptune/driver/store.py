@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from neptune import private
 from neptune.errors import NeptuneError
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.shelf import Shelf
@@ -48,9 +49,9 @@ def _encode(key: str, artifact: Artifact) -> bytes:
 
 def _decode(key: str, body: bytes) -> Artifact | None:
     try:
-        entry = json.loads(body)
+        entry = private.understood(body)
         if entry["key"] != key:
             return None
         return unpack(Packed(entry["manifest"], entry["files"]))
-    except (NeptuneError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (NeptuneError, ValueError, TypeError, KeyError):
         return None

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from neptune import config
+from neptune import config, private
 from neptune.hopper.compile import Built, compile_gluon
 from neptune.runtime.accepted import NOT_COMPARED, Compared, Figures, Timed, Verdict, key_of, read, timed_of, written
 from neptune.runtime.addressing import Asynchronous, Roles
@@ -189,8 +189,8 @@ def _times(records: Shelf, key: str) -> Timed | None:
 def _read(records: Shelf, key: str, understood: Callable[[Any], Found | None]) -> Found | None:
     body = records.read(key)
     try:
-        found = None if body is None else understood(json.loads(body))
-    except (ValueError, RecursionError):
+        found = None if body is None else understood(private.understood(body))
+    except ValueError:
         found = None
     if body is not None and found is None:
         records.ignored(key)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from neptune import private
 from neptune.errors import ExpressionError
 from neptune.ir.expr import Const
 from neptune.mirage.ir import Graph, Output, Tensor
@@ -16,11 +17,11 @@ COORDINATES = ("x", "y", "z")
 def graphs_of(text: str) -> list[list[Any]]:
     """The graphs of a file as lists of operators; one graph by itself is a file, too."""
     try:
-        read = json.loads(text)
+        read = private.understood(text)
     except json.JSONDecodeError as error:
         wrong = f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-    except RecursionError:
-        wrong = "it is nested too deeply"
+    except ValueError as error:
+        wrong = str(error)
     else:
         graphs = [read] if isinstance(read, list) and read and all(isinstance(x, dict) for x in read) else read
         if isinstance(graphs, list) and graphs and all(isinstance(g, list) for g in graphs):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from neptune.errors import ExpressionError, RecordError
+from neptune.errors import NeptuneError, RecordError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
 from neptune.ir.spans import Span
@@ -28,7 +28,7 @@ from neptune.runtime.addressing import (
     extent_of,
 )
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark
-from neptune.runtime.family import FAMILY
+from neptune.runtime.family import FAMILY, check_family
 from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
 
 Json: TypeAlias = dict[str, Any]
@@ -201,7 +201,10 @@ def with_variants(own: Packed, variants: Mapping[int, Packed]) -> Packed:
 def unpack_variants(packed: Packed) -> dict[int, Artifact]:
     """The other variants that a kernel was packed with, by number; RecordError as `unpack`."""
     found: dict[int, Artifact] = {}
-    for k, manifest in packed.manifest.get("variants", {}).items():
+    variants = packed.manifest.get("variants", {})
+    if not isinstance(variants, dict) or not all(k.isascii() and k.isdecimal() and len(k) < 9 for k in variants):
+        raise damaged("its variants have no numbers")
+    for k, manifest in variants.items():
         check_manifest(manifest)
         prefix = f"variant{k}_"
         files = {n.removeprefix(prefix): text for n, text in packed.files.items() if n.startswith(prefix)}
@@ -212,15 +215,17 @@ def unpack_variants(packed: Packed) -> dict[int, Artifact]:
 def unpack(packed: Packed) -> Artifact:
     """The Artifact again. RecordError where the manifest or a text is not what `pack` wrote."""
     check_manifest(packed.manifest)
+    if not isinstance(packed.files, Mapping):
+        raise damaged("its texts are missing")
     for name, expected in packed.manifest["files"].items():
-        if name not in packed.files:
+        if not isinstance(packed.files.get(name), str):
             raise damaged(f"{name} is missing")
         if sha256(packed.files[name]) != expected:
             raise damaged(f"{name} has been changed")
     try:
         # A text that no hash speaks for is not there.
         return _unpacked(packed.manifest, {name: packed.files[name] for name in packed.manifest["files"]})
-    except (KeyError, TypeError, ValueError, AttributeError, ExpressionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, NeptuneError) as error:
         # Its own digest fits, so that another program has written it.
         what = f"has no entry {error}" if isinstance(error, KeyError) else "holds something else than a kernel"
         raise damaged(f"its manifest {what}") from None
@@ -235,7 +240,7 @@ def check_manifest(manifest: Any) -> None:
         by = made.get("neptune") if isinstance(made, dict) else None
         raise RecordError(
             "read a kernel",
-            f"it has format {other!r}, written by Neptune {by}, and this one reads format {VERSION}",
+            f"it has format {other!r:.40}, written by Neptune {by!s:.40}, and this one reads format {VERSION}",
             hint="save it again with this version of Neptune, or load it with that one",
         )
     if manifest.get("digest") != digest(manifest) or not isinstance(manifest.get("files"), dict):
@@ -294,6 +299,8 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     of = manifest.get(ASYNCHRONOUS)
     asynchronous = None if of is None else _asynchronous(of, files, declarations)
     made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), asynchronous)
+    if made.family is not None:
+        check_family(made.family)
     # Whatever a kernel reads off it later is there.
     _ = (
         made.name,

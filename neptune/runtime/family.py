@@ -109,6 +109,19 @@ def names_of(family: Mapping[str, Any]) -> list[str]:
     return names
 
 
+def check_family(family: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError for what is no family of a kernel: anybody may have written it."""
+    members: Members[None] = Members(family, None, lambda k: None)
+    if not {members.own, *_leaves(members.tree)} <= set(range(len(members.names))):
+        raise ValueError("it names a variant that is not there")
+    for v in family["variants"]:
+        dict(v["params"]), str(v["when"])
+
+
+def _leaves(tree: Tree) -> set[int]:
+    return {tree} if not isinstance(tree, Cut) else _leaves(tree.below) | _leaves(tree.above)
+
+
 class Members(Generic[M]):
     """The variants of a kernel, each made when it is first used. `own` is there already.
 

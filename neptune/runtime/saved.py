@@ -6,7 +6,8 @@
       kernel_descriptor.py …
       loops.txt scheduled.txt fused.txt tile.txt
 
-It is code: load only what you trust. The hashes detect damage, not malice.
+It is code: load only what you trust (docs/trust.md). The hashes detect damage, not malice; files and folders that
+others may write are said.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from neptune import private
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
 from neptune.runtime.launch import default_target, gpu_target, has_tvm, parse_target
@@ -29,7 +31,7 @@ from neptune.versions import versions
 MANIFEST = "manifest.json"
 CACHES = frozenset({"__pycache__"})
 """What importing from a saved kernel leaves in it."""
-ATTEMPTS = 5
+ATTEMPTS, SHOWN = 5, 3
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 LOG = logging.getLogger("neptune.runtime")
 
@@ -54,7 +56,8 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = _beside(target)
-        fresh.mkdir()
+        # Nobody else's to write, whatever the umask says: what is loaded is executed.
+        fresh.mkdir(0o755)
         try:
             _fill(fresh, packed(artifact, variants or {}))
             _put(fresh, target)
@@ -89,7 +92,7 @@ def _fill(folder: Path, packed: Packed) -> None:
     """All files, on the disk."""
     manifest = json.dumps(packed.manifest, indent=1, ensure_ascii=False) + "\n"
     for name, text in {**packed.files, MANIFEST: manifest}.items():
-        with open(folder / name, "wb") as file:
+        with open(folder / name, "wb", opener=lambda at, flags: os.open(at, flags, 0o644)) as file:
             file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
@@ -141,12 +144,12 @@ def _exchange(a: Path, b: Path) -> bool:
 def _is_saved(folder: Path) -> bool:
     """Return True if a folder holds a saved kernel, whole or not, of any version, and nothing else."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = private.understood((folder / MANIFEST).read_bytes())
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             return False
         known = {MANIFEST, *manifest.get("files", ()), *CACHES}
         return not folder.is_symlink() and set(os.listdir(folder)) <= known
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         return False
 
 
@@ -192,14 +195,43 @@ def _read_once(path: Path) -> Packed:
         raise RecordError("read a kernel", f"it cannot be read: {error.strerror}") from None
     try:
         try:
-            manifest = json.loads(_content(folder, MANIFEST))
-        except (ValueError, RecursionError):
-            raise damaged("its manifest is not JSON") from None
+            manifest = private.understood(_content(folder, MANIFEST))
+        except ValueError as error:
+            raise damaged(f"its manifest is no JSON of ours: {error}") from None
         check_manifest(manifest)
         named = [name for name in manifest["files"] if name == os.path.basename(name)]
+        _say_owners(path, folder, named)
         return Packed(manifest, texts((name, _content(folder, name)) for name in named))
     finally:
         os.close(folder)
+
+
+def _say_owners(path: Path, folder: int, named: Sequence[str]) -> None:
+    """What is loaded is executed: say so where somebody else may have written it."""
+    found = {".": os.fstat(folder), **{n: _status(n, folder) for n in (MANIFEST, *named)}}
+    loose = [str(path / n) for n, status in found.items() if status is not None and private.others_may_write(status)]
+    loose += [str(p) for p in path.absolute().parents if _anybody_may_move(p.stat())]
+    if loose:
+        LOG.warning(
+            "the kernel in %s is code, and others may write there: %s%s; load only what you trust (docs/trust.md)",
+            path,
+            ", ".join(loose[:SHOWN]),
+            f" and {len(loose) - SHOWN} more" if len(loose) > SHOWN else "",
+        )
+
+
+def _status(name: str, folder: int) -> os.stat_result | None:
+    """None where it is not there, which is said when it is read."""
+    try:
+        return os.stat(name, dir_fd=folder)
+    except (OSError, ValueError):
+        return None
+
+
+def _anybody_may_move(status: os.stat_result) -> bool:
+    """True for a folder in which anybody may put another kernel in the place of one: not of those that are shared by
+    rule, as /tmp is."""
+    return bool(status.st_mode & stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
 
 
 def _content(folder: int, name: str) -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neptune import private
 from neptune.boundary import public
 from neptune.errors import RecordError
 from neptune.ir.expr import Var
@@ -91,8 +92,8 @@ def _encode(arg: Any) -> Any:
 def trace_from_json(text: str) -> tuple[Step, ...]:
     """The trace that `trace_to_json` wrote. Raises RecordError where the text is damaged or of another version."""
     try:
-        document = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
+        document = private.understood(text)
+    except (TypeError, ValueError) as error:
         raise RecordError("read a trace", f"this is no JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RecordError("read a trace", "this is no trace of a schedule", legal=(f'{{"format": "{FORMAT}", …}}',))

@@ -23,10 +23,10 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from neptune import private
 from neptune.tune.machine import MEASURED, Machine
 
 FILE = "machines.json"
@@ -40,6 +40,8 @@ FAR = 1.6
 """What is further from the table's is said."""
 Constants: TypeAlias = Mapping[str, Any]
 """RATES and COUNTS by name, and MATRIX: a mapping of rates by dtype; units are those of Machine."""
+MOST = 1e18
+"""What is more is the rate of no machine."""
 LOG = logging.getLogger("neptune.tune")
 
 
@@ -107,7 +109,7 @@ def means_something(found: Any) -> bool:
 
 
 def _positive(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) and x > 0
+    return isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < MOST
 
 
 def _key(device: str, arch: str) -> str:
@@ -115,14 +117,17 @@ def _key(device: str, arch: str) -> str:
 
 
 def _read(folder: Path | None) -> dict[str, Any]:
-    """The whole file; nothing where it is not there, or is damaged."""
+    """The whole file; nothing where it is not there, is damaged, or others may have written it."""
     if folder is None:
         return {}
     try:
-        found = json.loads((folder / FILE).read_text())
+        wrong, text = private.wrong(folder), private.read(folder / FILE)
+        if wrong is not None or text is None:
+            raise ValueError(wrong or "others may write there (chmod 600)")
+        found = private.understood(text)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         LOG.warning("%s is not used: %s", folder / FILE, error)
         return {}
     return found if isinstance(found, dict) else {}

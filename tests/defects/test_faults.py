@@ -16,6 +16,7 @@ from neptune.errors import NeptuneError, RecordError
 from neptune.runtime.artifact import digest
 from neptune.runtime.saved import MANIFEST
 from neptune.tune import calibrated
+from qa.fuzz_faults import KINDS, trial
 from tests.examples.kernel_examples import rows_program
 
 CONSTANTS = {
@@ -114,3 +115,11 @@ def test_l12_what_is_saved_is_this_users_whatever_the_umask(kernel: neptune.Kern
     finally:
         os.umask(before)
     assert all(not p.stat().st_mode & 0o022 for p in (tmp_path / "k", *(tmp_path / "k").iterdir()))
+
+
+@pytest.mark.parametrize("seeds", [range(96), pytest.param(range(96, 296), marks=pytest.mark.slow)], ids=str)
+def test_l12_files_damaged_at_random_never_raise(seeds: range) -> None:
+    """Kernels and cache entries, which have to be compiled and are long, in the slow slice alone."""
+    for seed in seeds:
+        if len(seeds) > 100 or KINDS[seed % len(KINDS)].__name__ not in ("manifest", "entry"):
+            assert trial(seed).kind in ("right", "refused"), seed
