@@ -13,7 +13,7 @@ import torch
 import neptune
 from neptune.graph import rest
 from neptune.ir.printer import print_program
-from qa.fuzz_graphs import by_evaluator
+from qa.fuzz_graphs import by_evaluator, trial
 
 Tensor = torch.Tensor
 NAN, INF = math.nan, math.inf
@@ -429,3 +429,24 @@ def test_the_best_along_any_dimension() -> None:
     for d in range(4):
         same(lambda x, d=d: tuple(x.topk(2, d)), x)
         same(lambda x, d=d: tuple((x > 0).max(d)), x)
+
+
+# --- the net, and what it rejects ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [58, 1011, 1045, 2016, 2000, 2001])
+def test_random_graphs_are_eagers(seed: int) -> None:
+    found = trial(seed)
+    assert found.kind == "right", f"{found.reason}\n{found.case}"
+
+
+def test_a_bound_that_always_fits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neptune.graph.narrow.fits", lambda e: True)
+    with pytest.raises(AssertionError):
+        same(moment, torch.randn(2, 9))
+
+
+def test_a_maximum_that_passes_over_nan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neptune.graph.aten.no_nan", lambda x: True)
+    with pytest.raises(AssertionError):
+        same(lambda x: x.amax(-1), ROWS)
