@@ -29,6 +29,7 @@ from neptune.ir.expr import (
     Op,
     Select,
     Var,
+    args_of,
     binary,
     cast,
     conjuncts,
@@ -102,8 +103,9 @@ class _Walk:
             for b in s.action.buffers:
                 by.setdefault(b, []).append(s)
         self.once = frozenset(b for b, (_, *more) in by.items() if not more)
-        # Maxima that start from a finite number are never -inf.
-        self.above = frozenset(b for b, found in by.items() if all(map(_finite, found)))
+        # Maxima that start from a finite number are never -inf. Where one that starts from -inf is, a weight beside it
+        # is NaN instead of 0, and so is its product with whatever is chosen.
+        self.above = frozenset(b for b, found in by.items() if all(map(_of_maximum, found)))
 
     def stmt(self, s: Stmt, outer: tuple[Stmt, ...]) -> Stmt:
         """The statement, read in order, with what its stages leave noted."""
@@ -129,11 +131,11 @@ class _Walk:
         found = dict.fromkeys([*_masked(s), *(p for known in seen.values() for p in known)])
         masks = [p for p in found if p not in held and all(x.buffer in self.inputs for x in loads(p))][:MOST]
         memory = {p: self.memory(seen, s, p) for p in masks}
-        chosen = _Choice(memory, nest, held, self.inputs, _extremes(self.program, loops, held))
+        chosen = _Choice(self, memory, nest, held, _extremes(self.program, loops, held))
         action = map_action(s.action, chosen.of)
         self.forget(s.action.buffers)
         if isinstance(action, Store) and all(x.buffer != action.buffer for x in loads(action.value)):
-            known = {p: known_value(action.value, memory[p], conjunct_false(p)) for p in masks}
+            known = {p: known_value(self.bare(action.value), memory[p], conjunct_false(p)) for p in masks}
             known = {p: k for p, k in known.items() if isinstance(k, str)}
             self.contents[action.buffer] = _Written(action.index, loops, known)
         return replace(s, action=action)
@@ -144,6 +146,16 @@ class _Walk:
         single = {b for b in seen if sum(x.buffer == b for x in places) == 1}
         start = {b: Same(b, True) for b in single & self.above}
         return {b: seen[b].get(p, start.get(b)) for b in single}
+
+    def bare(self, e: Expr) -> Expr:
+        """An expression with each maximum for what it keeps finite: max(m, -3.4e38) is m but where that is -inf."""
+
+        def fn(x: Expr) -> Expr | None:
+            a, b = args_of(x, "max") or (x, x)
+            kept = isinstance(a, Load) and a.buffer in self.above and isinstance(b, Const)
+            return a if kept else None
+
+        return rewrite(e, fn)
 
     def read(self, x: Load, loops: tuple[For, ...]) -> Mapping[Expr, Known]:
         """What is known of a read: predicates in terms of the reader."""
@@ -171,11 +183,10 @@ class _Walk:
         return {p: k for p, k in moved.items() if p is not None}
 
 
-def _finite(s: Stage) -> bool:
-    (value, *more) = values(s.action)
+def _of_maximum(s: Stage) -> bool:
     if s.folds:
         return s.action.reducer == "max"
-    return not more and isinstance(value, Const) and is_float(value.dtype) and value.value > -inf
+    return isinstance(s.action.values[0], Const) and is_float(s.action.values[0].dtype)
 
 
 def _nest(outer: tuple[Stmt, ...]) -> frozenset[str]:
@@ -264,10 +275,10 @@ class _Choice:
     """Chooses factors. `memory`: of each mask, what buffers hold where it is false; `nest`: the loops whose elements a
     tile of the stage may hold together; `held`: what holds around the stage; `extremes`: those over a tile."""
 
+    walk: _Walk
     memory: Mapping[Expr, Mapping[str, Known]]
     nest: frozenset[str]
     held: list[Expr]
-    inputs: frozenset[str]
     extremes: Extremes
 
     def of(self, e: Expr) -> Expr:
@@ -282,14 +293,14 @@ class _Choice:
         return replace(e, args=(self._under(left, hides[1] - hides[0]), self._under(right, hides[0] - hides[1])))
 
     def _zero(self, e: Expr, p: Expr) -> bool:
-        return known_value(e, self.memory[p], conjunct_false(p)) == ZERO
+        return known_value(self.walk.bare(e), self.memory[p], conjunct_false(p)) == ZERO
 
     def _under(self, e: Expr, masks: set[Expr]) -> Expr:
         """A factor under what of `masks` it can be read under."""
         if isinstance(e, Cast) and is_float(e.arg.dtype):
             return replace(e, arg=self._under(e.arg, masks))
         read = loads(e)
-        of_inputs = any(x.buffer in self.inputs for x in read)
+        of_inputs = any(x.buffer in self.walk.inputs for x in read)
         needed = [c for p in self.memory if p in masks for c in conjuncts(self._necessary(p, variables(e)))]
         kept = [c for c in needed if c not in self.held and (of_inputs or variables(c) & self.nest)]
         return select(logical_and(*dict.fromkeys(kept)), e, Const(0.0, e.dtype)) if read else e

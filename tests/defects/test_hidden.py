@@ -11,8 +11,9 @@ import torch
 
 import neptune
 from neptune.driver.acceptance import sizes as of_verdict
+from neptune.driver.imports import as_program
 from neptune.errors import NeptuneError
-from neptune.frontend.builder import compute, exp, max, placeholder, reduce_axis, select, sum, var
+from neptune.frontend.builder import compute, exp, max, placeholder, reduce_axis, select, sigmoid, sum, var
 from neptune.functional import softmax_attention
 from neptune.functional.kernels import structure
 from neptune.functional.mods import traced
@@ -156,6 +157,38 @@ def test_w5_keys_are_hidden_from_functional_attention() -> None:
     given = neptune.functional.attention(q, k, v, attn_mask=keep[:, None, None])
     for out in (found, given):
         assert (out - wanted).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["a mean of the first elements", "sigmoid", "a maximum from -inf"])
+@pytest.mark.parametrize("template", ["stagewise", "flash_attention"])
+def test_w5_other_weights(name: str, template: str) -> None:
+    """Weights that a choice makes 0, and a softmax whose maximum starts from -inf."""
+    b, n = var("b"), var("n")
+    x, q = (placeholder((b, n, DEPTH), "float32", s) for s in ("x", "q"))
+    lens, w = placeholder((b,), "int32", "lens"), placeholder((b, n), "float32", "w")
+    t, tt, d = reduce_axis((0, n), "t"), reduce_axis((0, n), "tt"), reduce_axis((0, DEPTH), "d")
+    s = compute((b, n, n), lambda i, a, c: sum(q[i, a, d] * x[i, c, d], axis=d), "s")
+    if name == "sigmoid":
+        p = compute((b, n, n), lambda i, a, c: select(c < lens[i], sigmoid(s[i, a, c]), 0.0), "p")
+        o = compute((b, n, DEPTH), lambda i, a, e: sum(p[i, a, t] * x[i, t, e], axis=t), "o")
+    elif name == "a maximum from -inf":
+        kept = compute((b, n, n), lambda i, a, c: select(c < lens[i], s[i, a, c], float("-inf")), "kept")
+        m = compute((b, n), lambda i, a: max(kept[i, a, t], axis=t, init=float("-inf")), "m")
+        o = compute((b, n, DEPTH), lambda i, a, e: sum(exp(kept[i, a, tt] - m[i, a]) * x[i, tt, e], axis=tt), "o")
+    else:
+        o = compute((b, DEPTH), lambda i, e: sum(select(t < lens[i], w[i, t], 0.0) * x[i, t, e], axis=t), "o")
+    try:
+        form = started(scheduled(as_program(o), TEMPLATES[template]))
+    except NeptuneError:
+        pytest.skip("the template does not serve it")
+    rng = np.random.default_rng(0)
+    given = {"q": rng.standard_normal((3, 7, DEPTH)), "w": rng.standard_normal((3, 7)), "lens": np.array([2, 5, 7])}
+    for poison in (NAN, float("inf")):
+        rows = rng.standard_normal((3, 7, DEPTH))
+        rows[np.arange(7)[None] >= given["lens"][:, None]] = poison
+        inputs = {k.name: {**given, "x": rows}[k.name] for k in form.inputs}
+        out = evaluate(form, inputs, {"b": 3, "n": 7} | {u.name: 4 for u in form.tunables})["o"]
+        assert np.isfinite(out).all()
 
 
 def test_w5_masks_by_rows_cost_nothing() -> None:
