@@ -28,7 +28,7 @@ import click
 import torch
 
 from neptune.graph.unknown import Unknown
-from neptune.torch_ops.table import overloads
+from neptune.torch_ops.table import TABLE
 from qa.graphs import evaluated
 
 DTYPES = (torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -86,8 +86,9 @@ def samples(op: Any, dtype: torch.dtype, most: int) -> Iterator[Case]:
     if not given or not isinstance(given[0].input, torch.Tensor):
         return
     s = given[0]
-    x, y = edge_pairs(dtype)
     other = isinstance(s.args[0], torch.Tensor) if s.args else False
+    xs = torch.tensor(edges(dtype), dtype=dtype)
+    x, y = (xs.repeat_interleave(len(xs)), xs.repeat(len(xs))) if other else (xs, xs)
     if type(op).__name__ == "ReductionOpInfo" and not s.args:
         for rows in edge_rows(dtype):
             yield _case(f"{op.full_name} {dtype} rows {tuple(rows.shape)}", op, (rows, (), s.kwargs))
@@ -146,12 +147,6 @@ def edges(dtype: torch.dtype) -> list[float]:
     return [*near, *far, math.inf, -math.inf, math.nan]
 
 
-def edge_pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs of edges."""
-    xs = torch.tensor(edges(dtype), dtype=dtype)
-    return xs.repeat_interleave(len(xs)), xs.repeat(len(xs))
-
-
 def edge_rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     """What reductions turn at: 0-d, rows of one, NaN and infinities in a row, empty ones."""
     xs = torch.tensor(edges(dtype), dtype=dtype)
@@ -161,6 +156,23 @@ def edge_rows(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     yield torch.zeros(0, dtype=dtype)
     if dtype.is_floating_point:
         yield torch.tensor([[1.0, math.nan, 2.0], [math.inf, 1.0, 2.0], [-math.inf, -math.inf, -math.inf]], dtype=dtype)
+
+
+@cache
+def listed() -> dict[str, Any]:
+    """Every overload that torch's schemas list of an operator of the table, by name, but for reductions."""
+    found = {}
+    for name in TABLE:
+        packet = getattr(torch.ops.aten, name)
+        for target in (getattr(packet, o) for o in packet.overloads()):
+            schema = target._schema
+            takes = [a for a in schema.arguments if isinstance(a.type, torch.TensorType)]
+            folds = any(a.name == "dim" for a in schema.arguments) or (name in ("max", "min") and len(takes) < 2)
+            lists = any("Dimname" in str(a.type) or "List[Tensor]" in str(a.type) for a in schema.arguments)
+            one = [str(r.type) for r in schema.returns] == ["Tensor"]
+            if takes and one and not (folds or lists or schema.is_mutable):
+                found[str(target)] = target
+    return found
 
 
 def overload_cases(target: Any, dtype: torch.dtype) -> Iterator[Case]:
@@ -215,6 +227,10 @@ def judged(case: Case) -> tuple[str, str]:
     for k, (ours, theirs) in enumerate(zip(made, wanted, strict=True)):
         if any(w in case.place for w in QUOTIENTS):
             ours, theirs = _defined(case.tensors, ours, theirs)
+        if "pow" in case.place and not theirs.dtype.is_floating_point and exact is None:
+            # A power that leaves its integers wraps around in torch, and has no value here.
+            big = case.function(*(t.double() for t in case.tensors))
+            ours, theirs = (torch.where(big.abs() < torch.iinfo(t.dtype).max, t, 0) for t in (ours, theirs))
         if wrong := difference(ours, theirs, exact[k] if exact is not None else None, case.tensors):
             return "wrong", wrong
     return "right", ""
@@ -279,7 +295,7 @@ def of_operator(job: tuple[str, int]) -> list[Found]:
                 continue
             cases = samples(op, dtype, most)
         else:
-            cases = overload_cases(next(t for t in overloads() if str(t) == name), dtype)
+            cases = overload_cases(listed()[name], dtype)
         for case in cases:
             kind, why = judged(case)
             found.append(Found(name, str(dtype), kind, f"{case.place}: {why}" if kind in ("wrong", "raised") else why))
@@ -315,12 +331,16 @@ def report(found: Sequence[Found]) -> tuple[float, str]:
     for name, fs in sorted(by.items()):
         for why, n in Counter(f.why for f in _refusals(fs)).most_common(2):
             lines.append(f"  refused  {name}: {why} ({n} of {len(fs)})")
-    lines += [f"  {f.kind.upper()}  {f.why}" for f in found if f.kind in ("wrong", "raised")]
     return cells["right"] / max(1, cells.total()), "\n".join(lines)
 
 
 def _refusals(found: Sequence[Found]) -> list[Found]:
     return [f for f in found if f.kind == "refused"]
+
+
+def is_dropped(f: Found) -> bool:
+    """True for an overload of a row that is not taken: the table has it, and the backend does not."""
+    return f.operator in listed() and f.kind == "refused" and f.why.startswith("the operator")
 
 
 def _cells(found: Sequence[Found]) -> list[list[Found]]:
@@ -341,13 +361,19 @@ def _cell(found: Sequence[Found]) -> str:
 @click.option("--jobs", default=1, show_default=True)
 @click.option("--json", "path", type=click.Path(path_type=Path))
 def main(only: str, most: int, jobs: int, path: Path | None) -> None:
-    names = only.split(",") if only else [*database(), *map(str, overloads())]
-    found = [f for fs in sweep(names, most, jobs) for f in fs]
+    names = only.split(",") if only else [*database(), *listed()]
+    found = []
+    for fs in sweep(names, most, jobs):
+        found += fs
+        click.echo(f"{fs[0].operator}: " + ", ".join(f"{n} {k}" for k, n in Counter(f.kind for f in fs).items()))
+        for f in fs:
+            if f.kind in ("wrong", "raised"):
+                click.echo(f"{f.kind}: {f.why}")
     part, page = report(found)
     click.echo(page)
     if path:
         path.write_text(json.dumps([vars(f) for f in found], indent=0))
-    failed = any(f.kind in ("wrong", "raised") for f in found)
+    failed = any(f.kind in ("wrong", "raised") or is_dropped(f) for f in found)
     sys.exit(failed or (not only and part < LEAST))
 
 

@@ -95,7 +95,7 @@ def asinh(x: Expr) -> Expr:
 def acosh(x: Expr) -> Expr:
     """The inverse of cosh, from 1 on."""
     t = x - 1.0
-    return ir.select(ir.binary("lt", x, _FAR), log1p(t + fn.sqrt(t * t + t * 2.0)), fn.log(x) + _LN2)
+    return ir.select(ir.binary("lt", x, _FAR), log1p(t + fn.sqrt(t) * fn.sqrt(t + 2.0)), fn.log(x) + _LN2)
 
 
 def atanh(x: Expr) -> Expr:

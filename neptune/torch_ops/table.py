@@ -176,14 +176,16 @@ def _whole_power(x: Expr, b: Any) -> Expr:
             raise NotAnExpression("an integer to a negative power", "a power of a float")
         return _times(x, int(b)) if b else as_dtype(1, x.dtype)
     y = as_dtype(b, x.dtype)
-    result, square = as_dtype(1, x.dtype), x
-    for bit in range(DTYPES[x.dtype].bits.bit_length() - 1):
-        odd = ir.ne(ir.bitwise("and", y, 1 << bit), 0)
-        result = ir.select(odd, ir.binary("mul", result, square), result)
+    one, zero = as_dtype(1, x.dtype), as_dtype(0, x.dtype)
+    odd = [ir.ne(ir.bitwise("and", y, 1 << bit), 0) for bit in range(6)]
+    result, square = one, x
+    for chosen in odd:
+        result = ir.select(chosen, ir.binary("mul", result, square), result)
         square = ir.binary("mul", square, square)
-    sign = ir.select(ir.ne(ir.bitwise("and", y, 1), 0), x, as_dtype(1, x.dtype))
-    unit = ir.select(ir.eq(x, 1), x, ir.select(ir.eq(x, -1), sign, as_dtype(0, x.dtype)))
-    return ir.select(ir.binary("lt", y, 0), unit, result)
+    # Beyond 63 the power of none but 0, 1 and -1 fits; below 0 torch has that of 1 and -1, else 0.
+    sign = ir.select(odd[0], x, one)
+    unit = ir.select(ir.eq(x, 1), x, ir.select(ir.eq(x, -1), sign, zero))
+    return ir.select(ir.logical_or(ir.binary("lt", y, 0), ir.binary("gt", y, 63)), unit, result)
 
 
 def _shifted(name: str) -> Rule:
