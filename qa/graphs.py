@@ -58,7 +58,7 @@ def evaluated(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch
         n: torch.as_tensor(np.asarray(values[b.name])).to(n.meta["val"].dtype).reshape(n.meta["val"].shape)
         for n, b in zip(made.outputs, made.program.outputs, strict=True)
     }
-    return [found[r] for r in results]
+    return [found[r] if r in found else given[r] for r in results]
 
 
 def numbers(t: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -67,16 +67,16 @@ def numbers(t: torch.Tensor) -> np.ndarray[Any, Any]:
     return t.double().numpy() if t.dtype.is_floating_point else t.numpy() if t.dtype == torch.bool else t.long().numpy()
 
 
-def modded(function: Callable[..., Any], kind: str, *points: Sequence[float]) -> np.ndarray[Any, Any]:
-    """The values of a mod at points: one array for each of its arguments."""
+def modded(function: Callable[..., Any], kind: str, *points: Any, wide: str = "float32") -> np.ndarray[Any, Any]:
+    """The values of a mod at points, of scores in dtype `wide`: one array for each of its arguments."""
     names = SIGNATURES[kind]
-    mod = mods.traced(function, kind)
+    mod = mods.traced(function, kind, wide=wide)
     memory, env = Memory(Rounded(), None), dict[str, Any]()
     for c, t in zip(mod.tensors, mod.placeholders, strict=True):
         array = numbers(c.value.reshape(1) if c.value.dim() == 0 else c.value)
         memory.assign(t.name, array.shape, t.dtype, array)
         env |= {d.name: n for d, n in zip(t.shape, array.shape, strict=True) if isinstance(d, Var)}
-    scalars = [Var(n, "float32" if n == "score" else "int32") for n in names]
+    scalars = [Var(n, wide if n == "score" else "int32") for n in names]
     lanes = {n: np.asarray(p, np.float64 if n == "score" else np.int64) for n, p in zip(names, points, strict=True)}
     with np.errstate(all="ignore"):
         value = Evaluator(memory).run(mod.expression(*scalars), {**env, **lanes})

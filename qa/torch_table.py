@@ -282,13 +282,13 @@ def difference(
 # --- the sweep -----------------------------------------------------------------------------------------------
 
 
-def of_operator(job: tuple[str, int]) -> list[Found]:
+def of_operator(job: tuple[str, int, str]) -> list[Found]:
     """All cases of an operator of the database, or (`aten.…`) of an overload."""
-    name, most = job
+    name, most, dtypes = job
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found = []
-    for dtype in DTYPES:
+    for dtype in (d for d in DTYPES if not dtypes or str(d).removeprefix("torch.") in dtypes.split(",")):
         if name in database():
             op = database()[name]
             if dtype not in op.supported_dtypes("cpu"):
@@ -299,14 +299,14 @@ def of_operator(job: tuple[str, int]) -> list[Found]:
         for case in cases:
             kind, why = judged(case)
             found.append(Found(name, str(dtype), kind, f"{case.place}: {why}" if kind in ("wrong", "raised") else why))
-    if not found:
+    if not found and not any(d in database()[name].supported_dtypes("cpu") for d in DTYPES):
         found.append(Found(name, "complex", "refused", "it is a function of complex numbers alone"))
     return found
 
 
-def sweep(names: Sequence[str], most: int, jobs: int) -> Iterator[list[Found]]:
+def sweep(names: Sequence[str], most: int, jobs: int, dtypes: str) -> Iterator[list[Found]]:
     """All findings, an operator at a time."""
-    work = [(n, most) for n in names]
+    work = [(n, most, dtypes) for n in names]
     if jobs == 1:
         yield from map(of_operator, work)
         return
@@ -360,12 +360,14 @@ def _cell(found: Sequence[Found]) -> str:
 @click.option("--samples", "most", default=3, show_default=True, help="The database's samples of a dtype.")
 @click.option("--jobs", default=1, show_default=True)
 @click.option("--json", "path", type=click.Path(path_type=Path))
-def main(only: str, most: int, jobs: int, path: Path | None) -> None:
+@click.option("--dtypes", default="", help="Dtypes, by comma; all without.")
+def main(only: str, most: int, jobs: int, path: Path | None, dtypes: str) -> None:
     names = only.split(",") if only else [*database(), *listed()]
     found = []
-    for fs in sweep(names, most, jobs):
+    for fs in sweep(names, most, jobs, dtypes):
         found += fs
-        click.echo(f"{fs[0].operator}: " + ", ".join(f"{n} {k}" for k, n in Counter(f.kind for f in fs).items()))
+        if fs:
+            click.echo(f"{fs[0].operator}: " + ", ".join(f"{n} {k}" for k, n in Counter(f.kind for f in fs).items()))
         for f in fs:
             if f.kind in ("wrong", "raised"):
                 click.echo(f"{f.kind}: {f.why}")

@@ -14,7 +14,7 @@ from neptune.frontend.assemble import Tensor
 from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
 from neptune.ir.expr import Const, Expr
-from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, computed, promoted, wrapped
+from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
 
 ASKS = (
@@ -145,7 +145,7 @@ class Translation:
 
         def at(*values: Expr) -> Expr:
             operands = [row.operand(v, common) for v in values]
-            return wrapped(row.rule(dtype, *operands, *args[count:], **named), made)
+            return wrapped(bounded(row.rule(dtype, *operands, *args[count:], **named)), made)
 
         return arrays.mapped(at, args[:count], tuple(val.shape))
 

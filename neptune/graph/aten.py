@@ -27,7 +27,7 @@ from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
-from neptune.torch_ops.scalars import Number, as_dtype
+from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, bounded
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads
 
@@ -61,7 +61,11 @@ def _mapped(row: Element) -> Row:
         def at(*exprs: Expr) -> Expr:
             own = iter(zip(values, exprs, strict=True))
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
-            return row.rule(computed(common), *filled, *args[row.operands :], **named)
+            try:
+                made = row.rule(computed(common), *filled, *args[row.operands :], **named)
+                return bounded(made)
+            except NotAnExpression as why:
+                raise Unknown(why.wrong) from why
 
         def met(v: Value, e: Expr) -> Expr:
             # What has the digits of its dtype alone needs no rounding to it.

@@ -40,6 +40,15 @@ _ERFCX64 = (
     -0.06633036582050367, 0.09373283499865172, -0.10103906603585294, 0.0680970542546862, 0.015379652102610162,
     -0.1396211168405625, 1.2329951186255526,
 )  # fmt: skip
+_FAR_ANGLE = 2.414213562373095
+_ATAN32 = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+_ATAN64 = (
+    (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1, -1.228866684490136173410e2,
+     -6.485021904942025371773e1),
+    (1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2, 4.853903996359136964868e2,
+     1.945506571482613964425e2),
+)  # fmt: skip
+"""Cephes' polynomials, and their quotient."""
 _INVERSE = (
     (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
      0.246640727, 1.50140941),
@@ -58,11 +67,10 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x): near 0 by the series of 2·atanh(x / (2 + x)), which no machine's logarithm comes into."""
-    z = x / (x + 2.0)
-    terms = 13 if x.dtype == "float64" else 6
-    near = z * 2.0 * _polynomial(z * z, [1 / (2 * k + 1) for k in reversed(range(terms))])
-    return ir.select(ir.binary("lt", fn.abs(x), 0.4), near, fn.log(x + 1.0))
+    """log(1 + x): the rounding of 1 + x is divided out again, as Kahan does."""
+    y = x + 1.0
+    plain = ir.logical_or(ir.eq(y, 1.0), ir.eq(y, math.inf))
+    return ir.select(plain, x, fn.log(y) * (x / (y - 1.0)))
 
 
 def expm1(x: Expr) -> Expr:
@@ -105,15 +113,18 @@ def atanh(x: Expr) -> Expr:
 
 
 def atan(x: Expr) -> Expr:
-    """The inverse of tan: by its series, of a quarter of the angle."""
+    """The inverse of tan, as Cephes has it: near 0, around 1, and beyond tan(3π/8)."""
     a = fn.abs(x)
-    large = ir.binary("gt", a, 1.0)
-    z = ir.select(large, 1.0 / a, a)
-    for _ in range(2):
-        z = z / (fn.sqrt(z * z + 1.0) + 1.0)
-    terms = 11 if x.dtype == "float64" else 6
-    angle = z * _polynomial(z * z, [(-1) ** k / (2 * k + 1) for k in reversed(range(terms))]) * 4.0
-    return signed(ir.select(large, math.pi / 2 - angle, angle), x)
+    middle, far = (
+        ir.binary("gt", a, 0.66 if x.dtype == "float64" else 0.4142135623730950),
+        ir.binary("gt", a, _FAR_ANGLE),
+    )
+    z = ir.select(far, -1.0 / a, ir.select(middle, (a - 1.0) / (a + 1.0), a))
+    zero = Const(0.0, x.dtype)
+    base = ir.select(far, zero + math.pi / 2, ir.select(middle, zero + math.pi / 4, zero))
+    w = z * z
+    more = _polynomial(w, _ATAN32) if x.dtype == "float32" else _polynomial(w, _ATAN64[0]) / _polynomial(w, _ATAN64[1])
+    return signed(base + (z * (w * more) + z), x)
 
 
 def asin(x: Expr) -> Expr:
@@ -131,7 +142,8 @@ def atan2(y: Expr, x: Expr) -> Expr:
     a, b = fn.abs(y), fn.abs(x)
     ratio = ir.select(ir.eq(a, b), ir.select(ir.is_nan(a + b), a + b, Const(1.0, x.dtype)), a / b)
     angle = atan(ir.select(ir.eq(a, 0.0), ir.select(ir.is_nan(b), b, a), ratio))
-    return signed(ir.select(below_zero(x), math.pi - angle, angle), y)
+    behind = ir.select(below_zero(x), Const(math.pi, x.dtype), Const(0.0, x.dtype))
+    return signed(behind + signed(angle, x), y)
 
 
 def tan(x: Expr) -> Expr:

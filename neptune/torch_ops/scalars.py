@@ -17,6 +17,7 @@ from neptune.ir.expr import Const, Expr
 
 Number = bool | int | float
 NARROW = ("float16", "bfloat16")
+LONGEST = 30000
 SHORT = ("int8", "uint8", "int16", "uint16")
 """Integers that are computed in int32, and wrap around to their own width."""
 
@@ -83,6 +84,21 @@ def held(x: Any, dtype: torch.dtype) -> Any:
     return torch.tensor(x, dtype=dtype).item()
 
 
+def bounded(e: Expr) -> Expr:
+    """An expression that can be written out; NotAnExpression where functions of functions repeat their arguments so
+    often that it has more than `LONGEST` operators."""
+    sizes: dict[int, int] = {}
+
+    def size(x: Expr) -> int:
+        if id(x) not in sizes:
+            sizes[id(x)] = 1 + sum(size(p) for p in x.parts)
+        return sizes[id(x)]
+
+    if size(e) > LONGEST:
+        raise NotAnExpression("functions of functions, written out, are too long", "fewer of them within each other")
+    return e
+
+
 def nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
     """torch's maximum ("max") and minimum ("min"), which keep NaN where ours pass over it.
 
@@ -114,4 +130,5 @@ def below_zero(x: Expr) -> Expr:
 
 def signed(size: Expr, like: Expr) -> Expr:
     """|size| with the sign of another value, for a size of at least 0."""
-    return ir.select(below_zero(like), ir.op("neg", size), size)
+    # A product, so that what may be long is written once.
+    return size * ir.select(below_zero(like), Const(-1.0, like.dtype), Const(1.0, like.dtype))
