@@ -55,19 +55,19 @@ class Writer:
     def one(self, *choices: str) -> str:
         return self.random.choice(choices)
 
-    def float(self, depth: int) -> str:
+    def real(self, depth: int) -> str:
         if depth <= 0 or self.random.random() < 0.12:
             return self.leaf()
         match self.random.randrange(8):
             case 0 | 1 | 2:
-                return f"{self.one(*UNARY)}({self.float(depth - 1)})"
+                return f"{self.one(*UNARY)}({self.real(depth - 1)})"
             case 3 | 4:
-                return self.one(*BINARY).format(self.float(depth - 1), self.float(depth - 1))
+                return self.one(*BINARY).format(self.real(depth - 1), self.real(depth - 1))
             case 5:
-                return f"torch.where({self.bool(depth - 1)}, {self.float(depth - 1)}, {self.float(depth - 1)})"
+                return f"torch.where({self.truth(depth - 1)}, {self.real(depth - 1)}, {self.real(depth - 1)})"
             case 6:
                 return self.one("({0} + {1})", "({0} * {1})", "({1} - {0})", "({0} / {1})").format(
-                    self.float(depth - 1), self.one(*NUMBERS)
+                    self.real(depth - 1), self.one(*NUMBERS)
                 )
             case _:
                 return self.jump(depth)
@@ -77,7 +77,9 @@ class Writer:
                  "narrow[j].double()",
                  "scale", "bias[h].view(-1)[i * 11 + j]", "slopes.sum()",
                  "torch.dot(slopes, slopes)", "(slopes * s).max()")  # fmt: skip
-        return self.one("s", "s", "s", f"({self.int(1)}).double() * 0.1", f"({self.int(1)}).double()", self.one(*reads))
+        return self.one(
+            "s", "s", "s", f"({self.whole(1)}).double() * 0.1", f"({self.whole(1)}).double()", self.one(*reads)
+        )
 
     def jump(self, depth: int) -> str:
         """What jumps, of numbers that are the same in torch and here."""
@@ -86,22 +88,22 @@ class Writer:
         return self.one(f"{self.one(*JUMPS)}({x})", f"({x} // {by})", f"({x} % {by})", f"torch.fmod({x}, {by})",
                         f"torch.div({x}, {by}, rounding_mode='trunc')", f"torch.heaviside({x}, scale)")  # fmt: skip
 
-    def int(self, depth: int) -> str:
+    def whole(self, depth: int) -> str:
         if depth <= 0:
             return self.one("i", "j", "h", "b", "words[j]", "(i - j)", "torch.bucketize(j, ends)")
         n = self.one("2", "3", "-3", "5", "7")
-        a, c = self.int(depth - 1), self.int(depth - 1)
+        a, c = self.whole(depth - 1), self.whole(depth - 1)
         return self.one(f"({a} + {c})", f"({a} - {c})", f"({a} * {n})", f"({a} // {n})", f"({a} % {n})", f"({a} << 2)",
                         f"({a} >> 1)", f"torch.fmod({a}, {n})", f"torch.div({a}, {n}, rounding_mode='trunc')",
                         f"torch.maximum({a}, {c})", f"torch.abs({a})", f"torch.sign({a})", f"({a} & 6)", f"({a} ^ {c})",
-                        f"(~{a})", f"torch.where({self.bool(depth - 1)}, {a}, {c})", f"({a})**2", "(ends <= j).sum()",
-                        f"torch.clamp({a}, -2, 5)", f"({self.bool(depth - 1)} + {a})")  # fmt: skip
+                        f"(~{a})", f"torch.where({self.truth(depth - 1)}, {a}, {c})", f"({a})**2", "(ends <= j).sum()",
+                        f"torch.clamp({a}, -2, 5)", f"({self.truth(depth - 1)} + {a})")  # fmt: skip
 
-    def bool(self, depth: int) -> str:
+    def truth(self, depth: int) -> str:
         if depth <= 0:
             return self.one("i >= j", "flags[j]", "j < 5", "s > 0.25", "narrow[j] == 0.1", "narrow[j] > 0.3").join("()")
-        a, c, order = self.int(depth - 1), self.int(depth - 1), self.one("<", "<=", ">", ">=", "==", "!=")
-        p, q = self.bool(depth - 1), self.bool(depth - 1)
+        a, c, order = self.whole(depth - 1), self.whole(depth - 1), self.one("<", "<=", ">", ">=", "==", "!=")
+        p, q = self.truth(depth - 1), self.truth(depth - 1)
         return self.one(f"({a} {order} {c})", f"({p} & {q})", f"({p} | {q})", f"(~{p})", f"({p} ^ {q})",
                         f"torch.isin({a}, ends)", f"(words[:5] == {a}).any()",
                         f"(s {order} {self.one(*NUMBERS)})")  # fmt: skip
@@ -109,7 +111,7 @@ class Writer:
 
 def written(seed: int) -> tuple[str, Any]:
     """The line of a seed, and the mod."""
-    text = f"lambda s, b, h, i, j: {Writer(seed).float(3)} + 0 * s"
+    text = f"lambda s, b, h, i, j: {Writer(seed).real(3)} + 0 * s"
     return text, eval(text, {"torch": torch, "F": F, **HELD})
 
 

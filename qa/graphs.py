@@ -28,7 +28,10 @@ def graph_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> to
     with torch.no_grad():
         traced: Any = lambda *given: function(*given)  # noqa: E731
         module = make_fx(traced, select_decomp_table(), tracing_mode="fake")(*inputs)
-        if any(n.op == "call_function" and n.target._schema.is_mutable for n in module.graph.nodes):
+        if any(
+            n.op == "call_function" and getattr(n.target, "_schema", None) and n.target._schema.is_mutable
+            for n in module.graph.nodes
+        ):
             module = make_fx(torch.func.functionalize(module), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     return module

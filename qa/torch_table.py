@@ -70,7 +70,7 @@ def database() -> dict[str, Any]:
 
 
 def _counts(op: Any) -> bool:
-    packet = getattr(torch.ops.aten, op.aten_name or "", None)
+    packet: Any = getattr(torch.ops.aten, op.aten_name or "", None)
     tags = [t for o in packet.overloads() for t in getattr(packet, o).tags] if hasattr(packet, "overloads") else []
     known = type(op).__name__ in KINDS or torch.Tag.pointwise in tags
     return known and any(d in op.supported_dtypes("cpu") for d in (*DTYPES, torch.complex64))

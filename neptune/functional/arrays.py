@@ -102,7 +102,10 @@ def selected(x: Array, d: int, place: Expr) -> Any:
     """One position of a dimension."""
     d %= len(x.dims)
     left = (*x.dims[:d], *x.dims[d + 1 :])
-    inner = lambda i: x.at((*i[:d], place, *i[d:]))  # noqa: E731
+
+    def inner(i: Index) -> Expr:
+        return x.at((*i[:d], place, *i[d:]))
+
     return Array(left, inner, x.name) if left else inner(())
 
 

@@ -49,7 +49,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         name = target.name().partition("::")[2].partition(".")[0]
         return target in own or name in FOLDS or hasattr(Translation, f"_do_{name.strip('_')}")
 
-    return {target: made for target, made in core_aten_decompositions().items() if not has(target)}
+    found: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    return {target: made for target, made in found.items() if not has(target)}
 
 
 class Translation:

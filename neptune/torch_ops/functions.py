@@ -215,13 +215,6 @@ def ndtr(x: Expr) -> Expr:
     return erfc(x * -math.sqrt(0.5)) * 0.5
 
 
-def log_ndtr(x: Expr) -> Expr:
-    """log(ndtr(x))."""
-    t = x * math.sqrt(0.5)
-    low = fn.log(erfcx(-t) * 0.5) - t * t
-    return ir.select(ir.binary("lt", x, -1.0), low, log1p(erfc(t) * -0.5))
-
-
 def erfinv(x: Expr) -> Expr:
     """The inverse of erf: Giles' polynomials for float32, and two of Newton's steps from there for float64."""
     w = -(fn.log(1.0 - x) + log1p(x))
@@ -254,7 +247,7 @@ def power(x: Expr, y: Expr) -> Expr:
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "log1p": log1p, "expm1": expm1, "sinh": sinh, "cosh": cosh, "tan": tan, "asinh": asinh, "acosh": acosh,
     "atanh": atanh, "asin": asin, "acos": acos, "atan": atan, "sinc": sinc, "log_sigmoid": logsigmoid,
-    "erfc": erfc, "special_erfcx": erfcx, "special_ndtr": ndtr, "special_log_ndtr": log_ndtr, "erfinv": erfinv,
+    "erfc": erfc, "special_erfcx": erfcx, "special_ndtr": ndtr, "erfinv": erfinv,
     "special_entr": entropy, "special_spherical_bessel_j0": spherical_j0,
     "log10": lambda x: fn.log(x) * (1 / math.log(10)), "mish": lambda x: x * fn.tanh(log1p(fn.exp(x))),
 }  # fmt: skip
