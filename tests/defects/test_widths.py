@@ -1,0 +1,153 @@
+"""Integers have widths: masks near the limits of int32 and int64, in Triton's 32-bit arithmetic and in proofs.
+
+Most masks go through mods, the template and the evaluator, which wraps around at every width as Triton does
+(`qa.fuzz_masks`); some through the interpreter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import neptune
+from neptune.errors import ExpressionError, FusionError, InternalError, ShapeError
+from neptune.frontend import builder as nb
+from neptune.fusion.schedule import Schedule
+from neptune.ir.evaluate.program import evaluate
+from neptune.ir.expr import Const, Op, Var, binary, cast
+from neptune.ops.attention import attention
+from neptune.runtime.products import Widths
+from neptune.schedule import solve_bounds
+from neptune.templates.flash_attention import flash_attention
+from qa import fuzz_masks
+
+ROWS, KEYS = 5, 7
+FACTORS = {
+    "factor": "j * 30_000_000 <= i * 30_000_000",
+    "prime": "j * 1_000_000_007 <= i * 1_000_000_007 + 5",
+    "two factors": "j * 400_000_009 <= i * 700_000_001",
+    "negative": "-j * 300_000_000 >= -i * 300_000_000",
+    "quotient": "(j * 30_000_000) // 60_000_000 <= i",
+    "remainder": "(j * 30_000_000 + 2**31 - 1) % 70_000_000 <= i * 10_000_000",
+    "offset": "j + 2**31 - 5 <= i + 2**31 - 5",
+    "product": "(i - 70_000) * (i - 70_000) <= j * 1_000_000_000",
+    "two positions": "i * j * 500_000_000 < i + 2**31",
+    "window": "(i - j < 2**31 - 1) & (j <= i)",
+    "cut off": "(i * 1_000_000_000).int() <= j",
+}
+LONG = {
+    "factor": "i.long() * 2**40 <= j",
+    "offset": "j.long() + 2**40 <= i + 2**40 + 1",
+    "quotient": "(j.long() * 2**40) // 2**39 <= i",
+    "wraps": "j * 2**62 < i",
+    "limit": "i + (2**63 - 3) > j",
+}
+CAPTURED = {
+    "start": "t0[i] + 2 <= j",
+    "length": "j < t0[b] + 1",
+    "difference": "t0[i] - t1[j] <= 0",
+    "document": "(t0[i] == t1[j]) & (j <= i)",
+    "scaled": "t0[i] * 3 <= j * 1_000_000_000",
+    "of rows": "(t0[b] > 3) & (j <= i)",
+}
+
+
+@pytest.mark.parametrize("mask", FACTORS.values(), ids=list(FACTORS))
+def test_w1_a_factor_in_a_mask_meets_the_tile(mask: str) -> None:
+    assert fuzz_masks.run(mask, {}, ROWS, KEYS, 128, 0).kind == "right"
+
+
+@pytest.mark.parametrize("mask", LONG.values(), ids=list(LONG))
+def test_l0b_int64_arithmetic_in_a_mask(mask: str) -> None:
+    assert fuzz_masks.run(mask, {}, ROWS, KEYS, 64, 0).kind == "right"
+
+
+@pytest.mark.parametrize("mask", CAPTURED.values(), ids=list(CAPTURED))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_w1_captured_numbers_at_their_limits(mask: str, dtype: torch.dtype) -> None:
+    limits = torch.iinfo(dtype)
+    held = {
+        "t0": torch.tensor([limits.max, limits.min, 3, 0, limits.max - 2], dtype=dtype),
+        "t1": torch.tensor([limits.min, 1, limits.max, 3, 3, limits.max - 1, 0], dtype=dtype),
+    }
+    assert fuzz_masks.run(mask, {n: t for n, t in held.items() if n in mask}, ROWS, KEYS, 16, 0).kind == "right"
+
+
+@pytest.mark.parametrize("mask", [FACTORS["factor"], LONG["factor"]])
+def test_w1_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, mask: str) -> None:
+    monkeypatch.setenv("NEPTUNE_TARGET", "interpret")
+    mod = fuzz_masks.mask_of(mask, {})
+    q = torch.randn(1, 1, ROWS, 16)
+    k, v = torch.randn(1, 1, KEYS, 16), torch.randn(1, 1, KEYS, 16)
+    found = neptune.functional.attention(q, k, v, mask_mod=mod)
+    right = fuzz_masks.weights(fuzz_masks.brute(mod, ROWS, KEYS), *(x[0, 0].double().numpy() for x in (q, k, v)))
+    np.testing.assert_allclose(found[0, 0].numpy(), right, atol=1e-5)
+
+
+def test_w1_the_expression_of_a_builder_is_widened() -> None:
+    program = attention(depth=2, dtype="float32", mask=lambda b, h, i, j: j * 30_000_000 <= i * 30_000_000)
+    assert "cast(i64, j) * 30000000:i64 <= cast(i64, i) * 30000000:i64" in str(program)
+    usual = attention(depth=2, dtype="float32", mask=lambda b, h, i, j: j * 300 <= i * 300 + 7)
+    assert "i64" not in str(usual)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("target", ["evaluator", "llvm"])
+def test_w1_data_have_the_widths_of_torch(dtype: str, target: str) -> None:
+    n = nb.var("n")
+    x, y = nb.placeholder((n,), dtype, "x"), nb.placeholder((n,), dtype, "y")
+    out = nb.compute((n,), lambda i: binary("floordiv", x[i] + y[i], 2) + x[i] * y[i], name="out")
+    of = getattr(torch, dtype)
+    low, high = torch.iinfo(of).min, torch.iinfo(of).max
+    a = torch.tensor([low, high, high, 7, low], dtype=of)
+    b = torch.tensor([low, high, 1, 5, high], dtype=of)
+    if target == "evaluator":
+        made = evaluate(nb.build(out), {"x": a.numpy(), "y": b.numpy()}, {"n": 5})["out"]
+        found = torch.as_tensor(np.asarray(made)).to(of)
+    else:
+        pytest.importorskip("tvm")
+        found = neptune.compile(out, target=target)(a, b)
+    assert torch.equal(found, (a + b) // 2 + a * b)
+
+
+def test_w1_constants_stay_in_their_dtype() -> None:
+    assert cast(2**31, "int32") == Const(-(2**31), "int32")
+    assert binary("add", Const(100, "int8"), Const(100, "int8")) == Const(-56, "int8")
+    assert Var("i") + 2**40 == Op("add", (cast(Var("i"), "int64"), Const(2**40, "int64")), "int64")
+    # What int32 does not hold stays as it was written, and is widened where it is an index.
+    assert isinstance(binary("mul", Const(2**20, "int32"), Const(2**20, "int32")), Op)
+
+
+def test_w1_a_bound_in_32_bits_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: bounds as they were before, in int32 whatever they come to."""
+    monkeypatch.setattr(solve_bounds, "reduced", lambda p: p)
+    monkeypatch.setattr(solve_bounds, "exact", lambda p, scope: solve_bounds.to_expr(p, "int32"))
+    program = attention(depth=16, dtype="float32", mask=lambda b, h, i, j: j * 30_000_000 <= i * 30_000_000)
+    with pytest.raises((FusionError, InternalError), match="may leave int32"):
+        neptune.compile(program, flash_attention, target="interpret")
+    assert fuzz_masks.run(FACTORS["factor"], {}, ROWS, KEYS, 128, 0).kind == "wrong"
+
+
+def test_w1_a_call_whose_sizes_have_no_room_is_refused() -> None:
+    program = attention(depth=2, dtype="float32", mask=lambda b, h, i, j: j * 1000 <= i * 1000 + 500)
+    sch = Schedule(program)
+    flash_attention(sch)
+    widths = Widths(sch.program, {t.name: 64 for t in sch.program.tunables})
+    sizes = {"batch": 1, "heads": 1, "s_q": 1 << 20, "s_kv": 1 << 20}
+    widths.check(sizes)
+    widths.check({**sizes, "s_kv": 2_000_000})
+    with pytest.raises(ShapeError, match="may leave int32 at these sizes"):
+        widths.check({**sizes, "s_kv": 3_000_000})
+
+
+def test_w1_numbers_that_a_dtype_does_not_hold_are_refused() -> None:
+    with pytest.raises(ExpressionError, match="no number of int32"):
+        held = torch.tensor([1], dtype=torch.int32)
+        neptune.functional.attention(*(torch.zeros(1, 1, 2, 16),) * 3, mask_mod=lambda b, h, i, j: held[b] + 2**40 > j)
+
+
+def test_masks_of_the_fuzzer() -> None:
+    """A few masks of `qa.fuzz_masks`; it runs for longer by hand."""
+    kinds = [fuzz_masks.trial(seed) for seed in range(12)]
+    assert {k.kind for k in kinds} <= {"right", "refused"}, kinds
