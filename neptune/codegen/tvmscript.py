@@ -7,7 +7,7 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
   erases `Cast(f32, Cast(bf16, x))`.  So is an 8-bit float, whose code is what memory holds (`neptune.ir.float8`).
 - Float literals are printed by their bits, because TVM folds `x * 0` to 0, `x + 0` to x and `x / c` to
   `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
-- Integers are carried as int64: sizes, indices and products of them are exact (a Cast to a narrower one still wraps).
+- Integers are carried as int64: sizes, indices and products of them are exact; arithmetic on data, and a Cast, wraps.
 - What `Select`, `and` and `or` do not take is not executed where it could trap (loads, integer divisions).
 - What is read many times is in scratch memory, not in a `T.Let`: TVM's analyzers evaluate the value of a name many
   times, so nested ones exponentially often, and fail where they make different things of it.
@@ -21,11 +21,12 @@ from collections.abc import Iterable
 
 from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
-from neptune.ir.dtypes import FLOAT8, is_float, is_int
+from neptune.ir.dtypes import FLOAT8, holds, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.widths import ARITHMETIC, interval, is_data
 
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
 # TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.
@@ -45,6 +46,11 @@ _BITS = {
     "shl": "shift_left",
     "shr": "shift_right",
 }
+
+
+def _wraps(e: Op[Expr]) -> bool:
+    """True for arithmetic on data that may leave its dtype, which the carrier has room for; on indices it does not."""
+    return is_int(e.dtype) and e.name in ARITHMETIC and is_data(e) and not holds(e.dtype, interval(e))
 
 
 def _can_trap(e: Expr) -> bool:
@@ -130,7 +136,7 @@ class Printer(Values):
                 if OPS[name].kind == "compare":
                     return self.compare(name, args)
                 text = self.arith(name, args, carrier(dtype))
-                if name == "shl":
+                if name == "shl" or _wraps(e):
                     return self.cast(text, carrier(dtype), dtype)
                 exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc", "fmod")
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)

@@ -16,6 +16,7 @@ from neptune.ir.expr import Cast, Const, Load, Op, Select, Var
 from neptune.ir.names import with_usable_names
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.widths import settled
 
 EXPRESSIONS = ("a neptune.Program", "tensors of neptune.frontend.builder", "a te.Tensor or PrimFunc (with TVM)")
 """What `compile` takes."""
@@ -28,7 +29,7 @@ LOG = logging.getLogger("neptune.compiler")
 def imported(expr: Any, inputs: Sequence[Any] | None, name: str | None) -> Program:
     """Return the Program of an expression, with names that generated code may use."""
     start = time.perf_counter()
-    loops = with_usable_names(as_program(expr, inputs, name))
+    loops = settled(with_usable_names(as_program(expr, inputs, name)))
     LOG.info("import of `%s`: %.1f ms", loops.name, 1e3 * (time.perf_counter() - start))
     return loops
 

@@ -25,8 +25,10 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.forms import cheaper
+from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
+from neptune.ir.widths import sizes_of, unfit
 from neptune.runtime.addressing import ASYNCHRONOUS, LOADS
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting
@@ -44,7 +46,7 @@ from neptune.tune.invariance import check_invariant
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.points import reference
 from neptune.verify.draws import Shared
-from neptune.verify.exact import ExactReport, unchecked
+from neptune.verify.exact import Counterexample, ExactReport, unchecked
 from neptune.verify.pieces import check
 
 if TYPE_CHECKING:
@@ -204,6 +206,7 @@ def _place(w: Work) -> Program:
 
 
 def _check_fused(w: Work) -> ExactReport | None:
+    _check_widths(w)
     return _check(w, "fused program", w.fused)
 
 
@@ -382,6 +385,25 @@ def _run(step: Pass, work: Work) -> None:
 
 
 # --- checking -------------------------------------------------------------------------------------
+
+
+SHORT = 1 << 10
+"""Sizes for which every program must get along with the widths of its integers."""
+
+
+def _check_widths(w: Work) -> None:
+    """Raise Rejection where arithmetic on indices leaves its dtype for small sizes, but for what the expression itself
+    does: a bound that meets a tile in too few bits."""
+    if not w.settings.draws:
+        return
+    tiles = {t.name: (1, max(t.candidates, default=SHORT)) for t in w.fused.tunables}
+    own = next(unfit(w.definitions, sizes_of(w.definitions, SHORT)), None)
+    wrong = None if own is not None else next(unfit(w.fused, {**sizes_of(w.fused, SHORT), **tiles}), None)
+    if wrong is not None:
+        sizes = {s.name: SHORT for s in w.fused.scalars}
+        why = Counterexample(sizes, 0, "", (), f"`{print_expr(wrong)}` may leave {wrong.dtype}")
+        bound = f"sizes up to {SHORT}"
+        raise Rejection("fused program", ExactReport("widths of integers", 0, (), (), "rejected", 0, why, bound))
 
 
 def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | None:

@@ -25,6 +25,7 @@ from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq
+from neptune.ir.widths import settled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +233,7 @@ def build(
         wrong = f"`{shared}` names both a tensor and a size or scalar"
         raise ExpressionError(asked, wrong, hint="rename one of them", kind="naming")
     _check_name(asked, program)
-    return Program(
+    made = Program(
         program,
         tuple(_buffer(t) for t in args),
         tuple(_buffer(t) for t in outs),
@@ -241,6 +242,7 @@ def build(
         (),
         seq(*(_nest(t, {s.name for s in scalars}) for t in stages if t.leads)),
     )
+    return settled(made)
 
 
 def _listed(outputs: Any) -> tuple[Tensor, ...]:

@@ -203,7 +203,7 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
     mode = _Indexed()
     # Where what it holds is: so that no function of it sees two devices.
     device = next((c.value.device for c in captured(function) if c.kind == "tensor" and c.value.is_cuda), "cpu")
-    scalars = [torch.zeros((), dtype=torch.int32, device=device) for _ in INDICES]
+    scalars = [torch.zeros((), dtype=torch.int64, device=device) for _ in INDICES]
     scalars = scalars if kind == "mask_mod" else [torch.zeros((), dtype=getattr(torch, wide), device=device), *scalars]
 
     def called(*args: torch.Tensor) -> Any:

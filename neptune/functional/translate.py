@@ -13,6 +13,8 @@ from torch.fx import Node
 from neptune.frontend.assemble import Tensor
 from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
+from neptune.functional.integers import as_torch, carried, cut, positions, rounded
+from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr
 from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
@@ -66,6 +68,7 @@ class Translation:
     ) -> None:
         self.module, self.inputs, self.read, self.sized = module, inputs, read, sized
         self.scalars, self.done = iter(scalars), dict[Node, Any]()
+        self.known = positions(e for e in scalars if is_int(e.dtype))
 
     def value(self) -> Any:
         """What the mod returns; NotAnExpression where a node of it is none."""
@@ -135,7 +138,7 @@ class Translation:
             number = NEW[name] if position is None else args[position]
             return arrays.made(tuple(val.shape), lambda _: wrapped(as_dtype(number, computed(made)), made), name)
         if name in SAME:
-            return arrays.mapped(lambda e: wrapped(e, made), args[:1], tuple(val.shape))
+            return arrays.mapped(lambda e: rounded(e, made, self.known), args[:1], tuple(val.shape))
         row = TABLE.get(name)
         if row is None or node.target not in overloads():
             raise NotAnExpression(f"it calls {name}, which has no row in neptune.torch_ops", "torch's other functions")
@@ -146,7 +149,9 @@ class Translation:
 
         def at(*values: Expr) -> Expr:
             operands = [row.operand(v, common) for v in values]
-            return wrapped(bounded(row.rule(dtype, *operands, *args[count:], **named)), made)
+            operands = [cut(v, dtype, self.known) for v in operands]
+            value = row.rule(carried(dtype, name, (*operands, *args[count:])), *operands, *args[count:], **named)
+            return rounded(bounded(as_torch(value, dtype, self.known)), made, self.known)
 
         return arrays.mapped(at, args[:count], tuple(val.shape))
 

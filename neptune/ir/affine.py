@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, binary, cast, conjuncts, op, variables
+from neptune.ir.dtypes import holds
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, conjuncts, op, variables, walk
 from neptune.ir.integers import Integers
 from neptune.ir.ops import INTEGER
 from neptune.ir.program import For, Program
@@ -94,8 +95,9 @@ class _Polys(Integers[Poly]):
         return number(int(value))
 
     def cast(self, e: Cast[Expr]) -> Poly:
-        exact = {e.dtype, e.arg.dtype} <= {"int32", "int64"}
-        return self.of(e.arg) if exact else self.other(e)
+        # Of data a narrower dtype may hold another number.
+        exact = e.arg.dtype == "int32" or not any(isinstance(x, Load) for x in walk(e.arg))
+        return self.of(e.arg) if exact and {e.dtype, e.arg.dtype} <= {"int32", "int64"} else self.other(e)
 
     def other(self, e: Expr) -> Poly:
         return Poly((((e,), 1),))
@@ -110,10 +112,11 @@ def poly(e: Expr) -> Poly:
 def to_expr(p: Poly, dtype: str | None = None) -> Expr:
     """A readable expression of a polynomial: highest terms first, subtraction for negative ones.
 
-    Its dtype is the widest of the atoms, unless one is given.
+    Its dtype is the widest of the atoms and numbers, unless one is given.
     """
     if dtype is None:
-        dtype = "int64" if any(a.dtype == "int64" for atoms, _ in p.terms for a in atoms) else "int32"
+        wide = any(not holds("int32", (c, c)) or any(a.dtype == "int64" for a in atoms) for atoms, c in p.terms)
+        dtype = "int64" if wide else "int32"
     result: Expr | None = None
     ordered = sorted(p.terms, key=lambda t: (t[1] < 0, -len(t[0])))
     for atoms, c in ordered:
@@ -160,11 +163,13 @@ def linear(p: Poly, var: str) -> tuple[Poly, Poly] | None:
 
 @dataclass(frozen=True)
 class Scope:
-    """The facts at a point of a program: inclusive ranges of loop variables, lower bounds of sizes, facts p ≥ 0."""
+    """The facts at a point of a program: inclusive ranges of loop variables, lower bounds of sizes, facts p ≥ 0, and
+    which of the sizes are lengths of `tiles`."""
 
     ranges: Mapping[str, tuple[Expr, Expr]]
     at_least: Mapping[str, int]
     facts: tuple[Poly, ...] = ()
+    tiles: frozenset[str] = frozenset()
 
     def sign_floor(self, atom: Expr) -> int | None:
         """A number that `atom` never goes below, where one is known."""
@@ -363,4 +368,6 @@ def scope_of(program: Program | None, loops: Iterable[For]) -> Scope:
         ranges[f.var] = (f.lo, binary("sub", f.hi, 1))
         for fact in f.facts:
             facts += as_nonnegative(fact, Scope(ranges, at_least)) or []
-    return Scope(ranges, at_least, tuple(facts))
+    return Scope(
+        ranges, at_least, tuple(facts), frozenset(t.name for t in program.tunables) if program else frozenset()
+    )

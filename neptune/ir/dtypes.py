@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,30 @@ def is_float(dtype: str) -> bool:
 def is_int(dtype: str) -> bool:
     """True for the integer dtypes (bool is not one)."""
     return DTYPES[dtype].kind == "int"
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest number of an integer dtype, or of bool."""
+    row = DTYPES[dtype]
+    return int(row.lowest), int(row.highest)
+
+
+def holds(dtype: str, of: tuple[int, int]) -> bool:
+    """True where an integer dtype has all numbers of an interval."""
+    low, high = limits(dtype)
+    return low <= of[0] and of[1] <= high
+
+
+def wrapped(value: Any, dtype: str) -> Any:
+    """A Python integer or an int64 array as the integer dtype holds it: two's complement.
+
+    >>> wrapped(2**31, "int32"), wrapped(300, "uint8"), wrapped(7, "int8")
+    (-2147483648, 44, 7)
+    """
+    low, high = limits(dtype)
+    if isinstance(value, int):
+        return value if low <= value <= high else (value - low) % (high - low + 1) + low
+    return value if dtype == "int64" else np.asarray(value).astype(dtype).astype(np.int64)
 
 
 def by_float32(source: str, target: str) -> bool:

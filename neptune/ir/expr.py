@@ -24,7 +24,7 @@ from functools import reduce
 from numbers import Integral, Real
 from typing import Any, Generic, TypeAlias, Union
 
-from neptune.ir.dtypes import DTYPES, by_float32, is_float, is_int
+from neptune.ir.dtypes import DTYPES, by_float32, holds, is_float, is_int, wrapped
 from neptune.ir.nodes import Dims, E, E_co, Node, Tile, joined
 from neptune.ir.nodes import children as children
 from neptune.ir.nodes import rebuild as rebuild
@@ -181,7 +181,8 @@ FALSE = Const(False, "bool")
 
 
 def as_expr(value: ExprLike, dtype: str | None = None) -> Expr:
-    """Lift a Python number: bool → bool, int → int32 (or `dtype`), float → float32 (or `dtype`)."""
+    """Lift a Python number: bool → bool, int → int32 (or `dtype`), float → float32 (or `dtype`); what int32 does not
+    hold is int64."""
     if isinstance(value, Const | Var | Load | Op | Cast | Select):
         return value
     if isinstance(value, bool):
@@ -190,7 +191,8 @@ def as_expr(value: ExprLike, dtype: str | None = None) -> Expr:
     if isinstance(value, Integral):
         if dtype is not None and is_float(dtype):
             return Const(float(value), dtype)
-        return Const(int(value), dtype or "int32")
+        wide = dtype in (None, "int32") and not holds("int32", (int(value), int(value)))
+        return Const(int(value), "int64" if wide else dtype or "int32")
     if isinstance(value, Real):
         return Const(float(value), dtype if dtype is not None and is_float(dtype) else "float32")
     if isinstance(value, Tile):
@@ -209,7 +211,11 @@ def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
     ca = a.value if isinstance(a, Const) else None
     cb = b.value if isinstance(b, Const) else None
     if ca is not None and cb is not None and OPS[name].kind == "arith" and (cb or name not in ("floordiv", "mod")):
-        return Const(INTEGER[name](int(ca), int(cb)), a.dtype)
+        value = INTEGER[name](int(ca), int(cb))
+        # What int32 does not hold is left to `neptune.ir.widths`, which has room for it.
+        return (
+            None if a.dtype == "int32" and wrapped(value, "int32") != value else Const(wrapped(value, a.dtype), a.dtype)
+        )
     left, right = _NEUTRAL.get(name, (None, None))
     if ca is not None and ca == left:
         return b
@@ -257,7 +263,7 @@ def op(name: str, *args: ExprLike, dtype: str = "float32") -> Expr:
     if len(exprs) == 2 and (folded := _fold(name, *exprs)) is not None:
         return folded
     if name in ("abs", "neg") and isinstance(exprs[0], Const) and is_int(exprs[0].dtype):
-        return Const(INTEGER[name](int(exprs[0].value)), exprs[0].dtype)
+        return Const(wrapped(INTEGER[name](int(exprs[0].value)), exprs[0].dtype), exprs[0].dtype)
     if name == "and" and (TRUE in exprs or FALSE in exprs):
         return FALSE if FALSE in exprs else exprs[0] if exprs[1] == TRUE else exprs[1]
     if name == "or" and (TRUE in exprs or FALSE in exprs):
@@ -278,7 +284,7 @@ def cast(value: ExprLike, dtype: str) -> Expr:
     if by_float32(e.dtype, dtype):
         return Cast(cast(e, "float32"), dtype)
     if isinstance(e, Const) and is_int(e.dtype) and is_int(dtype):
-        return Const(e.value, dtype)
+        return Const(wrapped(e.value, dtype), dtype)
     return Cast(e, dtype)
 
 

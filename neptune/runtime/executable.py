@@ -29,7 +29,7 @@ from neptune.runtime.launch import Launch, gpu_target, make_launch, parse_target
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
-from neptune.runtime.products import check_products, products
+from neptune.runtime.products import Widths, check_products, products
 from neptune.runtime.recording import Launcher
 from neptune.runtime.workspace import Place, deal, places
 from neptune.runtime.workspace import check as check_workspace
@@ -94,6 +94,8 @@ class Executable:
             numbers = self._own_numbers.of_call(sizes, device, params)
         scalars = {**call.scalars, **numbers}
         check_products(self.program, self._products, scalars)
+        if self.target.kind != "llvm":  # which computes in 64 bits
+            self._widths.check(scalars)
         own: dict[str, torch.Tensor] = {}
         if workspace is not None:
             places = self._places(scalars)
@@ -217,6 +219,10 @@ class Executable:
     @cached_property
     def _lookups(self) -> tuple[Lookup, ...]:
         return lookups(self.loops)
+
+    @cached_property
+    def _widths(self) -> Widths:
+        return Widths(self.program, self.modules.params)
 
     @cached_property
     def _products(self) -> tuple[Expr, ...]:

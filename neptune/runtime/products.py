@@ -1,7 +1,7 @@
 """Loops over a product of sizes (`fuse`) count in 32 bits on a GPU: calls for which that is not enough are refused.
 
 Sizes are checked one by one where a call's arguments are; here, that products of them in the ranges of loops
-stay in range as well.
+stay in range as well, and so does all other arithmetic on indices (`neptune.ir.widths`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from neptune.errors import ShapeError
+from neptune.ir.dtypes import limits
 from neptune.ir.expr import Expr, Op, variables, walk
 from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program
 from neptune.ir.program import walk as walk_stmts
+from neptune.ir.widths import USUAL, by_name, interval, unfit
 
 # A loop that was split may run past the end by a tile.
 LIMIT = 2**31 - 2**16
@@ -25,6 +27,43 @@ def products(program: Program) -> tuple[Expr, ...]:
     ranges = [e for f in walk_stmts(program.body) if isinstance(f, For) for e in (f.lo, f.hi)]
     factors = (x for e in ranges for x in walk(e) if isinstance(x, Op) and x.name == "mul")
     return tuple(dict.fromkeys(x for x in factors if len(variables(x)) > 1 and variables(x) <= sizes))
+
+
+class Widths:
+    """Whether arithmetic on indices fits its dtype for the sizes of a call: shown for some sizes, it holds for all that
+    are smaller."""
+
+    def __init__(self, program: Program, tunables: Mapping[str, int]) -> None:
+        self.program, self.shown = program, dict.fromkeys((s.name for s in program.scalars), USUAL)
+        self.tiles = {t.name: (1, max(t.candidates, default=1)) for t in program.tunables}
+        self.tiles |= {n: (v, v) for n, v in tunables.items()}
+        self.covers = {t.name: t.covers for t in program.tunables if t.covers is not None}
+        # For usual sizes the compiler has seen to it.
+        self.least = {s.name: s.lo for s in program.scalars if s.lo is not None}
+
+    def check(self, sizes: Mapping[str, int | float]) -> None:
+        """Raise ShapeError where a call's sizes make an index or a bound that has no room."""
+        larger = {n: int(sizes[n]) for n in self.least if sizes[n] > self.shown[n]}
+        if not larger:
+            return
+        # So that lengths that grow from call to call are looked at a few times.
+        for now in ({n: 1 << v.bit_length() for n, v in larger.items()}, larger):
+            asked = {**{n: self.shown[n] for n in self.least}, **now}
+            found = {**self.tiles, **{n: (low, max(low, asked[n])) for n, low in self.least.items()}}
+            known = by_name(found)
+            found |= {n: (1, 1 << max(1, interval(e, known)[1]).bit_length()) for n, e in self.covers.items()}
+            wrong = next(unfit(self.program, found), None)
+            if wrong is None:
+                self.shown.update(now)
+                return
+        assert wrong is not None
+        low, high = limits(wrong.dtype)
+        raise ShapeError(
+            f"call of kernel `{self.program.name}` with {', '.join(f'{n}={v}' for n, v in larger.items())}",
+            f"`{print_expr(wrong)}` may leave {wrong.dtype} at these sizes",
+            legal=(f"sizes for which it stays in {low} … {high}",),
+            hint="write it in int64: cast(i, 'int64') in an expression",
+        )
 
 
 def check_products(program: Program, terms: tuple[Expr, ...], sizes: Mapping[str, int | float]) -> None:

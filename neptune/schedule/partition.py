@@ -280,7 +280,7 @@ def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
         begin = maximum(r.lo, minimum(reduce(maximum, r.begins), r.hi)) if r.begins else r.lo
         end = maximum(begin, minimum(end, r.hi))
     # The whole tiles of a tiled range lie within it; any other bound is cut off at its end.
-    elif not any(_one_tile(e, loop.hi) or always(binary("le", e, loop.hi), scope) for e in r.ends):
+    elif r.cut or not any(_one_tile(e, loop.hi) or always(binary("le", e, loop.hi), scope) for e in r.ends):
         end = minimum(end, r.hi)
     return begin, end
 

@@ -28,7 +28,7 @@ from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
 from neptune.ir.program import ZERO, For, Made, Stage, Stmt, Store, Update, seq
 from neptune.schedule.data_bounds import DataBounds
-from neptune.schedule.solve_bounds import Alternative, Bound, Solved, holds, is_far
+from neptune.schedule.solve_bounds import Alternative, Bound, Solved, holds
 
 
 def possible(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr:
@@ -41,11 +41,12 @@ def possible(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr:
 
 def _comparison(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr:
     parts = as_nonnegative(pred)
-    one = parts[0] if parts is not None and len(parts) == 1 and not is_far(pred, parts[0]) else None
+    one = parts[0] if parts is not None and len(parts) == 1 else None
     most = None if one is None else extremes.of(one, inner, largest=True)
     if most is None or not any(loads(a) for atoms, _ in most.terms for a in atoms):
         return TRUE
-    return holds(most, extremes.scope)
+    found = holds(most, extremes.scope)
+    return TRUE if found is None else found
 
 
 def bounded(names: Sequence[str]) -> Solved:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import gcd
 
 from neptune.ir.affine import (
     Poly,
@@ -27,6 +28,8 @@ from neptune.ir.affine import (
     quotients,
     to_expr,
 )
+from neptune.ir.dtypes import holds as in_dtype
+from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
     TRUE,
     Const,
@@ -47,6 +50,7 @@ from neptune.ir.expr import (
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
 from neptune.ir.program import ZERO, For
+from neptune.ir.widths import ARITHMETIC, LARGEST, Known, fits, interval, usual, widened
 
 MOST = 4
 """A mask of more alternatives is not cut out."""
@@ -54,8 +58,8 @@ HIGHEST = Const(2**31 - 1, "int64")
 """No loop runs further."""
 FAR = 1 << 40
 """Further than any index, and small enough to be added to."""
-ROOM = 1 << 30
-"""Numbers from here on leave int32 no room for sums with sizes."""
+LONGEST = 1 << 16
+"""No tile is longer."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,7 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
     parts = as_nonnegative(pred)
     if parts is None or len(parts) != 1:
         return None
-    p = _unfolded(parts[0], frozenset([var, *inner]), var, extremes.scope)
-    if is_far(pred, p):
-        return None
+    p = reduced(_unfolded(parts[0], frozenset([var, *inner]), var, extremes.scope))
     most, least = (extremes.of(p, inner, largest=largest) for largest in (True, False))
     if most is None or least is None:
         return None
@@ -158,22 +160,26 @@ def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> B
     if nonnegative(step.scaled(-1) - number(1), scope):  # -step·var + rest ≥ 0: an upper bound
         width = step.scaled(-1)
         some, every = (_floor_div(rest + width, width, scope) for rest in (a[1], b[1]))
-        return Bound(True, some, every, fact)
+        return None if some is None or every is None else Bound(True, some, every, fact)
     if nonnegative(step - number(1), scope):  # step·var + rest ≥ 0: a lower bound
         some, every = (_floor_div(rest.scaled(-1) + step - number(1), step, scope) for rest in (a[1], b[1]))
-        return Bound(False, some, every, fact)
+        return None if some is None or every is None else Bound(False, some, every, fact)
     return None
 
 
-def is_far(pred: Expr, p: Poly) -> bool:
-    """True for a comparison in int32 with a number that has no room there: j < 2**31 - 1 stays what it is."""
-    return isinstance(pred, Op) and pred.args[0].dtype == "int32" and any(abs(c) >= ROOM for _, c in p.terms)
+def reduced(p: Poly) -> Poly:
+    """An equivalent of p ≥ 0 with smaller numbers: 30·i - 30·j + 7 ≥ 0 is i - j ≥ 0."""
+    factors = [c for m, c in p.terms if m]
+    common = gcd(*factors)
+    return Poly(tuple((m, c // common) for m, c in p.terms if m or c // common)) if common > 1 else p
 
 
-def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound:
+def _condition(most: Poly, least: Poly, end: Expr, scope: Scope) -> Bound | None:
     """Return the bound of a condition without the variable: it holds on all iterations or on none."""
-    some, every = (select(holds(p, scope), end, ZERO) for p in (most, least))
-    return Bound(True, some, every)
+    some, every = (holds(p, scope) for p in (most, least))
+    if some is None or every is None:
+        return None
+    return Bound(True, select(some, end, ZERO), select(every, end, ZERO))
 
 
 def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
@@ -189,33 +195,51 @@ def _unfolded(p: Poly, moving: frozenset[str], var: str, scope: Scope) -> Poly:
     return p
 
 
-def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr:
-    """max(0, numerator) // divisor; clamped first, since generated code divides towards zero."""
+def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr | None:
+    """max(0, numerator) // divisor; clamped first, since generated code divides towards zero. None: as `exact`."""
     top = exact(numerator, scope)
+    if top is None:
+        return None
     top = top if nonnegative(numerator, scope) else maximum(cast(ZERO, top.dtype), top)
     quotient = binary("floordiv", top, to_expr(divisor))
     return cast(minimum(quotient, HIGHEST), "int32") if quotient.dtype == "int64" else quotient
 
 
-def holds(p: Poly, scope: Scope) -> Expr:
-    """p ≥ 0 whatever its atoms hold; a comparison of two of them where it is no more than that."""
+def holds(p: Poly, scope: Scope) -> Expr | None:
+    """p ≥ 0 whatever its atoms hold; a comparison of two of them where it is no more than that. None: as `exact`."""
     compares = sorted(c for _, c in p.terms) == [-1, 1] and all(len(m) == 1 for m, _ in p.terms)
-    return at_least_zero(p) if compares else binary("ge", exact(p, scope), 0)
+    value = None if compares else exact(p, scope)
+    return at_least_zero(p) if compares else None if value is None else binary("ge", value, 0)
 
 
-def exact(p: Poly, scope: Scope) -> Expr:
-    """`p` in a dtype that it cannot leave, whatever a scalar argument or a tensor holds.
+def exact(p: Poly, scope: Scope) -> Expr | None:
+    """`p` in a dtype that it cannot leave, whatever a scalar argument or a tensor holds: int32 where that has room for
+    usual sizes. None where int64 has no room for some of the largest sizes.
 
     The mask may compare without computing: j < length is true of all j where the length is 2**31 - 1, and must not
     become (2**31 - 1 + BN - 1) // BN.
     """
     atoms = {a for m, _ in p.terms for a in m}
     alone = [c for _, c in p.terms] == [1] and len(atoms) == 1
-    if alone or not any(_wild(a, scope) for a in atoms):
+    wild = {a for a in atoms if _wild(a, scope)}
+    if alone or (not wild and fits(to_expr(p), usual(scope)) and to_expr(p).dtype == "int32"):
         return to_expr(p)
-    tame = {a: maximum(minimum(a, FAR), -FAR) for a in atoms if a.dtype == "int64" and _wild(a, scope)}
+    far = {a for a in wild if a.dtype == "int64"}
+    # Where two numbers of int64 are added there is no clamping them: they are taken to leave room for each other.
+    tame = {a: maximum(minimum(a, FAR), -FAR) for a in far} if len(far) == 1 else {}
     terms = Poly(tuple((tuple(tame.get(a, a) for a in m), c) for m, c in p.terms))
-    return to_expr(terms, "int64")
+    known = usual(scope, LARGEST, LONGEST)
+    others = Poly(tuple((m, c) for m, c in p.terms if far.isdisjoint(m)))
+    # At ±FAR, a number must decide the sign of the sum as it would beyond.
+    cut = tame and max(map(abs, interval(to_expr(others, "int64"), known))) >= FAR
+    result = widened(to_expr(terms, "int64"), known)
+    return None if cut or (len(far) < 2 and not _has_room(result, known)) else result
+
+
+def _has_room(e: Expr, known: Known) -> bool:
+    """True where no part of `e`, data included, leaves int64."""
+    parts = (x for x in walk(e) if isinstance(x, Op) and is_int(x.dtype) and x.name in ARITHMETIC)
+    return all(in_dtype(x.dtype, interval(x, known)) for x in parts)
 
 
 def _wild(e: Expr, scope: Scope) -> bool:

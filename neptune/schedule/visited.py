@@ -27,13 +27,14 @@ SHORT = 16
 @dataclass(frozen=True)
 class Range:
     """Iterations [lo, hi) to visit. All predicates hold between the largest of `begins` and the least of `ends`
-    (None: nowhere); `facts` are known there."""
+    (None: nowhere) within the range; `facts` are known there. `cut`: `hi` ends them where none of `ends` does."""
 
     lo: Expr
     hi: Expr
     begins: tuple[Expr, ...] | None
     ends: tuple[Expr, ...] | None
     facts: tuple[Expr, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,11 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
     clean = [s for s in sets if not s.open and not _idle(s)]
     if not clean:
         return Range(lo, hi, None, None)
-    bounds = clean[0].bounds
+    bounds, cut = clean[0].bounds, False
     if len(sets) == 1 and not everything:
         # What bounds the visited range anyhow cuts nothing off it.
         bounds = tuple(b for b in bounds if b not in clean[0].skipping or b.somewhere != b.everywhere)
+        cut = any(b.upper for b in set(clean[0].bounds) - set(bounds))
     begins, ends = (tuple(dict.fromkeys(b.everywhere for b in bounds if b.upper == up)) for up in (False, True))
     facts = tuple(dict.fromkeys(b.fact for b in clean[0].bounds))
     if len(clean) > 1 and all(s.side(upper=False) == clean[0].side(upper=False) for s in clean):
@@ -103,7 +105,7 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
         starts = [[b.everywhere for b in s.side(upper=False)] or [loop.lo] for s in clean]
         begins = (reduce(minimum, [reduce(maximum, of) for of in starts]),)
         facts = _common(clean)
-    return Range(lo, hi, begins, ends, tuple(f for f in facts if f != TRUE))
+    return Range(lo, hi, begins, ends, tuple(f for f in facts if f != TRUE), cut)
 
 
 def _start(s: _Set, loop: For) -> Expr:

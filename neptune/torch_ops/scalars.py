@@ -12,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.fx import Node
 
 from neptune.ir import expr as ir
-from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.dtypes import DTYPES, holds, is_float, is_int
 from neptune.ir.expr import Const, Expr
 
 Number = bool | int | float
@@ -53,6 +53,8 @@ def as_dtype(x: Any, dtype: str) -> Expr:
         return ir.ne(e, 0) if dtype == "bool" and e.dtype != "bool" else ir.cast(e, dtype)
     if dtype == "bool":
         return Const(bool(x), "bool")
+    if is_int(dtype) and not holds(dtype, (int(x), int(x))):
+        raise NotAnExpression(f"{x} is no number of {dtype}", "tensor[…].long(), which has room for it")
     return Const(float(x), dtype) if is_float(dtype) else Const(int(x), dtype)
 
 

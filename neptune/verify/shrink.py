@@ -84,7 +84,7 @@ def _rounded(e: Expr | TExpr) -> tuple[Expr, int] | None:
     if not (isinstance(e, Op) and e.name == "floordiv" and isinstance(e.args[0], Op) and e.args[0].name == "add"):
         return None
     n, c = e.args[0].args[0], _number(e.args[1])
-    return (n, c) if c is not None and not isinstance(n, Const) and e == ceildiv(n, c) else None
+    return (n, c) if c is not None and not isinstance(n, Const) and e == ceildiv(n, Const(c, n.dtype)) else None
 
 
 def _parts(e: Expr | TExpr, here: str) -> Iterator[Part]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.dtypes import is_float
+from neptune.ir.dtypes import is_float, wrapped
 from neptune.ir.evaluate.domains import Array, Domain, EvaluationError, Value
 from neptune.ir.evaluate.memory import Index, Mask, Memory
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
 from neptune.ir.ops import INTEGER
 
-_WIDTH = {"int8": (8, True), "uint8": (8, False), "int32": (32, True), "int64": (64, True)}
+_LEAVES = frozenset({"add", "sub", "mul", "neg", "abs", "floordiv", "shl"})
+"""Operators whose results may leave the dtype of their arguments, and wrap around."""
 
 
 def _floor(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -57,7 +58,7 @@ def apply_op(domain: Domain, name: str, args: Sequence[Value], arg_dtype: str, d
     """An operator of OPS on values whose arguments have `arg_dtype`."""
     if not is_float(arg_dtype):
         result = INTEGER_OPS[name](*args)
-        return apply_cast(domain, result, "int64", dtype) if name == "shl" else result
+        return wrapped(result, dtype) if name in _LEAVES else result
     if OPS[name].kind == "compare":
         return domain.compare(name, args[0], args[1])
     return domain.apply(name, args, dtype)
@@ -71,12 +72,7 @@ def apply_cast(domain: Domain, v: Value, source: str, dtype: str) -> Value:
         return domain.embed(np.asarray(v), dtype)
     if dtype == "bool":
         return np.not_equal(v, 0)
-    bits, signed = _WIDTH[dtype]
-    v = int(v) if isinstance(v, int) else np.asarray(v, np.int64)
-    if bits == 64:
-        return v
-    low = -(1 << (bits - 1)) if signed else 0
-    return (v - low) % (1 << bits) + low
+    return wrapped(int(v) if isinstance(v, int) else np.asarray(v, np.int64), dtype)
 
 
 def apply(domain: Domain, e: Op[Any] | Cast[Any] | Select[Any], parts: Sequence[Value]) -> Value:
@@ -148,11 +144,11 @@ class Evaluator:
     def _divide(self, name: str, args: tuple[Expr, ...], env: Mapping[str, Any], mask: Mask) -> Any:
         a, b = (self.run(x, env, mask) for x in args)
         if isinstance(a, int) and isinstance(b, int) and b:
-            return a // b if name == "floordiv" else a % b
+            return wrapped(a // b, args[0].dtype) if name == "floordiv" else a % b
         zero: Array | bool = np.equal(b, 0)
         if np.any(zero) and (mask is None or np.any(zero & mask)):
             raise EvaluationError("integer division by zero")
-        return INTEGER_OPS[name](a, b)
+        return wrapped(INTEGER_OPS[name](a, b), args[0].dtype)
 
     def _select(self, p: Expr, a: Expr, b: Expr, env: Mapping[str, Any], mask: Mask) -> Value:
         pred = self.run(p, env, mask)
