@@ -11,7 +11,7 @@ import torch
 import neptune
 from neptune.codegen.llvm import compile_llvm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
-from neptune.frontend.builder import compute, placeholder, var
+from neptune.frontend.builder import compute, placeholder, select, var
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
 from tests.errors.table import case
@@ -99,6 +99,14 @@ def an_element_of_nothing():
 @case(ShapeError)
 def a_product_of_sizes_beyond_32_bits():
     neptune.compile(sums(), fused, target="llvm")(torch.ones(1, 1, 1 << 16).expand(1, 1 << 15, 1 << 16))
+
+
+@case(ShapeError)
+def sizes_at_which_an_index_has_no_room():
+    n, large = var("n"), 1 << 21
+    x = placeholder((n,), "float32", "x")
+    y = compute((n,), lambda i: select(i * 1500 < 7, x[i], 0.0), "y")
+    neptune.compile(y, target="interpret")(torch.ones(large))
 
 
 # --- the LLVM backend by itself --------------------------------------------------------------------
