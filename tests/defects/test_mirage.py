@@ -429,7 +429,7 @@ def test_m5_two_axes_of_one_name_have_tiles_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("stats", ["one kernel", "two kernels"])
-@pytest.mark.parametrize("loop", ["j", ""])
+@pytest.mark.parametrize("loop", ["j", pytest.param("", marks=pytest.mark.slow)])
 def test_m5_a_softmax_whose_maximum_is_split(stats: str, loop: str) -> None:
     m, c = var("m"), var("k")
     x, p, q = placeholder((m, c), "float16", "x"), reduce_axis((0, c), "p"), reduce_axis((0, c), "q")
