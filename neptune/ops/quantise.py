@@ -77,13 +77,14 @@ def quantise_matmul(
 
 @public
 def abs_max_matmul(dtype: str = "float16", *, width: int | None = None, out: str | None = "float32") -> Program:
-    """y = (x / unit) w, with unit as that of int8: rows scaled to ±127, and nothing rounded.
+    """y = (x / unit) w, with unit = max(max |x|, 1e-6) / 127: rows scaled to ±127, and nothing rounded.
 
     x: [rows, cols], w: [cols, width] of `dtype`, y: [rows, width] of `out`. Stages: top, unit, z, c (y if float32), y.
     """
     check_dtype("abs_max_matmul", dtype, "a product")
     x = matrix("x", dtype=dtype)
-    unit = _units(x, "int8")
+    top = per_row(max, lambda i, j: abs(wide(x[i, j])), "top")
+    unit = compute((ROWS,), lambda i: maximum(top[i], 1e-6) / HIGHEST["int8"], "unit")
     z = cells(lambda i, j: wide(x[i, j]) / unit[i], "z")
     as_cell: Cell = lambda i, j: z[i, j]  # noqa: E731
     return behind("abs_max_matmul", as_cell, [x], dtype, width, out)

@@ -73,7 +73,7 @@ def test_routing_on_a_kernel():
 def test_rows_are_quantised_by_their_largest(to):
     x = X.copy()
     x[2] = 0
-    unit = np.maximum(np.abs(x).max(1, keepdims=True), 1e-6) / quantise.HIGHEST[to]
+    unit = np.maximum(np.abs(x).max(1, keepdims=True) / quantise.HIGHEST[to], quantise.SMALLEST)
     z = torch.from_numpy(x / unit)
     z = z.round() if to == "int8" else z.to(getattr(torch, to)).double()
     found, units = meaning(quantise.quantise("float32", to=to), x, rounded=to != "int8")
@@ -97,7 +97,7 @@ def test_a_product_of_rows_quantised_to_float8():
     w = torch.from_numpy(hard("random", 16, 32)).to(torch.float8_e4m3fn).double().numpy()
 
     def exact(x, w, scale):
-        unit = (x.abs().amax(1, keepdim=True).float().clamp_min(1e-6) / 448.0).float()
+        unit = (x.abs().amax(1, keepdim=True).float() / 448.0).clamp_min(quantise.SMALLEST).float()
         z = (x.float() / unit).to(torch.float8_e4m3fn).double()
         return [z @ w.T * unit.double() * scale]
 
