@@ -63,7 +63,7 @@ class Value:
     """An element in two tongues: of the builder, and as a tensor of torch over all axes, in float64 or int64."""
 
     said: Any
-    torch: torch.Tensor
+    true: torch.Tensor
     dtype: str
 
     def like(self, said: Any, value: torch.Tensor, dtype: str = "") -> Value:
@@ -148,21 +148,21 @@ class Drawing:
         kind = rng.choice(("unary", "unary", "mask", "integer", "column", "row", "position"))
         if kind == "row" and self.rows and i is not None:
             r, data = rng.choice(self.rows)
-            return a.like(a.said - r[i], a.torch - data[:, None])
+            return a.like(a.said - r[i], a.true - data[:, None])
         if kind == "mask":
             keep, seen = self.mask(i, j)
-            return a.like(nb.select(keep, a.said, 0.0), torch.where(seen, a.torch, 0.0))
+            return a.like(nb.select(keep, a.said, 0.0), torch.where(seen, a.true, 0.0))
         if kind == "integer":
             k = self.whole(i, j)
-            return a.like(a.said * nb.cast(k.said, self.dtype), a.torch * k.torch)
+            return a.like(a.said * nb.cast(k.said, self.dtype), a.true * k.true)
         if kind == "column":
             w, data = self.input("w", "m", self.dtype)
-            return a.like(a.said * w[j], a.torch * data)
+            return a.like(a.said * w[j], a.true * data)
         if kind == "position":
             columns = torch.arange(self.lengths["m"], dtype=torch.float64)
-            return a.like(a.said + nb.cast(j, self.dtype) * 0.25, a.torch + columns * 0.25)
+            return a.like(a.said + nb.cast(j, self.dtype) * 0.25, a.true + columns * 0.25)
         said, of = UNARY[rng.choice([*UNARY])]
-        return a.like(said(a.said), of(a.torch))
+        return a.like(said(a.said), of(a.true))
 
     def whole(self, i: Any, j: Any) -> Value:
         """An integer; of 64 bits it may be large on the way."""
@@ -171,16 +171,16 @@ class Drawing:
         v = Value(said(k[j]), of(data), self.integer)
         if self.integer == "int64" and self.rng.random() < 0.5:
             big = 1 << self.rng.choice((33, 40, 55))
-            v = v.like(v.said * nb.const(big, "int64") // nb.const(big // 2, "int64"), (v.torch * big) // (big // 2))
+            v = v.like(v.said * nb.const(big, "int64") // nb.const(big // 2, "int64"), (v.true * big) // (big // 2))
         return v
 
     def mask(self, i: Any, j: Any) -> tuple[Any, torch.Tensor]:
         k, rows, columns = self.whole(i, j), torch.arange(self.lengths["n"])[:, None], torch.arange(self.lengths["m"])
         if i is None or self.rng.random() < 0.5:
-            return k.said <= nb.const(2, self.integer), k.torch <= 2
+            return k.said <= nb.const(2, self.integer), k.true <= 2
         if self.rng.random() < 0.5:
             return j <= i, columns <= rows
-        return nb.cast(j, self.integer) <= k.said + nb.cast(i, self.integer), columns <= k.torch + rows
+        return nb.cast(j, self.integer) <= k.said + nb.cast(i, self.integer), columns <= k.true + rows
 
     # --- what is folded -----------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Drawing:
             axis, seen = self.axis(i, ranged)
             v = self.element(i, axis)
             shape = [*([self.lengths["n"]] if at else []), self.lengths["m"]]
-            found["v"], found["seen"] = v.torch.broadcast_to(shape), seen
+            found["v"], found["seen"] = v.true.broadcast_to(shape), seen
             if kind == "top":
                 return nb.top_k(v.said, 2, axis=axis)
             return getattr(nb, kind)(v.said, axis=axis)
@@ -227,7 +227,8 @@ class Drawing:
         kept = torch.cat(
             [torch.where(seen, v, nothing), torch.full([*v.shape[:-1], 1], nothing, dtype=torch.float64)], -1
         )
-        want = {"sum": kept.sum, "max": kept.amax, "min": kept.amin}[kind](-1)
+        folds: dict[str, Any] = {"sum": kept.sum, "max": kept.amax, "min": kept.amin}
+        want = folds[kind](-1)
         self.outputs.append((made, want))
         if self.rank and bool(torch.isfinite(want).all() and (want.abs() < 1e4).all()):
             self.rows.append((made, want))
@@ -236,13 +237,14 @@ class Drawing:
         if not v.shape[-1] or (kind == "top" and v.shape[-1] < 2):
             return
         if kind == "top":
-            values, places = v.topk(2)
+            # The first of equal ones.
+            values, places = (x[..., :2] for x in v.sort(dim=-1, descending=True, stable=True))
             for part, want in zip(made, (*values.unbind(-1), *places.unbind(-1)), strict=True):
                 if self.rng.random() < 0.4:
                     self.outputs.append((part, want))
             return
-        best = v.max(-1) if kind == "argmax" else v.min(-1)
-        for part, want in zip(made, best, strict=True):
+        best = v.sort(dim=-1, descending=kind == "argmax", stable=True)
+        for part, want in zip(made, (x[..., 0] for x in best), strict=True):
             if self.rng.random() < 0.6:
                 self.outputs.append((part, want))
 
@@ -284,12 +286,19 @@ def _scattered(rng: random.Random) -> Made:
     dtype, integer = rng.choice(("float32", "float64")), rng.choice(INTEGERS)
     fold, start, op = rng.choice((("max=", "-inf", "-"), ("+=", "0.0", "*"), ("min=", "inf", "+")))
     short = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
-    text = SCATTER.format(dtype=short[dtype], integer=short[integer], fold=fold, start=start, op=op)
+    text = SCATTER.format(
+        dtype=short[dtype],
+        integer=short[integer],
+        fold=fold,
+        start=start + (":f64" if dtype == "float64" else ""),
+        op=op,
+    )
     n, m = rng.choice((1, 3, 6)), rng.choice((1, 4, 7))
     g = torch.Generator().manual_seed(rng.randrange(1 << 30))
     x, row = torch.randn(n, m, generator=g, dtype=torch.float64), torch.randperm(n, generator=g)
     x = x.to(getattr(torch, dtype))
-    t = {"max=": x.double().amax, "+=": x.double().sum, "min=": x.double().amin}[fold](-1, keepdim=True)
+    folds: dict[str, Any] = {"max=": x.double().amax, "+=": x.double().sum, "min=": x.double().amin}
+    t = folds[fold](-1, keepdim=True)
     whole = {"-": x.double() - t, "*": x.double() * t, "+": x.double() + t}[op]
     wanted = torch.empty_like(whole)
     wanted[row] = whole
