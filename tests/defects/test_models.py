@@ -117,3 +117,12 @@ def test_w13_a_mask_that_may_not_be_left_out_is_dense(window: int | None, padded
 def test_w12_a_padded_encoder_sees_no_padding() -> None:
     right, found = (padded_right(built(family("bert"), name)) for name in ("eager", "neptune"))
     assert float((found - right).detach().norm() / right.detach().norm()) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_w12_no_family_is_served_wrongly(part: int) -> None:
+    """Each sixteenth family of transformers; all of them: python -m qa.transformers_families."""
+    for of in families()[part * 4 :: 16]:
+        found = examined(of)
+        assert found.status not in ("wrong", "raised"), found
