@@ -197,7 +197,7 @@ def erfcx(x: Expr) -> Expr:
     a = fn.abs(x)
     at, terms = (4.0, _ERFCX64) if x.dtype == "float64" else (2.0, _ERFCX32)
     q = ir.select(ir.eq(a, math.inf), Const(1.0, x.dtype), (a - at) / (a + at))
-    right = _polynomial(q, terms) / (a * 2.0 + 1.0)
+    right = _polynomial(q, terms) * 0.5 / (a + 0.5)
     return ir.select(ir.binary("lt", x, 0.0), fn.exp(x * x) * 2.0 - right, right)
 
 
