@@ -397,8 +397,9 @@ def _check_widths(w: Work) -> None:
     if not w.settings.draws:
         return
     tiles = {t.name: (1, max(t.candidates, default=SHORT)) for t in w.fused.tunables}
-    own = next(unfit(w.definitions, sizes_of(w.definitions, SHORT)), None)
-    wrong = None if own is not None else next(unfit(w.fused, {**sizes_of(w.fused, SHORT), **tiles}), None)
+    small = {s.name: (-SHORT, SHORT) for s in w.fused.scalars} | sizes_of(w.fused, SHORT)
+    own = next(unfit(w.definitions, small), None)
+    wrong = None if own is not None else next(unfit(w.fused, {**small, **tiles}), None)
     if wrong is not None:
         sizes = {s.name: SHORT for s in w.fused.scalars}
         why = Counterexample(sizes, 0, "", (), f"`{print_expr(wrong)}` may leave {wrong.dtype}")

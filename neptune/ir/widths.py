@@ -301,6 +301,7 @@ def by_name(found: Mapping[str, Interval], loops: Sequence[Bounds] = ()) -> Know
         tiled = [x for x in args_of(hi, "min") or (hi,) if isinstance(x, Op) and x.name == "floordiv"]
         for top, width in (x.args for x in tiled if isinstance(x.args[1], Var)):
             last = interval(top, by_name(found))[1]
+            last = min(last, USUAL) if is_data(top) else last  # as in `ranges_of`
             if interval(lo, by_name(found))[0] >= 0:
                 starts[frozenset((Var(name), width))] = (0, max(0, last))
 

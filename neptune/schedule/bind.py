@@ -16,10 +16,24 @@ from itertools import permutations
 
 from neptune.errors import ScheduleError
 from neptune.ir.affine import Poly, linear, poly, scope_of, split_by, with_remainders, within
-from neptune.ir.expr import Expr, Op, Var, binary, loads, rewrite, variables
+from neptune.ir.expr import Const, Expr, Op, Var, binary, loads, rewrite, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import ZERO, Alloc, For, If, Program, Stage, for_loops, paths, reduction_loops, walk, writes
+from neptune.ir.program import (
+    ZERO,
+    Alloc,
+    For,
+    If,
+    Program,
+    Stage,
+    Store,
+    Update,
+    for_loops,
+    paths,
+    reduction_loops,
+    walk,
+    writes,
+)
 from neptune.schedule.state import Loop, State, reads, replace_node
 
 GRID = ("grid.x", "grid.y", "grid.z")
@@ -66,7 +80,8 @@ def _separate(accesses: list[_Access], var: str, program: Program | None, count:
         env = {binary("floordiv", Var(var), width): Var(quotient), binary("mod", Var(var), width): Var(rest)}
         parts = [replace(a, index=tuple(rewrite(i, env.get) for i in a.index)) for a in accesses]
         if not any(var in variables(i) for a in parts for i in a.index):
-            return all(_separate(_without(parts, other), v, program) for v, other in permutations((quotient, rest)))
+            counts = {quotient: None, rest: width}
+            return all(_separate(_without(parts, o), v, program, counts[v]) for v, o in permutations(counts))
     return False
 
 
@@ -178,13 +193,16 @@ def is_independent(loop: For, program: Program | None = None) -> bool:
 def shared_by_programs(state: State, name: str) -> str | None:
     """A grid loop around a stage several of whose programs write the same elements."""
     path, stage = state.path(name)
-    grid = [f for f in for_loops(path) if f.kind != "serial"]
-    written = set(writes(stage.action))
-    for f in grid:
-        accesses = [x for b, xs in _accesses(f).items() if b in written for x in xs]
-        if accesses and not _separate(accesses, f.var, state.program, _count(f)):
-            return f.var
-    return None
+    grid = (f for f in for_loops(path) if f.kind != "serial")
+    return next((f.var for f in grid if not writes_apart(f, stage.action, state.program)), None)
+
+
+def writes_apart(loop: For, action: Store | Update, program: Program | None) -> bool:
+    """True where no two iterations of `loop` touch one element of what `action` writes, by a proof."""
+    if loop.lo == ZERO and loop.hi == Const(1, loop.hi.dtype):
+        return True
+    accesses = [x for b, xs in _accesses(loop).items() if b in writes(action) for x in xs]
+    return not accesses or _separate(accesses, loop.var, program, _count(loop))
 
 
 def bind(state: State, ref: Loop, axis: str) -> State:

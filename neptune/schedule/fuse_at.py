@@ -38,12 +38,13 @@ from neptune.ir.program import (
     reduction_loops,
     rewrite_stmt,
     stages,
+    walk,
     wrap,
     writes,
 )
 from neptune.ir.quotients import divided
 from neptune.schedule.alignment import Nest, align, counted, nest_of, shared_in_part, tiled
-from neptune.schedule.bind import shared_by_programs
+from neptune.schedule.bind import shared_by_programs, writes_apart
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
@@ -316,15 +317,17 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
     program = program.with_body(append_to(program.body, loop, body))
     result = replace(state, program=program).define(name, d, env)
     check_locations(result, name, request)
-    _check_apart(result, name, request)
+    if made is None or made.kind != "direct":  # of all parts, one runs
+        _check_apart(result, name, request)
     return result
 
 
 def _check_apart(state: State, name: str, request: str) -> None:
     """Check that the programs of a grid around a stage write apart: `bind` has looked only at what was there."""
     d, stage = state.definitions[name], state.path(name)[1]
-    if sorted(map(print_expr, d.action.index)) == sorted(a.name for a in d.spatial):
-        return  # each element of its own axes
+    own = [f for f in walk(d.nest(name)) if isinstance(f, For)]
+    if all(writes_apart(f, d.action, state.program) for f in own if f.var not in d.reduced):
+        return  # no element twice, however its axes are divided among programs
     grid = shared_by_programs(state, name)
     if grid is not None:
         raise ScheduleError(
