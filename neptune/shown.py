@@ -93,7 +93,7 @@ class Shown:
 
     @property
     def program(self) -> Program:
-        """The fused program, which every target executes."""
+        """The fused program, which every target executes; on llvm with its sums in parts."""
         return self.executable.program
 
     @property

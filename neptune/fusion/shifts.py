@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from neptune.fusion.linear import with_part
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, COUNT, Mean, Problem, Roles
-from neptune.ir.dtypes import is_float
+from neptune.ir.dtypes import is_float, is_int
 from neptune.ir.expr import (
     Cast,
     Const,
@@ -231,4 +231,13 @@ def is_number(e: Expr, extent: Expr) -> bool:
         return is_number(e.arg, extent)
     if isinstance(extent, Const):
         return isinstance(e, Const) and float(e.value) == float(extent.value)
-    return e == extent
+    return _exact(e) == _exact(extent)
+
+
+def _exact(e: Expr) -> Expr:
+    """An integer without the casts that give its parts more room."""
+
+    def of(x: Expr) -> Expr | None:
+        return _exact(x.arg) if isinstance(x, Cast) and is_int(x.dtype) and is_int(x.arg.dtype) else None
+
+    return rewrite(e, of)

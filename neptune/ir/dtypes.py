@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,7 @@ def is_int(dtype: str) -> bool:
     return DTYPES[dtype].kind == "int"
 
 
+@cache
 def limits(dtype: str) -> tuple[int, int]:
     """The smallest and the largest number of an integer dtype, or of bool."""
     row = DTYPES[dtype]
@@ -98,7 +98,7 @@ def wrapped(value: Any, dtype: str) -> Any:
     low, high = limits(dtype)
     if isinstance(value, int):
         return value if low <= value <= high else (value - low) % (high - low + 1) + low
-    return value if dtype == "int64" else np.asarray(value).astype(dtype).astype(np.int64)
+    return value if dtype == "int64" else value.astype(dtype).astype("int64")
 
 
 def by_float32(source: str, target: str) -> bool:

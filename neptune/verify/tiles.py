@@ -58,10 +58,11 @@ class Tiles:
             self._kernel(kernel, env)
 
     def _kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
+        self._largest = {}
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         grid = [range(int(self.evaluator.run(g.extent, env))) for g in kernel.grid]
         for point in itertools.product(*grid):
-            self.locals, self._largest = {}, {}
+            self.locals = {}
             inner = env | {g.var: v for g, v in zip(kernel.grid, point, strict=True)}
             self._body(kernel.body, inner)
 
