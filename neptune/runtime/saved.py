@@ -197,7 +197,7 @@ def _read_once(path: Path) -> Packed:
         try:
             manifest = private.understood(_content(folder, MANIFEST))
         except ValueError as error:
-            raise damaged(f"its manifest is no JSON of ours: {error}") from None
+            raise damaged(f"its manifest is no JSON of ours: {getattr(error, 'msg', error)}") from None
         check_manifest(manifest)
         named = [name for name in manifest["files"] if name == os.path.basename(name)]
         _say_owners(path, folder, named)

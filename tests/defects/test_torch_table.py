@@ -30,8 +30,8 @@ def torchs(function: Callable[..., Any], score: Any = None, j: Any = J) -> np.nd
     """The same by torch, one point after another: 0-d tensors, as FlexAttention's are."""
     score = np.zeros(len(j)) if score is None else score
     j = np.arange(len(score)) if len(j) != len(score) else j
-    zero = torch.tensor(0, dtype=torch.int32)
-    points = [(torch.tensor(float(s)), zero, zero, zero, torch.tensor(int(k), dtype=torch.int32))
+    zero = torch.tensor(0)
+    points = [(torch.tensor(float(s)), zero, zero, zero, torch.tensor(int(k)))
               for s, k in zip(score, j, strict=True)]  # fmt: skip
     return np.array([float(function(*p)) for p in points])
 

@@ -13,6 +13,8 @@ UNREACHED: dict[str, str] = {
     "functional/softmax_attention.py:call#1": "of tensors of a GPU alone; tests/gpu/test_functional.py provokes it",
     "functional/mods.py:traced#2": "raised where torch.compile traces, which wraps it",
     "functional/operators.py:check_tensors#1": "torch has devices beside these, but no tensor of one here",
+    "functional/mods.py:Mod.expression#1": "a guard: rows refuse what they do not take in words of their own",
+    "runtime/artifact.py:unpack#1": "a folder has texts; a pickle without any is none of ours",
     "runtime/custom_op.py:check_gradients#1": IN_TORCH,
     "runtime/custom_op.py:fake_results#1": IN_TORCH,
     "driver/whole.py:Whole._compiled#1": "caught: the next graph is taken, and explain() says it",

@@ -134,6 +134,7 @@ case(RecordError, "load_an_edited_manifest")(_damaged(_text("manifest.json", lam
 case(RecordError, "load_another_kind_of_folder")(_damaged(_manifest(format="torch")))
 case(RecordError, "load_another_version")(_damaged(_manifest(version=9, made_with={"neptune": "9.9"})))
 case(RecordError, "load_a_manifest_of_a_stranger")(_damaged(_manifest(kernel={})))
+case(RecordError, "load_variants_without_numbers")(_damaged(_manifest(variants={"first": {}})))
 case(RecordError, "load_a_path_out_of_the_folder")(_damaged(_manifest(files={"../notes": "0" * 64})))
 
 
