@@ -30,7 +30,7 @@ def evaluated() -> Iterator[None]:
     def kernel_of(of: kernels.Structure, make: Callable[[], Program], device: str) -> Any:
         return lambda *args, out=None: _run(kernels.program_of(of, make), args, out)
 
-    kernels.kernel_of = kernel_of  # type: ignore[assignment]
+    kernels.kernel_of = kernel_of
     try:
         yield
     finally:

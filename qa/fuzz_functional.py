@@ -153,9 +153,9 @@ def blocks_of(draw: random.Random, case: Case) -> None:
         return there.sum(-1).int().to(case.q.device), order.to(case.q.device)
 
     rule = case.mask[1] if case.mask else None
-    full = listed(2) if draw.random() < 0.7 else (None, None)
+    (count, some), full = listed(1), listed(2) if draw.random() < 0.7 else (None, None)
     case.blocks = BlockMask.from_kv_blocks(
-        *listed(1), *full, BLOCK_SIZE=size, mask_mod=rule, seq_lengths=(n, m), compute_q_blocks=False
+        count, some, full[0], full[1], size, mask_mod=rule, seq_lengths=(n, m), compute_q_blocks=False
     )
     wide = kind.repeat_interleave(size[0], 2).repeat_interleave(size[1], 3)[:, :, :n, :m].to(case.q.device)
     grid = grids(case)
@@ -178,7 +178,8 @@ def drawn(seed: int, device: str) -> Case:
     noise = torch.Generator().manual_seed(seed)
     shapes = ((b, heads, n, depth), (b, kv_heads, m, depth), (b, kv_heads, m, wide))
     tensors = (torch.randn(s, generator=noise).to(device if on_gpu else "cpu", dtype) for s in shapes)
-    case = Case(*(laid_out(draw, t) for t in tensors), flex=draw.random() < 0.5)
+    q, k, v = (laid_out(draw, t) for t in tensors)
+    case = Case(q, k, v, flex=draw.random() < 0.5)
     on = case.q.device.type
     if heads != kv_heads:
         case.options["enable_gqa"] = True

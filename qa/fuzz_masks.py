@@ -15,6 +15,7 @@ from neptune.errors import NeptuneError
 from neptune.functional.mods import traced
 from neptune.fusion.schedule import Schedule
 from neptune.ir.evaluate.program import evaluate
+from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.ir.widths import settled
 from neptune.ops.attention import attention
@@ -145,7 +146,9 @@ def run(text: str, tensors: dict[str, torch.Tensor], rows: int, keys: int, tile:
     q, k, v = (rng.normal(size=(1, 1, n, DEPTH)) for n in (rows, keys, keys))
     sizes = {"batch": 1, "heads": 1, "s_q": rows, "s_kv": keys}
     for p in mod.placeholders:
-        sizes |= {str(d.name): int(n) for d, n in zip(p.shape, tensors[p.name.removesuffix("_in")].shape, strict=True)}
+        sizes |= {
+            print_expr(d): int(n) for d, n in zip(p.shape, tensors[p.name.removesuffix("_in")].shape, strict=True)
+        }
     inputs = {"q": q, "k": k, "v": v} | {p.name: tensors[p.name.removesuffix("_in")].numpy() for p in mod.placeholders}
     right = weights(seen, q[0, 0], k[0, 0], v[0, 0])
     for what, of in (("loops", made), ("fused", loops)):

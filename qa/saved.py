@@ -57,7 +57,7 @@ def write(folder: Path, target: str | None, only: Sequence[str]) -> None:
     for name, program, given in programs(only):
         for form in (None,) if target else ("triton", "asynchronous"):
             try:
-                kernel = neptune.compile(program, target=target, **({"form": form} if form else {}))
+                kernel = neptune.compile(program, target=target, form=form)
             except neptune.NeptuneError as error:
                 click.echo(f"{name} {form or target}: refused: {str(error).splitlines()[0]}")
                 continue

@@ -107,9 +107,9 @@ def families() -> list[Family]:
         ("encoder", auto.MODEL_MAPPING_NAMES),
     ):
         for name, model in names.items():
-            model = model[0] if isinstance(model, tuple) else model
+            first: Any = model[0] if isinstance(model, tuple) else model
             of_both = kind == "decoder" and name in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-            found.setdefault(name, Family(name, "encoder" if of_both else kind, model))
+            found.setdefault(name, Family(name, "encoder" if of_both else kind, first))
             if of_both:
                 found[name] = Family(name, "encoder", auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES[name])
     return sorted(found.values(), key=lambda f: f.name)

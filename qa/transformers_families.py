@@ -7,6 +7,8 @@ default attention itself is a formula in float64, so that what models ask for is
 leave; with `--kernels` it is compiled (target llvm, float32).
 """
 
+# mypy: disable-error-code="attr-defined, assignment"
+# Attention of the interface is exchanged while a sweep runs.
 from __future__ import annotations
 
 import json
@@ -70,7 +72,7 @@ def formula(
 def by_formula() -> Iterator[None]:
     """Attention of models is the formula."""
     before = neptune.models.interface.attention
-    neptune.models.interface.attention = formula  # type: ignore[assignment]
+    neptune.models.interface.attention = formula
     try:
         yield
     finally:
@@ -280,7 +282,7 @@ class _counted:
             self.count += 1
             return self.before(*args, **options)
 
-        neptune.models.interface.attention = attention  # type: ignore[assignment]
+        neptune.models.interface.attention = attention
         return self
 
     def __exit__(self, *_: object) -> None:

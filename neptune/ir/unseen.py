@@ -54,6 +54,7 @@ from neptune.ir.program import (
     Stage,
     Stmt,
     Store,
+    Update,
     map_action,
     stages,
     sub_stmts,
@@ -132,7 +133,9 @@ class _Walk:
         masks = [p for p in found if p not in held and all(x.buffer in self.inputs for x in loads(p))][:MOST]
         memory = {p: self.memory(seen, s, p) for p in masks}
         chosen = _Choice(self, memory, nest, held, _extremes(self.program, loops, held))
-        action = map_action(s.action, chosen.of)
+        # A maximum passes over NaN anyway: a 0 in its place would be one of its elements.
+        folded = isinstance(s.action, Update) and s.action.reducer != "sum"
+        action = s.action if folded else map_action(s.action, chosen.of)
         self.forget(s.action.buffers)
         if isinstance(action, Store) and all(x.buffer != action.buffer for x in loads(action.value)):
             known = {p: known_value(self.bare(action.value), memory[p], conjunct_false(p)) for p in masks}

@@ -51,7 +51,7 @@ def ask_before_models_are_made(name: str) -> None:
         return before(model, requested_attention, *args, **options)
 
     asked.asks_neptune = True  # type: ignore[attr-defined]
-    PreTrainedModel.get_correct_attn_implementation = asked
+    PreTrainedModel.get_correct_attn_implementation = asked  # type: ignore[method-assign, assignment]
 
 
 @public

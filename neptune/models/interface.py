@@ -184,7 +184,7 @@ def attention_mask(
 
 
 # Which classes there are is no part of what is traced.
-_masks_of = torch.compiler.assume_constant_result(masks_of)
+_masks_of = torch.compiler.assume_constant_result(masks_of)  # type: ignore[no-untyped-call]
 
 
 def _said(options: Mapping[str, Any], local_size: int | None) -> bool:
