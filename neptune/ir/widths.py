@@ -83,7 +83,21 @@ def interval(e: Expr, known: Known = nothing) -> Interval:
         case Op(name, args, dtype):
             if not is_int(dtype):
                 return limits("bool")
-            return known(e) or _applied(name, [interval(a, known) for a in args], dtype)
+            return known(e) or _of_multiple(e, known) or _applied(name, [interval(a, known) for a in args], dtype)
+
+
+def _of_multiple(e: Op[Expr], known: Known) -> Interval | None:
+    """Of (a // b + k) · b, where a chunk of length b begins: not far from a, however large the factors are."""
+    for whole, b in (e.args, e.args[::-1]) if e.name == "mul" else ():
+        quotient, k = whole.args if isinstance(whole, Op) and whole.name == "add" else (whole, None)
+        if isinstance(quotient, Op) and quotient.name == "floordiv" and quotient.args[1] == b:
+            of, length = interval(quotient.args[0], known), interval(b, known)
+            more = (0, 0) if k is None else interval(k, known)
+            if length[0] >= 1:
+                by = _hull(x * y for x, y in itertools.product(more, length))
+                low = 0 if of[0] >= 0 else of[0] - length[1] + 1
+                return low + by[0], of[1] + by[1]
+    return None
 
 
 def _hull(values: Iterable[int]) -> Interval:
