@@ -50,4 +50,5 @@ def test_an_operator_of_tvms_library_agrees_with_tvms_own_build(name):
     results = results if isinstance(results, tuple) else (results,)
     for ours, theirs in zip(results, tensors[len(values) :], strict=True):
         wanted = theirs.numpy()
-        np.testing.assert_allclose(ours.numpy(), wanted, rtol=2e-5, atol=1e-6)
+        # TVM's build adds one float32 after another, ours in parts of float64: their difference is its error.
+        np.testing.assert_allclose(ours.numpy(), wanted, rtol=2e-5, atol=2e-6)
