@@ -36,6 +36,7 @@ from neptune.verify.instances import (
     structural_sizes,
     volume,
 )
+from neptune.verify.ranged import Ranged
 
 QUICK = 500
 """An instance that takes four times so many statements of a tile program has to show twice as many cases."""
@@ -47,9 +48,9 @@ STYLES = ("-inf", "ties")
 ENOUGH = 24
 """Sizes are tried with two sets of inputs at least; no more once so many elements agreed. Of the further draws, a third
 is enough."""
-WORK = 1 << 24
-"""The work that all evaluations of a check may take together, its confirmation included: seconds, where a check that
-accuses nobody takes a tenth of it."""
+WORK = 1 << 28
+"""The work that all evaluations of a check may take together, its confirmation included: half a minute, where a check
+of an attention that accuses nobody takes a twentieth of it."""
 TIMES: Mapping[str, int] = {"ordered rationals": 16}
 """How many times as long as elsewhere an element takes in a model: fractions are no arrays of numbers."""
 MakeModel: TypeAlias = Callable[[int], Model]
@@ -99,8 +100,10 @@ class Check:
     work: Work = field(default_factory=lambda: Work(WORK))
 
     def allowed(self, model: Model) -> Work:
-        """The work that an evaluation in a model may take: no more than is left to the check as a whole."""
-        return Work(self.effort.budget, self.work, TIMES.get(model.name, 1))
+        """The work that an evaluation in a model may take: no more than is left to the check as a whole, where draws go
+        on. Large numbers are tried a set number of times, whatever has been done."""
+        counted = None if isinstance(model, Ranged) else self.work
+        return Work(self.effort.budget, counted, TIMES.get(model.name, 1))
 
     @cached_property
     def runnable(self) -> tuple[Runnable, Runnable]:
@@ -212,8 +215,8 @@ def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
         try:
             first = _first(check, make_model, check.seed * 1009 + k, pool)
         except TooLarge:
-            if k and check.work.left < 0:
-                return  # the check has done its work: what was compared decides
+            if further and check.work.left < 0:
+                return  # what was asked for is done
             raise
         pool.use(first[0].sizes)
         styles = ("plain",) * 3 if further else (STYLES[k % 2], "plain", STYLES[1 - k % 2])

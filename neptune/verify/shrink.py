@@ -226,7 +226,11 @@ def _sizes(parts: Parts) -> dict[int, int]:
     extents = extents - stay
     # What is a multiple of another group, 32 heads of 2 beside tiles of 32, stays one: its size is their product.
     shrunk_groups -= stay | {n for n, g in groups if n in extents and n > g}
+    # An extent (n - 1) * 4 + 1 is written 4 * n - 3.
+    steps = {g: g - 1 for g in shrunk_groups if g - 1 in p["edge"]}
+    shrunk_groups -= {g for g, c in steps.items() if c in p["fixed"] | p["whole"] | p["group"]}
     sizes = {g: (2 if g & (g - 1) == 0 else 3) for g in shrunk_groups}
+    sizes |= {c: sizes[g] - 1 for g, c in steps.items() if g in sizes}
     plain = {n for n in extents if n not in sizes and not any(n == m and n > g for m, g in groups)}
     sizes |= _choices(plain)
     for n in sorted(extents - sizes.keys()):

@@ -89,8 +89,8 @@ def test_chosen_for_few_queries() -> None:
 
 def test_a_combination_that_ignores_the_maxima_is_rejected() -> None:
     """Lengths are drawn that reach into several parts: in others there is nothing to combine."""
-    run = kernel(3)
-    wrong = change(run.build.fused, "acc", lambda e: e.args[0] if isinstance(e, Op) and e.name == "mul" else None)
+    made = neptune.compile(decode(3), "flash_decoding", target="interpret", params={"BLOCK_M": 16, "BLOCK_N": BLOCK})
+    wrong = change(made.build.fused, "acc", lambda e: e.args[0] if isinstance(e, Op) and e.name == "mul" else None)
     assert check_exact(decode(3), wrong, draws=8).verdict == "rejected"
 
 

@@ -64,6 +64,13 @@ def test_heads_stay_a_multiple_of_their_groups() -> None:
     assert check_exact(parse_program(GROUPED), wrong).verdict == "rejected"
 
 
+def test_an_extent_of_a_step_shrinks_with_it() -> None:
+    """(h0 - 1) * 4 + 1 is written h0 * 4 - 3: what becomes h0 * 2 is h0 * 2 - 1."""
+    strided = parse_program(PACKED.replace("for i in [0, n)", "for i in [0, 4 * n - 3)").replace("n]", "4 * n - 3]"))
+    (small,) = shrink(strided)
+    assert "h0 * 2 + h1" in str(small) and "2 * n - 1]" in str(small)
+
+
 def test_heads_that_are_as_many_as_a_tile_stay_a_multiple_of_their_groups() -> None:
     """32 heads of 2 beside tiles of 32, which are not 2 long because of that: k would have more heads than q."""
     tiled = parse_program(TILED.replace("127", "31").replace("128", "32"))
