@@ -175,15 +175,7 @@ def cases() -> dict[str, Case]:
             why=meet,
         ),
         Case("chunked 48", masks.chunked(48), _chunk(48)),
-        Case(
-            "chunked c",
-            masks.chunked(var("c")),
-            _chunk(200),
-            scalars={"c": 200},
-            visits=False,
-            cleans=False,
-            why="bounds of chunks of any length are not known to have room",
-        ),
+        Case("chunked c", masks.chunked(var("c")), _chunk(200), scalars={"c": 200}),
         Case("chunked and causal", masks.and_(masks.chunked(48), causal), _both(_chunk(48), _causal)),
         Case("document", masks.document(q_doc, doc), _same, _documents, cleans=False, why=data),
         Case(

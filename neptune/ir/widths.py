@@ -88,9 +88,10 @@ def interval(e: Expr, known: Known = nothing) -> Interval:
 
 def _of_multiple(e: Op[Expr], known: Known) -> Interval | None:
     """Of (a // b + k) · b, where a chunk of length b begins: not far from a, however large the factors are."""
-    for whole, b in (e.args, e.args[::-1]) if e.name == "mul" else ():
+    args = tuple(_narrow(x) for x in e.args)
+    for whole, b in (args, args[::-1]) if e.name == "mul" else ():
         quotient, k = whole.args if isinstance(whole, Op) and whole.name == "add" else (whole, None)
-        if isinstance(quotient, Op) and quotient.name == "floordiv" and quotient.args[1] == b:
+        if isinstance(quotient, Op) and quotient.name == "floordiv" and _narrow(quotient.args[1]) == b:
             of, length = interval(quotient.args[0], known), interval(b, known)
             more = (0, 0) if k is None else interval(k, known)
             if length[0] >= 1:
@@ -98,6 +99,13 @@ def _of_multiple(e: Op[Expr], known: Known) -> Interval | None:
                 low = 0 if of[0] >= 0 else of[0] - length[1] + 1
                 return low + by[0], of[1] + by[1]
     return None
+
+
+def _narrow(e: Expr) -> Expr:
+    """`e` before it was cast to what holds all that it may come to."""
+    while isinstance(e, Cast) and is_int(e.arg.dtype) and holds(e.dtype, limits(e.arg.dtype)):
+        e = e.arg
+    return e
 
 
 def _hull(values: Iterable[int]) -> Interval:

@@ -6,6 +6,9 @@ Most masks go through mods, the template and the evaluator, which wraps around a
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +18,14 @@ from neptune.errors import ExpressionError, FusionError, InternalError, ShapeErr
 from neptune.frontend import builder as nb
 from neptune.fusion.schedule import Schedule
 from neptune.ir.evaluate.domains import EvaluationError
+from neptune.ir.evaluate.expressions import Evaluator
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.evaluate.memory import Memory
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Const, Op, Var, binary, cast
+from neptune.ir.integers import evaluate_size
+from neptune.ir.program import For, Program, walk
+from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.runtime.products import Widths
 from neptune.schedule import solve_bounds
@@ -141,6 +150,57 @@ def test_w1_a_call_whose_sizes_have_no_room_is_refused() -> None:
     widths.check({**sizes, "s_q": 2_000_000, "s_kv": 2_000_000})
     with pytest.raises(ShapeError, match="may leave int32 at these sizes"):
         widths.check({**sizes, "s_q": 3_000_000, "s_kv": 3_000_000})
+
+
+CHUNKS = (1, 3, 16, 2**31 - 1, 0, -1, -(2**31))
+FARTHEST = 2**31 - 2**16  # no loop is longer
+
+
+@functools.cache
+def _chunked() -> Program:
+    mask = masks.chunked(nb.var("c"))
+    return attention(heads=1, depth=16, dtype="float32", causal=False, mask=mask, name="chunked")
+
+
+@functools.cache
+def _bounds_of_chunks() -> list[For]:
+    return [s for s in walk(fuzz_masks.fused(_chunked()).body) if isinstance(s, For) and s.var == "j0"]
+
+
+@functools.cache
+def _kernel_of_chunks() -> neptune.Kernel:
+    return neptune.compile(_chunked(), flash_attention, target="interpret", params={"BLOCK_M": 16, "BLOCK_N": 16})
+
+
+@pytest.mark.parametrize("c", CHUNKS)
+def test_chunks_of_any_length(c: int) -> None:
+    """A length below 1 counts as 1; the first rows stand before the first key where there are more of them."""
+    for rows, keys in ((5, 40), (40, 5), (33, 33)):
+        q, k, v = (torch.randn(1, 1, n, 16) for n in (rows, keys, keys))
+        i, j = np.arange(rows)[:, None] + keys - rows, np.arange(keys)[None, :]
+        seen = i // max(c, 1) == j // max(c, 1)
+        right = fuzz_masks.weights(seen, *(x[0, 0].double().numpy() for x in (q, k, v)))
+        given = {"q": q.numpy(), "k": k.numpy(), "v": v.numpy()}
+        sizes = {"batch": 1, "s_q": rows, "s_kv": keys, "c": c}
+        for found in (evaluate(_chunked(), given, sizes)["o"], _kernel_of_chunks()(q, k, v, c)):
+            np.testing.assert_allclose(np.asarray(found)[0, 0], right, atol=1e-5)
+
+
+@pytest.mark.parametrize("c", CHUNKS)
+def test_bounds_of_chunks_at_the_limits_of_rows(c: int) -> None:
+    """Bounds as int32 and int64 compute them are those of exact integers: no part wraps around."""
+    loops, evaluator, b = _bounds_of_chunks(), Evaluator(Memory(Float64())), max(c, 1)
+    assert len(loops) == 3
+    for s_q, s_kv, m in itertools.product((1, 300, FARTHEST), (1, 300, FARTHEST), (16, 128)):
+        for i0 in (0, (s_q - 1) // m):
+            env = {"s_q": s_q, "s_kv": s_kv, "c": c, "BLOCK_M": m, "BLOCK_N": 64, "i0": i0}
+            for e in (e for f in loops for e in (f.lo, f.hi)):
+                assert int(evaluator.run(e, env)) == evaluate_size(e, env)
+            first, last = i0 * m + s_kv - s_q, min(i0 * m + m, s_q) - 1 + s_kv - s_q
+            keys = max(0, first // b * b), min(s_kv, last // b * b + b)
+            if keys[0] < keys[1]:
+                ends = evaluate_size(loops[0].lo, env), evaluate_size(loops[-1].hi, env)
+                assert ends == (keys[0] // 64, -(-keys[1] // 64)), env
 
 
 def test_w1_numbers_that_a_dtype_does_not_hold_are_refused() -> None:
