@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_launch import write_launch
-from neptune.codegen.triton_text import HELPERS
+from neptune.codegen.triton_text import HELPERS, LIBDEVICE
 from neptune.runtime.addressing import LOADS
 from neptune.tile.ir import TileProgram
 
@@ -77,6 +77,7 @@ def _imports(program: TileProgram, kernels: list[KernelText]) -> list[str]:
     """Return the import lines of a module, only those that it uses."""
     lines = ["import torch"] if program.temporaries else []
     lines += ["import triton", "import triton.language as tl"]
+    lines += [LIBDEVICE] if any("libdevice." in line for k in kernels for line in k.lines) else []
     if any(p.kind == "descriptor" for k in kernels for p in k.parameters):
         lines.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     return lines

@@ -29,7 +29,7 @@ from neptune.errors import InternalError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, loads
 from neptune.ir.facts import Known, of_dtype, range_of
-from neptune.ir.ops import SIGNS, Range
+from neptune.ir.ops import LIBM, SIGNS, Range
 
 MATH = {
     "exp": "tl.exp",
@@ -49,6 +49,7 @@ MATH = {
     "round": "_round",
     "trunc": "_trunc",
     "fmod": "_fmod",
+    **{name: f"libdevice.{name}" for name in LIBM},
 }
 PREFIX = {"neg": ("-", UNARY), "not": ("not ", NOT_WORD)}
 SMALL_POWER = 8

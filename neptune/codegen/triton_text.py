@@ -177,6 +177,7 @@ def _groups(line: str) -> list[tuple[int, int, list[int]]]:
     return [(start, end, cuts) for start, end, cuts, _ in groups]
 
 
+LIBDEVICE = "from triton.language.extra import libdevice"
 HELPERS = {
     "_tanh": """\
 @triton.jit

@@ -23,6 +23,7 @@ from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
 from neptune.ir.dtypes import FLOAT8, holds, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
+from neptune.ir.ops import LIBM
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
 from neptune.ir.reducers import REDUCERS
@@ -30,14 +31,7 @@ from neptune.ir.widths import ARITHMETIC, interval, is_data
 
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
 # TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.
-_LIBM = {
-    ("tanh", "float32"): "tanhf",
-    ("tanh", "float64"): "tanh",
-    ("erf", "float32"): "erff",
-    ("erf", "float64"): "erf",
-    ("fmod", "float32"): "fmodf",
-    ("fmod", "float64"): "fmod",
-}
+_LIBM = ("tanh", "erf", "fmod", *LIBM)
 _DIVISION = {"floordiv": "floordiv", "mod": "floormod"}
 _BITS = {
     "bitand": "bitwise_and",
@@ -194,8 +188,9 @@ class Printer(Values):
                 return f"({one} / ({one} + T.exp(-{texts[0]})))"
             case "max" | "min" if is_float(dtype):
                 return f'T.call_llvm_pure_intrin("{dtype}", "llvm.{name}num", {", ".join(texts)})'
-            case _ if (name, dtype) in _LIBM:
-                return f'T.call_pure_extern("{dtype}", "{_LIBM[name, dtype]}", {", ".join(texts)})'
+            case _ if name in _LIBM:
+                function = f"{name}f" if dtype == "float32" else name
+                return f'T.call_pure_extern("{dtype}", "{function}", {", ".join(texts)})'
             case _:
                 return f"T.{name}({', '.join(texts)})"
 

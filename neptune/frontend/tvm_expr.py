@@ -21,7 +21,7 @@ from neptune.frontend.assemble import Axis, Tensor, unique
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op, Var, binary, bitwise, cast, invert, is_nan, op, select
 from neptune.ir.facts import range_of
-from neptune.ir.ops import Range
+from neptune.ir.ops import LIBM, Range
 from neptune.ir.printer import print_expr
 
 T = TypeVar("T")
@@ -51,12 +51,9 @@ _BINARY = {
     tirx.RShift: "shr",
 }
 _SAME_NAME = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "pow", "erf", "sin", "cos")
-_CALLS = {name: name for name in (*_SAME_NAME, "floor", "ceil", "round", "trunc")}
+_CALLS = {name: name for name in (*_SAME_NAME, *LIBM, "floor", "ceil", "round", "trunc")}
 _CALLS |= {"nearbyint": "round", "fabs": "abs"}
 _COMPOSED: dict[str, Callable[[Expr], Expr]] = {
-    "tan": lambda x: binary("div", op("sin", x), op("cos", x)),
-    "sinh": lambda x: binary("mul", binary("sub", op("exp", x), op("exp", op("neg", x))), 0.5),
-    "cosh": lambda x: binary("mul", binary("add", op("exp", x), op("exp", op("neg", x))), 0.5),
     "log10": lambda x: binary("mul", op("log2", x), math.log10(2)),
 }
 """Functions that TVM itself computes by others."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from neptune.codegen.triton import NO_DEFAULTS, docstring
 from neptune.codegen.triton_kernel import KernelText, write_kernel
-from neptune.codegen.triton_text import HELPERS, wrap
+from neptune.codegen.triton_text import HELPERS, LIBDEVICE, wrap
 from neptune.hopper import versions
 from neptune.hopper.gluon_expr import FROM, UPTO, WITHIN
 from neptune.hopper.gluon_functions import Written, told_apart, used_constants, write
@@ -186,6 +186,7 @@ def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool, 
         "import triton",
         *(["import triton.language as tl"] if tiled else []),
         "from triton.experimental import gluon",
+        *([LIBDEVICE] if any("libdevice." in line for line in text) else []),
     ]
     lines += ["from triton.experimental.gluon import language as gl"]
     lines += wrap(f"from triton.experimental.gluon.language.nvidia.hopper import ({', '.join(hopper)})")

@@ -41,6 +41,7 @@ _ROWS: dict[str, Edge] = {
     "neg": Edge(SPREADS, "either", undefined="of the least integer"),
     **dict.fromkeys(("min", "max"), Edge(NUMBER, "either")),
     **dict.fromkeys(("tanh", "round", "sin", "erf"), Edge(SPREADS, "either")),
+    "hypot": Edge(f"{SPREADS} and none is infinite"),
     "fmod": Edge(f"{SPREADS}; of inf, or by 0, too", undefined="x / y is 2²⁴ or more"),
     "pow": Edge("x⁰ is 1; 1 to the NaN is 1 or NaN; else NaN", "either", "x = -inf, or x is 1 or -1 and y infinite"),
     **dict.fromkeys(("lt", "le", "gt", "ge", "eq"), Edge(FALSE)),

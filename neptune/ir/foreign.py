@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from neptune.ir.expr import OPS, Expr, binary, bitwise, invert, is_finite, is_inf, is_nan, op, select, sign
+from neptune.ir.ops import LIBM
 
 NAMES: Mapping[str, str] = {
     "absolute": "abs",
@@ -36,6 +37,7 @@ NAMES: Mapping[str, str] = {
     "expit": "sigmoid",
     "left_shift": "shl",
     "right_shift": "shr",
+    **{f"arc{name[1:]}": name for name in LIBM if name.startswith("a")},
 }
 COMPOSED: Mapping[str, Callable[..., Expr]] = {
     "where": select,

@@ -170,6 +170,13 @@ def _step(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda a: fn(a) if abs(a) < inf else a
 
 
+LIBM: Mapping[str, Range] = {
+    **dict.fromkeys(("log1p", "expm1", "sinh", "tan", "asinh", "acosh", "atanh", "asin", "acos", "atan"), ANY),
+    "cosh": Range(1.0, inf),
+    "erfc": Range(0.0, 2.0),
+    **dict.fromkeys(("atan2", "hypot"), ANY),
+}
+"""Functions of C's library, by that name also in CUDA's, of which proofs know where their results lie and no more."""
 _COMPARISONS = (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!="))
 _ADDS, _MULTIPLIES = ("add", "mul"), ("mul", "add")
 _TRUTH = Range(0.0, 1.0, 1.0)
@@ -249,6 +256,7 @@ _ROWS = (
            partials=(lambda f, a: f("exp", -(a * a)) * (2 / math.sqrt(math.pi)),)),
     OpInfo("sin", 1, "math", None, math.sin, _UNIT, slopes=("",), partials=(lambda f, a: f("cos", a),)),
     OpInfo("cos", 1, "math", None, math.cos, _UNIT, slopes=("",), partials=(lambda f, a: -f("sin", a),)),
+    *(OpInfo(name, 1 + (name in ("atan2", "hypot")), "math", range=range) for name, range in LIBM.items()),
     _steps("floor", math.floor),
     _steps("ceil", math.ceil),
     _steps("round", round),

@@ -27,6 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from neptune.ir.evaluate import float8
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.ops import LIBM
 
 Array = npt.NDArray[Any]
 BITWISE = frozenset({np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift})
@@ -191,6 +193,18 @@ def _retyped(type_: Any, scalar: Any, tl: Any) -> Any:
     return tl.block_type(scalar, list(type_.shape)) if type_.is_block() else scalar
 
 
+def _of_library(name: str, handle: Any, tl: Any) -> Callable[..., Any]:
+    """A function of CUDA's library, which the interpreter has not got, in float64."""
+
+    def function(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            exact = Float64().apply(name, [x.handle.data.astype(np.float64) for x in args], "float64")
+        scalar, wide = args[0].type.scalar, max(args, key=lambda x: x.handle.data.ndim)
+        return tl.tensor(handle(exact.astype(args[0].handle.data.dtype), scalar), _retyped(wide.type, scalar, tl))
+
+    return function
+
+
 _installed = False
 
 
@@ -199,8 +213,11 @@ def install() -> bool:
     global _installed
     import triton.language as tl
     import triton.runtime.interpreter as interpreter
+    from triton.language.extra import libdevice
 
     builder = interpreter.InterpreterBuilder
+    for name in LIBM:
+        setattr(libdevice, name, _of_library(name, interpreter.TensorHandle, tl))
     builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
     builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     if interpreter._get_np_dtype(tl.bfloat16) != np.dtype(np.uint16):

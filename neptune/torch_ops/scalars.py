@@ -128,9 +128,3 @@ def below_zero(x: Expr) -> Expr:
         return ir.binary("lt", x, 0) if is_int(x.dtype) else ir.FALSE
     zero = ir.logical_and(ir.eq(x, 0.0), ir.binary("lt", ir.binary("div", 1.0, x), 0.0))
     return ir.logical_or(ir.binary("lt", x, 0.0), zero)
-
-
-def signed(size: Expr, like: Expr) -> Expr:
-    """|size| with the sign of another value, for a size of at least 0."""
-    # A product, so that what may be long is written once.
-    return size * ir.select(below_zero(like), Const(-1.0, like.dtype), Const(1.0, like.dtype))

@@ -19,6 +19,7 @@ from neptune.frontend import functions as fn
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op
+from neptune.ir.ops import LIBM, OPS
 from neptune.torch_ops import functions as special
 from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, below_zero, held, name_of, nan_first, promoted
 
@@ -253,7 +254,7 @@ def _gelu(dtype: str, a: Any, approximate: str = "none") -> Expr:
 
 def _elu(dtype: str, a: Any, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Expr:
     x = as_dtype(a, dtype)
-    low = special.expm1(x if input_scale == 1 else x * input_scale) * float(alpha * scale)
+    low = ir.op("expm1", x if input_scale == 1 else x * input_scale) * float(alpha * scale)
     return ir.select(ir.binary("le", x, 0.0), low, x if scale == 1 else x * float(scale))
 
 
@@ -324,8 +325,10 @@ def _rows(operands: int, jumps: bool, rules: Mapping[str, Rule]) -> dict[str, Ro
 
 
 _SMOOTH = ("neg", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos")
+_LIBM = {name: Row(_of(name), OPS[name].arity) for name in LIBM}
 TABLE: Mapping[str, Row] = {
     **_rows(1, False, {name: _of(name) for name in _SMOOTH}),
+    **_LIBM,
     **_rows(1, False, {name: _made(function) for name, function in special.UNARY.items()}),
     **_rows(1, True, {name: _if_float(name) for name in ("floor", "ceil", "trunc")}),
     **_rows(1, False, {

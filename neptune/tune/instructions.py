@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neptune.ir.ops import LIBM
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -41,6 +43,7 @@ OPERATORS: Mapping[str, Cost] = {
     "erf": Cost(24, 1),
     "sin": Cost(20, 1),
     "cos": Cost(20, 1),
+    **dict.fromkeys(LIBM, Cost(30, 2)),
     # Constants cost nothing.
     "log2e": Cost(),
     "ln2": Cost(),

@@ -28,7 +28,7 @@ from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
 from neptune.verify.evaluate import evaluate
-from neptune.verify.field import OPAQUE, FieldPair, P
+from neptune.verify.field import OF_TWO, OPAQUE, FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
 from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
 from neptune.verify.ranged import ByValue, Ranged, Side, jumps
@@ -39,7 +39,7 @@ MAGNITUDES = "dtypes of the program, at all magnitudes"
 CONFIRM = 1 << 22
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
-GUESSED = frozenset({*OPAQUE, "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow", "fmod"})
+GUESSED = frozenset({*OPAQUE, "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow", *OF_TWO})
 """Functions that some exact model takes for arbitrary ones."""
 LARGE: tuple[tuple[str, Side], ...] = (
     ("plain", "any"),

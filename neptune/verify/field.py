@@ -39,6 +39,7 @@ from neptune.ir.evaluate.domains import (
     Value,
     flagged_output,
 )
+from neptune.ir.ops import LIBM
 
 # A safe prime pair: P = 2Q + 1. Products of two residues fit in int64.
 P = 2147483579
@@ -50,7 +51,8 @@ NAN, OUTSIDE, UNDEFINED = 6, 7, 8
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXTREMES = {DTYPES[name].highest: k for k, name in enumerate(_FLOATS, 1)}
 HUGE = 6e4
-OPAQUE = ("tanh", "abs", "erf", "sin", "cos", "floor", "ceil", "round", "trunc")
+OF_TWO = ("fmod", "atan2", "hypot")
+OPAQUE = ("tanh", "abs", "erf", "sin", "cos", "floor", "ceil", "round", "trunc", *(n for n in LIBM if n not in OF_TWO))
 
 
 class Pair(NamedTuple):
@@ -132,7 +134,7 @@ class FieldPair(Elementwise):
             "max": lambda a, b: self._pick(a, b, self._less(a, b)),
             "min": lambda a, b: self._pick(a, b, self._less(b, a)),
             "pow": self._pow,
-            "fmod": self._of_two("fmod"),
+            **{name: self._of_two(name) for name in OF_TWO},
         }
 
     # --- the protocol ------------------------------------------------------------------------------

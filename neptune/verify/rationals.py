@@ -37,7 +37,7 @@ from neptune.ir.evaluate.domains import (
     Value,
     flagged_output,
 )
-from neptune.verify.field import EXTREMES, HUGE, OPAQUE, hash_name
+from neptune.verify.field import EXTREMES, HUGE, OF_TWO, OPAQUE, hash_name
 from neptune.verify.logarithms import LARGEST, SPAN, Logarithm, logarithm, rising
 
 BEYOND = 10**5
@@ -189,7 +189,7 @@ class OrderedRationals(Elementwise):
             "max": (_max, 2),
             "min": (_min, 2),
             "pow": (self._pow, 2),
-            "fmod": (self._keyed("fmod"), 2),
+            **{name: (self._keyed(name), 2) for name in OF_TWO},
         }
         self._functions = {name: _ufunc(_strict(fn), arity, 1) for name, (fn, arity) in scalar.items()}
         self._compare = {

@@ -19,6 +19,8 @@ from neptune.hopper.emulate.memory import Pointer
 from neptune.hopper.emulate.stub import Stub, stubs, touched
 from neptune.hopper.emulate.values import Tile, binary, divided, is_float, operands, quotient, to_bits
 from neptune.ir.dtypes import DTYPES
+from neptune.ir.evaluate.floats import Float64
+from neptune.ir.ops import LIBM
 
 
 class DTypeName(str):
@@ -69,6 +71,8 @@ UNARY: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: 1.0 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil,
     "abs": np.abs, "erf": _erf,
 }  # fmt: skip
+_LIBRARY = {n: lifted(lambda *x, n=n: Tile(Float64().apply(n, [t.data for t in x], "float64"), x[0].dtype, x[0].layout))
+            for n in LIBM}  # fmt: skip
 _ASM: dict[str, Callable[..., Any]] = {
     r"tanh\.approx": np.tanh,
     r"ex2\.approx": np.exp2,
@@ -313,6 +317,7 @@ def language(machine: Any) -> SimpleNamespace:
         thread_barrier=machine.sync,
         warp_specialize=machine.specialise,
         nvidia=SimpleNamespace(hopper=_hopper(machine)),
+        extra=SimpleNamespace(libdevice=SimpleNamespace(**_LIBRARY)),
     )
 
 

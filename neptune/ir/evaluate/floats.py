@@ -11,9 +11,10 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
 from neptune.ir.evaluate.float8 import beyond, round_float8
+from neptune.ir.ops import LIBM, OPS
 
-# numpy has no erf.
-_ERF = np.frompyfunc(math.erf, 1, 1)
+# numpy has no erf and no erfc.
+_ERF, _ERFC = (np.frompyfunc(function, 1, 1) for function in (math.erf, math.erfc))
 _UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "exp": np.exp,
@@ -33,6 +34,8 @@ _UNARY: dict[str, Callable[..., Array]] = {
     "round": np.rint,
     "trunc": np.trunc,
     "abs": np.abs,
+    "erfc": lambda x: np.asarray(_ERFC(x), np.float64),
+    **{name: getattr(np, name) for name in LIBM if OPS[name].arity == 1 and name != "erfc"},
 }
 _BINARY: dict[str, Callable[..., Array]] = {
     "add": np.add,
@@ -43,6 +46,8 @@ _BINARY: dict[str, Callable[..., Array]] = {
     "max": np.fmax,
     "pow": np.power,
     "fmod": np.fmod,
+    "atan2": np.atan2,
+    "hypot": np.hypot,
 }
 _COMPARE: dict[str, Callable[..., Array]] = {
     "lt": np.less,

@@ -16,6 +16,7 @@ from neptune.hopper.ir import AsyncKernel, Finish, Levers, walk_async
 from neptune.hopper.parser import parse_async
 from neptune.hopper.roles import roles
 from neptune.hopper.verify import verify_async
+from neptune.ir.expr import Expr, op
 from neptune.tile.ir import TileProgram
 from tests.examples.walks import tiles_of, walked
 
@@ -137,3 +138,20 @@ def test_three_consumers_of_depth_64_spill_nothing() -> None:
     made = generate(tiles, kernel)
     built = compile_gluon(made.text, made.kernel)
     assert built.spill_bytes == 0 and not built.warnings and built.lint.overlapped > 0
+
+
+def test_functions_of_cudas_library() -> None:
+    """They are called by name, also from Gluon: by the compiler, and by the emulator."""
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(1, 2, n, 64).half() for n in (70, 130, 130))
+
+    def score(b: Expr, h: Expr, i: Expr, j: Expr, s: Expr) -> Expr:
+        return op("atan2", op("log1p", op("abs", s)), op("erfc", s))
+
+    levers = Levers(2, 2, "once", True, False, {"BLOCK_N": 64})
+    kernel, tiles = derived("prefill_global", "flash_attention", levers, depth=64, heads=2, score=score)
+    text = generate(tiles, kernel)
+    assert "libdevice.atan2(libdevice.log1p" in text.text and compile_gluon(text.text, text.kernel).cubin
+    s = q.double() @ k.double().mT / 8
+    wanted = torch.softmax(torch.atan2(torch.log1p(s.abs()), torch.erfc(s)), -1) @ v.double()
+    assert error(ran(kernel, tiles, q, k, v, shape=tuple(q.shape)), wanted) < HALF
