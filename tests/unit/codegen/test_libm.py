@@ -10,7 +10,7 @@ import torch
 import neptune
 from neptune.frontend.builder import build, compute, placeholder, var
 from neptune.functional.mods import traced
-from neptune.ir.expr import op, walk
+from neptune.ir.expr import Var, op, walk
 from neptune.ir.ops import LIBM, OPS
 
 
@@ -29,5 +29,5 @@ def test_they_compile_for_gpus(dtype: str) -> None:
 def test_functions_of_functions_stay_short(function: object) -> None:
     """Written out by others, each repeated its argument several times: eight of them were too long."""
     nested = traced(lambda s, b, h, i, j: reduce(lambda x, _: function(x), range(8), s), "score_mod")  # type: ignore[operator]
-    expression = nested.expression(*(placeholder((1,), d, n)[0] for n, d in zip("sbhij", ["float32"] + ["int32"] * 4)))
-    assert sum(1 for _ in walk(expression)) <= 2000
+    e = nested.expression(Var("s", "float32"), *map(Var, "bhij"))
+    assert sum(1 for _ in walk(e)) <= 2000
