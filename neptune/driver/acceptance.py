@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from neptune.codegen.compile import WORKER
 from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
 from neptune.ir.bounds import with_room
@@ -30,6 +29,8 @@ from neptune.runtime.artifact import AT, PREDICTION, Artifact
 if TYPE_CHECKING:
     from neptune.hopper.beside import Beside
 
+DECIDES = "decides"
+"""What is said of a form by which a template was chosen."""
 LARGE, ODD, LONG, SHORT = 200, 70, 515, 33
 """Sizes of what both forms are compared on, no multiples of a tile: some tiles, of few sizes or of many; many tiles,
 less than one."""
@@ -70,9 +71,22 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
     return kernel.keeping(replace(artifact, asynchronous=replace(of, record=record, forced=forced)))
 
 
+def in_vain(kernel: Kernel) -> bool:
+    """True where a template was chosen for a form that the verdict refuses."""
+    artifact = kernel.executable.artifact
+    of = artifact.asynchronous
+    found = None if of is None or of.record is None else accepted.read(of.record)
+    if of is None or found is None or found.key != accepted.key_of(of) or accepted.runs(of):
+        return False
+    decisions = artifact.explanation["decisions"]
+    return list(found.faults) != [accepted.NOT_COMPARED] and any(d["verdict"] == DECIDES for d in decisions)
+
+
 def ready() -> None:
     """Have the processes start that compile a form and that compare it, the latter where there is a GPU for it: what
     they import takes as long as what comes before."""
+    from neptune.codegen.compile import WORKER
+
     WORKER.start()
     if _here():
         from neptune.hopper import beside

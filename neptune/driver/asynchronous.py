@@ -11,11 +11,11 @@ from neptune.ir.forms import INSTRUCTIONS
 from neptune.runtime import accepted
 from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.launch import Target, gpu_target
-from neptune.tile.ir import TileProgram
 
 if TYPE_CHECKING:
     from neptune.hopper.derive import Derived, Draft
     from neptune.hopper.wanted import Wanted
+    from neptune.tile.ir import TileProgram
 
 AUTO = "auto"
 """The asynchronous form where a kernel has one, without an error where it has none."""

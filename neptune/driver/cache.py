@@ -17,12 +17,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune import config
 from neptune.config import Config
 from neptune.driver import loud
-from neptune.driver.build import Build
 from neptune.driver.fingerprint import fingerprint, why_open
 from neptune.driver.known import Formed, digest
 from neptune.driver.store import Store
@@ -31,9 +30,11 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
-from neptune.schedule.template import Rewriting
 from neptune.tune.samples import Candidate, Sample
 from neptune.versions import IMPORTED, versions
+
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
 
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
@@ -171,6 +172,8 @@ def request_key(request: Request) -> str | None:
 def _template(template: Any) -> list[str | None] | None:
     if template is None or isinstance(template, str):
         return ["named", template]
+    from neptune.schedule.template import Rewriting
+
     if isinstance(template, Rewriting):
         return ["rewriting", template.name, str(template.rewritten), template.text]
     digest = fingerprint(template)

@@ -10,18 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from neptune.driver.acceptance import DECIDES
 from neptune.driver.known import Formed
-from neptune.kernel import Kernel
-from neptune.runtime import accepted
 from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Candidate, Wishes
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
-
-DECIDES = "decides"
-"""What is said of a form by which a template was chosen."""
 
 
 class Uncounted(Exception):
@@ -69,14 +65,3 @@ def decided(program: str, chosen: Candidate) -> tuple[Decision, ...]:
     why = f"{chosen.template} is predicted to take {known.us[chosen.template]:.0f} µs in it, on tiles"
     why += f" {known.on_tiles[chosen.template]:.0f} µs, and {best} {known.on_tiles[best]:.0f} µs"
     return (Decision("form", program, DECIDES, why),)
-
-
-def in_vain(kernel: Kernel) -> bool:
-    """True where a template was chosen for a form that the verdict refuses."""
-    artifact = kernel.executable.artifact
-    of = artifact.asynchronous
-    found = None if of is None or of.record is None else accepted.read(of.record)
-    if of is None or found is None or found.key != accepted.key_of(of) or accepted.runs(of):
-        return False
-    decisions = artifact.explanation["decisions"]
-    return list(found.faults) != [accepted.NOT_COMPARED] and any(d["verdict"] == DECIDES for d in decisions)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from neptune import config, logs
+from neptune import config
 from neptune.codegen.triton import generate
 from neptune.driver.asynchronous import AUTO, asynchronous_of
-from neptune.driver.build import REJECTED
 from neptune.driver.counted import Forms, Uncounted, decided
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
@@ -20,7 +18,7 @@ from neptune.driver.known import Formed
 from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
-from neptune.errors import ExpressionError, FusionError, InternalError, NeptuneError, TargetError
+from neptune.errors import ExpressionError, InternalError, TargetError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -145,7 +143,7 @@ def _forms(w: Work) -> Program | None:
     return w.definitions if taken else None
 
 
-def _schedule(w: Work) -> None:
+def choose_template(w: Work) -> None:
     if w.template is None:
         w.used = ""
         if w.candidates is None:
@@ -313,7 +311,7 @@ PIPELINE = (
     Pass("import", "everything below knows Programs only, whatever the front end", _import),
     Pass("verify", "a defect of a front end should not look like one of a template", _verify),
     Pass("forms", "what error a result can bear is read off the expression, before it is taken apart", _forms),
-    Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", _schedule),
+    Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", choose_template),
     Pass("obligations", "past this point the program must compute what the expression says", _settled),
     Pass("place", "inits become explicit and tiles local: the form that every target executes", _place),
     Pass("check-fused", "before lowering, so that a wrong fusion is told from a wrong translation", _check_fused),
@@ -324,64 +322,6 @@ PIPELINE = (
     Pass("generate", "the text is a function of the tiles and their default values", _generate),
     Pass("asynchronous", "last: another form of the same tiles, where it was asked for", _asynchronous),
 )
-
-
-def run_all(work: Work) -> None:
-    """Run every pass. Where a check rejects what the automatic choice made, the passes from `schedule` on are run again
-    with the next template."""
-    first = next(k for k, step in enumerate(PIPELINE) if step.run is _schedule)
-    for step in PIPELINE[:first]:
-        _run(step, work)
-    before = len(work.trail)
-    while True:
-        try:
-            for step in PIPELINE[first:]:
-                _run(step, work)
-            return
-        except Rejection as rejection:
-            _reject(work, rejection)
-        except Uncounted as refused:
-            why = f"the form for which it was chosen is refused: {refused}"
-            work.rejections += (Decision("template", work.used, "not taken", why),)
-            work.candidates, work.counting = None, False
-        except NeptuneError:
-            raise
-        except Exception as error:
-            _fails(work, error)
-        del work.trail[before:]
-        work.checks.clear()
-        # Sizes that serve one template hold values of its tunables, which mean something else in another.
-        work.shared.clear()
-
-
-def _reject(work: Work, rejection: Rejection) -> None:
-    """Take note of a template that a check rejected; raise where no other one is to be tried."""
-    LOG.info("template %s: %s: %s", work.used, REJECTED, rejection.text(""))
-    if work.settings.strict:
-        raise InternalError(rejection.text(f" of `{work.loops.name}` (template `{work.used}`)")) from None
-    if work.template is not None:
-        raise FusionError(
-            f"compile `{work.loops.name}` with template `{work.used}`",
-            rejection.text(""),
-            hint="another template, or none: then one is chosen",
-        ) from None
-    work.rejections += (Decision("template", work.used, REJECTED, rejection.text("")),)
-
-
-def _fails(work: Work, error: Exception) -> None:
-    """Take note of a template on which a pass or a check fails; raise where no other one is to be tried."""
-    if work.template is not None or not work.used:
-        raise error
-    logs.defect(LOG, f"template {work.used} on `{work.loops.name}`", error)
-    work.rejections += (Decision("template", work.used, REJECTED, f"{type(error).__name__}: {error}"),)
-
-
-def _run(step: Pass, work: Work) -> None:
-    start = time.perf_counter()
-    made = step.run(work)
-    if made is not None:
-        work.saw(step.name, step.why, made)
-    LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
 
 
 # --- checking -------------------------------------------------------------------------------------

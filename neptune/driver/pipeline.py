@@ -5,34 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import ready, with_verdict
+from neptune.driver.acceptance import in_vain, with_verdict
 from neptune.driver.asynchronous import AUTO, checked_levers, form_for
-from neptune.driver.build import Build
-from neptune.driver.counted import in_vain
 from neptune.driver.device import machine_for
-from neptune.driver.dump import dump_failure, dump_kernel
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import formed_of, known_of
-from neptune.driver.outcome import built as _built
-from neptune.driver.passes import Work, run_all
-from neptune.fusion.schedule import Schedule, perform
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
-from neptune.schedule.trace import Step, trace_from_json, trace_to_json
-from neptune.tune.choose import AnyTemplate, Wishes
-from neptune.tune.invariance import reduced_sizes
 from neptune.tune.params import checked_params, checked_sizes
 
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
+    from neptune.fusion.schedule import Schedule
+    from neptune.schedule.trace import Step
+    from neptune.tune.choose import AnyTemplate
+
+# What compiles is imported where something is compiled: of a kernel in the cache, the import would be the time.
 LOG = logging.getLogger("neptune.compiler")
 SEARCHED = "mirage"
 """The name that stands for the best graph that a search finds (`neptune.driver.superoptimize`)."""
@@ -130,20 +128,9 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
-        deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
-        wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
-        work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
-        work.levers, work.at, work.formed, work.counting = asked.levers, asked.at, asked.formed, asked.counting
-        if asked.form in (ASYNCHRONOUS, AUTO):
-            ready()
-        try:
-            run_all(work)
-            return _built(work, asked, target)
-        except BaseException as error:
-            # An interrupted compilation is one that its user wants to look into.
-            if settings.dump is not None and work.trail:
-                dump_failure(settings.dump, work.loops.name, work.trail, error)
-            raise
+        from neptune.driver.compilation import compiled
+
+        return compiled(asked, target)
 
     def variant(choice: Mapping[str, Any]) -> Kernel:
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
@@ -158,6 +145,8 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
     if asked.form == AUTO and in_vain(kernel):
         kernel = _compiled(replace(asked, counting=False))
     if settings.dump is not None:
+        from neptune.driver.dump import dump_kernel
+
         LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
     if asked.strict:
         loud.refuse(kernel)
@@ -176,12 +165,19 @@ def compile_scheduled(program: Program, made: Schedule | Sequence[Step], **optio
         …
         kernel = compile_scheduled(program, sch, target="cuda:90")
     """
+    from neptune.fusion.schedule import Schedule
+    from neptune.schedule.trace import Step, trace_to_json
+
     trace = made.trace if isinstance(made, Schedule) else made
     # As text, which a key of the cache can tell, whatever else a step holds.
     known = isinstance(trace, list | tuple) and all(isinstance(s, Step) for s in trace)
     recorded: Any = trace_to_json(trace) if known else trace
 
     def scheduled(sch: Schedule) -> None:
+        # Imported here: of what a template holds, the key of the cache tells plain values.
+        from neptune.fusion.schedule import perform
+        from neptune.schedule.trace import trace_from_json
+
         perform(sch, trace_from_json(recorded) if known else recorded)
 
     return compile(program, scheduled, **options)

@@ -86,7 +86,6 @@ def _as_tensor(value: Any) -> Any:
     return torch.full((), value) if isinstance(value, bool | int | float) else value
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _known() -> bool:
     """Whether torch's tracer knows the operator now; called as it traces, so that nothing is imported before."""
     global _HIGHER
@@ -114,6 +113,10 @@ def _known() -> bool:
     _HIGHER = Attention(NAME)
     table[NAME] = Variable
     return True
+
+
+# As torch.compiler.assume_constant_result marks a function, which imports torch's tracer for it: seconds.
+_known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # --- where the graph is run ------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 
 from neptune import config, logs
-from neptune.driver.pipeline import compile
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -52,6 +51,13 @@ def program_of(of: Structure, make: Callable[[], Program]) -> Program:
     if found is None:
         found = _PROGRAMS[of] = make()
     return found
+
+
+def compile(*args: Any, **options: Any) -> Kernel:
+    """`neptune.compile`, imported where the first kernel is made."""
+    from neptune.driver import pipeline
+
+    return pipeline.compile(*args, **options)
 
 
 def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel:

@@ -18,7 +18,6 @@ from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults, least_tiles
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.rank import ranked
 
 LOG = logging.getLogger("neptune.compiler")
 LIMITS = {"num_warps": 32, "num_stages": 16}
@@ -136,6 +135,8 @@ def resolve_params(
     plain = space.ranked(given)
     if chosen is None:
         try:
+            from neptune.tune.rank import ranked
+
             best = ranked(program, typical or {}, machine, plain)
         except Exception as error:
             logs.defect(LOG, f"the cost model on `{program.name}`", error)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import neptune
-from neptune.driver import pipeline
+from neptune.driver import compilation
 from neptune.errors import FusionError, ScheduleError, ShapeError
 from neptune.ops.attention import prefill_global
 from neptune.ops.linear import matmul
@@ -27,13 +27,13 @@ FEW, MANY = {"m": 1, "n": 256, "k": 256}, {"m": 2048, "n": 4096, "k": 64}
 def compiled(monkeypatch):
     """The templates that are compiled, in order."""
     seen = []
-    built = pipeline._built
+    built = compilation.built
 
     def counted(work, asked, target):
         seen.append(work.used)
         return built(work, asked, target)
 
-    monkeypatch.setattr(pipeline, "_built", counted)
+    monkeypatch.setattr(compilation, "built", counted)
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
     return seen
 
@@ -184,7 +184,11 @@ def test_a_variant_that_a_check_rejects_is_not_used(monkeypatch, caplog):
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
     monkeypatch.setenv("NEPTUNE_STRICT", "0")
     kernel = neptune.compile(prefill_global(depth=16), target="llvm")
-    monkeypatch.setattr(pipeline, "run_all", lambda work: (_ for _ in ()).throw(FusionError("compile", "it differs")))
+
+    def refused(work):
+        raise FusionError("compile", "it differs")
+
+    monkeypatch.setattr(compilation, "run_all", refused)
     q, k = torch.randn(1, 1, 1, 16).half(), torch.randn(1, 1, 60000, 16).half()
     assert kernel.chosen(batch=1, heads=1, s_q=1, s_kv=60000).template == "flash_decoding"
     assert torch.isfinite(kernel(q, k, k)[0]).all() and "variant flash_decoding" in caplog.text

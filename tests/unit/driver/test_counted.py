@@ -12,8 +12,8 @@ import pytest
 
 import neptune
 from neptune.driver import passes, pipeline
-from neptune.driver.acceptance import on_trial, split_of
-from neptune.driver.counted import DECIDES, Forms, in_vain
+from neptune.driver.acceptance import DECIDES, in_vain, on_trial, split_of
+from neptune.driver.counted import Forms
 from neptune.driver.known import Formed
 from neptune.errors import TargetError
 from neptune.ir.forms import cheaper

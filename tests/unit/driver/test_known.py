@@ -128,11 +128,11 @@ def test_explain_says_which_records_were_read(store: Store) -> None:
 
 def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is compiled and not found, from now on."""
-    from neptune.driver import pipeline
+    from neptune.driver import compilation
 
     seen: list[str] = []
-    run = pipeline.run_all
-    monkeypatch.setattr(pipeline, "run_all", lambda w: (seen.append(w.loops.name), run(w))[1])
+    run = compilation.run_all
+    monkeypatch.setattr(compilation, "run_all", lambda w: (seen.append(w.loops.name), run(w))[1])
     return seen
 
 

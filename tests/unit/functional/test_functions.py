@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -247,3 +249,19 @@ def test_importing_neptune_is_light() -> None:
     light = "import sys, neptune; assert 'torch' not in sys.modules"
     code = f"{light}; neptune.functional.softmax; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_kernel_from_the_cache_imports_nothing_that_compiles(tmp_path: Path) -> None:
+    """The first process compiles, the second one reads: neither torch's tracer nor what schedules, proves or writes."""
+    heavy = ["sympy", "torch._dynamo", "neptune.driver.passes", "neptune.fusion", "neptune.verify", "neptune.codegen"]
+    code = (
+        "import sys, torch, neptune.functional\n"
+        f"heavy = {heavy}\n"
+        "assert not sys.modules.keys() & set(heavy), 'imported'\n"
+        "neptune.functional.softmax(torch.randn(3, 5))\n"
+        "print(sorted(sys.modules.keys() & set(heavy)))"
+    )
+    environment = {**os.environ, "NEPTUNE_CACHE_DIR": str(tmp_path), "NEPTUNE_TARGET": "interpret"}
+    runs = [subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True) for _ in range(2)]
+    first, second = (r.stdout.decode().strip() for r in runs)
+    assert "neptune.driver.passes" in first and second == "[]", (first, runs[1].stderr.decode())
