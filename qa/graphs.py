@@ -38,16 +38,18 @@ def graph_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> to
 
 
 def program_of(module: torch.fx.GraphModule) -> tuple[Imported, list[Node]]:
-    """The whole of a graph as one Program, and the nodes that it returns; Unknown where it has none."""
+    """The whole of a graph as one Program, and what it returns, inputs too; Unknown where it has none."""
     nodes = [n for n in module.graph.nodes if n.op == "call_function"]
     (out,) = (n for n in module.graph.nodes if n.op == "output")
     results = list(torch.utils._pytree.tree_leaves(out.args[0]))
-    return imported(nodes, [r for r in results if isinstance(r, Node)], "graph"), results
+    return imported(nodes, [r for r in results if isinstance(r, Node) and r.op != "placeholder"], "graph"), results
 
 
 def evaluated(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch.Tensor]:
     """The results of a function of tensors, as its Program has them. Raises Unknown for what has no Program."""
     module = graph_of(function, inputs)
+    if not any(n.op == "call_function" for n in module.graph.nodes):
+        return list(torch.utils._pytree.tree_leaves(function(*inputs)))
     made, results = program_of(module)
     given = dict(zip((n for n in module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
     arrays = {}

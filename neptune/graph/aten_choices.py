@@ -75,7 +75,9 @@ def _topk(s: Import, node: Any, x: Any, k: int, dim: int = -1, largest: bool = T
 def _arg(s: Import, node: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Value:
     v = s.value(x)
     if dim is None:
-        raise Unknown("an argmax over all dimensions")
+        if keepdim:
+            raise Unknown("an argmax over all dimensions that keeps them")
+        v, dim = v.with_groups([tuple(a for g in v.groups for a in g)]), 0
     word = "argmax" if node.target is aten.argmax.default else "argmin"
     _, index = chosen(s, node, v, dim, word, 1)
     return index if keepdim else _without(index, dim)

@@ -366,6 +366,7 @@ TABLE: Mapping[str, Row] = {
         "div": _divided,
         "true_divide": _divided,
         "pow": _power,
+        "ldexp": lambda dtype, a, b: ir.binary("mul", as_dtype(a, dtype), ir.binary("pow", 2.0, as_dtype(b, dtype))),
     }),
     **_rows(2, False, {name: _made(function) for name, function in special.BINARY.items()}),
     **_rows(2, True, {name: _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}),

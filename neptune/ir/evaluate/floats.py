@@ -13,8 +13,19 @@ from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
 from neptune.ir.evaluate.float8 import beyond, round_float8
 from neptune.ir.ops import LIBM, OPS
 
-# numpy has no erf and no erfc.
-_ERF, _ERFC = (np.frompyfunc(function, 1, 1) for function in (math.erf, math.erfc))
+
+def _of_python(function: Callable[[float], float]) -> Callable[..., Array]:
+    """What numpy lacks, element by element."""
+    each = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(each(x), np.float64)
+
+
+def _lgamma(x: float) -> float:
+    if not math.isfinite(x) or abs(x) > 1e305 or (x <= 0 and x == math.floor(x)):
+        return abs(x) * math.inf if x else math.inf
+    return math.lgamma(x)
+
+
 _UNARY: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "exp": np.exp,
@@ -26,7 +37,7 @@ _UNARY: dict[str, Callable[..., Array]] = {
     "tanh": np.tanh,
     "tanh_approx": np.tanh,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "erf": lambda x: np.asarray(_ERF(x), np.float64),
+    "erf": _of_python(math.erf),
     "sin": np.sin,
     "cos": np.cos,
     "floor": np.floor,
@@ -34,8 +45,9 @@ _UNARY: dict[str, Callable[..., Array]] = {
     "round": np.rint,
     "trunc": np.trunc,
     "abs": np.abs,
-    "erfc": lambda x: np.asarray(_ERFC(x), np.float64),
-    **{name: getattr(np, name) for name in LIBM if OPS[name].arity == 1 and name != "erfc"},
+    "erfc": _of_python(math.erfc),
+    "lgamma": _of_python(_lgamma),
+    **{name: getattr(np, name) for name in LIBM if OPS[name].arity == 1 and name not in ("erfc", "lgamma")},
 }
 _BINARY: dict[str, Callable[..., Array]] = {
     "add": np.add,
