@@ -12,13 +12,12 @@ Sizes of a Program are int32, of at least 0.
 from __future__ import annotations
 
 from neptune.frontend.assemble import Axis, Read
-from neptune.ir.affine import Poly, number, poly
-from neptune.ir.dtypes import DTYPES, is_int
+from neptune.ir.affine import Poly, number, poly, to_expr
+from neptune.ir.dtypes import DTYPES, holds
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, cast, op, select
+from neptune.ir.widths import ARITHMETIC, Interval, interval
 
 WIDE, SMALL = "int64", "int32"
-LOWEST, HIGHEST = int(DTYPES[SMALL].lowest), int(DTYPES[SMALL].highest)
-ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "min", "max", "floordiv", "mod")
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
@@ -64,7 +63,7 @@ def _small(e: Expr) -> Expr | None:
     if e.dtype != WIDE:
         return None
     if isinstance(e, Const):
-        return Const(e.value, SMALL) if LOWEST <= e.value <= HIGHEST else None
+        return Const(e.value, SMALL) if holds(SMALL, (int(e.value), int(e.value))) else None
     return e.arg if isinstance(e, Cast) and e.arg.dtype == SMALL else None
 
 
@@ -83,18 +82,23 @@ def fits(e: Expr) -> bool:
     >>> fits(i - j), fits(i * 2), fits(i % 8 * 2)
     (True, False, True)
     """
-    low, high = extremes(e)
-    return low >= LOWEST and high <= HIGHEST
+    return holds(SMALL, extremes(e))
 
 
-def extremes(e: Expr) -> tuple[int, int]:
+def extremes(e: Expr) -> Interval:
     """The least and the largest value of an integer expression: positions that stand alone are at an end of their
     axis, so that sizes cancel; what is left is each term's own."""
     p = poly(e)
-    return _end(p, False), _end(p, True)
+    return interval(_end(p, False), _known)[0], interval(_end(p, True), _known)[1]
 
 
-def _end(p: Poly, largest: bool) -> int:
+def _known(e: Expr) -> Interval | None:
+    if isinstance(e, Axis):
+        return extremes(e.lo)[0], max(extremes(e.hi)[1] - 1, 0)
+    return (0, int(DTYPES[SMALL].highest)) if isinstance(e, Var) else None
+
+
+def _end(p: Poly, largest: bool) -> Expr:
     alone = {atoms[0] for atoms, _ in p.terms if len(atoms) == 1 and isinstance(atoms[0], Axis)}
     alone -= {a for atoms, _ in p.terms if len(atoms) > 1 for a in atoms}
     for atoms, c in p.terms:
@@ -102,33 +106,4 @@ def _end(p: Poly, largest: bool) -> int:
             axis = atoms[0]
             end = poly(axis.hi) - number(1) if (c > 0) == largest else poly(axis.lo)
             p = p - Poly(((atoms, c),)) + end.scaled(c)
-    return sum(_term(atoms, c, largest) for atoms, c in p.terms)
-
-
-def _term(atoms: tuple[Expr, ...], c: int, largest: bool) -> int:
-    low, high = 1, 1
-    for a in atoms:
-        below, above = _atom(a)
-        ends = [x * y for x in (low, high) for y in (below, above)]
-        low, high = min(ends), max(ends)
-    return max(low * c, high * c) if largest else min(low * c, high * c)
-
-
-def _atom(e: Expr) -> tuple[int, int]:
-    """The range of what is no sum and no product."""
-    if isinstance(e, Axis):
-        return extremes(e.lo)[0], max(extremes(e.hi)[1] - 1, 0)
-    if isinstance(e, Var):
-        return 0, HIGHEST
-    if isinstance(e, Op) and e.name in ("min", "max"):
-        (a, b), (c, d) = map(extremes, e.args)
-        return (min(a, c), min(b, d)) if e.name == "min" else (max(a, c), max(b, d))
-    if isinstance(e, Op) and e.name in ("mod", "floordiv") and isinstance(e.args[1], Const) and e.args[1].value > 0:
-        n, (low, high) = int(e.args[1].value), extremes(e.args[0])
-        return (0, n - 1) if e.name == "mod" else (low // n, high // n)
-    if isinstance(e, Select):
-        (a, b), (c, d) = extremes(e.then), extremes(e.other)
-        return min(a, c), max(b, d)
-    if isinstance(e, Cast) and e.arg.dtype == "bool":
-        return 0, 1
-    return (int(DTYPES[e.dtype].lowest), int(DTYPES[e.dtype].highest)) if is_int(e.dtype) else (LOWEST, HIGHEST)
+    return to_expr(p)
