@@ -34,6 +34,8 @@ SAME = (
 NEW = {"ones": 1, "zeros": 0, "new_ones": 1, "new_zeros": 0, "ones_like": 1, "zeros_like": 0}
 FULL = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}
 """What makes a value of a number: the number, and the argument that is it."""
+FURTHER = [getattr(torch.ops.aten, name) for name in ("gelu", "elu", "leaky_relu", "hardtanh")]
+"""Of these torch has decompositions that are none of its core's."""
 KEEPS = ("permute", "t", "transpose", "unsqueeze", "expand")
 """Views that are the same for tensors of other lengths."""
 VIEWS = (
@@ -57,7 +59,7 @@ FOLDS = {"sum": "sum", "prod": "prod", "amax": "amax", "amin": "amin", "any": "a
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's own decompositions, but for what the table has itself: its forms keep more digits."""
-    from torch._decomp import core_aten_decompositions
+    from torch._decomp import core_aten_decompositions, get_decompositions
 
     own = overloads()
 
@@ -65,7 +67,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         name = target.name().partition("::")[2].partition(".")[0]
         return target in own or name in (*FOLDS, *VIEWS) or hasattr(Translation, f"_do_{name.strip('_')}")
 
-    found: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    found: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(FURTHER)}
     return {target: made for target, made in found.items() if not has(target)}
 
 

@@ -105,9 +105,9 @@ def _full(s: Import, node: Any, shape: Sequence[Any], fill: Any, **_: Any) -> Va
     return _filled(s, node, fill)
 
 
-@row(aten.full_like.default, aten.scalar_tensor.default)
+@row(aten.full_like.default, aten.scalar_tensor.default, prims.scalar_tensor.default)
 def _full_like(s: Import, node: Any, x: Any, fill: Any = None, **_: Any) -> Value:
-    return _filled(s, node, x if node.target is aten.scalar_tensor.default else fill)
+    return _filled(s, node, fill if node.target is aten.full_like.default else x)
 
 
 def _filled(s: Import, node: Any, fill: Any) -> Value:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from neptune.frontend import functions as fn
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr
-from neptune.torch_ops.scalars import nan_first
 
 _INVERSE = (
     (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
@@ -31,42 +30,6 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return result
 
 
-def log1p(x: Expr) -> Expr:
-    """log(1 + x)."""
-    return ir.op("log1p", x)
-
-
-def sinc(x: Expr) -> Expr:
-    """sin(πx) / (πx), 1 at 0."""
-    z = x * math.pi
-    return ir.select(ir.eq(x, 0.0), Const(1.0, x.dtype), fn.sin(z) / z)
-
-
-def _log_of_sum(exp: Callable[[Expr], Expr], unit: float) -> Callable[[Expr, Expr], Expr]:
-    def rule(x: Expr, y: Expr) -> Expr:
-        high = nan_first("max")(x, y)
-        same = ir.logical_and(ir.is_inf(x), ir.eq(x, y))
-        more = log1p(exp(-fn.abs(x - y)))
-        return ir.select(same, x, high + (more if unit == 1 else more * unit))
-
-    return rule
-
-
-def _x_times(log: Callable[[Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
-    """x·log(y): 0 where x is, whatever y is, but for NaN."""
-
-    def rule(x: Expr, y: Expr) -> Expr:
-        zero = ir.logical_and(ir.eq(x, 0.0), ir.op("not", ir.is_nan(y)))
-        return ir.select(zero, Const(0.0, x.dtype), x * log(y))
-
-    return rule
-
-
-def logsigmoid(x: Expr) -> Expr:
-    """log(1 / (1 + exp(-x)))."""
-    return nan_first("min")(x, Const(0.0, x.dtype)) - log1p(fn.exp(-fn.abs(x)))
-
-
 def erfcx(x: Expr) -> Expr:
     """exp(x²)·erfc(x): of x² the error is none; far out by the series of it in 1/x²."""
     double = x.dtype == "float64"
@@ -81,25 +44,14 @@ def erfcx(x: Expr) -> Expr:
     return ir.select(beyond, series * (1 / math.sqrt(math.pi)) / x, near)
 
 
-def ndtr(x: Expr) -> Expr:
-    """The normal distribution up to x."""
-    return ir.op("erfc", x * -math.sqrt(0.5)) * 0.5
-
-
 def erfinv(x: Expr) -> Expr:
     """The inverse of erf: Giles' polynomials for float32, and two of Newton's steps from there for float64."""
-    w = -(fn.log(1.0 - x) + log1p(x))
+    w = -(fn.log(1.0 - x) + ir.op("log1p", x))
     near, far = _polynomial(w - 2.5, _INVERSE[0]), _polynomial(fn.sqrt(w) - 3.0, _INVERSE[1])
     y = x * ir.select(ir.binary("lt", w, 5.0), near, far)
     for _ in range(2 if x.dtype == "float64" else 0):
         y = y - (fn.erf(y) - x) / (fn.exp(-(y * y)) * (2 / math.sqrt(math.pi)))
     return ir.select(ir.eq(fn.abs(x), 1.0), x * math.inf, y)
-
-
-def entropy(x: Expr) -> Expr:
-    """-x·log(x), 0 at 0, -inf below."""
-    low = ir.select(ir.eq(x, 0.0), Const(0.0, x.dtype), Const(-math.inf, x.dtype))
-    return ir.select(ir.logical_or(ir.is_nan(x), ir.binary("gt", x, 0.0)), -x * fn.log(x), low)
 
 
 def spherical_j0(x: Expr) -> Expr:
@@ -116,11 +68,6 @@ def power(x: Expr, y: Expr) -> Expr:
 
 
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
-    "sinc": sinc, "log_sigmoid": logsigmoid, "special_erfcx": erfcx, "special_ndtr": ndtr, "erfinv": erfinv,
-    "special_entr": entropy, "special_spherical_bessel_j0": spherical_j0,
-    "log10": lambda x: fn.log(x) * (1 / math.log(10)), "mish": lambda x: x * fn.tanh(log1p(fn.exp(x))),
-}  # fmt: skip
-BINARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
-    "logaddexp": _log_of_sum(fn.exp, 1.0), "logaddexp2": _log_of_sum(fn.exp2, math.log2(math.e)),
-    "xlogy": _x_times(fn.log), "special_xlog1py": _x_times(log1p),
+    "special_erfcx": erfcx, "erfinv": erfinv, "special_spherical_bessel_j0": spherical_j0,
+    "log10": lambda x: fn.log(x) * (1 / math.log(10)),
 }  # fmt: skip

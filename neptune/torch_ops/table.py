@@ -7,7 +7,6 @@ value of this dtype, or a condition; the caller rounds it to the dtype of the no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -76,10 +75,6 @@ def _added(sign: str) -> Rule:
         return ir.binary(sign, x, y if alpha == 1 else ir.binary("mul", y, alpha))
 
     return rule
-
-
-def _reversed(dtype: str, a: Any, b: Any, alpha: Number = 1) -> Expr:
-    return _added("sub")(dtype, b, a, alpha)
 
 
 def _product(dtype: str, a: Any, b: Any) -> Expr:
@@ -236,38 +231,13 @@ def _bitwise(name: str) -> Rule:
     return lambda dtype, a, b: ir.bitwise(name, as_dtype(a, dtype), as_dtype(b, dtype))
 
 
-def _asked(question: Callable[[Expr], Expr], of_integers: bool = False) -> Rule:
-    """A question that only floats are asked."""
-    return lambda dtype, x: question(as_dtype(x, dtype)) if is_float(dtype) else Const(of_integers, "bool")
+def _asked(question: Callable[[Expr], Expr]) -> Rule:
+    """A question to which the answer of integers is no."""
+    return lambda dtype, x: question(as_dtype(x, dtype)) if is_float(dtype) else ir.FALSE
 
 
 def _same(dtype: str, a: Any, *_: Any, **__: Any) -> Expr:
     return as_dtype(a, dtype)
-
-
-def _gelu(dtype: str, a: Any, approximate: str = "none") -> Expr:
-    x = as_dtype(a, dtype)
-    if approximate == "tanh":
-        return x * 0.5 * (fn.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0)
-    return x * 0.5 * (fn.erf(x * math.sqrt(0.5)) + 1.0)
-
-
-def _elu(dtype: str, a: Any, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Expr:
-    x = as_dtype(a, dtype)
-    low = ir.op("expm1", x if input_scale == 1 else x * input_scale) * float(alpha * scale)
-    return ir.select(ir.binary("le", x, 0.0), low, x if scale == 1 else x * float(scale))
-
-
-def _leaky(dtype: str, a: Any, slope: Number = 0.01) -> Expr:
-    x = as_dtype(a, dtype)
-    return ir.select(ir.binary("gt", x, 0.0), x, x * float(slope))
-
-
-def _softplus(dtype: str, a: Any, beta: Number = 1, threshold: Number = 20) -> Expr:
-    x = as_dtype(a, dtype)
-    z = x if beta == 1 else x * float(beta)
-    near = special.log1p(fn.exp(z))
-    return ir.select(ir.binary("gt", z, float(threshold)), x, near if beta == 1 else near / float(beta))
 
 
 def _rounded(dtype: str, a: Any, decimals: int = 0) -> Expr:
@@ -278,21 +248,9 @@ def _rounded(dtype: str, a: Any, decimals: int = 0) -> Expr:
     return fn.round(x * by) / by if decimals > 0 else fn.round(x / by) * by
 
 
-def _heaviside(dtype: str, a: Any, values: Any) -> Expr:
-    x = as_dtype(a, dtype)
-    side = as_dtype(ir.binary("gt", as_dtype(x, "int32") if dtype == "bool" else x, 0), dtype)
-    return ir.select(ir.eq(x, as_dtype(0, dtype)), as_dtype(values, dtype), side)
-
-
 def _copied_sign(dtype: str, a: Any, b: Any) -> Expr:
     x = fn.abs(as_dtype(a, dtype))
     return ir.select(below_zero(as_dtype(b, dtype)), ir.op("neg", x), x)
-
-
-def _lerp(dtype: str, a: Any, b: Any, weight: Any) -> Expr:
-    x, y, w = (as_dtype(v, dtype) for v in (a, b, weight))
-    far = y - (y - x) * (1.0 - w)
-    return ir.select(ir.binary("lt", fn.abs(w), 0.5), x + w * (y - x), far)
 
 
 def _with_product(name: str) -> Rule:
@@ -301,20 +259,6 @@ def _with_product(name: str) -> Rule:
         return x + ir.binary(name, y if value == 1 else y * as_dtype(value, dtype), z)
 
     return rule
-
-
-def _close(dtype: str, a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Expr:
-    x, y = as_dtype(a, dtype), as_dtype(b, dtype)
-    if not is_float(dtype):
-        x, y = as_dtype(x, "float64"), as_dtype(y, "float64")
-    off = fn.abs(x - y)
-    near = ir.logical_and(ir.is_finite(off), ir.binary("le", off, fn.abs(y * rtol) + atol))
-    same = ir.logical_or(ir.eq(x, y), near)
-    return ir.logical_or(same, ir.logical_and(ir.is_nan(x), ir.is_nan(y))) if equal_nan else same
-
-
-def _filled(dtype: str, a: Any, mask: Any, value: Any) -> Expr:
-    return _chosen(dtype, mask, value, a)
 
 
 # --- the rows ----------------------------------------------------------------------------------
@@ -334,49 +278,32 @@ TABLE: Mapping[str, Row] = {
     **_rows(1, False, {
         "abs": lambda dtype, x: as_dtype(x, dtype) if dtype == "bool" else fn.abs(as_dtype(x, dtype)),
         "positive": _same,
-        "square": lambda dtype, x: _product(dtype, x, x),
         "reciprocal": lambda dtype, x: ir.binary("div", 1.0, as_dtype(x, dtype)),
         "relu": lambda dtype, x: _extreme("max")(dtype, x, 0),
-        "silu": lambda dtype, x: as_dtype(x, dtype) * fn.sigmoid(as_dtype(x, dtype)),
-        "gelu": _gelu,
-        "elu": _elu,
-        "leaky_relu": _leaky,
-        "softplus": _softplus,
-        "hardtanh": lambda dtype, x, low=-1, high=1: _clamped(dtype, x, low, high),
     }),
     **_rows(1, True, {
         "round": _rounded,
-        "frac": lambda dtype, x: as_dtype(x, dtype) - fn.trunc(as_dtype(x, dtype)),
         "sign": _sign,
-        "sgn": _sign,
         "signbit": lambda dtype, x: below_zero(as_dtype(x, dtype)),
         "logical_not": lambda dtype, x: ir.op("not", as_dtype(x, "bool")),
         "bitwise_not": lambda dtype, x: ir.invert(as_dtype(x, dtype)),
         "isnan": _asked(ir.is_nan),
         "isinf": _asked(ir.is_inf),
-        "isfinite": _asked(ir.is_finite, True),
-        "isposinf": _asked(lambda x: ir.eq(x, math.inf)),
-        "isneginf": _asked(lambda x: ir.eq(x, -math.inf)),
     }),
     **_rows(2, False, {
         "add": _added("add"),
         "sub": _added("sub"),
-        "rsub": _reversed,
         "mul": _product,
         "div": _divided,
-        "true_divide": _divided,
         "pow": _power,
         "ldexp": lambda dtype, a, b: ir.binary("mul", as_dtype(a, dtype), ir.binary("pow", 2.0, as_dtype(b, dtype))),
     }),
-    **_rows(2, False, {name: _made(function) for name, function in special.BINARY.items()}),
     **_rows(2, True, {name: _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}),
     **_rows(2, True, {f"logical_{name}": _logical(name) for name in ("and", "or", "xor")}),
     **_rows(2, True, {f"bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor")}),
-    **_rows(2, True, {f"__{name}__": _bitwise(name) for name in ("and", "or", "xor")}),
     **_rows(2, True, {name: _shifted("shl") for name in ("bitwise_left_shift", "__lshift__")}),
     **_rows(2, True, {name: _shifted("shr") for name in ("bitwise_right_shift", "__rshift__")}),
     **_rows(2, True, {
-        "floor_divide": lambda dtype, a, b: _divided(dtype, a, b, "floor"),
         "remainder": _remainder,
         "fmod": _fmod,
         "maximum": _extreme("max"),
@@ -385,15 +312,13 @@ TABLE: Mapping[str, Row] = {
         "fmin": _made(ir.minimum),
         "max": _extreme("max"),
         "min": _extreme("min"),
-        "heaviside": _heaviside,
         "copysign": _copied_sign,
-        "isclose": _close,
         "copy": lambda dtype, a, b, *_: as_dtype(b, dtype),
         "clamp_min": _clamped,
         "clamp_max": lambda dtype, a, high: _clamped(dtype, a, None, high),
     }),
-    **_rows(3, True, {"clamp": _clamped, "clip": _clamped, "where": _chosen, "masked_fill": _filled}),
-    **_rows(3, False, {"addcmul": _with_product("mul"), "addcdiv": _with_product("div"), "lerp": _lerp}),
+    **_rows(3, True, {"clamp": _clamped, "where": _chosen}),
+    **_rows(3, False, {"addcmul": _with_product("mul"), "addcdiv": _with_product("div")}),
 }  # fmt: skip
 OVERLOADS = {"max": ("other",), "min": ("other",), "where": ("self", "ScalarSelf", "ScalarOther", "Scalar")}
 """The overloads that are functions of single values, of operators that have others beside."""
