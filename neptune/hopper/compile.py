@@ -15,9 +15,9 @@ from functools import cached_property
 from neptune.codegen.compile import WORKER, answered, parse_target, with_values
 from neptune.errors import InternalError
 from neptune.hopper import versions
-from neptune.hopper.listing import disassemble
 from neptune.hopper.sass import Lint, lint
 from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.listing import disassemble
 from neptune.runtime.worker import Json, Worker
 
 TARGET = "cuda:90"

@@ -7,8 +7,8 @@ product takes may have been written since the last one by anything but products.
 
 from __future__ import annotations
 
-from neptune.hopper.listing import Function, Instruction
 from neptune.hopper.registers import access, is_product, names, product
+from neptune.runtime.listing import Function, Instruction
 
 
 def unfenced(f: Function) -> list[tuple[Instruction, str]]:

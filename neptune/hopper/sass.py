@@ -9,7 +9,8 @@ wait makes a kernel that compiles without a warning, and is wrong now and then. 
 - nothing may read or write a register of its accumulator, other products aside (they run in order),
 - control may not go where the listing does not say, registers may not be given away, and the kernel may not end.
 
-And nothing but products may write what a product takes behind the fence in front of it (`neptune.hopper.fences`).
+And nothing but products may write what a product takes behind the fence in front of it (`neptune.hopper.fences`), and
+no uniform register is read that nothing has written (`neptune.runtime.unwritten`).
 
 The rule is the one of PTX for wgmma.mma_async; a guarded instruction counts as if it ran, and one that is not known as
 if it wrote everything. Which products may be in flight is worked out over all paths: at a join the newest groups of
@@ -22,8 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune.hopper.fences import unfenced
-from neptune.hopper.listing import ENDS, Function, Instruction, functions, loops
 from neptune.hopper.registers import Access, Product, access, is_product, names, product
+from neptune.runtime.listing import ENDS, Function, Instruction, functions, loops
+from neptune.runtime.unwritten import unwritten
 
 MOST_GROUPS = 8
 """A wait leaves seven groups in flight at most: what is older is one group."""
@@ -118,7 +120,7 @@ def _bounded(groups: Groups) -> Groups:
 
 
 def lint(text: str) -> list[Lint]:
-    """The verdict on every kernel of a listing (`neptune.hopper.listing.disassemble`)."""
+    """The verdict on every kernel of a listing (`neptune.runtime.listing.disassemble`)."""
     return [_lint(f) for f in functions(text)]
 
 
@@ -129,6 +131,7 @@ def _lint(f: Function) -> Lint:
     before = _states(f, number)
     late = "was written behind the fence before it"
     findings = [Finding(op.address, str(op), None, f"{registers} {late}") for op, registers in unfenced(f)]
+    findings += [Finding(op.address, str(op), None, f"{register} holds nothing there") for op, register in unwritten(f)]
     consumers: set[int] = set()
     producers: set[int] = set()
     flying: dict[int, bool] = {}

@@ -6,6 +6,7 @@ settings, and no other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import Launch, gpu_target, make_launch, parse_target, runs_asynchronously
+from neptune.runtime.launch import REFUSED, Launch, gpu_target, make_launch, parse_target, runs_asynchronously
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
@@ -34,6 +35,8 @@ from neptune.runtime.recording import Launcher
 from neptune.runtime.workspace import Place, deal, places
 from neptune.runtime.workspace import check as check_workspace
 from neptune.runtime.workspace import size as bytes_of
+
+LOG = logging.getLogger("neptune.runtime")
 
 
 class Executable:
@@ -75,12 +78,28 @@ class Executable:
         if is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self.loops, call.inputs, call.outputs, call.scalars)
         else:
-            asked = params if isinstance(params, Mapping) else {}
-            of = self if self.members is None else self.members.of(call.scalars, asked)
-            plan = of._launched(call, workspace, params, launcher)
+            plan = self._served(call, workspace, params, launcher)
             if plan is not None:
                 self.plans.learn(args, out, plan, special)
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
+
+    def _served(
+        self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None
+    ) -> Plan | None:
+        """Launch the variant that the sizes take; where its first launch is refused (no room in shared memory, wrong
+        code), another."""
+        if self.members is None:
+            return self._launched(call, workspace, params, launcher)
+        of = self.members.of(call.scalars, params if isinstance(params, Mapping) else {})
+        while True:
+            try:
+                return of._launched(call, workspace, params, launcher)
+            except TargetError as error:
+                other = self.members.instead(of) if error.kind == REFUSED else None
+                if other is None:
+                    raise
+                LOG.warning("a variant of `%s` is not used: %s", self.artifact.name, error)
+                of = other
 
     def _launched(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None

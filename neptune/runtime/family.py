@@ -125,7 +125,8 @@ def _leaves(tree: Tree) -> set[int]:
 class Members(Generic[M]):
     """The variants of a kernel, each made when it is first used. `own` is there already.
 
-    Where one cannot be made, as when a check rejects it, its sizes take `own`, which serves all of them.
+    Where one cannot be made, as when a check rejects it, its sizes take `own`, which serves all of them; where it is
+    refused at its first launch, another.
     """
 
     def __init__(self, family: Mapping[str, Any], own: M, make: Callable[[int], M]) -> None:
@@ -134,6 +135,7 @@ class Members(Generic[M]):
         self.names = names_of(family)
         self._make = make
         self._made: dict[int, M] = {self.own: own}
+        self._refused: list[M] = []
         self._lock = threading.RLock()
 
     def of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> M:
@@ -150,6 +152,17 @@ class Members(Generic[M]):
                 if k not in self._made:
                     self._made[k] = self._made_now(k)
         return self._made[k]
+
+    def instead(self, refused: M) -> M | None:
+        """The variant that serves the sizes of a refused one from now on; None where none is left."""
+        with self._lock:
+            self._refused.append(refused)
+            for k in (self.own, *range(len(self.names))):
+                other = self.member(k)
+                if not any(other is x for x in self._refused):
+                    self._made |= {j: other for j, m in self._made.items() if m is refused}
+                    return other
+        return None
 
     def all(self) -> list[M]:
         """Every variant, made where it was not."""

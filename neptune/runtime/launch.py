@@ -41,6 +41,8 @@ Launch: TypeAlias = Callable[..., "Plan | None"]
 """(inputs, outputs, every scalar by name, temporaries in a caller's memory) → the outputs are written; on a GPU, how to
 do it again. The other targets have temporaries of their own. On a GPU a further argument is a Launcher, which decides
 what is done with every launch: then nothing is to be done again."""
+REFUSED = "triton"
+"""The kind of error of a first launch that Triton refuses."""
 NONE: Temporaries = MappingProxyType({})
 
 
@@ -240,7 +242,8 @@ def runs_asynchronously(modules: Modules, present: Target) -> bool:
 
 @contextmanager
 def _said(asked: str) -> Iterator[None]:
-    """TargetError for a first launch that Triton refuses: too much shared memory, an operand it does not take."""
+    """TargetError for a first launch that Triton refuses: too much shared memory, an operand it does not take, or wrong
+    code (`neptune.runtime.unwritten`)."""
     from triton.errors import TritonError
 
     try:
@@ -248,7 +251,7 @@ def _said(asked: str) -> Iterator[None]:
     except TritonError as error:
         last = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
         hint = "other tile sizes, num_warps or num_stages"
-        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint, kind="triton") from None
+        raise TargetError(asked, f"Triton: {' '.join(last)[:300]}", hint=hint, kind=REFUSED) from None
 
 
 def passed_scalars(program: Program) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from neptune.runtime.plans import Block, Hole, Plan, Step
+from neptune.runtime.unwritten import check
 
 NO_VALUES: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 Launcher: TypeAlias = Callable[[Any], Any]
@@ -40,6 +41,8 @@ class _Recorder:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*args: Any, **keywords: Any) -> None:
             keywords |= self._own
+            # Compiled first: wrong code is not run, as it might end the process.
+            check(self._kernel.warmup(*args, grid=grid, **keywords))
             compiled = self._kernel[grid](*args, **keywords)
             names = self._kernel.arg_names[len(args) :]
             self._log.append(Recorded(compiled, grid, (*args, *(keywords[n] for n in names))))

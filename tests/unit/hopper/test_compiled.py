@@ -13,9 +13,9 @@ import pytest
 
 from neptune.errors import TargetError
 from neptune.hopper.compile import compile_gluon
-from neptune.hopper.listing import functions
 from neptune.hopper.registers import access, is_product, product
 from neptune.hopper.sass import lint
+from neptune.runtime.listing import functions
 from tests.unit.hopper.compiling import built, kernel, text
 from tests.work import calls
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.listing import functions, loops
 from neptune.hopper.sass import Lint, lint
+from neptune.runtime.listing import functions, loops
 from tests.examples.listings import listing
 
 PRODUCT = "HGMMA.64x16x16.F32 R24, R8, gdesc[UR4], R24, gsb0"
 """Owns R24–R31 and, until the wait, R8–R11."""
 SHARED = "HGMMA.64x16x16.F32 R40, gdesc[UR8], R40, gsb0"
 """Owns R40–R47: its left operand lies in shared memory."""
+UNIFORM = [f"ULDC.64 UR{k}, c[0x0][0x208]" for k in range(4, 48, 2)]
 FENCE = "WARPGROUP.ARRIVE"
 WAIT, WAIT_1 = "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1"
 
@@ -20,7 +21,7 @@ def found(*lines: str, fenced: bool = True) -> Lint:
     """The verdict; with a fence in front of each product, where it is not about fences."""
     before = [FENCE] if fenced else []
     code = [x for line in lines for x in ([*before, line] if "HGMMA" in line else [line])]
-    (one,) = lint(listing(*code, "EXIT"))
+    (one,) = lint(listing(*UNIFORM, *code, "EXIT"))
     return one
 
 
@@ -131,7 +132,11 @@ def test_what_cannot_be_followed_is_no_acceptance(op: str) -> None:
 
 def test_a_product_that_nothing_waits_for() -> None:
     (finding,) = found(PRODUCT).findings
-    assert finding.instruction == "EXIT" and "before the wait" in str(finding) and "0x0010" in str(finding)
+    assert (
+        finding.instruction == "EXIT"
+        and "before the wait" in str(finding)
+        and f"{finding.product:#06x}" in str(finding)
+    )
 
 
 def test_a_form_that_is_not_known_is_refused() -> None:

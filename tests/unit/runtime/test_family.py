@@ -63,3 +63,11 @@ def test_what_cannot_be_made_is_not_used(caplog):
     assert "variant b is not used" in caplog.text and "a check rejects it" in caplog.text
     caplog.clear()
     assert members.member(1) == "own" and not caplog.text
+
+
+def test_what_is_refused_at_a_launch_is_replaced_for_good():
+    members = Members(described(), "own", lambda k: f"made {k}")
+    small, large = {"s_q": 1, "batch": 1, "heads": 1}, {"s_q": 99, "batch": 9, "heads": 9}
+    assert members.instead(members.of(small)) == "own" == members.of(small)
+    assert members.instead("own") == "made 2" == members.of(small) == members.of(large)
+    assert members.instead(members.of(small)) is None
