@@ -52,6 +52,7 @@ from neptune.hopper.ir import (
 from neptune.hopper.products import sums_of
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.scalars import put
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import binary, op, walk
 from neptune.tile.ir import (
     Assign,
@@ -361,10 +362,12 @@ def _held(under: list[Assign]) -> tuple[str, ...]:
     """What is to be there when a product is finished, of what was assigned under it.
 
     Tiles of one dim only where no positions are looked at: an iteration that masks has no registers to spare for what
-    holds them in place (three consumers of 64 columns spilled there, and not in the loop without masks).
+    holds them in place (three consumers of 64 columns spilled there, and not in the loop without masks). No tiles of
+    8 bits, such as tables of blocks: Triton's lowering of a wait fails on them.
     """
     masked = any(isinstance(n, Iota) for s in under for n in walk(s.value))
-    return tuple(s.name for s in under if not masked or len(s.value.dims) > 1)
+    wide = [s for s in under if DTYPES[s.value.dtype].bits > 8]
+    return tuple(s.name for s in wide if not masked or len(s.value.dims) > 1)
 
 
 def reads_first(s: TStmt, name: str) -> bool:

@@ -170,6 +170,15 @@ def test_they_compile_without_spills(name: str, columns: int, producer: int) -> 
     assert built.lint.producers == (producer,)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bool", "int64"])
+def test_a_captured_table_compiles_beside_a_product_in_flight(dtype: str) -> None:
+    """Triton's lowering of a wait fails on tiles of 8 bits that come out of it."""
+    table = placeholder((var("s_q"), var("s_kv")), dtype, "table")
+    tiles = tiles_of(lambda b, h, i, j: table[i, j] if dtype == "bool" else table[i, j] > 0)
+    made = generate(tiles, derived(tiles, Levers(2, 2, "stride", tiles={"BLOCK_N": 64})))
+    assert compile_gluon(made.text, made.kernel).lint.findings == ()
+
+
 @pytest.mark.parametrize(("name", "how"), [("segments", "once"), ("document", "once"), ("causal", "table")])
 def test_groups_whose_work_data_says_are_a_program_each(name: str, how: str) -> None:
     """No host knows how many tiles they visit: the next one goes to the processor that is free first."""
