@@ -17,7 +17,7 @@ import neptune
 from neptune.codes import INSTALL_TE
 from neptune.versions import TESTED, untested
 
-REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "", "sympy": "1.13", "einops": "0.8"}
+REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "2", "sympy": "1.13", "einops": "0.8"}
 TRACKER = "neptune"
 """The distribution of an experiment tracker whose package has the name of ours."""
 OPTIONAL = {"apache-tvm": ("0.27", "te"), "click": ("8.1", "cli"), "rich": ("13", "cli")}
@@ -171,7 +171,7 @@ def _cache() -> Finding:
 
 def _targets() -> Iterator[Finding]:
     yield _attempt("run on llvm", lambda: _run("llvm"), INSTALL_TE)
-    yield _attempt("run on interpret", lambda: _run("interpret"), "pip install 'triton>=3.6' numpy")
+    yield _attempt("run on interpret", lambda: _run("interpret"), "pip install 'triton>=3.6' 'numpy>=2'")
     for target in GPU_TARGETS:
         remedy = "pip install --force-reinstall triton (its compilers come with it)"
         yield _attempt(f"compile for {target}", lambda target=target: _compile(target), remedy)  # type: ignore[misc]

@@ -256,10 +256,31 @@ def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
     if heads is None or not (few or always):
         return False
     extent = sch.definition(parts.first).extents[heads.axis]
-    if not always and heads.size is not None and not whole_groups(sch.program, extent, heads.size):
+    if not always and not _whole(sch, extent, heads):
         return False
     sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
     return True
+
+
+def pack_many_rows(sch: ScheduleBase, template: str) -> None:
+    """Make rows of the heads that share keys, where the length of the query axis is one of the call: with few queries,
+    a tile is full of a group's heads, and keys are read once for all of them. ScheduleError elsewhere: `pack_rows` does
+    it there unasked, or nothing is shared.
+
+    To be called before anything else is scheduled.
+    """
+    parts = chain(sch, template)
+    d, heads = sch.definition(parts.first), shared_heads(sch, parts)
+    few = isinstance(d.extents[parts.row_axis], Const)
+    if heads is None or few or not _whole(sch, d.extents[heads.axis], heads):
+        asked = f"template `{template}` on program `{sch.program.name}`"
+        wrong = "it needs groups of heads that share keys, and an axis of queries whose length is one of the call"
+        raise ScheduleError(asked, wrong, hint="`flash_attention` or `flash_decoding`")
+    sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
+
+
+def _whole(sch: ScheduleBase, every: Expr, heads: Heads) -> bool:
+    return heads.size is None or whole_groups(sch.program, every, heads.size)
 
 
 def group_loop(sch: ScheduleBase, parts: Chain) -> Loop | None:

@@ -37,6 +37,8 @@ from neptune.tune.samples import Sample
 AUTOMATIC = (
     "flash_attention",
     "flash_decoding",
+    "packed_attention",
+    "packed_decoding",
     "softmax_online",
     "softmax_row",
     "matmul",

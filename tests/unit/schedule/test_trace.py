@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from neptune.errors import FusionError, NeptuneError, RecordError, ScheduleError
 from neptune.fusion.schedule import PRIMITIVES, Schedule, replay
 from neptune.ir.expr import Var
-from neptune.ops.attention import prefill_causal, prefill_global
+from neptune.ops.attention import attention, prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.state import Loop
 from neptune.schedule.trace import Step, as_code, trace_from_json, trace_to_json
@@ -22,7 +23,8 @@ from tests.unit.schedule.test_replicate import norm_linear
 @pytest.mark.parametrize("name", sorted(shipped_templates()))
 def test_shipped_templates(name: str) -> None:
     applied = 0
-    for make in (softmax, figure1, prefill_causal, prefill_global, matmul, lambda: norm_linear("float16")):
+    grouped = partial(attention, heads=4, kv_heads=2)
+    for make in (softmax, figure1, prefill_causal, prefill_global, grouped, matmul, lambda: norm_linear("float16")):
         sch = Schedule(make())
         with suppress(NeptuneError):
             shipped_templates()[name](sch)

@@ -1,0 +1,19 @@
+"""packed_attention: flash_attention where the heads that share keys are rows of one tile, for queries of any number.
+
+How many queries there are is known at the call; where they are few, this one reads keys once for a whole group.
+"""
+
+from __future__ import annotations
+
+from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import Var
+from neptune.schedule.roles import pack_many_rows
+from neptune.schedule.template import template
+from neptune.templates.flash_attention import flash_attention
+
+
+@template(BLOCK_M=[16, 32, 64], BLOCK_N=[64, 128, 32, 16])
+def packed_attention(sch: Schedule, block_m: Var, block_n: Var) -> None:
+    """Pack heads and queries, then as flash_attention."""
+    pack_many_rows(sch, "packed_attention")
+    flash_attention.schedule(sch, block_m, block_n, packed=False)
