@@ -6,27 +6,32 @@ from collections.abc import Mapping
 
 from neptune.codegen.compile import parameters_of
 from neptune.codegen.triton import kernel_texts, module_text
+from neptune.codegen.triton_kernel import KernelText
 from neptune.ir.program import Program, Seq
 from neptune.ir.spans import Span
 from neptune.runtime.addressing import LOADS, Addressing
 from neptune.tile.ir import TileProgram
 
 
-def addressing(tiles: TileProgram, defaults: Mapping[str, int], header: str, loads: str) -> Addressing:
-    """The modules of a TileProgram that load through "pointer" or "descriptor"."""
+def addressing(
+    tiles: TileProgram, wider: TileProgram, defaults: Mapping[str, int], header: str, loads: str
+) -> Addressing:
+    """The modules of a TileProgram that load through "pointer" or "descriptor"; `wider` is the one for int64."""
     narrow = kernel_texts(tiles, loads=loads)
-    wide = kernel_texts(tiles, loads=loads, int64_offsets=True)
+    wide = kernel_texts(wider, loads=loads, int64_offsets=True)
     return Addressing(
         texts=(module_text(tiles, narrow, defaults, header), module_text(tiles, wide, defaults, header)),
-        aligned=tuple(descriptor_alignment(tiles)) if loads == "descriptor" else (),
+        aligned=tuple(_described(tiles, [*narrow, *wide])),
         spans=tile_spans(tiles, loads=loads),
         kernels=tuple(parameters_of(tiles, k) for k in narrow),
     )
 
 
-def all_modules(tiles: TileProgram, defaults: Mapping[str, int], header: str) -> dict[str, Addressing]:
-    """Every form of a TileProgram's module."""
-    return {loads: addressing(tiles, defaults, header, loads) for loads in LOADS}
+def all_modules(
+    tiles: TileProgram, wider: TileProgram, defaults: Mapping[str, int], header: str
+) -> dict[str, Addressing]:
+    """Every form of a TileProgram's module; `wider` is what modules with int64 offsets are of."""
+    return {loads: addressing(tiles, wider, defaults, header, loads) for loads in LOADS}
 
 
 def parameters(tiles: TileProgram) -> Program:
@@ -45,7 +50,12 @@ def descriptor_alignment(program: TileProgram) -> list[str]:
     Their addresses, and their strides in bytes but for the last, must be multiples of 16. (Temporaries are
     dense, and so always aligned.)
     """
-    used = {p.of for k in kernel_texts(program, loads="descriptor") for p in k.parameters if p.kind == "descriptor"}
+    return _described(program, kernel_texts(program, loads="descriptor"))
+
+
+def _described(program: TileProgram, kernels: list[KernelText]) -> list[str]:
+    """The inputs and outputs for which kernels take descriptors."""
+    used = {p.of for k in kernels for p in k.parameters if p.kind == "descriptor"}
     return [b.name for b in (*program.inputs, *program.outputs) if b.name in used]
 
 

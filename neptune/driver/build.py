@@ -13,7 +13,7 @@ from neptune.driver.explain import explanation
 from neptune.driver.judgement import judged, subject_of
 from neptune.driver.snapshots import Snapshot
 from neptune.ir.program import Program
-from neptune.runtime.artifact import Artifact
+from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.launch import Target
 from neptune.runtime.parts import Parts
 from neptune.schedule.state import Decision
@@ -46,7 +46,8 @@ class Build:
     of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
     assumptions are granted) are the caller's, and
-    `asynchronous` is the form that was asked for beside Triton's.
+    `asynchronous` is the form that was asked for beside Triton's. `wider` is `fused` and `tiles` for sizes at which
+    index arithmetic leaves int32.
     """
 
     loops: Program
@@ -71,6 +72,7 @@ class Build:
     deciding: frozenset[str] | None = None
     assume: tuple[str, ...] = ()
     asynchronous: Derived | None = None
+    wider: tuple[Program, TileProgram] | None = None
 
     @cached_property
     def subject(self) -> Subject:
@@ -113,11 +115,13 @@ class Build:
         """Return the part that a kernel needs to run and to describe itself, as plain data."""
         form = None if self.asynchronous is None else self.asynchronous.plain()
         stages = {"loops": self.loops, "scheduled": self.scheduled, "fused": self.fused, "tile": self.tiles}
+        wide, tiles = (None, self.tiles) if self.wider is None else self.wider
+        stages |= {} if wide is None else {WIDER: wide}
         return Artifact(
             explanation=explanation(self, read_facts(self.tiles)),
             programs={name: str(program) for name, program in stages.items()},
             declarations=declarations(self.tiles),
-            modules=all_modules(self.tiles, defaults(self.tiles), self.header),
+            modules=all_modules(self.tiles, tiles, defaults(self.tiles), self.header),
             parts=self.parts,
             asynchronous=None if form is None else replace(form, parts=self._allowed(form.parts)),
         )

@@ -50,6 +50,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         deciding=work.wishes.deciding,
         assume=asked.assume,
         asynchronous=work.asynchronous,
+        wider=work.wider,
     )
 
 

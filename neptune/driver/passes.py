@@ -26,7 +26,7 @@ from neptune.ir.forms import cheaper
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
-from neptune.ir.widths import sizes_of, unfit
+from neptune.ir.widths import sizes_of, unfit, wider
 from neptune.runtime.addressing import ASYNCHRONOUS, LOADS
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting
@@ -93,6 +93,7 @@ class Work:
     counting: bool = True
     by_form: bool = False
     asynchronous: Derived | None = None
+    wider: tuple[Program, TileProgram] | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
         """Remember a form for dumps and reports."""
@@ -197,10 +198,14 @@ def _settled(w: Work) -> None:
 
 
 def _place(w: Work) -> Program:
-    w.fused = localize(arrange(started(w.schedule.program)), strict=False)
+    w.fused = _placed(w.schedule.program)
     if w.settings.verify:
         verify(w.fused, lowered=True)
     return w.fused
+
+
+def _placed(scheduled: Program) -> Program:
+    return localize(arrange(started(scheduled)), strict=False)
 
 
 def _check_fused(w: Work) -> ExactReport | None:
@@ -228,13 +233,18 @@ def _lower(w: Work) -> None:
     w.choice += short_products(w.tiles)
     for name, why, made in w.lowered.forms:
         w.saw(f"tile-{name}", why, made)
+    wide = wider(w.schedule.program)
+    w.wider = None if wide is None else (_placed(wide), lowering(wide).tiles)
 
 
 def _verify_tiles(w: Work) -> None:
-    _well_formed(w, "the last tile pass", w.tiles)
+    for tiles in (w.tiles, *(w.wider or ())[1:]):
+        _well_formed(w, "the last tile pass", tiles)
 
 
 def _check_tiles(w: Work) -> ExactReport | None:
+    if w.wider is not None:
+        _check(w, "tile program in 64 bits", w.wider[1])
     return _check(w, "tile program", w.tiles)
 
 
@@ -242,8 +252,9 @@ def _address(w: Work) -> str:
     """The addresses of each module that `generate` writes, as text: the ways to load, with int32 offsets."""
     shown = []
     for loads, int64 in product(LOADS, (False, True)):
-        for k in w.tiles.kernels:
-            made = addressed(w.tiles, k, boxes=loads == "descriptor", int64=int64)
+        tiles = w.tiles if w.wider is None or not int64 else w.wider[1]
+        for k in tiles.kernels:
+            made = addressed(tiles, k, boxes=loads == "descriptor", int64=int64)
             if w.settings.verify:
                 verify_addresses(made, k)
             shown += [] if int64 else [f"{loads}s\n{made}"]

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from neptune.ir.dtypes import holds, is_int
-from neptune.ir.expr import Cast, Const, Expr, Op, cast, op
-from neptune.ir.widths import ARITHMETIC, USUAL, Interval, Known, interval, is_data, opaque, widened
+from neptune.ir.expr import Cast, Const, Expr, Op, cast
+from neptune.ir.widths import NEARLY_ALL, Interval, Known, interval, is_data, opaque, widened
 from neptune.torch_ops.scalars import as_dtype, wrapped
 
-POSITIONS = (0, USUAL)
+POSITIONS = (0, NEARLY_ALL)
 """The indices for which a mod is made; calls with more rows are looked at when they are launched."""
 
 
@@ -44,20 +44,6 @@ def _narrow(x: Any) -> bool:
     if hasattr(x, "dtype"):
         return x.dtype in ("int32", "bool") and not is_data(x)
     return not isinstance(x, int) or holds("int32", (x, x))
-
-
-def as_torch(e: Expr, dtype: str, known: Known) -> Expr:
-    """The value of a node that torch computes in `dtype`, which wraps around where it leaves that."""
-    if not is_int(dtype) or not is_int(e.dtype) or not isinstance(e, Op | Cast):
-        return e
-    of = interval(e, known)
-    if isinstance(e, Op) and (e.name not in ARITHMETIC or holds(dtype, of)):
-        return e
-    if dtype == "int64":
-        return opaque(cast(e, "int64")) if isinstance(e, Op) else e
-    if isinstance(e, Op):
-        return cast(opaque(op(e.name, *(cast(widened(a, known), "int64") for a in e.args))), dtype)
-    return e if holds(dtype, interval(e.arg, known)) else cast(opaque(e.arg), dtype)
 
 
 def rounded(e: Expr, made: torch.dtype, known: Known) -> Expr:

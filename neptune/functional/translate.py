@@ -13,10 +13,10 @@ from torch.fx import Node
 from neptune.frontend.assemble import Tensor
 from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
-from neptune.functional.integers import as_torch, carried, cut, positions, rounded
+from neptune.functional.integers import carried, cut, positions, rounded
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr
-from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, bounded, computed, promoted, wrapped
+from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, as_torch, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
 
 ASKS = (

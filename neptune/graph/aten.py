@@ -27,7 +27,8 @@ from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
-from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, bounded
+from neptune.ir.widths import up_to_nearly_all
+from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, as_torch, bounded
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads
 
@@ -63,7 +64,7 @@ def _mapped(row: Element) -> Row:
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
             try:
                 made = row.rule(computed(common), *filled, *args[row.operands :], **named)
-                return bounded(made)
+                return bounded(as_torch(made, computed(common), up_to_nearly_all))
             except NotAnExpression as why:
                 raise Unknown(why.wrong) from why
 
@@ -93,7 +94,7 @@ def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_
         return s.map(to, lambda e: ir.ne(e, 0) if e.dtype != "bool" else e, v)
     if not to.is_floating_point and v.dtype.is_floating_point:
         raise Unknown("a cast of floats to integers")
-    made = s.map(to, lambda e: as_dtype(e, into), v)
+    made = s.map(to, lambda e: as_torch(as_dtype(e, into), into, up_to_nearly_all), v)
     return Value(made.groups, to, made.at, True, v.plain, v.indices)
 
 

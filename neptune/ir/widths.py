@@ -50,6 +50,9 @@ TILE = 1 << 8
 """Tiles up to here are usual, where their length is not known yet."""
 LARGEST = (1 << 31) - 1
 """No size is larger."""
+NEARLY_ALL = 1 << 29
+"""Of sizes up to here int32 holds the sum of a few, such as i + s_kv - s_q. What leaves int32 for one of them is
+widened where it is meant exactly, and wraps around where torch computes it in int32."""
 ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "min", "max")
 """Operators whose result is an integer that may have no room in the dtype of the arguments."""
 
@@ -60,6 +63,11 @@ ARITHMETIC = ("add", "sub", "mul", "neg", "abs", "floordiv", "mod", "min", "max"
 def nothing(_e: Expr) -> Interval | None:
     """A `Known` that knows nothing."""
     return None
+
+
+def up_to_nearly_all(e: Expr) -> Interval | None:
+    """What is known of positions and sizes where larger ones are refused at the launch."""
+    return (0, NEARLY_ALL) if isinstance(e, Var) else None
 
 
 def interval(e: Expr, known: Known = nothing) -> Interval:
@@ -202,16 +210,16 @@ def _counts(e: Expr) -> bool:
     return isinstance(e, Op) and is_int(e.dtype) and e.name in ARITHMETIC and not is_data(e)
 
 
-def widened(e: Expr, known: Known) -> Expr:
-    """`e` with all arithmetic on indices in dtypes that hold it; what not even int64 holds is `opaque`.
+def widened(e: Expr, known: Known, wraps: bool = True) -> Expr:
+    """`e` with all arithmetic on indices in dtypes that hold it; what not even int64 holds is `opaque`, if it `wraps`.
 
     The result may be int64 where `e` is int32.
     """
     if fits(e, known):
         return e
     if isinstance(e, Load):
-        return Load(e.buffer, tuple(i if is_place(i) else widened(i, known) for i in e.index), e.dtype)
-    parts = tuple(widened(x, known) for x in children(e))
+        return Load(e.buffer, tuple(i if is_place(i) else widened(i, known, wraps) for i in e.index), e.dtype)
+    parts = tuple(widened(x, known, wraps) for x in children(e))
     if not isinstance(e, Op | Select):
         return rebuild(e, parts)
     pred, values = (parts[:1], parts[1:]) if isinstance(e, Select) else ((), parts)
@@ -222,7 +230,7 @@ def widened(e: Expr, known: Known) -> Expr:
         common = e.parts[-1].dtype if narrow else "int64" if not room else max(v.dtype for v in values)
         values = tuple(cast(v, common) for v in values)
     made = rebuild(e, (*pred, *values)) if isinstance(e, Select) else op(e.name, *values, dtype=e.dtype)
-    return made if room or holds("int64", interval(e, known)) else opaque(made)
+    return made if room or not wraps or holds("int64", interval(e, known)) else opaque(made)
 
 
 def opaque(e: Expr) -> Expr:
@@ -258,22 +266,37 @@ def settled(program: Program) -> Program:
     return program if body is program.body else replace(program, body=body)
 
 
+def wider(program: Program) -> Program | None:
+    """A scheduled program for nearly all sizes: with arithmetic on indices in int64 where int32 has no room for some.
+    None where int32 has room.
+
+    Ranges of loops stay as they are, and what has no room in int64: a launch looks at the result again.
+    """
+    tiles = {t.name: (n := max(t.candidates, default=NEARLY_ALL), n) for t in program.tunables}
+    found = {**tiles, **sizes_of(program, NEARLY_ALL)}
+    if next(unfit(program, found), None) is None:
+        return None
+    body = _settled(program.body, found, wraps=False)
+    return None if body is program.body else replace(program, body=body)
+
+
 def sizes_of(program: Program, largest: int) -> dict[str, Interval]:
     """The intervals of a program's sizes, none above `largest`; other scalars may be any number."""
     highest = {s.name: largest if s.hi is None else min(s.hi, largest) for s in program.scalars}
     return {s.name: (s.lo, max(s.lo, highest[s.name])) for s in program.scalars if s.lo is not None}
 
 
-def _settled(s: Stmt, found: Mapping[str, Interval]) -> Stmt:
+def _settled(s: Stmt, found: Mapping[str, Interval], loops: tuple[Bounds, ...] = (), wraps: bool = True) -> Stmt:
     if isinstance(s, For):
-        found = {**found, **ranges_of([(s.var, s.lo, s.hi)], found)}
+        loops = (*loops, (s.var, s.lo, s.hi))
+        found = {**found, **ranges_of(loops[-1:], found)}
     if not isinstance(s, Stage):
         parts = sub_stmts(s)
-        fresh = tuple(_settled(x, found) for x in parts)
+        fresh = tuple(_settled(x, found, loops, wraps) for x in parts)
         return s if all(map(is_, parts, fresh)) else with_stmts(s, fresh)
-    known = by_name(found)
-    when = None if s.when is None else widened(s.when, known)
-    action = map_action(s.action, lambda e: e if is_place(e) else cast(widened(e, known), e.dtype))
+    known = by_name(found, loops)
+    when = None if s.when is None else widened(s.when, known, wraps)
+    action = map_action(s.action, lambda e: e if is_place(e) else cast(widened(e, known, wraps), e.dtype))
     return s if (when, action) == (s.when, s.action) else replace(s, action=action, when=when)
 
 

@@ -36,6 +36,8 @@ FORMAT = "neptune-kernel"
 VERSION = 1
 """Of what `pack` writes: another one is refused."""
 STAGES = ("loops", "scheduled", "fused", "tile")
+WIDER = "wider"
+"""The program that modules with int64 offsets run, where it is not "fused"."""
 OFFSETS = ("int32", "int64")
 WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
 """Entries of an explanation: what makes the kernel slow, what is predicted, and the sizes that it speaks of."""
@@ -294,7 +296,8 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
         )
         for loads, m in ((x, manifest["modules"][x]) for x in LOADS)
     }
-    programs = {stage: files[manifest["programs"][stage]] for stage in STAGES}
+    stages = (*STAGES, WIDER) if WIDER in manifest["programs"] else STAGES
+    programs = {stage: files[manifest["programs"][stage]] for stage in stages}
     declarations = "\n".join(manifest["declarations"]) + "\n"
     of = manifest.get(ASYNCHRONOUS)
     asynchronous = None if of is None else _asynchronous(of, files, declarations)

@@ -21,7 +21,7 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
 from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
-from neptune.runtime.artifact import Artifact
+from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members
@@ -55,7 +55,9 @@ class Executable:
         self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
-        self.modules = Modules(artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.asynchronous)
+        self.modules = Modules(
+            artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.asynchronous, self._has_room
+        )
 
     def call(
         self,
@@ -239,9 +241,13 @@ class Executable:
     def _lookups(self) -> tuple[Lookup, ...]:
         return lookups(self.loops)
 
+    def _has_room(self, sizes: Mapping[str, int | float]) -> bool:
+        return self._widths.has_room(sizes)
+
     @cached_property
     def _widths(self) -> Widths:
-        return Widths(self.program, self.modules.params)
+        wide, values = self.artifact.programs.get(WIDER), self.modules.params
+        return Widths(self.program, values, None if wide is None else Widths(parse_program(wide), values))
 
     @cached_property
     def _products(self) -> tuple[Expr, ...]:

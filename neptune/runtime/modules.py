@@ -7,7 +7,7 @@ descriptors want, and a verdict on what was compiled (`neptune.hopper.accept`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -37,13 +37,15 @@ class Form:
 @dataclass(frozen=True)
 class Modules:
     """The modules of one kernel; `declarations` is the text of its parameters, `params` the values of its free
-    tunables, num_warps and num_stages, and `of_one` those of single launches, by the function's name."""
+    tunables, num_warps and num_stages, and `of_one` those of single launches, by the function's name. `has_room` says
+    of sizes whether index arithmetic stays in int32."""
 
     by_loads: Mapping[str, Addressing]
     declarations: str
     params: Mapping[str, int]
     of_one: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     asynchronous: Asynchronous | None = None
+    has_room: Callable[[Mapping[str, int | float]], bool] = lambda sizes: True
     _chosen: dict[tuple[object, ...], Form] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -77,15 +79,15 @@ class Modules:
         """The form for these tensors (inputs, then outputs): descriptors only where `loads` says so, and where it says
         "asynchronous", that form for tensors that it takes, else descriptors."""
         # Lengths alone change nothing, but for the strides of temporaries.
-        lengths = tuple(sizes.values()) if self.declared.temporaries else ()
-        key = (loads, lengths, *((t.stride(), t.data_ptr() % 16) for t in tensors))
+        lengths, wide = tuple(sizes.values()) if self.declared.temporaries else (), not self.has_room(sizes)
+        key = (loads, wide, lengths, *((t.stride(), t.data_ptr() % 16) for t in tensors))
         if key not in self._chosen:
             if len(self._chosen) >= 256:
                 self._chosen.clear()
-            self._chosen[key] = self._form(tensors, sizes, loads)
+            self._chosen[key] = self._form(tensors, sizes, loads, wide)
         return self._chosen[key]
 
-    def _form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str) -> Form:
+    def _form(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int | float], loads: str, wide: bool) -> Form:
         p = self.declared
         named = dict(zip((b.name for b in (*p.inputs, *p.outputs)), tensors, strict=True))
         strides: dict[str, Sequence[int]] = {n: t.stride() for n, t in named.items()}
@@ -94,6 +96,7 @@ class Modules:
             of = self.asynchronous
             if (
                 of is not None
+                and not wide
                 and self._on_16_bytes(of.aligned, named, strides)
                 and int32_suffices(of.spans, strides, {})
             ):
@@ -102,7 +105,7 @@ class Modules:
         if loads == "descriptor" and not all(on_16_bytes(named[n]) for n in self.by_loads[loads].aligned):
             loads = "pointer"
         tunables = {**covers(p, sizes), **self.params}
-        return Form(loads, not int32_suffices(self.by_loads[loads].spans, strides, tunables))
+        return Form(loads, wide or not int32_suffices(self.by_loads[loads].spans, strides, tunables))
 
     def _on_16_bytes(
         self, of: Sequence[str], named: Mapping[str, torch.Tensor], strides: Mapping[str, Sequence[int]]

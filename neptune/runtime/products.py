@@ -15,7 +15,7 @@ from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program
 from neptune.ir.program import walk as walk_stmts
-from neptune.ir.widths import USUAL, by_name, interval, unfit
+from neptune.ir.widths import NEARLY_ALL, USUAL, by_name, interval, unfit
 
 # A loop that was split may run past the end by a tile.
 LIMIT = 2**31 - 2**16
@@ -31,21 +31,44 @@ def products(program: Program) -> tuple[Expr, ...]:
 
 class Widths:
     """Whether arithmetic on indices fits its dtype for the sizes of a call: shown for some sizes, it holds for all that
-    are smaller."""
+    are smaller. `wider` is of the program with more of it in int64."""
 
-    def __init__(self, program: Program, tunables: Mapping[str, int]) -> None:
-        self.program, self.shown = program, dict.fromkeys((s.name for s in program.scalars), USUAL)
+    def __init__(self, program: Program, tunables: Mapping[str, int], wider: Widths | None = None) -> None:
+        self.program, self.wider, self.shown = program, wider, dict.fromkeys((s.name for s in program.scalars), USUAL)
         self.tiles = {t.name: (1, max(t.candidates, default=1)) for t in program.tunables}
         self.tiles |= {n: (v, v) for n, v in tunables.items()}
         self.covers = {t.name: t.covers for t in program.tunables if t.covers is not None}
         # For usual sizes the compiler has seen to it.
         self.least = {s.name: s.lo for s in program.scalars if s.lo is not None}
 
+    def has_room(self, sizes: Mapping[str, int | float]) -> bool:
+        """True where all arithmetic of the program itself fits."""
+        return self._wrong(sizes) is None
+
     def check(self, sizes: Mapping[str, int | float]) -> None:
-        """Raise ShapeError where a call's sizes make an index or a bound that has no room."""
-        larger = {n: int(sizes[n]) for n in self.least if sizes[n] > self.shown[n]}
-        if not larger:
+        """Raise ShapeError where a call's sizes make an index or a bound that has no room, not in the wider program
+        either."""
+        wrong = self._wrong(sizes)
+        if wrong is None or (
+            self.wider is not None and self.wider.has_room(sizes) and max(sizes[n] for n in self.least) <= NEARLY_ALL
+        ):
             return
+        low, high = limits(wrong.dtype)
+        larger = ", ".join(f"{n}={v}" for n, v in self._larger(sizes).items())
+        raise ShapeError(
+            f"call of kernel `{self.program.name}` with {larger}",
+            f"`{print_expr(wrong)}` may leave {wrong.dtype} at these sizes",
+            legal=(f"sizes for which it stays in {low} … {high}",),
+            hint="write it in int64: cast(i, 'int64') in an expression" if wrong.dtype == "int32" else None,
+        )
+
+    def _larger(self, sizes: Mapping[str, int | float]) -> dict[str, int]:
+        return {n: int(sizes[n]) for n in self.least if sizes[n] > self.shown[n]}
+
+    def _wrong(self, sizes: Mapping[str, int | float]) -> Expr | None:
+        larger, wrong = self._larger(sizes), None
+        if not larger:
+            return None
         # So that lengths that grow from call to call are looked at a few times.
         for now in ({n: 1 << v.bit_length() for n, v in larger.items()}, larger):
             asked = {**{n: self.shown[n] for n in self.least}, **now}
@@ -55,15 +78,8 @@ class Widths:
             wrong = next(unfit(self.program, found), None)
             if wrong is None:
                 self.shown.update(now)
-                return
-        assert wrong is not None
-        low, high = limits(wrong.dtype)
-        raise ShapeError(
-            f"call of kernel `{self.program.name}` with {', '.join(f'{n}={v}' for n, v in larger.items())}",
-            f"`{print_expr(wrong)}` may leave {wrong.dtype} at these sizes",
-            legal=(f"sizes for which it stays in {low} … {high}",),
-            hint="write it in int64: cast(i, 'int64') in an expression",
-        )
+                return None
+        return wrong
 
 
 def check_products(program: Program, terms: tuple[Expr, ...], sizes: Mapping[str, int | float]) -> None:

@@ -13,7 +13,8 @@ from torch.fx import Node
 
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, holds, is_float, is_int
-from neptune.ir.expr import Const, Expr
+from neptune.ir.expr import Cast, Const, Expr, Op, cast, op
+from neptune.ir.widths import ARITHMETIC, Known, interval, opaque, widened
 
 Number = bool | int | float
 NARROW = ("float16", "bfloat16")
@@ -67,6 +68,20 @@ def wrapped(e: Expr, dtype: torch.dtype) -> Expr:
         return Const(int(torch.tensor(int(e.value)).to(dtype)), "int32")
     low = 2**15 if name == "int16" else 0
     return as_dtype(e, "int32") if e.dtype in ("bool", "int8", "uint8") else (e + low) % 2**16 - low
+
+
+def as_torch(e: Expr, dtype: str, known: Known) -> Expr:
+    """The value of a node that torch computes in `dtype`, which wraps around where it leaves that."""
+    if not is_int(dtype) or not is_int(e.dtype) or not isinstance(e, Op | Cast):
+        return e
+    of = interval(e, known)
+    if isinstance(e, Op) and (e.name not in ARITHMETIC or holds(dtype, of)):
+        return e
+    if dtype == "int64":
+        return opaque(cast(e, "int64")) if isinstance(e, Op) else e
+    if isinstance(e, Op):
+        return cast(opaque(op(e.name, *(cast(widened(a, known), "int64") for a in e.args))), dtype)
+    return e if holds(dtype, interval(e.arg, known)) else cast(opaque(e.arg), dtype)
 
 
 def promoted(operands: Sequence[Any]) -> torch.dtype:

@@ -431,6 +431,24 @@ def test_the_best_along_any_dimension() -> None:
         same(lambda x, d=d: tuple((x > 0).max(d)), x)
 
 
+def test_integers_wrap_around_in_torchs_dtype() -> None:
+    """int32 of torch's leaves int32 at rows of any length: neither a proof nor a wider dtype may take it for exact."""
+
+    def masked(seen: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.where(seen, q @ k.mT, -1e9).softmax(-1) @ v
+
+    def in_int32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i = torch.arange(q.shape[-2], dtype=torch.int32)
+        return masked(i[:, None] * 1_000_000_000 <= i * 1_000_000_000, q, k, v)
+
+    def cut_off(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        i = torch.arange(q.shape[-2]) * 1_000_000_000
+        return masked(i[:, None].int() <= i.int(), q, k, v)
+
+    for f in (in_int32, cut_off):
+        same(f, *(torch.randn(1, 2, 20, 16) for _ in range(3)))
+
+
 # --- the net, and what it rejects ----------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import neptune
 from neptune.errors import ExpressionError, FusionError, InternalError, ShapeError
 from neptune.frontend import builder as nb
+from neptune.functional.mods import traced
 from neptune.fusion.schedule import Schedule
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.evaluate.expressions import Evaluator
@@ -24,9 +26,11 @@ from neptune.ir.evaluate.memory import Memory
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Const, Op, Var, binary, cast
 from neptune.ir.integers import evaluate_size
+from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program, walk
 from neptune.ops import masks
 from neptune.ops.attention import attention
+from neptune.runtime.modules import Form
 from neptune.runtime.products import Widths
 from neptune.schedule import solve_bounds
 from neptune.templates.flash_attention import flash_attention
@@ -201,6 +205,28 @@ def test_bounds_of_chunks_at_the_limits_of_rows(c: int) -> None:
             if keys[0] < keys[1]:
                 ends = evaluate_size(loops[0].lo, env), evaluate_size(loops[-1].hi, env)
                 assert ends == (keys[0] // 64, -(-keys[1] // 64)), env
+
+
+def test_w1_a_call_whose_sizes_need_64_bits_takes_them(tmp_path: Path) -> None:
+    """A saved kernel, too; and int32 has room for what is usual."""
+    n = nb.var("n")
+    x = nb.placeholder((n,), "float32", "x")
+    out = nb.compute((n,), lambda i: nb.select(i * 1500 < 7, x[i], 0.0), "out")
+    kernel = neptune.compile(out, target="interpret", params={"MAP_N": 1 << 16})
+    kernel.save(tmp_path / "kernel")
+    of = kernel.executable.modules
+    assert "int64" not in of.source(Form()) and "idx_i.to(tl.int64) * 1500" in of.source(Form(int64_offsets=True))
+    long = torch.ones((1 << 21) + 5)
+    for one in (kernel, neptune.load(tmp_path / "kernel")):
+        assert int(one(torch.ones(70)).sum()) == int(one(long).sum()) == 1
+
+
+def test_w1_int32_of_a_mod_wraps_at_any_length() -> None:
+    """What torch computes in int32 is not widened for long rows: it is taken to wrap around from the start."""
+    mod = traced(lambda b, h, i, j: i.int() * 1500 <= j.int() * 1500, "mask_mod")
+    exact = traced(lambda b, h, i, j: i * 1500 <= j * 1500, "mask_mod")
+    texts = [print_expr(m.expression(*map(Var, "bhij"))) for m in (mod, exact)]
+    assert texts[0].count("bitxor") == 2 and texts[1] == "i * 1500 <= j * 1500"
 
 
 def test_w1_numbers_that_a_dtype_does_not_hold_are_refused() -> None:

@@ -13,6 +13,7 @@ from neptune.codegen.llvm import compile_llvm
 from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import compute, placeholder, select, var
 from neptune.fusion.schedule import Schedule
+from neptune.ir.expr import cast
 from neptune.ops.softmax import figure1, softmax
 from tests.errors.table import case
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_fused, rows_program
@@ -103,9 +104,9 @@ def a_product_of_sizes_beyond_32_bits():
 
 @case(ShapeError)
 def sizes_at_which_an_index_has_no_room():
-    n, large = var("n"), 1 << 21
+    n, large = var("n"), 1 << 22
     x = placeholder((n,), "float32", "x")
-    y = compute((n,), lambda i: select(i * 1500 < 7, x[i], 0.0), "y")
+    y = compute((n,), lambda i: select(cast(i, "int64") * 2**42 < 7, x[i], 0.0), "y")
     neptune.compile(y, target="interpret")(torch.ones(large))
 
 
