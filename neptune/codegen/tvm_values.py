@@ -203,6 +203,12 @@ class Values:
         inexact = f'T.Cast("uint32", T.Or({back} < {x}, {back} > {x}))'
         return f'T.reinterpret("float32", T.bitwise_or({bits} - {away}, {inexact}))'
 
+    def cut_off(self, text: str, dtype: str) -> str:
+        """The lowest bits of an integer as a number of `dtype`, in its carrier. TVM takes casts between signed integers
+        for exact, and comes from (x · 2) // 2 to x; it leaves alone what an intrinsic makes of one, here itself."""
+        made = f'T.call_llvm_pure_intrin("{dtype}", "llvm.expect", T.Cast("{dtype}", {text}), T.{dtype}(0))'
+        return made if carrier(dtype) == dtype else f'T.Cast("{carrier(dtype)}", {made})'
+
     def cast(self, text: str, src: str, dst: str) -> str:
         """One conversion between carried values."""
         if dst == "bool":
@@ -222,5 +228,5 @@ class Values:
         if is_float(src) and is_int(dst):
             text, src = f'T.Cast("int64", {text})', "int64"
         if is_int(src) and is_int(dst) and not _holds(dst, src):
-            return f'T.Cast("int64", T.Cast("{dst}", {text}))'
+            return self.cut_off(text, dst)
         return text if carrier(src) == carrier(dst) else f'T.Cast("{carrier(dst)}", {text})'

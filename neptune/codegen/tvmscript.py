@@ -43,8 +43,9 @@ _BITS = {
 
 
 def _wraps(e: Op[Expr]) -> bool:
-    """True for arithmetic on data that may leave its dtype, which the carrier has room for; on indices it does not."""
-    return is_int(e.dtype) and e.name in ARITHMETIC and is_data(e) and not holds(e.dtype, interval(e))
+    """True for arithmetic that may leave its dtype; on indices in 32 bits it does not."""
+    counted = is_int(e.dtype) and e.name in ARITHMETIC and (is_data(e) or e.dtype == "int64")
+    return counted and not holds(e.dtype, interval(e))
 
 
 def _can_trap(e: Expr) -> bool:
@@ -129,7 +130,7 @@ class Printer(Values):
                     return self.logic(name, args)
                 if OPS[name].kind == "compare":
                     return self.compare(name, args)
-                text = self.arith(name, args, carrier(dtype))
+                text = self.arith(name, args, carrier(dtype), dtype == "int64" and _wraps(e))
                 if name == "shl" or _wraps(e):
                     return self.cast(text, carrier(dtype), dtype)
                 exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc", "fmod")
@@ -155,9 +156,14 @@ class Printer(Values):
             return same if name == "eq" else f"T.Select({same}, T.bool(False), T.bool(True))"
         return f"({a} {OPS[name].infix} {b})"
 
-    def arith(self, name: str, args: tuple[Expr, ...], dtype: str) -> str:
-        """An arithmetic or math operator in the carrier `dtype`, before the rounding to 16 bits."""
+    def arith(self, name: str, args: tuple[Expr, ...], dtype: str, wraps: bool = False) -> str:
+        """An arithmetic or math operator in the carrier `dtype`, before the rounding to 16 bits. `wraps`: it may leave
+        the dtype of its arguments, which is the carrier."""
         texts = [self.expr(a) for a in args]
+        if wraps and dtype == "int64" and name in ("add", "sub", "mul", "neg"):
+            # Neither TVM nor LLVM, to which TVM says so, takes overflow of 64 bits into account.
+            wide = [f'T.Cast("int128", {t})' for t in texts]
+            return self.cut_off(f" {OPS[name].infix} ".join(wide) if len(wide) > 1 else f"-{wide[0]}", "int64")
         one = float_literal(1.0, dtype) if is_float(dtype) else ""
         match name:
             case "sub" if is_float(dtype) and args[0] == args[1]:

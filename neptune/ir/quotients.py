@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from neptune.ir.affine import Poly, Scope, nonnegative, number, poly, to_expr, with_remainders, within
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Expr, Load, Op, rewrite
+from neptune.ir.expr import Expr, Load, Op, loads, rewrite
 
 
 def divided(e: Expr, scope: Scope) -> Expr:
     """The expression with every quotient and remainder worked out for which `scope` shows how; also inside loads.
 
-    `k[(h0*4 + h1) // 4, j]` with 0 ≤ h1 < 4 → `k[h0, j]`; `s[(h0*4 + h1) % 4]` → `s[h1]`.
+    `k[(h0*4 + h1) // 4, j]` with 0 ≤ h1 < 4 → `k[h0, j]`; `s[(h0*4 + h1) % 4]` → `s[h1]`. Those of data stay: x*4 may
+    wrap around.
     """
 
     def fn(x: Expr) -> Expr | None:
         if isinstance(x, Load):
             return Load(x.buffer, tuple(divided(i, scope) for i in x.index), x.dtype)
-        if isinstance(x, Op) and x.name in ("floordiv", "mod") and is_int(x.dtype):
+        if isinstance(x, Op) and x.name in ("floordiv", "mod") and is_int(x.dtype) and not loads(x):
             a, b = (divided(y, scope) for y in x.args)
             parts = quotient(poly(a), poly(b), scope)
             if parts is not None:

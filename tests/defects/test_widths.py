@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import neptune
+from neptune.codegen.llvm import compile_llvm
 from neptune.errors import ExpressionError, FusionError, InternalError, ShapeError
 from neptune.frontend import builder as nb
 from neptune.functional.mods import traced
@@ -123,6 +126,53 @@ def test_w1_data_have_the_widths_of_torch(dtype: str, target: str) -> None:
         pytest.importorskip("tvm")
         found = neptune.compile(out, target=target)(a, b)
     assert torch.equal(found, (a + b) // 2 + a * b)
+
+
+BY = st.sampled_from([1, 2, 3, 4, 2**31 - 1])
+INTEGERS = st.recursive(
+    st.sampled_from(["x", "y"]),
+    lambda e: st.one_of(
+        st.builds("({} {} {})".format, e, st.sampled_from("+-*"), e | st.integers(-4, 4).map(str)),
+        st.builds("({} {} {})".format, e, st.sampled_from(["//", "%"]), BY),
+        st.builds("select({} {} {}, {}, {})".format, e, st.sampled_from(["<", ">="]), e | BY, e, e),
+        st.builds("(-{})".format, e),
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@settings(max_examples=6, derandomize=True, deadline=None)
+@given(exprs=st.lists(INTEGERS, min_size=6, max_size=6))
+@example(exprs=["(x * 2) // 2", "(x * 3) % 3", "select(x + y > y, x, y)", "select(x - y < 0, x, y)"])
+def test_data_wrap_around_on_llvm_whatever_is_done_with_them(dtype: str, exprs: list[str]) -> None:
+    """Neither TVM nor LLVM may take a sum of data for exact: (x * 2) // 2 is not x."""
+    pytest.importorskip("tvm")
+    n, of = nb.var("n"), getattr(torch, dtype)
+    low, high = torch.iinfo(of).min, torch.iinfo(of).max
+    values = [low, low + 1, -2, -1, 0, 1, 2, 7, high - 1, high, high // 2 + 1, low // 2 - 1]
+    a, b = torch.tensor([*itertools.product(values, values)], dtype=of).unbind(1)
+    x, y = nb.placeholder((n,), dtype, "x"), nb.placeholder((n,), dtype, "y")
+
+    def made(text: str, k: int) -> nb.Tensor:
+        return nb.compute((n,), lambda i: eval(text, {"select": nb.select, "x": x[i], "y": y[i]}), f"o{k}")
+
+    # So that each is read.
+    results = [made(t, k) for k, t in enumerate([*exprs, "x + y"])]
+    all_found = [torch.empty_like(a.contiguous()) for _ in results]
+    compile_llvm(nb.build(results, inputs=[x, y]))([a.contiguous(), b.contiguous()], all_found)
+    for text, found in zip(exprs, all_found, strict=False):
+        right = eval(text, {"select": torch.where, "x": a, "y": b})  # a text of the strategy's
+        assert torch.equal(found, right), text
+
+
+@pytest.mark.parametrize("text", ["(x * 2) // 2", "(x * 4 + 8) % 4"])
+def test_a_quotient_of_data_is_no_index(text: str) -> None:
+    """What a schedule works out of indices it leaves alone in data."""
+    n = nb.var("n")
+    x, a = nb.placeholder((n,), "int32", "x"), torch.tensor([5, 2**31 - 1, -(2**31), 2**30], dtype=torch.int32)
+    kernel = neptune.compile(nb.compute((n,), lambda i: eval(text, {"x": x[i]}), "y"), target="interpret")
+    assert torch.equal(kernel(a), eval(text, {"x": a}))
 
 
 def test_w1_constants_stay_in_their_dtype() -> None:
