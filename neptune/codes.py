@@ -290,7 +290,7 @@ FUSIONS = (
         "F006", "Parts cannot be written directly", "Leave the combination to a kernel of its own.", ("fusion.direct",)
     ),
     Kind("F007", "No shipped template settles what it owes", OTHER_TEMPLATE, ("tune.choose",)),
-    Kind("F008", "An exact check has rejected a template", OTHER_TEMPLATE, ("driver.passes",)),
+    Kind("F008", "An exact check has rejected a template", OTHER_TEMPLATE, ("driver.compilation",)),
     Kind(
         "F009",
         "A program that owes repairs is compiled",

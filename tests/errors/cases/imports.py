@@ -45,7 +45,7 @@ REFUSED = {
     "unwritten": "t = T.alloc_buffer((8, 4))\n" + ONE.replace("x[", "t["),
     "condition": ONE.replace("        y[v_i] = x[v_i, 0]", "        if v_i < 3:\n            y[v_i] = x[v_i, 0]"),
     "nothing": "t = T.alloc_buffer((8,))\n" + ONE.replace("y[", "t["),
-    "function": ONE.replace("x[v_i, 0]", "T.atan(x[v_i, 0])"),
+    "function": ONE.replace("x[v_i, 0]", "T.nextafter(x[v_i, 0], x[v_i, 0])"),
 }
 for _name, _body in REFUSED.items():
     case(ExpressionError, f"script: {_name}")(_imported(_body))

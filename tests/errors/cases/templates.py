@@ -143,6 +143,7 @@ def a_program_that_differs(monkeypatch: pytest.MonkeyPatch):
 case(ScheduleError, "three_kernels_of_more")(_on("softmax_three_kernel", prefill_causal))
 case(ScheduleError, "three_kernels_of_two")(_on("softmax_three_kernel", figure1))
 case(ScheduleError, "three_kernels_of_sums_side_by_side")(_on("softmax_three_kernel", weighted_mean))
+case(ScheduleError, "packed_attention_of_heads_with_keys_of_their_own")(_on("packed_attention", prefill_causal))
 case(ScheduleError, "attention_without_reductions_of_rows")(
     _on("attention_unfused", partial(sigmoid_attention, 16, flat=True))
 )
