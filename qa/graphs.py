@@ -52,6 +52,7 @@ def evaluated(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch
         return list(torch.utils._pytree.tree_leaves(function(*inputs)))
     made, results = program_of(module)
     given = dict(zip((n for n in module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
+    given |= {n: getattr(module, n.target) for n in module.graph.nodes if n.op == "get_attr"}
     arrays = {}
     for buffer, node, merges in zip(made.program.inputs, made.inputs, made.merges, strict=True):
         shape = [int(n) for n in given[node].shape]

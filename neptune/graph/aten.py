@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from neptune.frontend.reductions import reduction
-from neptune.graph.imports import NARROW, Import, computed, name_of
+from neptune.graph.imports import SHORT, Import, name_of
 from neptune.graph.narrow import wide
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import size_of
@@ -28,7 +28,7 @@ from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
 from neptune.ir.widths import up_to_nearly_all
-from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, as_torch, bounded
+from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, as_torch, bounded, computed
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads
 
@@ -64,7 +64,8 @@ def _mapped(row: Element) -> Row:
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
             try:
                 made = row.rule(computed(common), *filled, *args[row.operands :], **named)
-                return bounded(as_torch(made, computed(common), up_to_nearly_all))
+                made = bounded(as_torch(made, computed(common), up_to_nearly_all))
+                return cast(cast(made, name_of(dtype)), computed(dtype)) if dtype in SHORT else made
             except NotAnExpression as why:
                 raise Unknown(why.wrong) from why
 
@@ -86,15 +87,18 @@ def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_
     v, to = s.value(x), node.meta["val"].dtype
     if v.dtype == to:
         return v
-    if to in NARROW:
-        made = s.map(to, lambda e: cast(cast(e, name_of(to)), "float32"), v)
-        return Value(made.groups, to, made.at, True, v.plain, v.indices)
-    into = computed(to)
+    kept, into = name_of(to), computed(to)
     if to == torch.bool:
         return s.map(to, lambda e: ir.ne(e, 0) if e.dtype != "bool" else e, v)
     if not to.is_floating_point and v.dtype.is_floating_point:
         raise Unknown("a cast of floats to integers")
-    made = s.map(to, lambda e: as_torch(as_dtype(e, into), into, up_to_nearly_all), v)
+
+    # What is computed wider is rounded, or wraps around, to the digits that it has.
+    def at(e: Expr) -> Expr:
+        whole = as_torch(as_dtype(e, into), into, up_to_nearly_all)
+        return whole if kept == into else cast(cast(e, kept), into)
+
+    made = s.map(to, at, v)
     return Value(made.groups, to, made.at, True, v.plain, v.indices)
 
 

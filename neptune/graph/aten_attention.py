@@ -9,11 +9,12 @@ import torch
 
 from neptune.graph.aten import ROWS as ROWS
 from neptune.graph.aten import aten, row
-from neptune.graph.imports import NARROW, Import, computed, name_of
+from neptune.graph.imports import NARROW, Import, name_of
 from neptune.graph.products import matrix_product
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import Index, Value, position
 from neptune.ir.expr import Const, Expr, binary, cast, op, select
+from neptune.torch_ops.scalars import computed
 
 ATTENTION = frozenset(
     getattr(aten, name).default

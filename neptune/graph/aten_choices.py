@@ -12,7 +12,7 @@ from neptune.frontend.choices import choice, top_row
 from neptune.frontend.reductions import reduction
 from neptune.graph.aten import ROWS as ROWS
 from neptune.graph.aten import aten, dims_of, row
-from neptune.graph.imports import Import, computed
+from neptune.graph.imports import Import
 from neptune.graph.narrow import narrowed
 from neptune.graph.sizes import same, size_of
 from neptune.graph.unknown import Unknown
@@ -20,6 +20,7 @@ from neptune.graph.values import AxisOf, Index, Value, merge_group, position
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
+from neptune.torch_ops.scalars import computed
 
 
 def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple[Value, Value]:

@@ -18,23 +18,18 @@ from neptune.graph.narrow import narrowed, wide
 from neptune.graph.sizes import Size, Sizes, size_of
 from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Group, Index, Value, alike, constant
-from neptune.ir.dtypes import is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, as_expr, cast
 from neptune.ir.names import usable
 from neptune.ir.ops import OPS
 from neptune.ir.program import ZERO
+from neptune.torch_ops.scalars import computed
 
-NAMES = {
-    torch.float64: "float64",
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.bool: "bool",
-}
+NAMES = {getattr(torch, name): name for name in DTYPES if name not in FLOAT8}
 """The dtypes that are imported."""
 NARROW = (torch.float16, torch.bfloat16)
+SHORT = (torch.int8, torch.uint8)
+"""Integers that are computed in int32, and wrap around."""
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -42,11 +37,6 @@ def name_of(dtype: torch.dtype) -> str:
     if dtype not in NAMES:
         raise Unknown(f"the dtype {str(dtype).removeprefix('torch.')}")
     return NAMES[dtype]
-
-
-def computed(dtype: torch.dtype) -> str:
-    """The dtype that expressions compute in: narrow floats are float32, as in torch's own kernels."""
-    return "float32" if dtype in NARROW else name_of(dtype)
 
 
 @dataclass

@@ -34,8 +34,8 @@ def erfcx(x: Expr) -> Expr:
     """exp(x²)·erfc(x): of x² the error is none; far out by the series of it in 1/x²."""
     double = x.dtype == "float64"
     far, terms = (25.0, 9) if double else (8.0, 8)
-    beyond = ir.binary("gt", x, far)
-    a = ir.select(beyond, Const(far, x.dtype), x)
+    beyond, below = ir.binary("gt", x, far), ir.binary("lt", x, -far - 5.0)
+    a = ir.select(beyond, Const(far, x.dtype), ir.select(below, Const(-far - 5.0, x.dtype), x))
     high = fn.cast(fn.cast(a, "float32" if double else "bfloat16"), x.dtype)
     near = fn.exp(high * high) * (fn.exp((a - high) * (a + high)) * ir.op("erfc", a))
     series: Expr = Const(1.0, x.dtype)

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch._inductor.decomposition import select_decomp_table
 
+import neptune
 from neptune.graph import aten as rows
 from neptune.graph.aten import ROWS
 from neptune.ir.expr import op
 from neptune.torch_ops.scalars import as_dtype
 from neptune.torch_ops.table import TABLE, overloads
 from qa import torch_table
+from qa.graphs import evaluated
 from qa.torch_table import DTYPES, Case, database, is_dropped, judged, listed, overload_cases, samples
 
 aten = torch.ops.aten
@@ -42,6 +44,37 @@ def test_an_overload_is_eagers_on_edges(name: str) -> None:
     for dtype in (torch.int32, torch.bfloat16, torch.float32):
         found = [(c.place, *judged(c)) for c in overload_cases(listed()[name], dtype)]
         assert not [f for f in found if f[1] not in ("right", "eager")], found
+
+
+SHORT = [
+    lambda x, y, u: x + y, lambda x, y, u: (x * y) > 50, lambda x, y, u: (x + y).sum(1), lambda x, y, u: u * 2 // 7,
+    lambda x, y, u: (x * 3 - y).amax(1), lambda x, y, u: x.float() * 0.1, lambda x, y, u: (u - 1).max(1),
+    lambda x, y, u: (x + y).to(torch.uint8) * 2 > 9, lambda x, y, u: (x.long() * 99).to(torch.int8) > 0,
+    lambda x, y, u: torch.where(x > 0, x + x, y), lambda x, y, u: (u + u).argmax(1), lambda x, y, u: x + 1000,
+    lambda x, y, u: (x << 3) // 3, lambda x, y, u: (x.abs() + 1).half() * 2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(SHORT)))
+def test_integers_of_8_bits_wrap_around(index: int) -> None:
+    torch.manual_seed(index)
+    x, y = (torch.randint(-128, 128, (6, 7), dtype=torch.int8) for _ in range(2))
+    given = (x, y, torch.randint(0, 256, (6, 7), dtype=torch.uint8))
+    for ours, right in zip(
+        evaluated(SHORT[index], *given), torch.utils._pytree.tree_leaves(SHORT[index](*given)), strict=False
+    ):
+        assert ours.dtype == right.dtype and torch.equal(ours, right)
+
+
+def test_a_region_of_8_bits_on_a_machine() -> None:
+    x, w = torch.randint(-128, 128, (40, 70), dtype=torch.int8), torch.rand(70)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x + x).float() * w).softmax(-1)
+
+    fused = neptune.fuse(function, target="llvm", take="all")
+    torch.testing.assert_close(fused(x, w), function(x, w))
+    assert fused.reports[0].taken
 
 
 # --- mutants: what the harness has to notice ------------------------------------------------------------
