@@ -136,7 +136,8 @@ def edges(dtype: torch.dtype) -> list[float]:
         return [False, True]
     if not dtype.is_floating_point:
         top = torch.iinfo(dtype).max
-        return [0, 1, -1, 2, -2, 3, 7, -8, 30, 31, 63, 100, top // 2, top - 1, top, -top, -top - 1]
+        found = [0, 1, -1, 2, -2, 3, 7, -8, 30, 31, 63, 100, top // 2, top - 1, top, -top, -top - 1]
+        return [x for x in found if x >= torch.iinfo(dtype).min]
     info = torch.finfo(dtype)
     near = [
         0.0,
@@ -194,7 +195,7 @@ def overload_cases(target: Any, dtype: torch.dtype) -> Iterator[Case]:
     tensors = [k for k, a in enumerate(arguments) if isinstance(a.type, torch.TensorType)]
     numbers = [k for k, a in enumerate(arguments) if a.type.kind() == "NumberType" and k not in tensors]
     xs = torch.tensor(edges(dtype), dtype=dtype)
-    whole = [2, -3, 0] if not dtype.is_floating_point else [0.1, -2.5, 2, 0.0, math.inf]
+    whole = [2, 3 if dtype == torch.uint8 else -3, 0] if not dtype.is_floating_point else [0.1, -2.5, 2, 0.0, math.inf]
     for n in whole if numbers else [None]:
         values: list[Any] = []
         for k, a in enumerate(arguments):
