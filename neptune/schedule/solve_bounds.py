@@ -41,6 +41,7 @@ from neptune.ir.expr import (
     cast,
     conjuncts,
     loads,
+    logical_and,
     maximum,
     minimum,
     select,
@@ -49,8 +50,9 @@ from neptune.ir.expr import (
 )
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
+from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, For
-from neptune.ir.widths import ARITHMETIC, LARGEST, Known, fits, interval, usual, widened
+from neptune.ir.widths import ARITHMETIC, LARGEST, NEARLY_ALL, Known, fits, interval, usual, widened
 
 MOST = 4
 """A mask of more alternatives is not cut out."""
@@ -60,6 +62,8 @@ FAR = 1 << 40
 """Further than any index, and small enough to be added to."""
 LONGEST = 1 << 16
 """No tile is longer."""
+FARTHEST = (1 << 60, 1 << 30, 1 << 29, 1 << 24, 1 << 20)
+"""How far data may lie from zero where arithmetic on them has room: the first that fits."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def solve(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes, skips
 
 
 def _alternative(parts: Sequence[Expr], loop: For, inner: Sequence[str], extremes: Extremes) -> Alternative:
-    bounds = [_bound(p, loop, inner, extremes) for p in parts]
+    bounds = [_with_room(p, loop, inner, extremes) for p in parts]
     return Alternative(tuple(b for b in bounds if b is not None), any(b is None for b in bounds))
 
 
@@ -137,6 +141,51 @@ def _merged(alternatives: list[Alternative]) -> list[Alternative]:
 
 
 # --- one comparison ----------------------------------------------------------------------------
+
+
+def _with_room(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> Bound | None:
+    """One comparison solved for the loop as far as its arithmetic on data leaves its dtype for no data; for other data
+    the comparison, which wraps around, decides about every iteration."""
+    found = _bound(pred, loop, inner, extremes)
+    if found is None or (room := _room(pred, inner, extremes)) == TRUE:
+        return found
+    if room is None:
+        return None
+    first, last = cast(ZERO, found.somewhere.dtype), cast(loop.hi, found.somewhere.dtype)
+    all_of_them, none = (last, first) if found.upper else (first, last)
+    return Bound(
+        found.upper, select(room, found.somewhere, all_of_them), select(room, found.everywhere, none), found.fact
+    )
+
+
+def _room(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr | None:
+    """For which data no arithmetic of a comparison leaves its dtype, while `inner` run; None where for none to speak
+    of, or where that is not known."""
+    scope = extremes.scope
+    counted = [x for x in walk(pred) if isinstance(x, Op) and is_int(x.dtype) and x.name in ARITHMETIC]
+    counted = [x for x in counted if _wild(x, scope)]
+    sizes = usual(scope, NEARLY_ALL)
+
+    def hold(known: Known) -> bool:
+        return all(in_dtype(x.dtype, interval(x, known)) for x in counted)
+
+    if hold(sizes):
+        return TRUE
+    far = next((f for f in FARTHEST if hold(lambda e, f=f: (-f, f) if _is_wild(e, scope) else sizes(e))), None)
+    parts = as_nonnegative(pred)
+    if far is None or parts is None or len(parts) != 1:
+        return None
+    ends = [extremes.of(parts[0], inner, largest=largest) for largest in (True, False)]
+    if None in ends:
+        return None
+    atoms = {x for p in ends if p is not None for m, _ in p.terms for a in m for x in walk(a)}
+    data = sorted((x for x in atoms if _is_wild(x, scope)), key=print_expr)
+    each = [binary("le", x, far) for x in data] + [binary("ge", x, -far) for x in data]
+    return logical_and(*each)
+
+
+def _is_wild(e: Expr, scope: Scope) -> bool:
+    return isinstance(e, Load | Var) and is_int(e.dtype) and _wild(e, scope)
 
 
 def _bound(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> Bound | None:

@@ -49,6 +49,7 @@ LARGE = 8
 SAME = 1e-6
 """How far a float may lie from what it stands for: 1/777 in float32 is not 1/777."""
 FIRST_EDGE = 3
+FAR = 1 << 20
 NOWHERE = int(DTYPES["int32"].highest)
 """What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
@@ -274,11 +275,12 @@ def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int
 
 
 def edges_of(*programs: AnyProgram) -> tuple[int, ...]:
-    """The edges and tiles that `shrink` would make small: sizes near them decide about the programs as they are."""
+    """The edges and tiles that `shrink` would make small: sizes near them decide about the programs as they are. Near
+    what is `FAR` nothing can be evaluated."""
     parts = Parts()
     for program in programs:
         _see(program, parts)
-    return tuple(c for c in _sizes(parts) if c in parts.tiles or not parts.extent(c))
+    return tuple(c for c in _sizes(parts) if c < FAR and (c in parts.tiles or not parts.extent(c)))
 
 
 def shrink(*programs: AnyProgram, edges: bool = True) -> tuple[AnyProgram, ...]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +176,38 @@ def test_a_quotient_of_data_is_no_index(text: str) -> None:
     x, a = nb.placeholder((n,), "int32", "x"), torch.tensor([5, 2**31 - 1, -(2**31), 2**30], dtype=torch.int32)
     kernel = neptune.compile(nb.compute((n,), lambda i: eval(text, {"x": x[i]}), "y"), target="interpret")
     assert torch.equal(kernel(a), eval(text, {"x": a}))
+
+
+LENGTH_MASKS: dict[str, Callable[[Any, Any], Any]] = {
+    "n - j > -5": lambda n, j: n - j > -5,
+    "n + 5 > j": lambda n, j: n + 5 > j,
+    "j - n < 5": lambda n, j: j - n < 5,
+    "n * 2 > j": lambda n, j: n * 2 > j,
+    "n - 7 <= j": lambda n, j: n - 7 <= j,
+    "j >= n + n": lambda n, j: j >= n + n,
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("rule", LENGTH_MASKS)
+def test_w1_arithmetic_on_data_wraps_around_in_loops_as_in_tiles(rule: str, dtype: str) -> None:
+    """What a comparison says of data decides which tiles are visited, and which without a mask: bounds that take it for
+    exact visited, or left out, others than the mask where it wraps around."""
+    lengths = nb.placeholder((nb.var("batch"),), dtype, "lengths")
+    program = attention(heads=1, depth=8, dtype="float32", mask=lambda b, h, i, j: LENGTH_MASKS[rule](lengths[b], j))
+    kernel = neptune.compile(program, "flash_attention", target="llvm", params={"BLOCK_M": 16, "BLOCK_N": 16})
+    of = torch.iinfo(getattr(torch, dtype))
+    middle = 1 << (of.bits - 2)
+    n = torch.tensor(
+        [of.min, of.min + 6, -middle - 3, -2, 0, 7, 33, middle + 3, of.max - 4, of.max], dtype=getattr(torch, dtype)
+    )
+    draw = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(len(n), 1, x, 8, generator=draw) for x in (3, 50, 50))
+    given = {"q": q, "k": k, "v": v, "lengths": n}
+    found = kernel(*(given[b.name] for b in program.inputs))
+    seen = LENGTH_MASKS[rule](n[:, None], torch.arange(50, dtype=n.dtype))
+    s = (q.double() @ k.double().mT / 8**0.5).masked_fill(~seen[:, None, None], -math.inf)
+    torch.testing.assert_close(found.double(), torch.softmax(s, -1).nan_to_num() @ v.double(), rtol=1e-5, atol=1e-6)
 
 
 def test_w1_constants_stay_in_their_dtype() -> None:
