@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
-
-import torch
 
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, Op, Var, binary
@@ -72,35 +70,52 @@ def made(shape: Sequence[int], at: Callable[[Index], Expr], name: str) -> Any:
 # --- views -----------------------------------------------------------------------------------------------
 
 
-def strided(x: Array, view: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A view as torch makes it: of strides of which every sum says how far it goes along each dimension."""
-    units = [prod(2 * max(n, 1) for n in x.shape[d + 1 :]) for d in range(len(x.dims))]
-    found = view(torch.empty_strided(x.shape, units, dtype=torch.bool, device="meta"))
-    start = _along(int(found.storage_offset()), units)
-    steps = [_along(step if n > 1 else 0, units) for n, step in zip(found.shape, found.stride(), strict=True)]
+def permuted(x: Array, order: Sequence[int]) -> Array:
+    """The dimensions in another order."""
+    places = [d % len(x.dims) for d in order]
+    back = [places.index(d) for d in range(len(places))]
+    return replace(x, dims=tuple(x.dims[d] for d in places), at=lambda i: x.at(tuple(i[k] for k in back)))
 
-    def dim(n: int, by: list[int]) -> Dim:
-        whole = [d for d, old in enumerate(x.dims) if (n, start[d], by[d]) == (old.length, 0, int(n > 1))]
-        alone = [d for d in whole if n > 1 and sum(map(bool, by)) == 1 and sum(bool(other[d]) for other in steps) == 1]
-        return x.dims[alone[0]] if alone else Dim(n, number(n))
+
+def with_dim(x: Array, d: int) -> Array:
+    """A dimension of length 1 more."""
+    d %= len(x.dims) + 1
+    dims = (*x.dims[:d], Dim(1, number(1)), *x.dims[d:])
+    return replace(x, dims=dims, at=lambda i: x.at((*i[:d], *i[d + 1 :])))
+
+
+def without(x: Array, dims: Sequence[int]) -> Any:
+    """Without dimensions of length 1."""
+    gone = {d % len(x.dims) for d in dims if x.dims[d].length == 1}
+    kept = [d for d in range(len(x.dims)) if d not in gone]
 
     def at(i: Index) -> Expr:
-        return x.at(
-            tuple(_place(start[d], [(e, by[d]) for e, by in zip(i, steps, strict=True)]) for d in range(len(units)))
-        )
+        full = [number(0)] * len(x.dims)
+        for d, e in zip(kept, i, strict=True):
+            full[d] = e
+        return x.at(tuple(full))
 
-    dims = tuple(map(dim, found.shape, steps))
-    return replace(x, dims=dims, at=at) if dims else at(())
-
-
-def _along(offset: int, units: Sequence[int]) -> list[int]:
-    """How far an offset goes along each dimension."""
-    return [offset % before // unit for before, unit in zip((offset + 1, *units), units, strict=False)]
+    return replace(x, dims=tuple(x.dims[d] for d in kept), at=at) if kept else at(())
 
 
-def _place(start: int, terms: Sequence[tuple[Expr, int]]) -> Expr:
-    moved = [e if by == 1 else binary("mul", e, by) for e, by in terms if by]
-    return reduce(partial(binary, "add"), [*moved, *([number(start)] if start or not moved else [])])
+def selected(x: Array, d: int, place: Expr) -> Any:
+    """One position of a dimension."""
+    d %= len(x.dims)
+    left = (*x.dims[:d], *x.dims[d + 1 :])
+
+    def inner(i: Index) -> Expr:
+        return x.at((*i[:d], place, *i[d:]))
+
+    return Array(left, inner, x.name) if left else inner(())
+
+
+def sliced(x: Array, d: int, start: int, length: int, step: int) -> Array:
+    """Every step-th position from `start` on."""
+    d %= len(x.dims)
+    if (start, step) == (0, 1) and length == x.dims[d].length:
+        return x
+    dims = (*x.dims[:d], Dim(length, number(length)), *x.dims[d + 1 :])
+    return replace(x, dims=dims, at=lambda i: x.at((*i[:d], i[d] * step + start, *i[d + 1 :])))
 
 
 def flipped(x: Array, dims: Sequence[int]) -> Array:
@@ -110,10 +125,19 @@ def flipped(x: Array, dims: Sequence[int]) -> Array:
     return replace(x, at=lambda i: x.at(tuple(last[k] - e if k in turned else e for k, e in enumerate(i))))
 
 
-def _within(shape: Sequence[int], i: Index) -> Index:
-    """The index into a value of `shape` that is broadcast."""
-    own = i[len(i) - len(shape) :]
-    return tuple(number(0) if n == 1 else e for n, e in zip(shape, own, strict=True))
+def expanded(x: Array, shape: Sequence[int]) -> Array:
+    """Dimensions of length 1, and new ones in front, repeated."""
+    new = len(shape) - len(x.dims)
+    dims = tuple(x.dims[k - new] if k >= new and x.dims[k - new].length == n else Dim(n, number(n))
+                 for k, n in enumerate(shape))  # fmt: skip
+    return replace(x, dims=dims, at=lambda i: x.at(_within(x.shape, i, shape)))
+
+
+def _within(shape: Sequence[int], i: Index, of: Sequence[int]) -> Index:
+    """The index into a value of `shape` that is broadcast to a value `of` another. Where neither has more than one
+    element nothing is broadcast: a tensor of other lengths is read at the same index."""
+    new = len(i) - len(shape)
+    return tuple(number(0) if n == 1 != m else e for n, m, e in zip(shape, of[new:], i[new:], strict=True))
 
 
 def viewed(x: Array, shape: Sequence[int]) -> Any:
@@ -154,10 +178,11 @@ def indexed(x: Array, index: Sequence[Any], shape: Sequence[int], read: Callable
     rank = max((len(index[k].dims) for k in known if isinstance(index[k], Array)), default=0)
     # Where indices stand side by side their dimensions take the place of these, else they come first.
     front = known[0] if known == list(range(known[0], known[-1] + 1)) else 0
+    lengths = shape[front : front + rank]
 
     def place(k: int, common: Index) -> Expr:
         e = index[k]
-        e = e.at(_within(e.shape, common)) if isinstance(e, Array) else e
+        e = e.at(_within(e.shape, common, lengths)) if isinstance(e, Array) else e
         return from_end(x.dims[k], e)
 
     for k in known:
@@ -173,7 +198,6 @@ def indexed(x: Array, index: Sequence[Any], shape: Sequence[int], read: Callable
     if not shape:
         return at(())
     left = [x.dims[d] for d in free]
-    lengths = shape[front : front + rank]
     dims = (*left[:front], *(Dim(n, number(n)) for n in lengths), *left[front:])
     return Array(dims, at, x.name)
 
@@ -210,7 +234,7 @@ def mapped(function: Callable[..., Expr], values: Sequence[Any], shape: Sequence
     arrays = [v for v in values if isinstance(v, Array)]
 
     def at(i: Index) -> Expr:
-        return function(*(v.at(_within(v.shape, i)) if isinstance(v, Array) else v for v in values))
+        return function(*(v.at(_within(v.shape, i, shape)) if isinstance(v, Array) else v for v in values))
 
     if not shape:
         return at(())

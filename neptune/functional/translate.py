@@ -3,6 +3,7 @@ a read of one."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
 from neptune.functional.integers import carried, cut, positions, rounded
 from neptune.ir.dtypes import is_int
-from neptune.ir.expr import Expr
+from neptune.ir.expr import Const, Expr
 from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, as_torch, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
 
@@ -36,20 +37,6 @@ FULL = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}
 """What makes a value of a number: the number, and the argument that is it."""
 FURTHER = [getattr(torch.ops.aten, name) for name in ("gelu", "elu", "leaky_relu", "hardtanh")]
 """Of these torch has decompositions that are none of its core's."""
-KEEPS = ("permute", "t", "transpose", "unsqueeze", "expand")
-"""Views that are the same for tensors of other lengths."""
-VIEWS = (
-    *KEEPS,
-    "view",
-    "reshape",
-    "_unsafe_view",
-    "_reshape_alias",
-    "squeeze",
-    "select",
-    "slice",
-    "diagonal",
-    "unfold",
-)
 CHOOSES = ("where", "maximum", "minimum", "clamp", "clamp_min", "clamp_max", "masked_fill", *SAME, *NEW, *FULL)
 """Functions whose results are one of their arguments: the only ones of short integers, which wrap around in torch."""
 FOLDS = {"sum": "sum", "prod": "prod", "amax": "amax", "amin": "amin", "any": "any", "all": "all",
@@ -65,7 +52,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     def has(target: Any) -> bool:
         name = target.name().partition("::")[2].partition(".")[0]
-        return target in own or name in (*FOLDS, *VIEWS) or hasattr(Translation, f"_do_{name.strip('_')}")
+        return target in own or name in FOLDS or hasattr(Translation, f"_do_{name.strip('_')}")
 
     found: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(FURTHER)}
     return {target: made for target, made in found.items() if not has(target)}
@@ -122,10 +109,9 @@ class Translation:
         args, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: self.done[n])
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise NotAnExpression(f"it calls {name}, which makes several values at once", "functions of single values")
-        if name in VIEWS and node.target is not torch.ops.aten.view.dtype:
-            return self._viewed(name, node, *args, **named)
-        if (own := getattr(self, f"_do_{name.strip('_')}", None)) is not None:
-            return own(node, *args, **named)
+        view = getattr(self, f"_do_{name.strip('_')}", None)
+        if view is not None and (name != "view" or node.target is not torch.ops.aten.view.dtype):
+            return view(node, *args, **named)
         if name in FOLDS and node.target not in overloads():
             return self._folded(name, node, *args, **named)
         return self._pointwise(name, node, args, named)
@@ -170,7 +156,13 @@ class Translation:
             value = row.rule(carried(dtype, name, (*operands, *args[count:])), *operands, *args[count:], **named)
             return rounded(bounded(as_torch(value, dtype, self.known)), made, self.known)
 
+        self.together(args[:count])
         return arrays.mapped(at, args[:count], tuple(val.shape))
+
+    def together(self, values: Sequence[Any]) -> None:
+        """Take note that lengths count, where several captured tensors are: with others one may be broadcast."""
+        if sum(isinstance(v, Array) for v in values) > 1:
+            self.sized()
 
     # --- parts and folds of captured tensors ---------------------------------------------------------
 
@@ -218,6 +210,7 @@ class Translation:
     def _do_index(self, node: Node, x: Any, index: Sequence[Any]) -> Any:
         if not isinstance(x, Array):
             raise NotAnExpression("it indexes what is no captured tensor", "a tensor from outside of the mod")
+        self.together(index)
         return arrays.indexed(x, index, tuple(node.meta["val"].shape), self.read)
 
     def _do_take(self, node: Node, x: Array, index: Any) -> Any:
@@ -232,16 +225,53 @@ class Translation:
     def _do_embedding(self, node: Node, x: Array, index: Any, *_: Any) -> Any:
         return arrays.indexed(x, [index], tuple(node.meta["val"].shape), self.read)
 
-    def _viewed(self, name: str, node: Node, x: Any, *args: Any, **named: Any) -> Any:
+    def _do_select(self, node: Node, x: Array, dim: int, place: int) -> Any:
+        d = dim % len(x.dims)
+        if place >= 0:
+            self.read(x.dims[d], Const(place, "int32"))
+        return arrays.selected(x, d, arrays.from_end(x.dims[d], Const(place, "int32")))
+
+    def _do_slice(self, node: Node, x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+        n, length = x.dims[dim].length, node.meta["val"].shape[dim]
+        first = min(n, start + n if (start or 0) < 0 else start or 0)
+        # An end that is beyond this tensor may lie within another one.
+        if (first, step) != (0, 1) or (end is not None and end < sys.maxsize):
+            self.sized()
+        return arrays.sliced(x, dim, max(first, 0), length, step)
+
+    def _do_permute(self, node: Node, x: Array, order: Sequence[int]) -> Any:
+        return arrays.permuted(x, order)
+
+    def _do_t(self, node: Node, x: Array) -> Any:
+        return arrays.permuted(x, range(len(x.dims))[::-1])
+
+    def _do_transpose(self, node: Node, x: Array, a: int, b: int) -> Any:
+        order = list(range(len(x.dims)))
+        order[a], order[b] = order[b], order[a]
+        return arrays.permuted(x, order)
+
+    def _do_unsqueeze(self, node: Node, x: Any, dim: int) -> Any:
+        return arrays.with_dim(x, dim) if isinstance(x, Array) else arrays.made((1,), lambda _: x, "a value")
+
+    def _do_squeeze(self, node: Node, x: Any, dims: Any = None) -> Any:
+        if not isinstance(x, Array):
+            return x
+        self.sized()
+        return arrays.without(x, range(len(x.dims)) if dims is None else [dims] if isinstance(dims, int) else dims)
+
+    def _do_view(self, node: Node, x: Any, *_: Any) -> Any:
         shape = tuple(node.meta["val"].shape)
         if not isinstance(x, Array):
             return arrays.made(shape, lambda _: x, "a value")
-        if name not in KEEPS and not (name == "select" and args[1] >= 0):
-            self.sized()
-        try:
-            return arrays.strided(x, lambda t: node.target(t, *args, **named))  # type: ignore[operator]
-        except RuntimeError:
-            return arrays.viewed(x, shape)
+        self.sized()
+        return arrays.viewed(x, shape)
+
+    _do_reshape = _do_unsafe_view = _do_reshape_alias = _do_view
+
+    def _do_expand(self, node: Node, x: Any, *_: Any, **__: Any) -> Any:
+        shape = tuple(node.meta["val"].shape)
+        self.sized()
+        return arrays.expanded(x, shape) if isinstance(x, Array) else arrays.made(shape, lambda _: x, "a value")
 
     def _do_flip(self, node: Node, x: Array, dims: Sequence[int]) -> Any:
         self.sized()

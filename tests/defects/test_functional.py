@@ -751,3 +751,29 @@ def test_a_slice_of_the_fuzzer_of_attentions_face(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(blocks, "_listed", lambda *a: torch.ones_like(listed(*a)))
     by_blocks = [s for s in range(60) if drawn(s, "cpu").blocks is not None]
     assert "wrong" in {trial(s).kind for s in by_blocks[:6]}
+
+
+@pytest.mark.parametrize(
+    "view", [lambda t: t.t(), lambda t: t[None].permute(0, 2, 1)[0], lambda t: t.unsqueeze(-1)[..., 0].mT]
+)
+def test_a_view_of_a_captured_tensor_serves_other_lengths(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A dimension of one element at the first call is not one of one element at the next."""
+    for batch, m, n in ((1, 1, 1), (3, 2, 21)):
+        q, k, v = (torch.randn(batch, 1, x, 16) for x in (m, n, n))
+        table = torch.rand(batch, n) < 0.6
+        table[:, 0] = True
+        found = neptune.functional.attention(q, k, v, mask_mod=lambda b, h, i, j: view(table)[j, b])  # noqa: B023
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=table[:, None, None])
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        given = neptune.functional.attention(q, k, v, attn_mask=table[:, None, None])
+        torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_captured_tensors_are_broadcast_as_they_are_at_the_call() -> None:
+    """What had the length of another tensor at the first call may be one element at the next."""
+    q, k, v = (torch.randn(1, 1, n, 16) for n in (2, 5, 5))
+    for sizes in ((5, 5), (1, 5), (5, 1)):
+        x, y = map(torch.randn, sizes)
+        found = neptune.functional.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (x + y)[j])  # noqa: B023
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=(x + y)[None, None, None])
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
