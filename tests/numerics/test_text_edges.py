@@ -182,7 +182,8 @@ def test_functions_of_one_float(dtype: str, template: Any) -> None:
     rows: dict[str, Any] = {f"f_{f}": (EDGES[f].zero == "exact", 0.0 if f in EXACT else 4.0) for f in names}
     # By exp2(x log2 e): an error of |x| units in the last place.
     far = 4.0 + np.where(np.abs(values) < 1e6, np.abs(values), 0.0)
-    rows |= {"f_exp": (True, far), "f_sigmoid": (True, far)}
+    # Between its poles log Γ goes through zero, and Python's own, which the evaluator takes, loses digits there.
+    rows |= {"f_exp": (True, far), "f_sigmoid": (True, far), "f_lgamma": (True, np.where(values < 0, 100.0, 4.0))}
     compare(program, {"x": values}, defined, rows, template)
 
 
