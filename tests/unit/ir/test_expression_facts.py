@@ -100,7 +100,7 @@ def _tiny(e: Expr, env: dict[str, float]) -> bool:
 @pytest.mark.parametrize("seed", range(10))
 def test_slopes_are_those_of_expressions(seed: int) -> None:
     rng, known = random.Random(seed), 0
-    for _ in range(120):
+    for _ in range(240):
         e, given = expression(rng, 3, (T, T, X)), {X: rng.choice(GIVEN), T: rng.choice(GIVEN)}
         try:
             way = slope(e, "t", lambda node, given=given: given.get(node))  # type: ignore[misc]
