@@ -162,16 +162,20 @@ def _room(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr | None:
     """For which data no arithmetic of a comparison leaves its dtype, while `inner` run; None where for none to speak
     of, or where that is not known."""
     scope = extremes.scope
-    counted = [x for x in walk(pred) if isinstance(x, Op) and is_int(x.dtype) and x.name in ARITHMETIC]
-    counted = [x for x in counted if _wild(x, scope)]
+    counted = [x for x in _counted(pred) if _wild(x, scope)]
+    if not counted:
+        return TRUE
     sizes = usual(scope, NEARLY_ALL)
+
+    def within(far: int) -> Known:
+        return lambda e: (-far, far) if _is_wild(e, scope) else sizes(e)
 
     def hold(known: Known) -> bool:
         return all(in_dtype(x.dtype, interval(x, known)) for x in counted)
 
     if hold(sizes):
         return TRUE
-    far = next((f for f in FARTHEST if hold(lambda e, f=f: (-f, f) if _is_wild(e, scope) else sizes(e))), None)
+    far = next((far for far in FARTHEST if hold(within(far))), None)
     parts = as_nonnegative(pred)
     if far is None or parts is None or len(parts) != 1:
         return None
@@ -287,8 +291,12 @@ def exact(p: Poly, scope: Scope) -> Expr | None:
 
 def _has_room(e: Expr, known: Known) -> bool:
     """True where no part of `e`, data included, leaves int64."""
-    parts = (x for x in walk(e) if isinstance(x, Op) and is_int(x.dtype) and x.name in ARITHMETIC)
-    return all(in_dtype(x.dtype, interval(x, known)) for x in parts)
+    return all(in_dtype(x.dtype, interval(x, known)) for x in _counted(e))
+
+
+def _counted(e: Expr) -> list[Expr]:
+    """The integer arithmetic of an expression, itself included."""
+    return [x for x in walk(e) if isinstance(x, Op) and is_int(x.dtype) and x.name in ARITHMETIC]
 
 
 def _wild(e: Expr, scope: Scope) -> bool:

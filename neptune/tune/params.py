@@ -134,9 +134,9 @@ def resolve_params(
     space.check(f"compile `{program.name}`", given)
     plain = space.ranked(given)
     if chosen is None:
-        try:
-            from neptune.tune.rank import ranked
+        from neptune.tune.rank import ranked
 
+        try:
             best = ranked(program, typical or {}, machine, plain)
         except Exception as error:
             logs.defect(LOG, f"the cost model on `{program.name}`", error)

@@ -50,6 +50,7 @@ SAME = 1e-6
 """How far a float may lie from what it stands for: 1/777 in float32 is not 1/777."""
 FIRST_EDGE = 3
 FAR = 1 << 20
+"""No size that a check draws is as large."""
 NOWHERE = int(DTYPES["int32"].highest)
 """What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
@@ -275,8 +276,7 @@ def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int
 
 
 def edges_of(*programs: AnyProgram) -> tuple[int, ...]:
-    """The edges and tiles that `shrink` would make small: sizes near them decide about the programs as they are. Near
-    what is `FAR` nothing can be evaluated."""
+    """The edges and tiles that `shrink` would make small: sizes near them decide about the programs as they are."""
     parts = Parts()
     for program in programs:
         _see(program, parts)
