@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from neptune.ir.expr import Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables
-from neptune.tile.ir import Assign, Branch, Full, Loop, Scalar, TExpr, TileKernel, TStmt, bound_exprs, map_stmt
+from neptune.tile.ir import Assign, Branch, Full, Loop, Scalar, TExpr, TileKernel, TStmt, map_stmt
 from neptune.tile.passes.util import reads
 
 Block = tuple[TStmt, ...]
@@ -106,11 +106,6 @@ def reads_itself(s: TStmt) -> set[str]:
 
     in_block((alone,), look)
     return found
-
-
-def bounds_read(s: TStmt, name: str) -> bool:
-    """True if the bounds or the condition of a statement read a variable."""
-    return any(name in variables(e) for e in bound_exprs(s))
 
 
 def define(name: str, value: Expr) -> Assign:

@@ -91,14 +91,6 @@ class Alternative:
     bounds: tuple[Bound, ...]
     open: bool = False
 
-    @property
-    def uppers(self) -> list[Bound]:
-        return [b for b in self.bounds if b.upper]
-
-    @property
-    def lowers(self) -> list[Bound]:
-        return [b for b in self.bounds if not b.upper]
-
 
 @dataclass(frozen=True)
 class Solved:

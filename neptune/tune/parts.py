@@ -54,11 +54,3 @@ def invariant(rules: tuple[Parts, ...], deciding: frozenset[str], at: Mapping[st
     """The rules in which no other sizes than `deciding` count: of the others it is as if they were `at`."""
     fixed: dict[str, Expr] = {n: Const(v, "int32") for n, v in at.items() if n not in deciding}
     return tuple(replace(p, grids=tuple(tuple(substitute(e, fixed) for e in g) for g in p.grids)) for p in rules)
-
-
-def typical_parts(program: TileProgram, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return what a launch with these sizes and tiles chooses on a large GPU; KeyError for a missing size."""
-    rules = parts_of(program)
-    for name in (n for p in rules for n in sorted(p.sizes - set(sizes) - {q.number for q in rules})):
-        raise KeyError(name)
-    return {p.number: p.default(sizes, LARGE) for p in rules}
