@@ -4,7 +4,8 @@
     python -m qa.saved check FOLDER                                           # by the version at hand; 1: a difference
 
 A kernel's folder holds `kernel/` (as `kernel.save` writes it) and `calls.pt` (the tensors of a call and its results).
-Without `--target` kernels are for the GPU at hand, in both forms.
+Kernels of GPUs are saved in both forms; without `--target` they are for the GPU at hand. With `--run interpret` kernels
+of `--target cuda:90` are called without a GPU: `tests/golden/saved.tar.xz` is made so (unit/runtime/test_corpus.py).
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def programs(only: Sequence[str]) -> Iterator[tuple[str, Any, list[torch.Tensor]
             yield f"{name}-{dtype}", program, inputs_of(program, reference, "random")
 
 
-def results(kernel: Any, given: Sequence[torch.Tensor], device: str) -> list[torch.Tensor]:
-    made = kernel(*(x.to(device) for x in given))
+def results(kernel: Any, given: Sequence[torch.Tensor], target: str | None) -> list[torch.Tensor]:
+    """What a kernel gives, for a target or for the GPU at hand."""
+    made = kernel(*(x.to("cpu" if target else "cuda") for x in given))
     return [x.cpu() for x in (made if isinstance(made, tuple) else (made,))]
 
 
@@ -51,21 +53,23 @@ def main() -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--target", help="By default the GPU at hand, in both forms.")
+@click.option("--run", help="The target on which kernels are called; by default their own.")
 @click.option("--only", multiple=True, help="Operators.")
-def write(folder: Path, target: str | None, only: Sequence[str]) -> None:
+def write(folder: Path, target: str | None, run: str | None, only: Sequence[str]) -> None:
     """Compile, call and save."""
+    run = run or target
     for name, program, given in programs(only):
-        for form in (None,) if target else ("triton", "asynchronous"):
+        for form in ("triton", "asynchronous") if target in (None, "cuda:90") else (None,):
             try:
                 kernel = neptune.compile(program, target=target, form=form)
             except neptune.NeptuneError as error:
                 click.echo(f"{name} {form or target}: refused: {str(error).splitlines()[0]}")
                 continue
-            made = results(kernel, given, "cpu" if target else "cuda")
+            made = results(kernel.for_target(run) if run and run != target else kernel, given, run)
             at = folder / f"{name}-{form or target}"
             at.mkdir(parents=True)
             kernel.save(at / "kernel")
-            torch.save({"given": given, "made": made, "target": target}, at / "calls.pt")
+            torch.save({"given": given, "made": made, "target": run}, at / "calls.pt")
             click.echo(f"{at.name}: {len(made)} results")
 
 
@@ -76,9 +80,7 @@ def check(folder: Path) -> None:
     differ, count = [], 0
     for at in sorted(p.parent for p in folder.glob("*/calls.pt")):
         call = torch.load(at / "calls.pt")
-        made = results(
-            neptune.load(at / "kernel", target=call["target"]), call["given"], "cpu" if call["target"] else "cuda"
-        )
+        made = results(neptune.load(at / "kernel", target=call["target"]), call["given"], call["target"])
         same = len(made) == len(call["made"]) and all(map(_same_bits, made, call["made"]))
         count += 1
         if not same:
