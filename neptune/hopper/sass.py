@@ -10,7 +10,7 @@ wait makes a kernel that compiles without a warning, and is wrong now and then. 
 - control may not go where the listing does not say, registers may not be given away, and the kernel may not end.
 
 And nothing but products may write what a product takes behind the fence in front of it (`neptune.hopper.fences`), and
-no uniform register is read that nothing has written (`neptune.runtime.unwritten`).
+no product takes a descriptor that holds no address (`neptune.runtime.descriptors`).
 
 The rule is the one of PTX for wgmma.mma_async; a guarded instruction counts as if it ran, and one that is not known as
 if it wrote everything. Which products may be in flight is worked out over all paths: at a join the newest groups of
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from neptune.hopper.fences import unfenced
 from neptune.hopper.registers import Access, Product, access, is_product, names, product
+from neptune.runtime.descriptors import lost
 from neptune.runtime.listing import ENDS, Function, Instruction, functions, loops
-from neptune.runtime.unwritten import unwritten
 
 MOST_GROUPS = 8
 """A wait leaves seven groups in flight at most: what is older is one group."""
@@ -131,7 +131,7 @@ def _lint(f: Function) -> Lint:
     before = _states(f, number)
     late = "was written behind the fence before it"
     findings = [Finding(op.address, str(op), None, f"{registers} {late}") for op, registers in unfenced(f)]
-    findings += [Finding(op.address, str(op), None, f"{register} holds nothing there") for op, register in unwritten(f)]
+    findings += [Finding(op.address, str(op), None, f"{register} holds no address") for op, register in lost(f)]
     consumers: set[int] = set()
     producers: set[int] = set()
     flying: dict[int, bool] = {}

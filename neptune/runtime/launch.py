@@ -243,7 +243,7 @@ def runs_asynchronously(modules: Modules, present: Target) -> bool:
 @contextmanager
 def _said(asked: str) -> Iterator[None]:
     """TargetError for a first launch that Triton refuses: too much shared memory, an operand it does not take, or wrong
-    code (`neptune.runtime.unwritten`)."""
+    code (`neptune.runtime.descriptors`)."""
     from triton.errors import TritonError
 
     try:

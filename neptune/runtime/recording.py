@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from neptune.runtime.descriptors import sound_options
 from neptune.runtime.plans import Block, Hole, Plan, Step
-from neptune.runtime.unwritten import check
 
 NO_VALUES: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 Launcher: TypeAlias = Callable[[Any], Any]
@@ -42,8 +42,8 @@ class _Recorder:
         def launch(*args: Any, **keywords: Any) -> None:
             keywords |= self._own
             # Compiled first: wrong code is not run, as it might end the process.
-            check(self._kernel.warmup(*args, grid=grid, **keywords))
-            compiled = self._kernel[grid](*args, **keywords)
+            options = sound_options(partial(self._kernel.warmup, *args, grid=grid, **keywords))
+            compiled = self._kernel[grid](*args, **keywords, **options)
             names = self._kernel.arg_names[len(args) :]
             self._log.append(Recorded(compiled, grid, (*args, *(keywords[n] for n in names))))
 

@@ -12,7 +12,7 @@ PRODUCT = "HGMMA.64x16x16.F32 R24, R8, gdesc[UR4], R24, gsb0"
 """Owns R24–R31 and, until the wait, R8–R11."""
 SHARED = "HGMMA.64x16x16.F32 R40, gdesc[UR8], R40, gsb0"
 """Owns R40–R47: its left operand lies in shared memory."""
-UNIFORM = [f"ULDC.64 UR{k}, c[0x0][0x208]" for k in range(4, 48, 2)]
+UNIFORM = [f"R2UR UR{k}, R2" for k in range(4, 48)]
 FENCE = "WARPGROUP.ARRIVE"
 WAIT, WAIT_1 = "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.DEPBAR.LE gsb0, 0x1"
 
