@@ -60,3 +60,26 @@ PRODUCTS: dict[str, Call] = {
     "GatedMLP": lambda x, w, u: x @ w,
 }
 """cuBLAS on the largest product alone: what is left of the program if all else cost nothing."""
+
+
+def norm_qkv(x: Tensor, *weights: Tensor) -> Tensor:
+    """The three results one behind the other."""
+    z = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)).to(weights[0].dtype)
+    return torch.stack([z @ w for w in weights])
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    fq, fk = q.exp(), k.exp()
+    return (fq @ (fk.mT @ v)) / (fq @ fk.sum(-2).unsqueeze(-1))
+
+
+WILD: dict[str, Call] = {
+    "norm_qkv": norm_qkv,
+    "swiglu": lambda x, w, u, down: (silu(x @ w) * (x @ u)) @ down,
+    "gated_attention": lambda q, k, v, g: (torch.softmax(q @ k.mT, -1) @ v) * torch.sigmoid(g),
+    "pooling": lambda x, w: (torch.softmax(x @ w, -1).unsqueeze(-2) @ x).squeeze(-2),
+    "cosine": lambda x, y: (x @ y.T) / (x.norm(dim=-1, keepdim=True) * y.norm(dim=-1)),
+    "two_adapters": lambda x, w, a, b, c, d: x @ w + (x @ a) @ b + (x @ c) @ d,
+    "linear_attention": linear_attention,
+}
+"""The programs of `bench.mirage_wild`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import neptune
 from bench.mirage_programs import BENCHMARKS
 from bench.mirage_speed import Row, rows_of, save
+from bench.mirage_wild import WILD
 from neptune.driver.device import machine_for
 from neptune.ir.integers import evaluate_size
 from neptune.runtime.launch import parse_target
@@ -36,13 +37,30 @@ def save_all(
 def save_row(folder: Path, name: str, batch: int, dtype: str, target: str, budget: str) -> str:
     """Save one row; what its kernel is, for people."""
     of = BENCHMARKS[name]
-    sizes = of.sizes(batch)
-    program = of.program(dtype, **sizes)
+    program = of.program(dtype, **of.sizes(batch))
     template = neptune.compile(program, target=target)
     ours = neptune.superoptimize(program, target=target, budget=budget)
-    shapes = tuple(tuple(evaluate_size(d, {}) for d in b.shape) for b in program.inputs)
-    machine = machine_for(parse_target(target))
-    values = tuple(dict(r.params) for r in ranked(ours.build.tiles, {}, machine)[:VALUES])
-    save(folder, Row(name, batch, dtype, shapes, values), ours, template)
+    return _saved(folder, (name, batch, dtype), {}, ours, template)
+
+
+def save_wild(folder: Path, name: str, target: str, budget: str) -> str:
+    """Save a program as users bring them, at its typical sizes."""
+    of = WILD[name]
+    program = of.build()
+    template = neptune.compile(program, target=target, shapes=of.sizes)
+    size = {"max_block_ops": of.operators, "max_kernels": of.kernels}
+    ours = neptune.superoptimize(program, target=target, budget=budget, shapes=of.sizes, **size)
+    return _saved(folder, (name, 1, "float16"), of.sizes, ours, template)
+
+
+def _saved(
+    folder: Path, of: tuple[str, int, str], sizes: Mapping[str, int], ours: neptune.Kernel, template: neptune.Kernel
+) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = template.program.inputs
+    shapes = tuple(tuple(evaluate_size(d, sizes) for d in b.shape) for b in inputs)
+    machine = machine_for(parse_target(ours.target))
+    values = tuple(dict(r.params) for r in ranked(ours.build.tiles, sizes, machine)[:VALUES])
+    save(folder, Row(*of, shapes, values), ours, template)
     said = ours.explain(json=True)["search"]
     return f"{said['why']}; {(said['found'] or {}).get('us')} µs, {said['template']}"

@@ -27,7 +27,7 @@ from torch import Tensor
 import neptune
 from bench import record
 from bench.cases import environment
-from bench.mirage_eager import EAGER, PRODUCTS
+from bench.mirage_eager import EAGER, PRODUCTS, WILD
 from neptune.runtime.bench import graph_of
 from neptune.verify.numerics import rel_error
 
@@ -42,6 +42,7 @@ CLEARED = 256 << 20
 MOST_ERROR = 2.0
 """Times eager torch's error against float64."""
 Call = Callable[[], Any]
+EVERY = EAGER | WILD
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def compiled(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def columns(row: Row, folder: Path, gpu: Gpu, given: Sequence[Tensor]) -> Iterator[tuple[str, Call]]:
     """The calls of a row by column."""
-    eager = EAGER[row.benchmark]
+    eager = EVERY[row.benchmark]
     yield TORCH, lambda: eager(*given)
     ours = gpu.load(folder / row.key / OURS)
     yield OURS, lambda: ours(*given)
@@ -141,14 +142,16 @@ def columns(row: Row, folder: Path, gpu: Gpu, given: Sequence[Tensor]) -> Iterat
     yield COMPILED, lambda: fast(*given)
 
 
-def error(found: Tensor, exact: Tensor) -> float:
+def error(found: Tensor | Sequence[Tensor], exact: Tensor) -> float:
+    """Relative to float64; several results are one behind the other."""
+    found = found if isinstance(found, Tensor) else torch.stack(list(found))
     return float(rel_error(found.double().cpu(), exact.cpu()).total)
 
 
 def measured(row: Row, folder: Path, gpu: Gpu) -> dict[str, Any]:
     """All samples of a row's columns, with errors against float64; what cannot run says why."""
     given = inputs(row, gpu.device)
-    exact = EAGER[row.benchmark](*(x.double() for x in given))
+    exact = EVERY[row.benchmark](*(x.double() for x in given))
     found: dict[str, Any] = {"key": row.key, "errors": {}, "failed": {}, "us": {}}
     graphs: dict[str, Call] = {}
     for name, call in columns(row, folder, gpu, given):
@@ -215,7 +218,7 @@ def run(folder: Path, file: Path | None, seconds: float, gpu: Gpu | None) -> int
 def looked_at(row: Row, folder: Path) -> str:
     """What a dry run says of a row: its kernels load, and give what eager torch gives for these shapes."""
     given = [torch.empty(s, dtype=getattr(torch, row.dtype), device="meta") for s in row.shapes]
-    shape = EAGER[row.benchmark](*given).shape
+    shape = EVERY[row.benchmark](*given).shape
     texts = []
     for name in (OURS, TEMPLATE):
         kernel = neptune.load(folder / row.key / name, "interpret")

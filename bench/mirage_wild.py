@@ -1,6 +1,7 @@
 """Searches on programs as users bring them: the graph's kernels and its predicted time beside the template's.
 
     python -m bench.mirage wild [--only swiglu …] [--budget 20s] [--target cuda:90] [--graphs]
+    python -m bench.mirage wild --save DIR                   # then `bench.mirage speed --run DIR` where a GPU is
 
 A row is one program: kernels and microseconds of the best graph that lowers, the same of the template's kernels, what
 the verifier says, and why graphs were refused. No GPU is needed. The status is 1 where a graph is not verified.
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import neptune
 from neptune.driver.asked import predicted_us
@@ -223,7 +225,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--budget", default="20s", help="of each search, in processor time")
     parser.add_argument("--target", default="cuda:90")
     parser.add_argument("--graphs", action="store_true", help="print each graph")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="compile what superoptimize gives, to be measured")
     options = parser.parse_args(argv)
+    if options.save is not None:
+        from bench.mirage_save import save_wild
+
+        for name in options.only:
+            print(f"{name}: {save_wild(options.save, name, options.target, options.budget)}", flush=True)
+        return 0
     wrong = False
     for name in options.only:
         try:

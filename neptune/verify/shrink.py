@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.evaluate.parallel import statement_exprs
@@ -54,24 +55,32 @@ FAR = 1 << 20
 NOWHERE = int(DTYPES["int32"].highest)
 """What stands for no position (an index that nothing was chosen for) and is next to no size."""
 AnyProgram = Program | TileProgram
+Node: TypeAlias = "Expr | TExpr"
 Part = tuple[str, int]
 """(what part a constant plays: "whole", "side", "edge", "group", "count" or "fixed"; the constant)."""
 
 
 @dataclass
 class Parts:
-    """The constants of programs by the parts they play, (extent, group) pairs of one index, and tiles of loops that
-    round up."""
+    """The constants of programs by the parts they play, (extent, group) pairs of one index, what is compared with a
+    constant and what is divided by one, and tiles of loops that round up."""
 
     played: dict[str, set[int]] = field(
         default_factory=lambda: {part: set() for part in ("whole", "side", "edge", "group", "count", "fixed")}
     )
     grouped: set[tuple[int, int]] = field(default_factory=set)
+    below: set[tuple[Node, int]] = field(default_factory=set)
+    divided: set[tuple[Node, int]] = field(default_factory=set)
     tiles: set[int] = field(default_factory=set)
 
     def see(self, parts: Iterator[Part]) -> None:
         for part, value in parts:
             self.played[part].add(value)
+
+    def rows(self) -> set[tuple[int, int]]:
+        """(n, g) where `x < n` is beside `x // g`, and n is nothing else: g heads of n / g rows each in one tile."""
+        known = {(n, g) for x, n in self.below for y, g in self.divided if x == y and n % g == 0}
+        return {(n, g) for n, g in known if not {n} & (self.played["whole"] | self.played["group"])}
 
     def extent(self, c: int) -> bool:
         return c in self.played["whole"] or c in self.played["group"]
@@ -79,6 +88,16 @@ class Parts:
 
 def _number(e: Expr) -> int | None:
     return int(e.value) if isinstance(e, Const) and is_int(e.dtype) else None
+
+
+def _see_rows(nodes: Iterable[Expr] | Iterable[TExpr], parts: Parts) -> None:
+    """Record what is compared with constants, and what is divided by them."""
+    for x in nodes:
+        if not (isinstance(x, Op) and x.name in ("lt", "floordiv", "mod")):
+            continue
+        by = x.args[1].expr if isinstance(x.args[1], Scalar) else x.args[1]
+        if isinstance(by, Const) and is_int(by.dtype):
+            (parts.below if x.name == "lt" else parts.divided).add((x.args[0], int(by.value)))
 
 
 def _rounded(e: Expr | TExpr) -> tuple[Expr, int] | None:
@@ -162,6 +181,7 @@ def _see_statements(program: Program, parts: Parts) -> None:
     for s in walk_stmt(program.body):
         for e in statement_exprs(s):
             _see_groups(e, ranges, buffers, parts)
+            _see_rows(walk(e), parts)
 
 
 def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], parts: Parts) -> None:
@@ -177,6 +197,7 @@ def _see_kernel(kernel: TileKernel, buffers: Mapping[str, Buffer], parts: Parts)
             parts.see(_parts(fact, "fixed"))
         for t in stmt_exprs(s):
             parts.see(_parts(t, "fixed"))
+            _see_rows(walk(t), parts)
         accesses: list[StoreTile | LoadTile] = [s] if isinstance(s, StoreTile) else []
         for node in (x for t in stmt_exprs(s) for x in walk(t)):
             if isinstance(node, Scalar):
@@ -224,7 +245,7 @@ def _sizes(parts: Parts) -> dict[int, int]:
     extents = {n for n in free if n > LARGE or (n in related and n > 2)}
     # A group that is no multiple of anything in sight means something else.
     shrunk_groups = {g for _, g in groups if g > 2} - p["fixed"] - p["edge"]
-    stay = p["group"] - {g for _, g in groups}
+    stay = p["group"] - {g for _, g in groups} | {g for _, g in parts.rows()}
     extents = extents - stay
     # What is a multiple of another group, 32 heads of 2 beside tiles of 32, stays one: its size is their product.
     shrunk_groups -= stay | {n for n, g in groups if n in extents and n > g}
@@ -238,7 +259,7 @@ def _sizes(parts: Parts) -> dict[int, int]:
     for n in sorted(extents - sizes.keys()):
         g = min(g for m, g in groups if m == n and n > g)
         sizes[n] = sizes.get(g, g) * sizes.get(n // g, n // g)
-    return sizes | _edges(p, sizes)
+    return sizes | _edges(p, sizes, {n for n, _ in parts.rows()})
 
 
 def _choices(constants: set[int]) -> dict[int, int]:
@@ -263,13 +284,13 @@ def _families(constants: list[int]) -> list[list[int]]:
     return families
 
 
-def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int]) -> dict[int, int]:
+def _edges(p: Mapping[str, set[int]], sizes: Mapping[int, int], stay: set[int]) -> dict[int, int]:
     """Edges by family: those that are close to each other move together."""
     families = _families(sorted(c for c in p["edge"] | p["side"] if LARGE < c < NOWHERE and c not in sizes))
     moved: dict[int, int] = {}
     start = FIRST_EDGE
     for family in families:
-        if not set(family) & (p["fixed"] | p["whole"] | p["group"]):
+        if not set(family) & (p["fixed"] | p["whole"] | p["group"] | stay):
             moved |= {c: c - family[0] + start for c in family}
             start += family[-1] - family[0] + 2
     return moved

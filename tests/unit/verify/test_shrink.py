@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import neptune
 from neptune.ir.parser import parse_program
-from neptune.ops.attention import operator
+from neptune.ops.attention import attention, operator
 from neptune.verify.exact import check_exact
 from neptune.verify.shrink import edges_of, shrink
 
@@ -97,3 +98,29 @@ def test_a_constant_that_is_also_an_index_stays() -> None:
 def test_the_windows_of_attention_are_exercised() -> None:
     (small,) = shrink(operator("prefill_window"))
     assert "4096" not in str(small) and "128" not in str(small)
+
+
+ROWS = """program p
+  in q: f32[10, 16]
+  out o: f32[10, 16]
+body:
+  for h in [0, 2):
+    for r in [0, (80 + 31) // 32):
+      for i in [0, 32):
+        o: o[h * 5 + (r * 32 + i) % 5, (r * 32 + i) // 5] = q[h * 5 + (r * 32 + i) % 5, (r * 32 + i) // 5] \
+when r * 32 + i < 80
+"""
+
+
+def test_rows_of_several_heads_are_as_many_as_heads_times_queries() -> None:
+    """80 rows of 5 heads with 80 made 4 and 5 made 3 were read beyond the queries."""
+    program = parse_program(ROWS)
+    (small,) = shrink(program)
+    assert "< 80" in str(small) and "// 5" in str(small)
+    assert check_exact(program, program).accepted
+
+
+def test_a_group_that_does_not_divide_a_tile_is_packed() -> None:
+    program = attention(2, 10, 128, kv_heads=2, queries=16, causal=True)
+    kernel = neptune.compile(program, "flash_attention", target="cuda:90")
+    assert "pack" in kernel.explain() and {c.verdict for c in kernel.build.checks.values()} == {"accepted"}
