@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import neptune
 from bench.mirage_programs import BENCHMARKS
@@ -48,8 +49,8 @@ def save_wild(folder: Path, name: str, target: str, budget: str) -> str:
     of = WILD[name]
     program = of.build()
     template = neptune.compile(program, target=target, shapes=of.sizes)
-    size = {"max_block_ops": of.operators, "max_kernels": of.kernels}
-    ours = neptune.superoptimize(program, target=target, budget=budget, shapes=of.sizes, **size)
+    bounds: dict[str, Any] = {"max_block_ops": of.operators, "max_kernels": of.kernels}
+    ours = neptune.superoptimize(program, target=target, budget=budget, shapes=of.sizes, **bounds)
     return _saved(folder, (name, 1, "float16"), of.sizes, ours, template)
 
 
