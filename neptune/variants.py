@@ -10,7 +10,7 @@ from neptune.errors import ShapeError
 from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import Members, pick, sizes_of
+from neptune.runtime.family import SHARED, Members, pick, sizes_of
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
@@ -91,8 +91,8 @@ class KernelFamily:
             choice = self.described["variants"][k]
             others = (v for v in self._kernels.values() if v.executable.artifact.template == choice["template"])
             like = next(others, None)
-            # The asynchronous form of a variant is not made of values.
-            like = None if "levers" in choice else like
+            # The asynchronous form of a variant is not made of values, and one that is shared is timed anew.
+            like = None if choice.keys() & {"levers", SHARED} else like
             made = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
             if self._accept is not None:
                 self._accept(made)

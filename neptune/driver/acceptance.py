@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neptune.driver.asynchronous import ARCHITECTURE, ENTRY, kernels_of
 from neptune.errors import TargetError
@@ -71,6 +71,14 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
     return kernel.keeping(replace(artifact, asynchronous=replace(of, record=record, forced=forced)))
 
 
+def sharing(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
+    """Another variant of a kernel, whose values on tiles are other ones, with the same asynchronous form: at its sizes
+    either may be the faster."""
+    on_tiles = kernel.with_params(choice["params"])
+    said = on_tiles.executable.artifact.unjudged(choice.get(AT)).explanation
+    return on_tiles.keeping(replace(kernel.executable.artifact, explanation=said))
+
+
 def in_vain(kernel: Kernel) -> bool:
     """True where a template was chosen for a form that the verdict refuses."""
     artifact = kernel.executable.artifact
@@ -108,7 +116,6 @@ def _beside(kernel: Kernel, split: tuple[int, int]) -> Beside:
     from neptune.hopper.beside import Beside
 
     artifact = kernel.executable.artifact
-    assert artifact.asynchronous is not None
     return Beside(on_trial(artifact, split), replace(artifact, asynchronous=None).alone())
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 from neptune.driver.acceptance import DECIDES
+from neptune.driver.coded import levers_of
+from neptune.driver.device import machine_for
 from neptune.driver.known import Formed
 from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.schedule.state import Decision
@@ -18,6 +21,13 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Candidate, Wishes
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
+
+if TYPE_CHECKING:
+    from neptune.driver.build import Build
+
+
+SHORT = 20.0
+"""Microseconds: what takes no longer is not timed in another form."""
 
 
 class Uncounted(Exception):
@@ -53,6 +63,27 @@ class Forms:
         if told is None:
             return us
         return told.us if told.faster and told.template == template else inf
+
+
+def shared(build: Build) -> frozenset[int]:
+    """Other variants of a kernel's template that may be faster in its asynchronous form: where one of them is called
+    first, both forms are timed at its sizes."""
+    family, form = build.family, build.asynchronous
+    if family is None or form is None:
+        return frozenset()
+    name = family.choices[build.own].template
+    others = [k for k, c in enumerate(family.choices) if k != build.own and c.template == name]
+    others = [k for k in others if levers_of(family.choices[k].params) is None]
+    others = [k for k in others if family.times[k, family.first(k)] > SHORT]
+    if not others:
+        return frozenset()
+    from neptune.hopper.estimate import close
+    from neptune.hopper.wanted import Wanted
+
+    at = [(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
+    tiles = form.kernel.levers.tiles
+    asked = Wanted({n: v for n, v in form.levers.items() if n not in tiles}, tiles, machine=machine_for(build.target))
+    return frozenset(k for k, near in zip(others, close(build.tiles, at, asked, build.shapes), strict=True) if near)
 
 
 def decided(program: str, chosen: Candidate) -> tuple[Decision, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from neptune.driver import asynchronous, searched
@@ -18,7 +18,7 @@ from neptune.ir.program import Buffer
 from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, conditions, names_of, pick, tree_json
+from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, pick, tree_json
 from neptune.tune.defaults import least_tiles
 from neptune.tune.samples import candidate
 
@@ -100,12 +100,16 @@ def _records(build: Build) -> dict[str, Any]:
 
 def _variants(build: Build) -> dict[str, Any]:
     """The entry of a kernel that is one of several."""
+    from neptune.driver.counted import shared
+
     family = build.family
-    return {} if family is None or len(family.choices) < 2 else {FAMILY: family_json(family, build.own)}
+    if family is None or len(family.choices) < 2:
+        return {}
+    return {FAMILY: family_json(family, build.own, shared(build))}
 
 
-def family_json(f: Family, own: int) -> dict[str, Any]:
-    """The variants of a kernel, and how a launch picks one."""
+def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, Any]:
+    """The variants of a kernel, and how a launch picks one; those that are `shared` may run its asynchronous form."""
     return {
         "own": own,
         "at": dict(f.points[0]),
@@ -117,6 +121,7 @@ def family_json(f: Family, own: int) -> dict[str, Any]:
                 "template": c.template,
                 "params": without_levers(c.params),
                 **_levers(c),
+                **({SHARED: True} if k in shared else {}),
                 "numbers": list(c.numbers),
                 "when": conditions(f.tree, k),
                 "measured": _measured(f, k),
@@ -134,7 +139,7 @@ def _levers(c: Choice) -> dict[str, Any]:
 
 def _first_taken(f: Family, k: int) -> dict[str, Any]:
     """The first of the points that take a variant, and the time predicted there."""
-    at = next(p for p, sizes in enumerate(f.points) if pick(f.tree, sizes) == k)
+    at = f.first(k)
     return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
 
 

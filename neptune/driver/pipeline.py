@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import in_vain, with_verdict
+from neptune.driver.acceptance import in_vain, sharing, with_verdict
 from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.device import machine_for
 from neptune.driver.imports import as_program as as_program
@@ -21,6 +21,7 @@ from neptune.kernel import Kernel
 from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
+from neptune.runtime.family import SHARED
 from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
 from neptune.tune.params import checked_params, checked_sizes
 
@@ -133,11 +134,13 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         return compiled(asked, target)
 
     def variant(choice: Mapping[str, Any]) -> Kernel:
+        if SHARED in choice and asked.form == AUTO:
+            return with_verdict(sharing(kernel, choice))
         # What a caller gave beside tiles, such as a number of parts, holds for all of them.
         values = {**asked.params, **choice["params"]}
         one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
         # The form that was asked for is of this kernel; another variant may have none.
-        one = replace(one, samples=(), failed=frozenset(), form=AUTO if asked.form == ASYNCHRONOUS else asked.form)
+        one = replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
         return _compiled(one, forced)
 
     forced = forced or asked.form == ASYNCHRONOUS

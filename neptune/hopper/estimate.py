@@ -5,7 +5,7 @@ estimated(program, [({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wante
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -19,6 +19,8 @@ from neptune.tile.ir import TileProgram
 
 FEW = 4
 """Tiles that are looked at beyond the first sizes: the best there."""
+OFF = 1.3
+"""Of two forms, of which one was predicted 1.14 times too slow, and the other 1.23 times too fast."""
 At = tuple[Mapping[str, int], Mapping[str, int], float]
 """Sizes, values of the Triton form, and the microseconds that it takes."""
 
@@ -29,22 +31,33 @@ def estimated(program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Ma
     Of `wanted` sizes and values on tiles are those of `at`; levers are chosen at the first sizes, a few remain for
     others. `shapes` are typical sizes, which tiles may cover.
     """
+    saved = [sum(max(0.0, tiles - ours) for ours, tiles in both) for both in _both(program, at, wanted, shapes)]
+    return [whole - us if us else inf for (_, _, whole), us in zip(at, saved, strict=True)]
+
+
+def close(program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]) -> list[bool]:
+    """At which of the sizes a kernel is faster in its form, or by no more slower than predictions may be off."""
+    return [any(ours < OFF * tiles for ours, tiles in both) for both in _both(program, at, wanted, shapes)]
+
+
+def _both(
+    program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]
+) -> Iterator[list[tuple[float, float]]]:
+    """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
     wishes = [replace(wanted, sizes=sizes, on_tiles=on_tiles, ahead=False) for sizes, on_tiles, _ in at]
     kernels: list[tuple[Walked, list[Levers]]] = []
     for kernel in program.kernels:
         with suppress(Refusal):
             walked = walked_of(program, kernel, shapes)
             kernels.append((walked, ordered(walked, program, wishes[0])))
-    found = []
-    for k, (asked, (_, on_tiles, whole)) in enumerate(zip(wishes, at, strict=True)):
-        saved = 0.0
+    for k, (asked, (_, on_tiles, _)) in enumerate(zip(wishes, at, strict=True)):
+        found = []
         for walked, order in kernels:
             known = asked.predictor(program, walked)
             looked = _several(order) if k else order[:1]
             ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
-            saved += max(0.0, known.on_tiles(on_tiles) - ours)
-        found.append(whole - saved if saved else inf)
-    return found
+            found.append((ours, known.on_tiles(on_tiles)))
+        yield found
 
 
 def _several(order: Sequence[Levers]) -> list[Levers]:

@@ -20,6 +20,8 @@ from neptune.errors import NeptuneError
 
 FAMILY = "family"
 """The entry of an explanation that describes a kernel's variants."""
+SHARED = "shared"
+"""The entry of a variant that differs from the kernel in values on tiles alone, and may run its asynchronous form."""
 LOG = logging.getLogger("neptune.runtime")
 M = TypeVar("M")
 

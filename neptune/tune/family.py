@@ -83,6 +83,10 @@ class Family:
     samples: tuple[Sample, ...] = ()
     counted: Counted | None = None
 
+    def first(self, choice: int) -> int:
+        """The first point that takes a choice."""
+        return next(k for k, sizes in enumerate(self.points) if pick(self.tree, sizes) == choice)
+
     def us(self, k: int = 0) -> float:
         """The predicted time of what is taken at point k."""
         return float(self.times[pick(self.tree, self.points[k]), k])

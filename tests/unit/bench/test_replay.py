@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import measures, replay
+from bench import replay
 from bench.defect_programs import DEFECTS, MISTAKES, matrix, per_row
 from bench.replay_compare import ASPECTS, Comparison, aspects, compare, difference, shown
 from bench.replay_corpus import KINDS, combinations, items
@@ -174,50 +174,3 @@ def test_the_command_records_and_compares(tmp_path: Path, capsys: pytest.Capture
 def test_mistakes_raise_when_they_are_built_or_compiled() -> None:
     assert all(compilation(make)["status"] != "compiled" for make in [MISTAKES["depth=0"], MISTAKES["mask=3"]])
     assert str(per_row(sum, lambda i, j: matrix("x")[i, j], "s").name) == "s"
-
-
-# --- measures --------------------------------------------------------------------------------------
-
-CODE = """
-TABLE = {"exp2": 1}
-
-
-class Repair:
-    stage: str
-    h: str = ""
-    count = 3
-
-
-def f(d, e):
-    assert isinstance(d.action, Update) and isinstance(d, ir.MapDef | ir.ReductionDef)
-    match e:
-        case [Op("exp2", _), *_]:
-            return 1
-    match d:
-        case str():
-            return 2
-"""
-
-
-def _file(path: str) -> measures.File:
-    return measures.File(path, CODE)
-
-
-def test_measures_count_what_their_docstrings_say() -> None:
-    code = [_file("neptune/fusion/a.py"), measures.File("neptune/codegen/names.py", 'NAMES = ["exp2"]\n' * 401)]
-    counts = {name: len(measure(code)) for name, (measure, _) in measures.MEASURES.items()}
-    assert list(counts.values()) == [2, 1, 1, 2, 1, 1, 1]
-    assert measures.folders(code) == {"neptune/codegen": 401, "neptune/fusion": 18}
-
-
-def test_a_comparison_with_names_is_no_table() -> None:
-    asks = measures.File("neptune/codegen/a.py", 'x = name in ("exp", "exp2")\n')
-    assert measures.operator_files_outside([asks]) == ["neptune/codegen/a.py"]
-    assert measures.operator_files_outside([measures.File("neptune/fusion/a.py", 'T = {"exp2": 1}\n')])
-
-
-@pytest.mark.slow
-def test_the_package_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).resolve().parents[3]
-    assert measures.main(["--root", str(root), "--json"]) == 0
-    assert '"neptune/ir"' in capsys.readouterr().out

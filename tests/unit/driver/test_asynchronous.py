@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from neptune.hopper.refusal import Refusal
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
-from neptune.runtime.accepted import read
+from neptune.runtime.accepted import read, runs
 from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
@@ -211,6 +212,33 @@ def test_a_slow_form_runs_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch
     kernel, asked, runs = made("auto", fast, 8192)
     assert [do for do, _ in asked] == ["ready", "time"] and runs, "times are of sizes, results are not"
     assert "verdict: accepted" in kernel.explain()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_variants_that_differ_in_values_share_the_form_where_it_is_faster_at_their_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sequence of 16k took tiles, predicted to be a little faster there, and never saw the form."""
+    near = {"draws": 15, "error": 1e-4, "limit": 8e-3}
+    fast = {"asynchronous": [36.9, 37.2, 37.6], "triton": [37.8, 38.0, 38.1]}
+    monkeypatch.setattr(beside, "WORKER", there := InProcess(compare=near, time=fast))
+    with stub_driver.installed():
+        made = partial(
+            neptune.compile, prefill_causal(heads=16, depth=256), target="cuda:90", form="auto", records=False
+        )
+        kernel = made()
+        variants = kernel.explain(json=True)["family"]["variants"]
+        own = kernel.executable.artifact.asynchronous
+        several = [k for k, v in enumerate(variants) if v.get("shared")]
+        assert own is not None and several and all(variants[k]["template"] == "flash_attention" for k in several)
+        other = kernel.variants[several[-1]].kernel.executable.artifact
+        assert [do for do, _ in there.asked].count("compare") == 1
+        assert there.asked[-1] == ("time", variants[several[-1]]["at"])
+        assert other.asynchronous.text == own.text and runs(other.asynchronous) and other.params != kernel.params
+        there.planted["time"] = {"asynchronous": [40.9, 41.2, 41.6], "triton": fast["triton"]}
+        monkeypatch.setattr("neptune.hopper.accept._times", lambda *_: None)
+        again = made().variants[several[-1]].kernel.executable.artifact
+        assert again.asynchronous.text == own.text and not runs(again.asynchronous)
 
 
 @pytest.mark.usefixtures("own_cache")
