@@ -291,10 +291,12 @@ def difference(
         info = torch.finfo(theirs.dtype)
         apart = (b - true).abs().nan_to_num(0.0, posinf=0.0)
         room = 6 * apart + RELATIVE[theirs.dtype] * b.abs() + 4 * info.tiny * info.eps * 2**3
-        off = (a.isnan() != b.isnan()) | ((a != b) & ~((a - b).abs() <= room) & ~a.isnan())
+        near = b.isfinite() & ((a - b).abs() <= room)
+        off = (a.isnan() != b.isnan()) | ((a != b) & ~near & ~a.isnan())
         if theirs.dtype in (torch.float16, torch.bfloat16) and any(w in place for w in STEPS):
             off &= ~(a.isinf() & (b.abs() >= 0.99 * info.max))
-            off &= ~(b.isnan() & (a == true)) & ~(b.isnan() & (a - true).abs().le(RELATIVE[theirs.dtype] * true.abs()))
+            held = true.isfinite() & ((a - true).abs() <= RELATIVE[theirs.dtype] * true.abs())
+            off &= b.isfinite() | ~(held | (a == true))
         if place.startswith(("addcmul", "aten.addcmul")) and len(given) == 3:
             # Whether a product is rounded, or overflows, before the sum, eager leaves to its vectors.
             x, y, z = (t.double() for t in given)

@@ -84,7 +84,10 @@ ROWS.update({target: _mapped(element) for target, element in overloads().items()
 
 @row(prims.convert_element_type.default, aten._to_copy.default)
 def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    v, to = s.value(x), node.meta["val"].dtype
+    return _converted(s, s.value(x), node.meta["val"].dtype)
+
+
+def _converted(s: Import, v: Value, to: torch.dtype) -> Value:
     if v.dtype == to:
         return v
     kept, into = name_of(to), computed(to)
@@ -284,7 +287,7 @@ def _in_its_dtype(s: Import, node: Any, x: Any) -> Value:
     """What is reduced, in the dtype of the result: integers are summed and multiplied in int64."""
     v, to = s.value(x), node.meta["val"].dtype
     if v.dtype.is_floating_point and not to.is_floating_point:
-        return _convert(s, node, x)
+        return _converted(s, v, to)
     return v if v.dtype == to else s.map(to, lambda e: cast(e, computed(to)), v)
 
 

@@ -2,9 +2,9 @@
 
     i0(x)   |x| ≤ 8: Σ (x²/4)^k / k!²          beyond: exp(|x|) / √|x| · a polynomial in 1/|x|
 
-All is computed in float64, also for float32, but for what torch itself has few digits of: that is torch's, in its dtype.
-`fitted` interpolates at Chebyshev's points. Bessel's J and Y, and Airy's Ai, are not here: of float64 torch's own are off
-by up to 2e-6, so that there is nothing to hold them against.
+All is computed in float64, also for float32, but for what torch itself has few digits of: that is torch's, in its
+dtype. `fitted` interpolates at Chebyshev's points. Bessel's J and Y, and Airy's Ai, are not here: of float64
+torch's own are off by up to 2e-6, so that there is nothing to hold them against.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 
 
 def _hankel(n: float, w: Any) -> Any:
-    """√x · exp(x) · K_n(x) at x = 1/w: Hankel's ∫ e^-u u^(n-½) (1 + uw/2)^(n-½) du · √(π/2) / Γ(n+½), of which at u = v²,
-    where it is smooth and even, a plain sum has all digits."""
+    """√x · exp(x) · K_n(x) at x = 1/w: √(π/2) / Γ(n+½) · Hankel's ∫ e^-u u^(n-½) (1 + uw/2)^(n-½) du.
+
+    At u = v² that is smooth and even, so that a plain sum has all digits.
+    """
     v = (np.arange(700)[:, None] + 0.5) * 0.01
     terms = np.exp(-(v**2)) * v ** (2 * n) * (1 + w * v**2 / 2) ** (n - 0.5)
     return 0.02 * math.sqrt(math.pi / 2) / math.gamma(n + 0.5) * terms.sum(0)
@@ -131,10 +133,12 @@ def _digamma(x: Expr, _: Expr) -> Expr:
     y = select(ir.binary("lt", x, 0.0), 1.0 - x, x)
     z = y + 10.0
     w = 1.0 / z
-    series = polynomial(w * w, [-b / (2 * k + 2) for k, b in enumerate(_BERNOULLI)][::-1] + [0.0])
+    terms = [0.0, *(-b / (2 * k + 2) for k, b in enumerate(_BERNOULLI))]
+    series = polynomial(w * w, terms[::-1])
     found = fn.log(z) - 0.5 * w + series
-    for k in range(10):
+    for k in range(1, 10):
         found = found - 1.0 / (y + float(k))
+    found = found - 1.0 / y
     rest = x - fn.trunc(x)
     below = select(ir.eq(rest, 0.0), Const(math.nan, WIDE), found - math.pi / ir.op("tan", rest * math.pi))
     return select(ir.binary("lt", x, 0.0), below, found)
@@ -183,7 +187,7 @@ def _higher(x: Expr, _: Expr, n: int) -> Expr:
     found = _zeta(n + 1, select(low, 1.0 - x, x)) * float(math.factorial(n))
     sign = 1.0 if n % 2 else -1.0
     turns = 1.0 / ir.op("tan", (x - fn.round(x)) * math.pi)
-    below = polynomial(turns, [float(c) for c in slope.coef[::-1] * -math.pi]) - found
+    below = polynomial(turns, [-math.pi * float(c) for c in slope.coef[::-1]]) - found
     below = select(ir.eq(x, fn.floor(x)), Const(sign * math.inf, WIDE), below)
     return select(low, below, found * sign)
 
@@ -227,7 +231,7 @@ def _outside(kind: str, y: Expr, k: Expr) -> Expr:
 
 
 def _inside(kind: str, y: Expr, k: Expr) -> Expr:
-    """The same between -1 and 1, by the angle whose cosine y is; it is as near as its dtype has it, which is torch's."""
+    """The same between -1 and 1, by the angle whose cosine y is: rounded to the dtype, as torch's."""
     m, t = fn.cast(k, y.dtype), ir.op("acos", y)
     if kind == "t":
         return fn.cos(t * m)

@@ -273,7 +273,7 @@ _LIBM = {name: Row(_of(name), OPS[name].arity) for name in LIBM}
 TABLE: Mapping[str, Row] = {
     **_rows(1, False, {name: _of(name) for name in _SMOOTH}),
     **_LIBM,
-    **_rows(1, False, {name: _made(function) for name, function in (functions.UNARY | special.UNARY).items()}),
+    **_rows(1, False, {name: _made(function) for name, function in {**functions.UNARY, **special.UNARY}.items()}),
     **_rows(1, True, {name: _if_float(name) for name in ("floor", "ceil", "trunc")}),
     **_rows(1, False, {
         "abs": lambda dtype, x: as_dtype(x, dtype) if dtype == "bool" else fn.abs(as_dtype(x, dtype)),
