@@ -49,6 +49,10 @@ DECOMPOSED = (
     *("__and__", "__or__", "__xor__"),
 )
 """Operators that torch itself makes of those of the table."""
+STEPS = ("ldexp", "__rdiv__", "round.decimals")
+"""What eager computes in steps of 16 bits, and may leave those on its way to a result that they hold."""
+UNWRITTEN = tuple(f"{way}chebyshev_polynomial_{kind}.n_" for way in ("special_", "shifted_") for kind in "uw")
+"""Of NaN their eager kernels return memory that nothing wrote: `tests/unit/torch_ops` says what is to be there."""
 KINDS = ("UnaryUfuncInfo", "BinaryUfuncInfo", "ReductionOpInfo")
 
 
@@ -195,6 +199,7 @@ def overload_cases(target: Any, dtype: torch.dtype) -> Iterator[Case]:
     tensors = [k for k, a in enumerate(arguments) if isinstance(a.type, torch.TensorType)]
     numbers = [k for k, a in enumerate(arguments) if a.type.kind() == "NumberType" and k not in tensors]
     xs = torch.tensor(edges(dtype), dtype=dtype)
+    xs = xs[~xs.isnan()] if any(w in str(target) for w in UNWRITTEN) else xs
     whole = [2, 3 if dtype == torch.uint8 else -3, 0] if not dtype.is_floating_point else [0.1, -2.5, 2, 0.0, math.inf]
     for n in whole if numbers else [None]:
         values: list[Any] = []
@@ -222,7 +227,9 @@ def overload_cases(target: Any, dtype: torch.dtype) -> Iterator[Case]:
 def judged(case: Case) -> tuple[str, str]:
     """What became of a case, and why."""
     try:
-        right = case.function(*case.tensors)
+        # oneDNN's gelu of infinity is NaN, on some processors.
+        with torch.backends.mkldnn.flags(enabled=False):
+            right = case.function(*case.tensors)
     except Exception as error:
         return "eager", str(error)[:80]
     wanted = [t for t in torch.utils._pytree.tree_leaves(right) if isinstance(t, torch.Tensor)]
@@ -284,16 +291,17 @@ def difference(
         info = torch.finfo(theirs.dtype)
         apart = (b - true).abs().nan_to_num(0.0, posinf=0.0)
         room = 6 * apart + RELATIVE[theirs.dtype] * b.abs() + 4 * info.tiny * info.eps * 2**3
-        off = (a.isnan() != b.isnan()) | ((a != b) & ~((a - b).abs() <= room) & ~a.isnan())
-        if theirs.dtype in (torch.float16, torch.bfloat16):
-            # On its way eager has left 16 bits, where there is a result.
+        near = b.isfinite() & ((a - b).abs() <= room)
+        off = (a.isnan() != b.isnan()) | ((a != b) & ~near & ~a.isnan())
+        if theirs.dtype in (torch.float16, torch.bfloat16) and any(w in place for w in STEPS):
             off &= ~(a.isinf() & (b.abs() >= 0.99 * info.max))
-            off &= ~(b.isnan() & (a == true)) & ~(b.isnan() & (a - true).abs().le(RELATIVE[theirs.dtype] * true.abs()))
+            held = true.isfinite() & ((a - true).abs() <= RELATIVE[theirs.dtype] * true.abs())
+            off &= b.isfinite() | ~(held | (a == true))
         if place.startswith(("addcmul", "aten.addcmul")) and len(given) == 3:
             # Whether a product is rounded, or overflows, before the sum, eager leaves to its vectors.
             x, y, z = (t.double() for t in given)
-            off &= (a - b).abs() > 4 * info.eps * (x.abs() + (y * z).abs())
-            off &= (y * z).abs() <= info.max
+            off &= (a - b).abs() > info.eps * (x.abs() + (y * z).abs())
+            off &= ((y * z).abs() <= info.max) | x.isfinite()
     if not off.any():
         return ""
     at = tuple(int(i) for i in off.nonzero()[0])

@@ -84,17 +84,22 @@ ROWS.update({target: _mapped(element) for target, element in overloads().items()
 
 @row(prims.convert_element_type.default, aten._to_copy.default)
 def _convert(s: Import, node: Any, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    v, to = s.value(x), node.meta["val"].dtype
+    return _converted(s, s.value(x), node.meta["val"].dtype)
+
+
+def _converted(s: Import, v: Value, to: torch.dtype) -> Value:
     if v.dtype == to:
         return v
     kept, into = name_of(to), computed(to)
     if to == torch.bool:
         return s.map(to, lambda e: ir.ne(e, 0) if e.dtype != "bool" else e, v)
-    if not to.is_floating_point and v.dtype.is_floating_point:
-        raise Unknown("a cast of floats to integers")
+    jumps = not to.is_floating_point and v.dtype.is_floating_point
 
     # What is computed wider is rounded, or wraps around, to the digits that it has.
     def at(e: Expr) -> Expr:
+        if jumps and not v.rounded:
+            e = cast(cast(e, name_of(v.dtype)), computed(v.dtype))
+        e = as_dtype(e, kept) if jumps else e
         whole = as_torch(as_dtype(e, into), into, up_to_nearly_all)
         return whole if kept == into else cast(cast(e, kept), into)
 
@@ -281,6 +286,8 @@ def _sum(s: Import, node: Any, x: Any, dims: Any = None, keepdim: bool = False, 
 def _in_its_dtype(s: Import, node: Any, x: Any) -> Value:
     """What is reduced, in the dtype of the result: integers are summed and multiplied in int64."""
     v, to = s.value(x), node.meta["val"].dtype
+    if v.dtype.is_floating_point and not to.is_floating_point:
+        return _converted(s, v, to)
     return v if v.dtype == to else s.map(to, lambda e: cast(e, computed(to)), v)
 
 

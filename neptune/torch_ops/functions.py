@@ -22,7 +22,7 @@ _INVERSE = (
 """M. Giles, Approximating the erfinv function: in w - 2.5 below 5, in √w - 3 above; w = -log(1 - x²)."""
 
 
-def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Horner's rule, the highest first."""
     result: Expr = Const(coefficients[0], x.dtype)
     for c in coefficients[1:]:
@@ -47,7 +47,7 @@ def erfcx(x: Expr) -> Expr:
 def erfinv(x: Expr) -> Expr:
     """The inverse of erf: Giles' polynomials for float32, and two of Newton's steps from there for float64."""
     w = -(fn.log(1.0 - x) + ir.op("log1p", x))
-    near, far = _polynomial(w - 2.5, _INVERSE[0]), _polynomial(fn.sqrt(w) - 3.0, _INVERSE[1])
+    near, far = polynomial(w - 2.5, _INVERSE[0]), polynomial(fn.sqrt(w) - 3.0, _INVERSE[1])
     y = x * ir.select(ir.binary("lt", w, 5.0), near, far)
     for _ in range(2 if x.dtype == "float64" else 0):
         y = y - (fn.erf(y) - x) / (fn.exp(-(y * y)) * (2 / math.sqrt(math.pi)))

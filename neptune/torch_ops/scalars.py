@@ -45,12 +45,23 @@ def computed(dtype: torch.dtype) -> str:
     return "float32" if name in NARROW else "int32" if name in SHORT else name_of(dtype)
 
 
+def _truncated(x: Expr, dtype: str) -> Expr:
+    """A float as torch casts it to an integer: without its fraction, by way of int32 or int64, of which the lowest bits
+    are left. Of NaN, and what has no room there, torch has the machine's own: here that of x86, on every target."""
+    by = "int32" if dtype in ("int8", "int32") else "int64"
+    top = 2 ** (DTYPES[by].bits - 1)
+    inside = ir.binary("lt", op("abs", x), float(top))
+    return cast(ir.select(inside, cast(x, by), Const(-top, by)), dtype)
+
+
 def as_dtype(x: Any, dtype: str) -> Expr:
     """A value in a dtype: numbers are written in it, expressions cast."""
     if not isinstance(x, Number):
         e: Expr = x
         if e.dtype == "bool" and dtype != "bool":
             return ir.select(e, ir.as_expr(1, dtype), ir.as_expr(0, dtype))
+        if is_int(dtype) and is_float(e.dtype):
+            return _truncated(e, dtype)
         return ir.ne(e, 0) if dtype == "bool" and e.dtype != "bool" else ir.cast(e, dtype)
     if dtype == "bool":
         return Const(bool(x), "bool")

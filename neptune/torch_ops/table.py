@@ -19,7 +19,7 @@ from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op
 from neptune.ir.ops import LIBM, OPS
-from neptune.torch_ops import functions as special
+from neptune.torch_ops import functions, special
 from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, below_zero, held, name_of, nan_first, promoted
 
 Rule = Callable[..., Expr]
@@ -155,7 +155,7 @@ def _power(dtype: str, a: Any, b: Any) -> Expr:
         if b % 1 == 0 and 1 <= b <= 4:
             return _times(x, int(b))
         b = float(b)
-    return special.power(x, as_dtype(b, dtype))
+    return functions.power(x, as_dtype(b, dtype))
 
 
 def _times(x: Expr, n: int) -> Expr:
@@ -273,7 +273,7 @@ _LIBM = {name: Row(_of(name), OPS[name].arity) for name in LIBM}
 TABLE: Mapping[str, Row] = {
     **_rows(1, False, {name: _of(name) for name in _SMOOTH}),
     **_LIBM,
-    **_rows(1, False, {name: _made(function) for name, function in special.UNARY.items()}),
+    **_rows(1, False, {name: _made(function) for name, function in {**functions.UNARY, **special.UNARY}.items()}),
     **_rows(1, True, {name: _if_float(name) for name in ("floor", "ceil", "trunc")}),
     **_rows(1, False, {
         "abs": lambda dtype, x: as_dtype(x, dtype) if dtype == "bool" else fn.abs(as_dtype(x, dtype)),
@@ -290,6 +290,7 @@ TABLE: Mapping[str, Row] = {
         "isnan": _asked(ir.is_nan),
         "isinf": _asked(ir.is_inf),
     }),
+    **_rows(2, False, special.BINARY),
     **_rows(2, False, {
         "add": _added("add"),
         "sub": _added("sub"),

@@ -73,6 +73,7 @@ def test_w3_functions_keep_their_digits_near_zeros_and_poles(function: Callable[
         lambda x: torch.ne(x, torch.full((), 0.1)), lambda x: (x * 0.3 == 0.03).sum(-1), lambda x: torch.isclose(x, x),
         lambda x: x.masked_fill(x <= 0.2, 0.0), lambda x: torch.heaviside(x * 0.1, x), lambda x: x // 0.1,
         lambda x: x / 3 == x * (1 / 3), lambda x: torch.floor(x * 30), lambda x: (x * 10 + 0.5).round(),
+        lambda x: (x * 30).int(), lambda x: (x * 10 + 0.5).long(),
     ],
 )  # fmt: skip
 def test_w4_16_bit_values_meet_numbers_as_torch_rounds_them(function: Callable[..., Any], dtype: Any) -> None:
@@ -169,6 +170,8 @@ POINTWISE = [
     lambda s: torch.copysign(s, -s), lambda s: torch.hypot(s, s), lambda s: torch.atan2(s, s + 1), torch.log10,
     lambda s: F.threshold(s, 0.1, 20), lambda s: torch.heaviside(s, s), lambda s: torch.fmax(s, s * 2), torch.isposinf,
     lambda s: torch.xlogy(s, s), lambda s: torch.clip(s, -1, 1), lambda s: F.hardshrink(s), lambda s: F.softshrink(s),
+    torch.digamma, torch.special.i1e, lambda s: torch.polygamma(2, s), lambda s: torch.special.ndtri(s), torch.i0,
+    lambda s: torch.special.chebyshev_polynomial_t(s, 9), lambda s: s.int(),
 ]  # fmt: skip
 
 

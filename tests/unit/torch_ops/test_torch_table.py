@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch._inductor.decomposition import select_decomp_table
@@ -13,16 +16,18 @@ import neptune
 from neptune.graph import aten as rows
 from neptune.graph.aten import ROWS
 from neptune.ir.expr import op
+from neptune.torch_ops import special
 from neptune.torch_ops.scalars import as_dtype
 from neptune.torch_ops.table import TABLE, overloads
 from qa import torch_table
-from qa.graphs import evaluated
-from qa.torch_table import DTYPES, Case, database, is_dropped, judged, listed, overload_cases, samples
+from qa.graphs import evaluated, graph_of, program_of
+from qa.torch_table import DTYPES, Case, database, difference, is_dropped, judged, listed, overload_cases, samples
 
 aten = torch.ops.aten
 SOME = ("add", "sub", "mul", "pow", "remainder", "floor_divide", "gt", "bitwise_left_shift", "copysign", "hypot",
         "expm1", "log1p", "atan2", "round", "nn.functional.softplus", "sum", "mean", "amax", "any",
-        "where", "clamp")  # fmt: skip
+        "where", "clamp", "i0", "special.i1e", "special.modified_bessel_k1", "digamma", "polygamma.polygamma_n_3",
+        "special.ndtri", "special.chebyshev_polynomial_w", "long")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -77,6 +82,55 @@ def test_a_region_of_8_bits_on_a_machine() -> None:
     assert fused.reports[0].taken
 
 
+FLOATS = torch.tensor([5e9 + 1027, -5e9 - 1027, 2**31 - 0.5, -(2.0**31) - 0.5, 300.7, -300.7, 2.0**63, -(2.0**63), -0.5,
+                       1e300, math.inf, -math.inf, math.nan, 65535.0, -1.0, 127.5], dtype=torch.float64)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["llvm", "interpret"])
+@pytest.mark.parametrize("to", [torch.int8, torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_cast_to_integers_is_torchs_on_every_target(dtype: torch.dtype, to: torch.dtype, target: str) -> None:
+    x = FLOATS.to(dtype)
+    (made,) = evaluated(lambda x: x.to(to), x)
+    kernel = neptune.compile(program_of(graph_of(lambda x: x.to(to), [x]))[0].program, target=target)
+    assert torch.equal(made, x.to(to)) and torch.equal(kernel(x), x.to(to))
+
+
+def test_a_sum_in_integers_cuts_what_bfloat16_holds() -> None:
+    x = (torch.arange(60.0).reshape(4, 15) / 3).bfloat16()
+    (made,) = evaluated(lambda x: (x * 1.37).sum(-1, dtype=torch.int64), x)
+    assert torch.equal(made, (x * 1.37).long().sum(-1))
+
+
+SPECIAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "i0": (torch.special.i0, lambda x: mpmath.besseli(0, x)),
+    "i1e": (torch.special.i1e, lambda x: mpmath.besseli(1, x) * mpmath.exp(-abs(x))),
+    "k0": (torch.special.modified_bessel_k0, lambda x: mpmath.besselk(0, x)),
+    "k1e": (torch.special.scaled_modified_bessel_k1, lambda x: mpmath.besselk(1, x) * mpmath.exp(x)),
+    "digamma": (torch.digamma, mpmath.digamma),
+    "polygamma": (lambda x: torch.polygamma(4, x), lambda x: mpmath.polygamma(4, x)),
+    "ndtri": (lambda x: torch.special.ndtri(torch.exp(-x)),
+              lambda x: mpmath.findroot(lambda y: mpmath.log(mpmath.ncdf(y)) + x, -math.sqrt(2 * x))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_special_function_has_the_digits_of_float64(name: str) -> None:
+    function, true = SPECIAL[name]
+    x = torch.tensor([1e-3, 0.05, 0.3, 0.9, 1.9, 2.1, 3.7, 7.9, 8.1, 12.5, 31.0, 33.0, 90.0], dtype=torch.float64)
+    (made,) = evaluated(function, x)
+    with mpmath.workdps(40):
+        right = torch.tensor([float(true(mpmath.mpf(v))) for v in x.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(made, right, rtol=2e-13, atol=0.0)
+
+
+@pytest.mark.parametrize("word", ["chebyshev_polynomial_u", "shifted_chebyshev_polynomial_w"])
+def test_polynomials_of_nan_are_nan(word: str) -> None:
+    x, n = torch.full((5,), math.nan), torch.tensor([-1, 0, 1, 2, 40])
+    (made,) = evaluated(getattr(torch.special, word), x, n)
+    assert made.tolist()[:2] == [0.0, 1.0] and made[2:].isnan().all()
+
+
 # --- mutants: what the harness has to notice ------------------------------------------------------------
 
 
@@ -112,6 +166,18 @@ def test_formulas_that_are_equal_in_the_reals_alone_are_noticed(monkeypatch: pyt
     )  # fmt: skip
     x = torch.arange(16.0) * 0.1
     assert judged(Case("remainder", lambda x: x % 0.1, (x,)))[0] == "wrong"
+
+
+@pytest.mark.parametrize("ours", [1.0, -math.inf, math.nan])
+def test_what_is_not_infinite_is_noticed(ours: float) -> None:
+    assert difference(torch.tensor([ours]), torch.tensor([math.inf]), None, [torch.ones(1)])
+
+
+def test_a_fit_of_fewer_digits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kinds(aten.special_i0e.default, torch.float64) == {"right"}
+    monkeypatch.setattr(special, "DEGREE", 6)
+    monkeypatch.setattr(special, "fitted", special.fitted.__wrapped__)
+    assert kinds(aten.special_i0e.default, torch.float64) == {"wrong"}
 
 
 def test_a_dropped_overload_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
