@@ -4,7 +4,7 @@
 
 All is computed in float64, also for float32, but for what torch itself has few digits of: that is torch's, in its
 dtype. `fitted` interpolates at Chebyshev's points. Bessel's J and Y, and Airy's Ai, are not here: of float64
-torch's own are off by up to 2e-6, so that there is nothing to hold them against.
+torch's own are off by up to 6e-6, so that there is nothing to hold them against.
 """
 
 from __future__ import annotations
