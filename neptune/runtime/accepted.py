@@ -193,6 +193,11 @@ def compiler() -> list[Any]:
     return [versions()["triton"], *([name, os.environ[name]] for name in SETTINGS if name in os.environ)]
 
 
+def settings() -> tuple[str | None, ...]:
+    """What of `compiler` may change while a process runs."""
+    return tuple(map(os.environ.get, SETTINGS))
+
+
 def runs(of: Asynchronous) -> bool:
     """True where the form has a record of itself with which it is accepted; one that is forced may be slow."""
     found = None if of.record is None else read(of.record)

@@ -237,7 +237,12 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
 def runs_asynchronously(modules: Modules, present: Target) -> bool:
     """True where the kernel's asynchronous form is for this GPU, and what it compiles to has been accepted."""
     of = modules.asynchronous
-    return of is not None and of.architecture == str(present) and accepted.runs(of)
+    if of is None or of.architecture != str(present):
+        return False
+    settings = accepted.settings()
+    if settings not in modules.runs:
+        modules.runs[settings] = accepted.runs(of)
+    return modules.runs[settings]
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Form:
 class Modules:
     """The modules of one kernel; `declarations` is the text of its parameters, `params` the values of its free
     tunables, num_warps and num_stages, and `of_one` those of single launches, by the function's name. `has_room` says
-    of sizes whether index arithmetic stays in int32."""
+    of sizes whether index arithmetic stays in int32, `runs` by the compiler's settings whether a record is accepted."""
 
     by_loads: Mapping[str, Addressing]
     declarations: str
@@ -46,6 +46,7 @@ class Modules:
     of_one: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     asynchronous: Asynchronous | None = None
     has_room: Callable[[Mapping[str, int | float]], bool] = lambda sizes: True
+    runs: dict[tuple[str | None, ...], bool] = field(default_factory=dict, init=False, repr=False)
     _chosen: dict[tuple[object, ...], Form] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from neptune.runtime.accepted import Verdict, key_of, written
 from neptune.runtime.addressing import Asynchronous
 from neptune.runtime.artifact import pack, unpack
 from neptune.runtime.executable import Executable
-from neptune.runtime.modules import Form
+from neptune.runtime.launch import Target, runs_asynchronously
+from neptune.runtime.modules import Form, Modules
 
 CLEAN = Verdict(
     key="", shared_bytes=0, spill_bytes=0, local=0, local_inner=0, warnings=(), split=(240, 24), consumers=(240,),
@@ -151,3 +153,15 @@ def test_it_is_saved_with_its_verdict(plain: neptune.Kernel) -> None:
 def test_other_parameters_are_those_of_tiles(plain: neptune.Kernel) -> None:
     kernel = with_form(plain, ACCEPTED).with_params(BLOCK_M=64)
     assert kernel.executable.artifact.asynchronous is None
+
+
+def test_a_record_is_read_once_for_the_settings_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each new length it took a third of the host's time."""
+    modules = Modules({}, "", {}, asynchronous=SimpleNamespace(architecture="cuda:90"))  # type: ignore[arg-type]
+    asked: list[object] = []
+    monkeypatch.setattr(accepted, "runs", lambda of: asked.append(of) or len(asked) == 1)
+    here, other = Target("cuda", "90"), Target("cuda", "80")
+    assert all(runs_asynchronously(modules, here) for _ in range(3)) and len(asked) == 1
+    assert not runs_asynchronously(modules, other) and len(asked) == 1
+    monkeypatch.setenv(accepted.SETTINGS[0], "1")
+    assert not runs_asynchronously(modules, here) and len(asked) == 2
