@@ -271,6 +271,7 @@ def trial(seed: int) -> Outcome:
     heard = _Rejections()
     logger = logging.getLogger("neptune")
     logger.addHandler(heard)
+    level = logger.level
     logger.setLevel(logging.INFO)
     how: Callable[[], Any] = evaluated if device == "cpu" else contextlib.nullcontext
     try:
@@ -282,6 +283,7 @@ def trial(seed: int) -> Outcome:
         return Outcome("refused", " ".join(str(error).splitlines()[1:2]).strip(), str(case))
     finally:
         logger.removeHandler(heard)
+        logger.setLevel(level)
     o, lse = found if isinstance(found, tuple) else (found, None)
     right, sums = exact(case)
     share = SHARES[case.q.dtype]
