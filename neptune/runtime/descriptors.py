@@ -9,8 +9,8 @@ have a negative constant, as with a swizzle of 32 or 64 bytes (16 or 32 columns 
 
 It says nothing, and the results are wrong; ptxas 12.9, which Triton has for Blackwell, does not. A descriptor (PTX ISA,
 "Matrix descriptor for wgmma") is 14 bits of an address in its low half and constants in its high half: over all paths,
-what a product takes must have come from a register that was cut to 14 bits, by copies and sums of constants. What came
-out of a register of threads is trusted.
+what a product takes must have come from a register that was cut to these bits, by copies and sums of constants. What
+came out of a register of threads is trusted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from neptune.runtime.listing import Function, Instruction, disassemble, function
 _RESULT = re.compile(r"(?:U?P\w+, )?UR(\d+)\b")
 _SOURCE = re.compile(r"\bUR(\d+|Z)\b|(?<![\w.])-?0x[0-9a-f]+|(?<![\w.\[])-?\d+\b|\bc\[")
 _TAKEN = re.compile(r"gdesc\[UR(\d+)\]")
-_CUT = re.compile(r"USGXT\.U32 UR\d+, UR\d+, 0xe\b|ULOP3\.LUT UR\d+, UR\d+, 0x3fff, URZ, 0xc0\b")
+_CUT = re.compile(r"USGXT\.U32 UR\d+, UR\d+, 0x[ef]\b|ULOP3\.LUT UR\d+, UR\d+, 0x[37]fff, URZ, 0xc0\b")
+"""Sixteenths of an address: 14 bits, or the 15 that Triton 3.9 keeps (256 KiB of shared memory have 14)."""
 _SUSPECT = re.compile(r"\badd\.s64\s+%\w+, %\w+, -\d{16,}")
 """A sum of a descriptor and a negative constant, in PTX."""
 SUMS = ("UMOV", "UIADD3", "ULOP3")
@@ -38,7 +39,7 @@ class Kind(Enum):
     """What a uniform register holds; nothing is known of one that has no kind."""
 
     CONSTANT = "a constant"
-    ADDRESS = "an address of 14 bits"
+    ADDRESS = "sixteenths of an address"
     TRUSTED = "what a register of threads held"
 
 

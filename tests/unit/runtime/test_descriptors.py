@@ -100,6 +100,9 @@ def taken(*lines: str) -> list[str]:
         ([*COPIED, "UIADD3.64 UR6, UR6, 0x20, URZ", PRODUCT], []),
         (["UIADD3.64 UR6, UR8, 0x20, URZ", PRODUCT], ["UR6"]),
         (["ULOP3.LUT UR6, UR14, 0x3fff, URZ, 0xc0, !UPT", "UMOV UR7, 0x80000020", PRODUCT], []),
+        # Triton 3.9 keeps 15 bits; 16 are no address.
+        (["USGXT.U32 UR6, UR14, 0xf", "UMOV UR7, 0x80000020", PRODUCT], []),
+        (["USGXT.U32 UR6, UR14, 0x10", "UMOV UR7, 0x80000020", PRODUCT], ["UR6"]),
         (["R2UR UR6, R2", "R2UR UR7, R3", PRODUCT], []),
         # Both operands in shared memory: the left one's is in front.
         (
