@@ -7,7 +7,8 @@
 
 Each row has a process of its own. Its columns (`bench.default_rows`) are captured as CUDA graphs and timed in
 interleaved rounds with a cold L2 cache; every sample is kept. Preparing compiles kernels side by side; what forms took
-there is thrown away, as others ran meanwhile, and is found anew where a row is measured. "first" is the first call.
+there is thrown away, as others ran meanwhile, and is found anew where a row is measured. "first" is the first call;
+times are of later ones, by the kernel that has taken over.
 Rows that the file has are not measured anew. Losses are printed.
 """
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import exp, log
@@ -128,6 +129,8 @@ def measured(name: str, only_first: bool) -> dict[str, Any]:
                 call()
                 torch.cuda.synchronize()
                 found["first"][column] = round(time.perf_counter() - begin, 3)
+                if not only_first:
+                    _settled(call)
                 graphs[column] = call if only_first else gpu.graph(call)
             except Exception as error:
                 found["failed"][column] = f"{type(error).__name__}: {str(error)[:200]}"
@@ -137,6 +140,15 @@ def measured(name: str, only_first: bool) -> dict[str, Any]:
             for n in (*names[k % len(names) :], *names[: k % len(names)]):
                 found["us"][n] += [round(us, 2) for us in gpu.times(graphs[n], SAMPLES)]
     return found
+
+
+def _settled(call: Callable[[], Any]) -> None:
+    """Have what is compiled beside the first calls take over: the kernel, then its variant for these sizes."""
+    import neptune
+
+    for _ in range(2):
+        neptune.functional.settle()
+        call()
 
 
 # --- for people ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ NEPTUNE_CACHE_DIR     the folder of compiled kernels and of records of measureme
 NEPTUNE_RECORDS       0: what was measured decides nothing, the cost model alone chooses (docs/tuning.md)
 NEPTUNE_FORM          the form of kernels for sm_90 where the caller does not say: "triton" or "auto" (docs/hopper.md);
                       by default auto where the GPU here is one of them
+NEPTUNE_TIERED        of neptune.functional: "beside" (default): first calls take what compiles fastest, and a better
+                      form is made in a process beside them and takes over; "wait": first calls wait for it; "never": it
+                      is taken only where it was kept
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
                       step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
                       (nothing is then taken from the cache)
@@ -40,6 +43,7 @@ VARIABLES = (
     "NEPTUNE_CACHE_DIR",
     "NEPTUNE_RECORDS",
     "NEPTUNE_FORM",
+    "NEPTUNE_TIERED",
     "NEPTUNE_DUMP",
     "NEPTUNE_LOGS",
     "NEPTUNE_FUSION_FUEL",
@@ -48,6 +52,7 @@ VARIABLES = (
 _CHECK = os.environ.encodekey("NEPTUNE_CHECK")
 _SET = getattr(os.environ, "_data", os.environ)
 FORMS = ("triton", "auto")
+BESIDE, WAIT, NEVER = TIERED = ("beside", "wait", "never")
 DRAWS = {0: 0, 1: 4, 2: 24}
 """How many exact instances each level of NEPTUNE_VERIFY draws."""
 NO_CACHE = "0"
@@ -68,6 +73,7 @@ class Config:
     strict: bool = False
     records: bool = True
     form: str | None = None
+    tiered: str = BESIDE
 
     @property
     def cache_dir(self) -> Path | None:
@@ -87,8 +93,8 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
 
     Raises NeptuneError for a value that means nothing.
 
-    >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""})
-    Config(target=None, verify=2, dump=None, cache=None, logs='', fuel=None, strict=False, records=True, form=None)
+    >>> read({"NEPTUNE_VERIFY": "2", "NEPTUNE_TARGET": ""}) == Config(verify=2)
+    True
     """
     env = os.environ if environment is None else environment
     dump = env.get("NEPTUNE_DUMP")
@@ -101,7 +107,8 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
         strict=_on(env.get("NEPTUNE_STRICT")),
         records=env.get("NEPTUNE_RECORDS") != "0",
-        form=_one_of("NEPTUNE_FORM", env.get("NEPTUNE_FORM"), FORMS),
+        form=_one_of("NEPTUNE_FORM", env.get("NEPTUNE_FORM"), "form", FORMS),
+        tiered=_one_of("NEPTUNE_TIERED", env.get("NEPTUNE_TIERED"), "way to compile", TIERED) or BESIDE,
     )
 
 
@@ -137,9 +144,9 @@ def _level(text: str | None) -> int:
     return levels[text]
 
 
-def _one_of(variable: str, text: str | None, legal: tuple[str, ...]) -> str | None:
+def _one_of(variable: str, text: str | None, what: str, legal: tuple[str, ...]) -> str | None:
     if text and text not in legal:
-        raise NeptuneError(f"{variable}={text:.60}", "there is no such form", legal=legal)
+        raise NeptuneError(f"{variable}={text:.60}", f"there is no such {what}", legal=legal)
     return text or None
 
 

@@ -10,10 +10,12 @@ Nothing here raises for the state of the disk: a folder that cannot be used is n
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +26,11 @@ from neptune import private
 SUFFIX, UNFINISHED = ".json", ".tmp"
 ABANDONED = 3600.0
 """Seconds after which an unfinished file belongs to a process that is gone."""
+LOCKS = 64
+PATIENCE, PAUSE = 300.0, 0.02
+"""Seconds to wait for what another process makes, and between looks."""
 LOG = logging.getLogger("neptune.cache")
+_holding = threading.local()
 _said: set[str] = set()
 
 
@@ -83,6 +89,30 @@ class Shelf:
         """Set the time of the last use, by which files are removed."""
         with contextlib.suppress(OSError):
             os.utime(self.path(key))
+
+    @contextlib.contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Be the only one, of all threads and processes, to make what a key stands for, for `PATIENCE` seconds at most.
+
+        A lock goes with its process, however that ends. Keys share LOCKS of them; one who has one takes no other, so
+        that nobody waits in a circle. Without locks, as on some file systems, nobody waits.
+        """
+        if getattr(_holding, "one", False):
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                folder = self.root / "locks"
+                private.make(folder)
+                number = int(hashlib.sha256(key.encode()).hexdigest(), 16) % LOCKS
+                file = os.open(folder / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, file)
+                _wait_for(file)
+            _holding.one = True
+            try:
+                yield
+            finally:
+                _holding.one = False
 
     def write(self, key: str, body: bytes) -> None:
         """Keep a text; one that is there is replaced."""
@@ -143,6 +173,17 @@ class Shelf:
                     with contextlib.suppress(FileNotFoundError):
                         s = e.stat(follow_symlinks=False)
                         yield s.st_mtime, s.st_size, e.path
+
+
+def _wait_for(file: int) -> None:
+    """Lock a file; after PATIENCE seconds go on without."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(PAUSE)
 
 
 def _say_once(text: str) -> None:

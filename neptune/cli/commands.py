@@ -71,6 +71,7 @@ def app() -> None:
         NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
         NEPTUNE_RECORDS       0: the model alone chooses, not what was measured
         NEPTUNE_FORM          triton or auto: of kernels for sm_90, without --form
+        NEPTUNE_TIERED        beside, wait or never: first calls from torch
         NEPTUNE_DUMP          a folder for every form of the program, and a report
         NEPTUNE_LOGS          e.g. +fusion,codegen
         NEPTUNE_FUSION_FUEL   stop before the n+1st fusion

@@ -71,6 +71,17 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
     return kernel.keeping(replace(artifact, asynchronous=replace(of, record=record, forced=forced)))
 
 
+def decided(artifact: Artifact) -> bool:
+    """True where the cache tells whether a kernel's asynchronous form runs, or it has none."""
+    of = artifact.asynchronous
+    if of is None:
+        return True
+    from neptune.hopper.accept import known
+
+    found = known(of)
+    return found is not None and list(found.faults) != [accepted.NOT_COMPARED]
+
+
 def sharing(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
     """Another variant of a kernel, whose values on tiles are other ones, with the same asynchronous form: at its sizes
     either may be the faster."""

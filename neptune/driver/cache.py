@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
-NOT_IN_KEY = ("target", "dump", "cache", "logs", "records", "form")
+NOT_IN_KEY = ("target", "dump", "cache", "logs", "records", "form", "tiered")
 """Settings that do not change a kernel (the target and the form of the request do, and are there, as are the records it
 reads)."""
 CLOCK_STEP = 20_000_000
@@ -94,18 +94,33 @@ def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Ker
         made = make()
         return kernel(made.artifact(), lambda: made)
     store = Store(folder)
-    entry = store.get(key)
-    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if entry is None else "found", store.path(key))
-    if entry is not None:
-        return kernel(entry, lambda: _made_again(entry, make()))
-    made = make()
-    artifact = made.artifact()
-    # A template that changes what it depends on, or an edit meanwhile: then the key is not that of what was made.
+    found = store.get(key)
+    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if found is None else "found", store.path(key))
+    if found is None:
+        with store.alone(key):
+            # Who had the lock before may have made it.
+            found = store.get(key)
+            if found is None:
+                made = make()
+                artifact = made.artifact()
+                _keep(request, store, key, artifact)
+                return kernel(artifact, lambda: made)
+    return kernel(found, lambda: _made_again(found, make()))
+
+
+def _keep(request: Request, store: Store, key: str, artifact: Artifact) -> None:
+    """Keep what was made, unless the key is no longer that of it: a template may change what it depends on, and files
+    may be edited meanwhile."""
     if request_key(request) == key:
         store.put(key, artifact)
     else:
         _not_cached(request, "its template, or Neptune itself, changed while it was compiled")
-    return kernel(artifact, lambda: made)
+
+
+def entry(request: Request) -> Artifact | None:
+    """What is kept for a request; None where nothing is."""
+    folder, key = request.settings.cache_dir, _key(request)
+    return None if folder is None or key is None else Store(folder).get(key)
 
 
 def _key(request: Request) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import in_vain, sharing, with_verdict
+from neptune.driver.acceptance import decided, in_vain, sharing, with_verdict
 from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.device import machine_for
 from neptune.driver.imports import as_program as as_program
@@ -99,28 +99,47 @@ def compile(
     settings = config.read()
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
-    said, form = form, form_for(form, chosen, settings.form, deterministic or batch_invariant)
+    said, form = form, form_for(form, chosen, settings.form, bool(deterministic or batch_invariant))
     settled = checked_levers(levers, said or form)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, params)
-    machine = machine_for(chosen)
-    asked = cache.Request(loops, template, str(chosen), values, typical, largest, settings, machine.name)
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
-    asked = replace(asked, strict=bool(strict), assume=granted)
-    asked = replace(asked, deterministic=bool(deterministic), batch_invariant=bool(batch_invariant))
-    asked = replace(asked, form=form, levers=settled)
-    if template is None and records and not (deterministic or batch_invariant):
-        found, failed = known_of(loops, machine, settings)
-        asked = replace(asked, samples=found, failed=failed)
-        if form in (ASYNCHRONOUS, AUTO) and not settled:
-            asked = replace(asked, formed=formed_of(loops, machine, settings))
-    kernel = _compiled(asked)
+    asked = cache.Request(
+        loops, template, str(chosen), values, typical, largest, settings, machine_for(chosen).name,
+        strict=bool(strict), assume=granted, form=form, levers=settled,
+        deterministic=bool(deterministic), batch_invariant=bool(batch_invariant),
+    )  # fmt: skip
+    kernel = _compiled(with_records(asked) if records else asked)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
     return kernel
+
+
+def with_records(asked: cache.Request) -> cache.Request:
+    """A request with what was measured of its program, where the choice of a template may follow from it."""
+    if asked.template is not None or asked.deterministic or asked.batch_invariant:
+        return asked
+    machine = machine_for(parse_target(asked.target))
+    found, failed = known_of(asked.loops, machine, asked.settings)
+    asked = replace(asked, samples=found, failed=failed)
+    if asked.form in (ASYNCHRONOUS, AUTO) and not asked.levers:
+        asked = replace(asked, formed=formed_of(asked.loops, machine, asked.settings))
+    return asked
+
+
+def kept(program: Program, template: str | None, target: str) -> Kernel | None:
+    """What `compile` gives with these arguments alone, where nothing is compiled or run for it: its kernel is in the
+    cache, and so is the verdict on its form. None where anything is missing."""
+    settings, chosen = config.read(), parse_target(target)
+    form = form_for(None, chosen, settings.form, promised=False)
+    loops, machine = imported(program, None, None), machine_for(chosen)
+    asked = cache.Request(loops, template, str(chosen), {}, {}, {}, settings, machine.name, form=form)
+    asked = with_records(asked)
+    entry = cache.entry(asked)
+    return _compiled(asked) if entry is not None and decided(entry) else None
 
 
 def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:

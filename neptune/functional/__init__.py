@@ -9,6 +9,7 @@ Kernels are compiled at the first call with some structure (dtypes, options, dep
 from __future__ import annotations
 
 from neptune.functional.attention import attention, flex_attention
+from neptune.functional.kernels import settle
 from neptune.functional.plain import scaled_dot_product_attention
 from neptune.functional.positions import rope
 from neptune.functional.products import gated_linear, linear, linear_cross_entropy, lora_linear, quantised_linear
@@ -41,6 +42,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "scaled_dot_product_attention",
+    "settle",
     "softmax",
     "softmax_top_k",
 ]

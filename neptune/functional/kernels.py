@@ -1,7 +1,8 @@
 """The kernels behind `neptune.functional`: one for each Program and device, kept for the life of the process.
 
 A structure (an operator with its options, dtypes, depth, group) makes a Program; lengths are no part of it, so that new
-ones compile nothing. NEPTUNE_LOGS=recompiles says of each structure what it differs in from those before.
+ones compile nothing. First calls take what compiles fastest, and the fastest kernel takes over (`settle`).
+NEPTUNE_LOGS=recompiles says of each structure what it differs in from those before.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -53,11 +55,23 @@ def program_of(of: Structure, make: Callable[[], Program]) -> Program:
     return found
 
 
-def compile(*args: Any, **options: Any) -> Kernel:
-    """`neptune.compile`, imported where the first kernel is made."""
-    from neptune.driver import pipeline
+def first(program: Program, template: str | None, target: str, takes_over: Callable[[Kernel], None]) -> Kernel:
+    """The kernel of first calls (`neptune.driver.tiers`), imported where the first one is made."""
+    from neptune.driver import tiers
 
-    return pipeline.compile(*args, **options)
+    return tiers.first(program, template, target, takes_over)
+
+
+def settle(seconds: float | None = None) -> bool:
+    """Wait until the fastest kernel has taken over from that of the first calls, wherever one is compiled beside them,
+    for so many seconds at most. Returns False where it has not yet.
+
+        neptune.functional.attention(q, k, v)    # the first call takes what compiles fastest
+        neptune.functional.settle()              # later calls take the fastest kernel: time those
+    """
+    from neptune.driver import tiers
+
+    return tiers.settle(seconds)
 
 
 def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel:
@@ -71,11 +85,19 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
-                made = compile(program, TEMPLATES.get(of.operator), target=target)
+                made = first(program, TEMPLATES.get(of.operator), target, partial(_take_over, text))
                 # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
                 _BY_TEXT[text] = made.with_params() if device == "cpu" else made
             _KERNELS[of, device] = _BY_TEXT[text]
         return _KERNELS[of, device]
+
+
+def _take_over(text: tuple[str, str], better: Kernel) -> None:
+    """Have a better kernel serve all structures that make this program."""
+    with _LOCK:
+        before, _BY_TEXT[text] = _BY_TEXT[text], better
+        for key in [key for key, kernel in _KERNELS.items() if kernel is before]:
+            _KERNELS[key] = better
 
 
 def run(of: Structure, make: Callable[[], Program], *args: Any, out: Any = None) -> Any:

@@ -24,6 +24,7 @@ from neptune import config, private
 from neptune.hopper.compile import Built, compile_gluon
 from neptune.runtime.accepted import NOT_COMPARED, Compared, Figures, Timed, Verdict, key_of, read, timed_of, written
 from neptune.runtime.addressing import Asynchronous, Roles
+from neptune.runtime.launch import capturing
 from neptune.shelf import Shelf
 
 FOLDER = "accepted"
@@ -169,13 +170,6 @@ def figures(built: Built, split: tuple[int, int]) -> Figures:
         exps=found.exps,
         overlapped=found.overlapped,
     )
-
-
-def capturing() -> bool:
-    """True while a CUDA graph is captured on the current stream."""
-    import torch
-
-    return bool(torch.cuda.is_available()) and torch.cuda.is_current_stream_capturing()
 
 
 def _kept(records: Shelf, key: str) -> Verdict | None:

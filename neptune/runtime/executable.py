@@ -24,9 +24,17 @@ from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
-from neptune.runtime.family import Members
+from neptune.runtime.family import Members, Standby
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import REFUSED, Launch, gpu_target, make_launch, parse_target, runs_asynchronously
+from neptune.runtime.launch import (
+    REFUSED,
+    Launch,
+    capturing,
+    gpu_target,
+    make_launch,
+    parse_target,
+    runs_asynchronously,
+)
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
@@ -43,7 +51,8 @@ class Executable:
     """A compiled kernel as something to call; `neptune.Kernel` adds what shows and changes it.
 
     `loops` is the Program of the artifact's text, where it is at hand. With `members`, calls are those of the variant
-    that their sizes take; plans are shared. Raises TargetError for a target that is none.
+    that their sizes take; plans are shared. With `standby`, that kernel serves the calls that this one does not
+    serve yet. Raises TargetError for a target that is none.
     """
 
     def __init__(self, artifact: Artifact, loops: Program | None = None) -> None:
@@ -55,6 +64,7 @@ class Executable:
         self.plans = Plans(len(self.loops.inputs), [is_float(s.dtype) for s in self.signature.free])
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
+        self.standby: Standby[Executable] | None = None
         self.modules = Modules(
             artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.asynchronous, self._has_room
         )
@@ -79,6 +89,8 @@ class Executable:
         call = self.signature.bind(args, out)
         if is_empty(self.loops, (*call.inputs, *call.outputs), call.scalars):
             run_empty(self.loops, call.inputs, call.outputs, call.scalars)
+        elif (first := self._first_kernel(call, params)) is not None:
+            return first.call(args, out, workspace, params, launcher)
         else:
             plan = self._served(call, workspace, params, launcher)
             if plan is not None:
@@ -102,6 +114,13 @@ class Executable:
                     raise
                 LOG.warning("a variant of `%s` is not used: %s", self.artifact.name, error)
                 of = other
+
+    def _first_kernel(self, call: Call, params: Mapping[str, int] | None) -> Executable | None:
+        """The kernel of the first calls, where that serves a call: a capture must not load another one, either."""
+        of = self.standby
+        if of is None or not (capturing() or of.serves(self.members, call.scalars, params or ())):
+            return None
+        return of.first
 
     def _launched(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None

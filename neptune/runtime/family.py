@@ -142,10 +142,18 @@ class Members(Generic[M]):
 
     def of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> M:
         """The variant for these sizes; of numbers that a call asks for, one that has them, if there is any."""
+        return self.member(self.number_of(sizes, asked))
+
+    def number_of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> int:
+        """The number of that variant."""
         k = pick(self.tree, sizes)
         if asked and not self.numbers[k].issuperset(asked):
             k = next((j for j, names in enumerate(self.numbers) if names.issuperset(asked)), k)
-        return self.member(k)
+        return k
+
+    def is_made(self, k: int) -> bool:
+        """True where variant k is there, and nothing is compiled for it."""
+        return k in self._made
 
     def member(self, k: int) -> M:
         """Variant k."""
@@ -176,3 +184,23 @@ class Members(Generic[M]):
         except NeptuneError as error:
             LOG.warning("variant %s is not used: %s", self.names[k], error)
             return self._made[self.own]
+
+
+@dataclass(frozen=True)
+class Standby(Generic[M]):
+    """The kernel of the first calls, beside a better one of the same program that has taken over (tiered compilation,
+    `neptune.driver.tiers`): it serves the calls whose variant of that one is not there. `ask` has it made beside, by
+    its number and the sizes of a call."""
+
+    first: M
+    ask: Callable[[int, Mapping[str, int | float]], None]
+
+    def serves(self, members: Members[M] | None, sizes: Mapping[str, int | float], asked: Collection[str]) -> bool:
+        """True for a call that the better kernel, of these variants, does not serve yet."""
+        if members is None:
+            return False
+        variant = members.number_of(sizes, asked)
+        if members.is_made(variant):
+            return False
+        self.ask(variant, sizes)
+        return True

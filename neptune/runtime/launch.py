@@ -121,6 +121,11 @@ def gpu_target() -> Target | None:
     return Target("cuda", f"{major}{minor}")
 
 
+def capturing() -> bool:
+    """True while a CUDA graph is captured on the current stream."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def make_launch(target: Target, fused: Program, modules: Modules) -> Launch:
     """Return the function that runs a program on a target; compilation that can wait happens at the first call.
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -52,6 +53,17 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for worker in _WORKERS:
+        worker._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class Worker:
     """A child that runs `python -m module` and answers requests; started on first use, restarted if it dies.
 
@@ -62,9 +74,14 @@ class Worker:
     def __init__(self, module: str, env: dict[str, str | None], idle: float | None = None) -> None:
         self.module, self.env, self.idle = module, env, idle
         self._uses = 0
+        self._forget()
+        _WORKERS.add(self)
+
+    def _forget(self) -> None:
+        """Have no process: after a fork its pipes are the parent's, and so is the thread that may hold the lock."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
         self._lock = threading.Lock()
+        atexit.unregister(self._end)
 
     def request(self, header: Json, body: bytes = b"", limit: float | None = None) -> tuple[Json, bytes]:
         """One round trip. EOFError where the worker died of it, TimeoutError where it was killed after `limit` seconds;
@@ -115,8 +132,13 @@ class Worker:
     def kill(self) -> None:
         """End the process now, also from another thread: a request under way is an EOFError."""
         process = self._process
-        if process is not None and self._owner == os.getpid():
+        if process is not None:
             process.kill()
+
+    def _end(self) -> None:
+        """`close` where this process ends: another thread may wait for an answer."""
+        self.kill()
+        self.close()
 
     def close(self) -> None:
         """End the process; a later request starts another."""
@@ -124,9 +146,6 @@ class Worker:
             self._stop()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._owner != os.getpid():
-            # After a fork the pipes still belong to the parent.
-            self._process, self._owner = None, os.getpid()
         if self._process is None or self._process.poll() is not None:
             root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
@@ -137,13 +156,13 @@ class Worker:
                     env[name] = value
             command = [sys.executable, "-m", self.module]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-            atexit.register(self.close)
+            atexit.register(self._end)
         return self._process
 
     def _stop(self, grace: float = 0.0) -> int | None:
         """End the process; the exit code of one that ends by itself within `grace` seconds, None for any other."""
         process, self._process = self._process, None
-        atexit.unregister(self.close)
+        atexit.unregister(self._end)
         if process is None:
             return None
         code: int | None = None

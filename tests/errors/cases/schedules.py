@@ -424,6 +424,7 @@ def _with(variable: str, value: str) -> Callable[..., object]:
 
 case(NeptuneError, "setting_verify")(_with("NEPTUNE_VERIFY", "9"))
 case(NeptuneError, "setting_form")(_with("NEPTUNE_FORM", "asynchronous"))
+case(NeptuneError, "setting_tiered")(_with("NEPTUNE_TIERED", "later"))
 case(NeptuneError, "setting_fuel")(_with("NEPTUNE_FUSION_FUEL", "many"))
 case(NeptuneError, "setting_logs")(_with("NEPTUNE_LOGS", "+fuson"))
 

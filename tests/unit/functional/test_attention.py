@@ -221,7 +221,7 @@ def test_the_log_says_why_a_kernel_is_compiled(
 ) -> None:
     """Of a process that has compiled nothing yet; what is compiled does not matter."""
     first_input = SimpleNamespace(with_params=lambda: lambda q, *_: q)
-    monkeypatch.setattr(kernels, "compile", lambda *_, **__: first_input)
+    monkeypatch.setattr(kernels, "first", lambda *_, **__: first_input)
     for known in ("_KERNELS", "_BY_TEXT"):
         monkeypatch.setattr(kernels, known, {})
     q, k, v = tensors(3, 3)

@@ -5,7 +5,8 @@
     python -m qa.saved write FOLDER --target cuda:90 --run interpret --only softmax …
     tar --sort=name -cJf tests/golden/saved.tar.xz -C FOLDER .
 
-What numpy computes differs by a unit between processors; `python -m qa.saved check FOLDER` compares bits.
+What numpy computes differs by a few units between processors, whose BLAS sum in other orders; `python -m qa.saved check
+FOLDER` compares bits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ ARCHIVE = Path(__file__).parents[2] / "golden" / "saved.tar.xz"
 with tarfile.open(ARCHIVE) as archive:
     NAMES = sorted(Path(m.name).parts[0] for m in archive.getmembers() if m.name.endswith("/calls.pt"))
 KINDS = {"asynchronous", "triton"}
+UNITS = 16
+"""Of the last place, that products of another processor may differ by: 5.5 were seen. A lost column moves results by
+thousands."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def test_a_kernel_of_an_earlier_version(name, corpus):
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
         if found.is_floating_point():
             unit = torch.finfo(found.dtype).eps
-            torch.testing.assert_close(found, wanted, rtol=2 * unit, atol=2 * unit, equal_nan=True)
+            torch.testing.assert_close(found, wanted, rtol=UNITS * unit, atol=UNITS * unit, equal_nan=True)
         else:
             assert torch.equal(found, wanted)
 

@@ -1,0 +1,218 @@
+"""Tiered compilation: what a first call waits for is the fastest thing to compile; the better kernel takes over later.
+
+    first call    the Triton form of one template, with its exact checks     its result
+    beside it     the warp-specialised form, its verdict, both forms timed   in a process, a kernel at a time
+    then          the better kernel takes over, between two calls            from the cache: nothing is compiled here
+
+And where a call's sizes take a variant that is not there yet, the kernel of the first calls serves it, and the variant
+is made beside. Nothing is made beside where results are promised to stay the same bits (torch's deterministic mode), or
+to be the same in several processes (an initialised process group): then the first call waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+
+from neptune import config
+from neptune.driver.asynchronous import AUTO, TRITON, form_for
+from neptune.driver.pipeline import compile, kept
+from neptune.ir.parser import parse_program
+from neptune.ir.printer import print_program
+from neptune.ir.program import Program
+from neptune.kernel import Kernel
+from neptune.runtime.family import Standby
+from neptune.runtime.launch import parse_target
+from neptune.runtime.worker import Json, Worker, serve_alone
+
+IDLE = 15.0
+"""Seconds that the process waits for a next kernel: starting one takes as long as compiling one."""
+LIMIT = 300.0
+"""Seconds of one job. A compilation takes up to a minute on one core."""
+MOST = 64
+"""Jobs that wait; what is asked for beyond them is asked for again by a later call."""
+WORKER = Worker("neptune.driver.tiers", {"TRITON_INTERPRET": None}, IDLE)
+LOG = logging.getLogger("neptune.recompiles")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to compile into the cache as `compile` does with these arguments alone; with `sizes`, its variant of
+    this number, which serves them, and the binaries of a call with them."""
+
+    program: str
+    template: str | None
+    target: str
+    variant: int | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Of jobs that do the same: any sizes of a variant will do."""
+        return self.program, self.template, self.target, self.variant
+
+
+class Jobs:
+    """Jobs that a process does one after the other, each once; a thread waits for it, and is there while there are
+    some."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.forget()
+
+    def forget(self) -> None:
+        """Have no jobs: after a fork there is no thread, and what was under way is the parent's."""
+        self._changed = threading.Condition()
+        self._seen: set[tuple[object, ...]] = set()
+        self._waiting: deque[tuple[Job, Callable[[], object]]] = deque()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, job: Job, done: Callable[[], object]) -> None:
+        """Have a job done, once in the life of this process; `done` is called in another thread where it succeeds."""
+        with self._changed:
+            if job.key in self._seen or len(self._waiting) >= MOST:
+                return
+            self._seen.add(job.key)
+            self._waiting.append((job, done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="neptune-tiers", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until no job is left, so many seconds at most; whether none is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                job, done = self._waiting.popleft()
+            try:
+                self._do(job, done)
+            except Exception as error:
+                LOG.warning("what was compiled beside is not used: %s: %s", type(error).__name__, error)
+
+    def _do(self, job: Job, done: Callable[[], object]) -> None:
+        start = time.monotonic()
+        device = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        header = {**asdict(job), "sizes": dict(job.sizes), "device": device, "settings": _settings()}
+        try:
+            answer = self._worker.request(header, limit=LIMIT)[0]
+        except (EOFError, OSError) as error:
+            answer = {"failed": str(error)}
+        if "failed" in answer:
+            LOG.warning("nothing better is compiled beside: %s", answer["failed"])
+            return
+        done()
+        LOG.info("compiled beside in %.1f s", time.monotonic() - start)
+
+
+def _settings() -> dict[str, str]:
+    """The settings of this process, which may not be those that the other one was started with."""
+    return {n: os.environ[n] for n in config.VARIABLES if n in os.environ}
+
+
+JOBS = Jobs(WORKER)
+os.register_at_fork(after_in_child=JOBS.forget)
+
+
+def settle(seconds: float | None = None) -> bool:
+    """Wait until everything that is compiled beside has taken over, for so many seconds at most; whether it has.
+
+    y = neptune.functional.attention(q, k, v)    # the first call, by what compiles fastest
+    neptune.functional.settle()                  # later ones take the fastest kernel
+    """
+    return JOBS.wait(seconds)
+
+
+def first(program: Program, template: str | None, target: str, takes_over: Callable[[Kernel], None]) -> Kernel:
+    """The kernel for the first calls of a program. `takes_over` is given the better one once it is there, in another
+    thread; where that is in the cache already it is the first one."""
+    if not applies(target):
+        return compile(program, template, target=target)
+    text, never = print_program(program), config.read().tiered == config.NEVER
+    better = kept(program, template, target)
+    if better is not None:
+        _stand_by(better, better, Job(text, template, target), never)
+        return better
+    kernel = compile(program, template, target=target, form=TRITON)
+
+    def done() -> None:
+        # What is promised by now may not have been before.
+        better = kept(program, template, target) if applies(target) else None
+        if better is None:
+            LOG.warning("`%s`: the first kernel stays: nothing better has a verdict, or may take over", program.name)
+            return
+        _stand_by(better, kernel, Job(text, template, target), never)
+        takes_over(better)
+
+    if not never:
+        JOBS.ask(Job(text, template, target), done)
+    return kernel
+
+
+def applies(target: str) -> bool:
+    """True where kernels for a target have a better form that takes long to compile, and a first call need not wait for
+    it."""
+    settings = config.read()
+    if settings.tiered == config.WAIT or settings.cache_dir is None or settings.dump is not None or settings.strict:
+        return False
+    if torch.are_deterministic_algorithms_enabled():
+        return False
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return False
+    return form_for(None, parse_target(target), settings.form, promised=False) == AUTO
+
+
+def _stand_by(better: Kernel, kernel: Kernel, job: Job, never: bool) -> None:
+    """Have `kernel` serve calls whose variant of the better one is not there, and this variant made beside."""
+    members = better.executable.members
+    if members is None and better is kernel:
+        return
+
+    def ask(variant: int, sizes: Mapping[str, int | float]) -> None:
+        if members is not None and not never:
+            numbers = tuple((n, v) for n, v in sizes.items() if isinstance(v, int))
+            of = Job(job.program, job.template, job.target, variant, numbers)
+            JOBS.ask(of, lambda: members.member(variant))
+
+    own = kernel.executable if better is not kernel or members is None else members.member(members.own)
+    better.executable.standby = Standby(own, ask)
+
+
+# --- the child -------------------------------------------------------------------------------------
+
+
+def handle(header: Json, _body: bytes) -> tuple[Json, bytes]:
+    """Do one job: {} is answered where the kernel is in the cache, with the verdict on its form, else {"failed": …}."""
+    for name in config.VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(header["settings"])
+    if torch.cuda.is_available():
+        torch.cuda.set_device(header["device"])
+    try:
+        kernel = compile(parse_program(header["program"]), header["template"], target=header["target"])
+        if header["variant"] is not None:
+            # Its verdict and its times as well: a variant is judged where it is made.
+            variant = kernel.variants[header["variant"]].kernel
+            names = {s.name for s in variant.executable.loops.scalars}
+            variant.warm(**{n: v for n, v in header["sizes"].items() if n in names})
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[0]
+        return {"failed": f"{type(error).__name__}: {line:.300}"}, b""
+    return {}, b""
+
+
+if __name__ == "__main__":
+    serve_alone(handle)
