@@ -36,7 +36,7 @@ from neptune.ops.mixture import gaussian_mixture
 from neptune.ops.norm import rms_norm_linear
 from neptune.ops.parts import COLS, ROWS, cells, exponentials, matrix, vector, wide
 from neptune.ops.shipped import OPERATORS
-from neptune.runtime.accepted import CLEAN, Compared
+from neptune.runtime.hopper.accepted import CLEAN, Compared
 
 FLASH, MATMUL = "flash_attention", "matmul"
 FIGURES = ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
@@ -115,7 +115,7 @@ def verdict_of(row: Row) -> dict[str, Any]:
             kernel = neptune.compile(make(), template, target="cuda:90", form="asynchronous")
         except TargetError as error:
             return {"refused": error.wrong}
-    of, said = kernel.executable.artifact.asynchronous, kernel.executable.artifact.explanation["asynchronous"]
+    of, said = kernel.executable.artifact.form, kernel.executable.artifact.explanation["asynchronous"]
     assert of is not None
     made = time.perf_counter()
     registers = said["kernels"][0]["registers"]

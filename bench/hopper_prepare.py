@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import neptune
-from neptune.driver.acceptance import split_of
 from neptune.errors import NeptuneError
 from neptune.hopper.accept import judged
+from neptune.hopper.acceptance import split_of
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -28,9 +28,9 @@ def compiled(make: Callable[[], neptune.Kernel]) -> str:
     try:
         with warnings.catch_warnings(action="ignore"):
             kernel = make()
-        of = kernel.executable.artifact.asynchronous
+        of = kernel.executable.artifact.form
         if of is not None:
-            judged(of, split_of(kernel))
+            judged(of, split_of(kernel.executable.artifact))
         else:
             kernel.resources()
     except NeptuneError as error:

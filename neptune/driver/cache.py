@@ -53,7 +53,7 @@ class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
     `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
-    reads; `formed` is what was measured of its asynchronous form, for which templates are chosen with `counting`.
+    reads; `formed` is what was measured of its other forms, for which templates are chosen with `counting`.
     """
 
     loops: Program

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import in_vain, sharing, with_verdict
-from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.device import machine_for
+from neptune.driver.forms import checked_levers, form_for, in_vain, sharing, with_verdict
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import formed_of, known_of
+from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.family import SHARED
@@ -115,7 +114,7 @@ def compile(
     if template is None and records and not (deterministic or batch_invariant):
         found, failed = known_of(loops, machine, settings)
         asked = replace(asked, samples=found, failed=failed)
-        if form in (ASYNCHRONOUS, AUTO) and not settled:
+        if form is not None and not settled:
             asked = replace(asked, formed=formed_of(loops, machine, settings))
     kernel = _compiled(asked)
     loud.check_granted(kernel, granted)
@@ -124,8 +123,8 @@ def compile(
 
 
 def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
-    """The kernel of a request; further variants of a family are compiled when they are used first. With `forced` an
-    asynchronous form runs though it is slow."""
+    """The kernel of a request; further variants of a family are compiled when they are used first. With `forced`
+    another form than tiles runs though it is slow."""
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
@@ -143,7 +142,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         one = replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
         return _compiled(one, forced)
 
-    forced = forced or asked.form == ASYNCHRONOUS
+    forced = forced or asked.form in FORMS
     kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)
     if asked.form == AUTO and in_vain(kernel):
         kernel = _compiled(replace(asked, counting=False))
