@@ -95,7 +95,7 @@ class Stub:
     levers: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"speed": (1, 2)})
 
     def fits(self, of: Source, choice: Choice) -> Misfit | None:
-        if len(of.tiles.kernels) > 1 or not dots(of.tiles.kernels[0]):
+        if len(of.tiles.kernels) > 1 or not list(dots(of.tiles.kernels[0])):
             return Misfit("a stub is one kernel with a product", ("matmul",))
         return Misfit("tiles are faster") if choice.ahead and self.factor > 1 else None
 
