@@ -145,7 +145,7 @@ def judged(kernel: Kernel, calls: Iterable[Sequence[Any]]) -> tuple[Kernel, str]
         call = made.signature.bind(args)
         form = made.modules.form([*call.inputs, *call.outputs], call.scalars, present.loads, other=True)
         if form.loads != of.name:
-            return kernel, f"the {of.name} form does not take these tensors: not all are dense on 16 bytes"
+            return kernel, f"the {of.name} form does not take these tensors: not all are {of.wants}"
     return kernel, ""
 
 

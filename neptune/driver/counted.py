@@ -19,8 +19,10 @@ from neptune.forms import FORMS, Choice, Form, Source
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Candidate, Wishes
+from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
+from neptune.tune.rank import model_of, predictions
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -61,6 +63,15 @@ class Forms:
         if told is None:
             return us
         return told.us if told.faster and told.template == template else inf
+
+
+def by_time(forms: Sequence[Form], of: Source, choice: Choice) -> Sequence[Form]:
+    """Forms of a program at the sizes of a choice, the one that is predicted to be the fastest first."""
+    if len(forms) < 2 or choice.sizes is None:
+        return forms
+    us = predictions(model_of(of.tiles), Points.at([choice.on_tiles], choice.sizes), choice.machine).us
+    at = [Asked(dict(choice.sizes), choice.on_tiles, float(us[0]))]
+    return sorted(forms, key=lambda f: f.time(of, choice, at)[0].us)
 
 
 def shared(build: Build) -> frozenset[int]:

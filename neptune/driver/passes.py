@@ -10,7 +10,7 @@ from typing import Any
 
 from neptune import config
 from neptune.codegen.triton import generate
-from neptune.driver.counted import Forms, Uncounted, decided
+from neptune.driver.counted import Forms, Uncounted, by_time, decided
 from neptune.driver.forms import made_of, refused
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
@@ -39,14 +39,11 @@ from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
 from neptune.tile.verify_addresses import verify_addresses
 from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, brought, candidates, check_settled, named
-from neptune.tune.columns import Points
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
-from neptune.tune.gains import Asked
 from neptune.tune.invariance import check_invariant
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.points import reference
-from neptune.tune.rank import model_of, predictions
 from neptune.verify.draws import Shared
 from neptune.verify.exact import Counterexample, ExactReport, unchecked
 from neptune.verify.pieces import check
@@ -276,16 +273,20 @@ def _other_form(w: Work) -> str | None:
     if told is not None and w.form == AUTO and not told.faster:
         w.choice += (Decision("form", w.loops.name, TRITON, f"records: {told}"),)
         return None
-    w.made = None if told is None else _as_recorded(w, told, choice)
+    recorded = None if told is None else _as_recorded(w, told, choice)
+    w.made = recorded or _first_that_fits(w, choice)
+    return None if w.made is None else w.made.data.text
+
+
+def _first_that_fits(w: Work, choice: Choice) -> Made | None:
+    """Of several forms the fastest that the program has; None with the reasons where it has none, which is an error
+    where one was asked for."""
     misfits = []
-    for form in () if w.made is not None else w.others if len(w.others) == 1 else _by_time(w, choice):
+    for form in by_time(w.others, Source(w.tiles, shapes=w.wishes.typical), choice):
         made = made_of(form, _source(w, form), choice)
         if isinstance(made, Made):
-            w.made = made
-            break
+            return made
         misfits.append((form, made))
-    if w.made is not None:
-        return w.made.data.text
     if w.form != AUTO:
         raise refused(w.tiles.name, *misfits[0])
     if w.by_form:
@@ -320,14 +321,6 @@ def _as_recorded(w: Work, told: Formed, choice: Choice) -> Made | None:
         return made
     w.choice += (Decision("form", w.loops.name, "not as recorded", made.why),)
     return None
-
-
-def _by_time(w: Work, choice: Choice) -> list[Form]:
-    """Several forms, the one that is predicted to be the fastest first."""
-    assert choice.sizes is not None
-    us = predictions(model_of(w.tiles), Points.at([choice.on_tiles], choice.sizes), w.machine).us
-    at = [Asked(dict(choice.sizes), choice.on_tiles, float(us[0]))]
-    return sorted(w.others, key=lambda f: f.time(Source(w.tiles, shapes=w.wishes.typical), choice, at)[0].us)
 
 
 def _choice(w: Work) -> Choice:

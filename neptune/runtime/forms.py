@@ -30,6 +30,10 @@ class FormData(Protocol):
         """The module."""
 
     @property
+    def wants(self) -> str:
+        """What all tensors are that it serves, for people."""
+
+    @property
     def architecture(self) -> str:
         """The target that it is for, as text: "cuda:90"."""
 

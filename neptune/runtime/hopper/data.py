@@ -50,6 +50,7 @@ class Asynchronous:
     """
 
     name: ClassVar[str] = ASYNCHRONOUS
+    wants: ClassVar[str] = "dense on 16 bytes"
 
     text: str
     aligned: tuple[str, ...]

@@ -27,6 +27,7 @@ class StubData:
     """What runs it: tensors whose rows are dense, in the module's own tiles."""
 
     name: ClassVar[str] = NAME
+    wants: ClassVar[str] = "dense"
 
     text: str
     architecture: str

@@ -14,8 +14,10 @@ import torch
 import neptune
 from neptune import forms
 from neptune.autotune.forms import other_trials
+from neptune.autotune.search import Tuned
 from neptune.autotune.space import trials
 from neptune.autotune.tuner import task_of
+from neptune.autotune.winners import together
 from neptune.driver.coded import coded, levers_of, without_levers
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
@@ -183,6 +185,12 @@ def test_it_comes_back_from_the_cache(stub: Stub, ran: list[str]) -> None:
     assert MARK in ran[0]
 
 
+def test_where_there_is_another_form_auto_is_another_request(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compiled("auto")
+    monkeypatch.delitem(forms.FORMS, NAME)
+    assert made.executable.form is not None and compiled("auto").executable.form is None
+
+
 def test_resources_and_assembly_are_its_own(stub: Stub) -> None:
     stub.targets = ("cuda:90", "cuda")
     kernel = compiled(target="cuda:90")
@@ -205,6 +213,22 @@ def test_its_levers_are_candidates(stub: Stub) -> None:
     assert made is not None and made.levers == {"speed": 2}
     assert kernel.params.items() >= without_levers(found[0].params).items()
     assert of.default(SMALL, found).form == NAME, "what a default kernel takes"
+
+
+def test_winners_of_either_form_are_variants_and_stay_when_saved(stub: Stub, tmp_path: Path) -> None:
+    of, shapes = task_of(matmul(), "matmul", target="interpret", form=NAME), [SMALL, {**SMALL, "m": 256}]
+    plain = list(trials(of.forms, SMALL, of.machine, numbers=False))
+    best = [other_trials(of.forms, plain, SMALL, of.machine)[0], plain[0]]
+    found = [
+        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.key: 9.0, o.key: 99.0})
+        for s, b, o in zip(shapes, best, reversed(best), strict=True)
+    ]
+    made = together(of.kernel, found)
+    assert found[0].as_json()["best"]["form"] == NAME and found[0].as_json()["best"]["levers"] == {"speed": 2}
+    made.save(tmp_path / "k")
+    for k in (made, neptune.load(tmp_path / "k", target="interpret")):
+        assert len(k.variants) == 2 and "; stub form, speed=2" in k.explain()
+        assert [k.chosen(**s).kernel.executable.form is not None for s in shapes] == [True, False]
 
 
 def record(levers: Mapping[str, Any] | None, us: float) -> Record:
