@@ -26,6 +26,7 @@ from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.frontend.builder import build, compute, log, reduce_axis, sum
 from neptune.hopper.accept import examined
+from neptune.hopper.acceptance import form_of
 from neptune.ir.program import Program
 from neptune.ops import masks
 from neptune.ops.attention import attention
@@ -115,8 +116,8 @@ def verdict_of(row: Row) -> dict[str, Any]:
             kernel = neptune.compile(make(), template, target="cuda:90", form="asynchronous")
         except TargetError as error:
             return {"refused": error.wrong}
-    of, said = kernel.executable.artifact.form, kernel.executable.artifact.explanation["asynchronous"]
-    assert of is not None
+    artifact = kernel.executable.artifact
+    of, said = form_of(artifact), artifact.explanation["asynchronous"]
     made = time.perf_counter()
     registers = said["kernels"][0]["registers"]
     found = examined(of, (registers["consumer"], registers["producer"]))

@@ -9,6 +9,7 @@ no dot: a record without them is of a kernel on tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from neptune.forms import FORMS
@@ -30,8 +31,8 @@ def names() -> frozenset[str]:
 
 
 def form_of(values: Mapping[str, int]) -> str | None:
-    """The form whose levers are among the values of a candidate; None where it is on tiles."""
-    return next((form for form in FORMS if _names(form) and values.keys() >= _names(form)), None)
+    """The form of a candidate with these values; None where it is on tiles, or where they are no levers."""
+    return None if levers_of(values) is None else _named(values)
 
 
 def levers_of(values: Mapping[str, int]) -> dict[str, int | str] | None:
@@ -40,7 +41,7 @@ def levers_of(values: Mapping[str, int]) -> dict[str, int | str] | None:
     >>> levers_of({"BLOCK_M": 64}) is None
     True
     """
-    form = form_of(values)
+    form = _named(values)
     if form is None:
         return None
     found = {n: _lever(legal, values[f"{form}.{n}"]) for n, legal in FORMS[form]().levers.items()}
@@ -53,8 +54,18 @@ def without_levers(values: Mapping[str, int]) -> dict[str, int]:
     return {n: v for n, v in values.items() if n not in known}
 
 
+def _named(values: Mapping[str, int]) -> str | None:
+    """The form all of whose levers are among values; one without levers is none of a tuner's."""
+    return next((form for form in FORMS if (own := _names(form)) and values.keys() >= own), None)
+
+
 def _names(form: str) -> frozenset[str]:
-    return frozenset(f"{form}.{n}" for n in FORMS[form]().levers)
+    return _prefixed(form, tuple(FORMS[form]().levers))
+
+
+@cache
+def _prefixed(form: str, levers: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(f"{form}.{n}" for n in levers)
 
 
 def _code(legal: tuple[Any, ...], value: Any) -> int:

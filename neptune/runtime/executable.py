@@ -186,7 +186,8 @@ class Executable:
     def form(self) -> FormData | None:
         """The other form, where the kernel has one for its target; "cuda" is the GPU here, or any where none is."""
         of = self.modules.other
-        if of is None or self.target.kind != parse_target(of.architecture).kind:
+        # A saved one may name any target.
+        if of is None or self.target.kind != str(of.architecture).partition(":")[0]:
             return None
         present = self.target if self.target.arch else self._present()
         return of if present is None or str(present) == of.architecture else None

@@ -255,6 +255,16 @@ def test_what_was_measured_of_it_decides(stub: Stub, tmp_path: Path, us: float, 
 # --- the tables -----------------------------------------------------------------------------------
 
 
+def test_every_form_has_a_row_in_either_table_and_a_name_of_its_own() -> None:
+    assert forms.FORMS.keys() == data.FORMS.keys()
+    plain = neptune.compile(softmax(), target="interpret").explain(json=True)
+    taken = {*plain, "triton", "auto", "modules", "programs", "parts", "files", "kernel", "variants", "pointer"}
+    for name, load in forms.FORMS.items():
+        form = load()
+        assert form.name == name == data.FORMS[name].name and name not in taken and form.targets and form.reason
+        assert all(len(values) > 1 and "." not in lever for lever, values in form.levers.items())
+
+
 @pytest.mark.parametrize("table", ["neptune.forms", "neptune.runtime.forms"])
 def test_to_import_a_table_imports_nothing_that_compiles(table: str) -> None:
     """Nor does a look at the rows."""
