@@ -26,6 +26,7 @@ from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.frontend.builder import build, compute, log, reduce_axis, sum
 from neptune.hopper.accept import examined
+from neptune.hopper.acceptance import form_of
 from neptune.ir.program import Program
 from neptune.ops import masks
 from neptune.ops.attention import attention
@@ -36,7 +37,7 @@ from neptune.ops.mixture import gaussian_mixture
 from neptune.ops.norm import rms_norm_linear
 from neptune.ops.parts import COLS, ROWS, cells, exponentials, matrix, vector, wide
 from neptune.ops.shipped import OPERATORS
-from neptune.runtime.accepted import CLEAN, Compared
+from neptune.runtime.hopper.accepted import CLEAN, Compared
 
 FLASH, MATMUL = "flash_attention", "matmul"
 FIGURES = ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
@@ -115,8 +116,8 @@ def verdict_of(row: Row) -> dict[str, Any]:
             kernel = neptune.compile(make(), template, target="cuda:90", form="asynchronous")
         except TargetError as error:
             return {"refused": error.wrong}
-    of, said = kernel.executable.artifact.asynchronous, kernel.executable.artifact.explanation["asynchronous"]
-    assert of is not None
+    artifact = kernel.executable.artifact
+    of, said = form_of(artifact), artifact.explanation["asynchronous"]
     made = time.perf_counter()
     registers = said["kernels"][0]["registers"]
     found = examined(of, (registers["consumer"], registers["producer"]))

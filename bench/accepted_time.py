@@ -29,7 +29,7 @@ STEPS = {
     "protocol": "neptune.hopper.derive:check",
     "compiler": "neptune.hopper.accept:compile_gluon",
     "linter": "neptune.hopper.compile:lint",
-    "wait": "neptune.driver.asynchronous:_broken",
+    "wait": "neptune.hopper.form:broken",
 }
 """A step, and the function whose calls it is."""
 ENVIRONMENT = ("NEPTUNE_CACHE_DIR", "TRITON_CACHE_DIR")

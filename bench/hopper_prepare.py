@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import neptune
-from neptune.driver.acceptance import split_of
 from neptune.errors import NeptuneError
 from neptune.hopper.accept import judged
+from neptune.hopper.acceptance import form_of, split_of
 
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -28,9 +28,9 @@ def compiled(make: Callable[[], neptune.Kernel]) -> str:
     try:
         with warnings.catch_warnings(action="ignore"):
             kernel = make()
-        of = kernel.executable.artifact.asynchronous
-        if of is not None:
-            judged(of, split_of(kernel))
+        artifact = kernel.executable.artifact
+        if artifact.form is not None:
+            judged(form_of(artifact), split_of(artifact))
         else:
             kernel.resources()
     except NeptuneError as error:

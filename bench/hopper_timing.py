@@ -13,8 +13,8 @@ from typing import Any
 import triton
 
 import neptune
-from neptune.runtime.accepted import read
 from neptune.runtime.bench import graph_of
+from neptune.runtime.hopper.accepted import read
 
 TOKENS, COLUMNS = 16384, 2048
 TARGET = "cuda:90"
@@ -63,7 +63,7 @@ def against(made: Row, rival: str, goal: float, ours: str = "ours") -> Row:
 
 def verdict(kernel: neptune.Kernel) -> Row:
     """Whether a kernel runs in its asynchronous form, and why not."""
-    of = kernel.executable.artifact.asynchronous
+    of = kernel.executable.artifact.form
     found = None if of is None or of.record is None else read(of.record)
     faults = ["it has no such form, or no verdict"] if found is None else list(found.faults)
     return {"accepted": not faults, "faults": faults, "levers": {} if of is None else dict(of.levers)}

@@ -42,7 +42,7 @@ LONG, SHORT = 400, 60
 LONG_FUNCTION, MANY_ARGUMENTS = 40, 6
 FORM = "asynchronous"
 """The word by which it is counted where a form is a special case."""
-FORM_ROOM = "neptune/hopper/"
+FORM_ROOMS = ("neptune/hopper/", "neptune/runtime/hopper/")
 NAME_TABLES = (
     *("neptune/ir/expr.py", "neptune/ir/ops.py", "neptune/ir/evaluate/", "neptune/verify/"),
     *("neptune/codegen/", "neptune/frontend/"),
@@ -258,9 +258,9 @@ def _caught(n: ast.AST) -> set[str]:
 
 
 def form_branches(code: Sequence[File]) -> list[str]:
-    """Lines outside the form's own room whose code names the warp-specialised form."""
+    """Lines outside the form's own rooms (what makes it, what runs it) whose code names the warp-specialised form."""
     found: dict[str, None] = {}
-    for f in (f for f in code if not f.path.startswith(FORM_ROOM)):
+    for f in (f for f in code if not f.path.startswith(FORM_ROOMS)):
         for n, around in f.nodes:
             if FORM in _identifier(n) and not any(_is_no_code(x) for x in around):
                 found[f.place(n)] = None

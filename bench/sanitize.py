@@ -31,7 +31,7 @@ from types import MappingProxyType
 import torch
 
 import neptune
-from neptune.driver.acceptance import on_trial, split_of
+from neptune.hopper.acceptance import on_trial, split_of
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.ops.attention import attention
@@ -97,7 +97,7 @@ def save(name: str, folder: Path) -> tuple[Path, str]:
     kernel = neptune.compile(make(), template, target="cuda:90", form="asynchronous")
     of = kernel.executable
     path = folder / name.replace(" ", "_").replace(",", "")
-    Kernel(Executable(on_trial(of.artifact, split_of(kernel)), of.loops)).save(path)
+    Kernel(Executable(on_trial(of.artifact, split_of(of.artifact)), of.loops)).save(path)
     return path, kernel.source
 
 

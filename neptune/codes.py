@@ -429,7 +429,7 @@ TARGETS = (
         "T009",
         "A kernel or a target without the form that was asked for",
         'form="auto" or form="triton": then another form of the kernel runs.',
-        ("driver.asynchronous",),
+        ("driver.forms",),
     ),
 )
 RECORDS = (

@@ -211,7 +211,7 @@ class Kernel(Shown):
         of, make = self.executable, None
         artifact = with_params(of.artifact.alone(), of.modules.declared, params, values)
         if self._make_build is not None:
-            make = lambda: replace(self.build, params=artifact.params, family=None, rivals=(), asynchronous=None)  # noqa: E731
+            make = lambda: replace(self.build, params=artifact.params, family=None, rivals=(), form=None)  # noqa: E731
         return Kernel(Executable(artifact, of.loops), make)
 
     def saying(self, entry: str, said: Any) -> Kernel:

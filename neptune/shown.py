@@ -164,10 +164,10 @@ class Shown:
 
         As text for people, or with `json` as a dict of plain values.
         """
-        from neptune.driver.asynchronous import with_verdict_said
         from neptune.driver.explain import as_text
+        from neptune.driver.forms import with_verdict_said
 
-        said = with_verdict_said(self._explanation, self.executable.asynchronous)
+        said = with_verdict_said(self._explanation, self.executable.form)
         return deepcopy(said) if json else as_text(said)
 
     @cached_property

@@ -31,7 +31,8 @@ from neptune.mirage.foreign_json import graphs_of
 from neptune.ops.softmax import softmax
 from neptune.records.record import parse
 from neptune.records.store import SHIPPED
-from neptune.runtime import accepted, artifact, saved
+from neptune.runtime import artifact, saved
+from neptune.runtime.hopper import accepted
 from neptune.schedule.trace import trace_from_json, trace_to_json
 from neptune.tune import calibrated
 from qa.harness import Outcome, command

@@ -43,7 +43,7 @@ class Journal:
     name: str
     names: Mapping[str, str]
     parts: frozenset[str] = frozenset()
-    """The names of values that records have among their numbers: numbers of parts, levers of the asynchronous form."""
+    """The names of values that records have among their numbers: numbers of parts, levers of other forms."""
 
     def known(self, sizes: Mapping[str, int]) -> dict[Key, float | None]:
         """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for

@@ -16,7 +16,6 @@ from neptune.autotune.space import Key, Trial
 from neptune.driver.coded import without_levers
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.tune.budget import Clock
 
 ROUNDS = 3
@@ -52,7 +51,7 @@ class Tuned:
         """Plain values."""
 
         def trial(t: Trial, us: float | None) -> dict[str, Any]:
-            levers = {} if t.levers is None else {"form": ASYNCHRONOUS, "levers": dict(t.levers)}
+            levers = {} if t.levers is None else {"form": t.form, "levers": dict(t.levers)}
             params = without_levers(t.params)
             return {"template": t.template, "params": params, **levers, "us": us, "predicted": round(t.us, 3)}
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isfinite
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from neptune.driver.coded import levers_of, without_levers
+from neptune.driver.coded import form_of, levers_of, without_levers
 from neptune.errors import NeptuneError
 from neptune.ir.forms import cheaper
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.modules import covers
 from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
@@ -38,24 +38,27 @@ Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 """What tells trials apart: the template, and the values by name."""
 Levers: TypeAlias = "Mapping[str, int | str]"
 """As `compile` takes them."""
+Make: TypeAlias = "Callable[[Mapping[str, int], Levers], Kernel]"
+"""A kernel in another form than tiles, of values and levers."""
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Form:
     """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
-    `with_params` are the candidates. `asynchronous` makes one in that form, of values and levers; None where no such
-    candidates are asked for."""
+    `with_params` are the candidates. `others` make one in another form, by its name, where such candidates are asked
+    for."""
 
     template: str
     tiles: TileProgram
     kernel: Callable[[], Kernel]
-    asynchronous: Callable[[Mapping[str, int], Levers], Kernel] | None = None
+    others: Mapping[str, Make] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A template with values for its parameters; `us` is what the model predicts. One in the asynchronous form has its
-    levers among the values (`neptune.driver.coded`)."""
+    """A template with values for its parameters; `us` is what the model predicts. One in another form has its levers
+    among the values (`neptune.driver.coded`)."""
 
     template: str
     params: Mapping[str, int]
@@ -66,18 +69,23 @@ class Trial:
         return key_of(self.template, self.params)
 
     @property
+    def form(self) -> str | None:
+        """The other form; None where it is on tiles."""
+        return form_of(self.params)
+
+    @property
     def levers(self) -> Levers | None:
-        """Those of the asynchronous form; None where it is on tiles."""
+        """Those of the other form; None where it is on tiles."""
         return levers_of(self.params)
 
     @property
     def kind(self) -> str:
         """The template and the form: what the model is off by is that of its kind."""
-        return self.template if self.levers is None else f"{self.template} {ASYNCHRONOUS}"
+        return self.template if self.form is None else f"{self.template} {self.form}"
 
     def __str__(self) -> str:
         levers = self.levers
-        form = () if levers is None else (ASYNCHRONOUS, *(f"{n}={v}" for n, v in levers.items()))
+        form = () if levers is None else (str(self.form), *(f"{n}={v}" for n, v in levers.items()))
         return " ".join((self.template, *(f"{n}={v}" for n, v in without_levers(self.params).items()), *form))
 
 
@@ -90,29 +98,31 @@ def forms_of(
     loops: Program,
     template: AnyTemplate,
     compiled: Callable[[AnyTemplate], Kernel],
-    asynchronous: Callable[[AnyTemplate, Mapping[str, int], Levers], Kernel] | None = None,
+    others: Mapping[str, Callable[[AnyTemplate, Mapping[str, int], Levers], Kernel]] = NONE,
 ) -> tuple[Form, ...]:
     """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
-    `asynchronous` compiles candidates in that form, where such ones are asked for.
+    `others` compile candidates in other forms, by name, where such ones are asked for.
 
     Raises what `compile` would raise for a named template that does not apply.
     """
     definitions = cheaper(loops)[0]
+
+    def makes(of: AnyTemplate) -> dict[str, Make]:
+        return {name: _kept(partial(make, of)) for name, make in others.items()}
+
     if template is not None:
         made = lowered(template, definitions)
-        also = None if asynchronous is None else _kept(partial(asynchronous, template))
-        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template)), also),)
+        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template)), makes(template)),)
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         with suppress(NeptuneError):
             tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
-            also = None if asynchronous is None else _kept(partial(asynchronous, name))
-            found.append(Form(name, tiles, cache(partial(compiled, name)), also))
+            found.append(Form(name, tiles, cache(partial(compiled, name)), makes(name)))
     return tuple(found)
 
 
-def _kept(make: Callable[[Mapping[str, int], Levers], Kernel]) -> Callable[[Mapping[str, int], Levers], Kernel]:
+def _kept(make: Make) -> Make:
     """The same, which makes each kernel once."""
     made: dict[tuple[tuple[str, int | str], ...], Kernel] = {}
 

@@ -13,13 +13,13 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from neptune import config
 from neptune.autotune.executors import EXECUTORS, executor_of
-from neptune.autotune.forms import FEW, asynchronous_trials, like
+from neptune.autotune.forms import FEW, like, other_trials
 from neptune.autotune.journal import Journal, Records
 from neptune.autotune.learn import ordered
 from neptune.autotune.place import Bench, case_of
@@ -30,20 +30,21 @@ from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
-from neptune.driver.asynchronous import AUTO, TRITON, checked_form
-from neptune.driver.coded import NAMES, without_levers
+from neptune.driver.coded import names as names_of_levers
+from neptune.driver.coded import without_levers
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
+from neptune.driver.forms import checked_form
 from neptune.driver.imports import imported
 from neptune.driver.pipeline import compile, target_for
 from neptune.errors import NeptunePerformanceWarning, ScheduleError, ShapeError
+from neptune.forms import AUTO, TRITON
+from neptune.forms import forms_of as other_forms
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.records.record import structure_of
 from neptune.records.store import Store
-from neptune.runtime import accepted
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
 from neptune.tune.budget import Clock, checked_count, seconds_of
@@ -62,7 +63,7 @@ class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
     sizes. `given` are values that the caller fixed, `own` arguments of a call, `names` what records call the
     templates, `numbers` the numbers of parts that may be other ones than launches choose. `levers` are those of the
-    asynchronous form, with its tile sizes, that a default kernel would take at some sizes (None: it is on tiles)."""
+    other form, by its name, with its tile sizes, which a default kernel would take at some sizes (None: on tiles)."""
 
     loops: Program
     target: Target
@@ -74,21 +75,20 @@ class Task:
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
     numbers: frozenset[str] = frozenset()
-    levers: Callable[[Sizes], Levers | None] = lambda _: None
+    levers: Callable[[Sizes], tuple[str, Levers] | None] = lambda _: None
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
         form = next(f for f in self.forms if f.template == trial.template)
-        if trial.levers is None:
+        if trial.form is None or trial.levers is None:
             return form.kernel().with_params(trial.params)
-        assert form.asynchronous is not None
-        return form.asynchronous(without_levers(trial.params), trial.levers)
+        return form.others[trial.form](without_levers(trial.params), trial.levers)
 
-    def default(self, sizes: Sizes, asynchronous: Sequence[Trial] = ()) -> Trial:
-        """What the model takes at some sizes; one that is `asynchronous` is among these."""
+    def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
+        """What the model takes at some sizes; one in another form than tiles is among these."""
         template, params = self.chosen(sizes)
-        levers = self.levers(sizes)
-        if levers is not None and (taken := like(self.forms, asynchronous, template, levers)) is not None:
+        own = self.levers(sizes)
+        if own is not None and (taken := like(self.forms, others, template, *own)) is not None:
             return taken
         form = next(f for f in self.forms if f.template == template)
         (made,) = predicted(form, [params], sizes, self.machine)
@@ -194,7 +194,7 @@ def task_of(
     """The task of an expression; arguments as in `neptune.compile`."""
     loops, where = imported(expr, inputs, name), target_for(target, config.read())
     given = checked_params(loops, params)
-    also = checked_form(form, where) in (ASYNCHRONOUS, AUTO)
+    also = other_forms(checked_form(form, where), str(where))
 
     def compiled(
         t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
@@ -205,8 +205,8 @@ def task_of(
             more = {"form": TRITON, "records": False, **more}
             return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
 
-    def asynchronous(t: AnyTemplate, values: Mapping[str, int], levers: Levers) -> Kernel:
-        return compiled(t, values, form=ASYNCHRONOUS, levers=levers)
+    def other(form: str, t: AnyTemplate, values: Mapping[str, int], levers: Levers) -> Kernel:
+        return compiled(t, values, form=form, levers=levers)
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
@@ -216,7 +216,7 @@ def task_of(
         found = default(tuple(sizes.items()))
         return found.template, {**found.params, **given}
 
-    forms = forms_of(loops, template, compiled, asynchronous if also else None)
+    forms = forms_of(loops, template, compiled, {f.name: partial(other, f.name) for f in also})
     return Task(
         loops,
         where,
@@ -228,17 +228,15 @@ def task_of(
         _recorded(forms, template),
         # With bounds all launches have the number of the largest sizes.
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
-        levers=lambda sizes: asynchronous_levers(default(tuple(sizes.items())).kernel),
+        levers=lambda sizes: levers_of_form(default(tuple(sizes.items())).kernel),
     )
 
 
-def asynchronous_levers(kernel: Kernel) -> Levers | None:
-    """Levers and tiles of a kernel's asynchronous form; None where it has none, or one that is known not to run."""
-    of = kernel.executable.artifact.asynchronous
-    found = None if of is None or of.record is None else accepted.read(of.record)
-    if of is None or (found is not None and not accepted.runs(of) and found.faults != (accepted.NOT_COMPARED,)):
-        return None
-    return of.levers
+def levers_of_form(kernel: Kernel) -> tuple[str, Levers] | None:
+    """The name of a kernel's other form, with its levers and tiles; None where it has none, or one that is known not to
+    run."""
+    of = kernel.executable.artifact.form
+    return None if of is None or of.faults else (of.name, of.levers)
 
 
 def numbers_of(forms: Sequence[Form]) -> frozenset[str]:
@@ -256,15 +254,15 @@ def _recorded(forms: Sequence[Form], template: AnyTemplate) -> Mapping[str, str]
 
 def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
     """The task of a kernel at the sizes of a call: every shipped template, where its own is one and nothing was
-    promised of bits; else values of its own. Where it has the asynchronous form, candidates in that form, too."""
+    promised of bits; else values of its own. Where it has another form, candidates in such forms, too."""
     loops, where = kernel.executable.loops, parse_target(kernel.target)
     bounds = kernel.executable.artifact.bounds
     own = kernel.chosen(**sizes)
     if own.template in shipped_templates() and not kernel.executable.artifact.explanation.get("promises"):
-        has = any(k.executable.artifact.asynchronous is not None for k in (kernel, own.kernel))
+        has = any(k.executable.artifact.form is not None for k in (kernel, own.kernel))
         task = task_of(loops, target=str(where), bounds=bounds, form=AUTO if has else TRITON)
         if any(f.template == own.template for f in task.forms):
-            levers = asynchronous_levers(own.kernel)
+            levers = levers_of_form(own.kernel)
             return replace(task, chosen=lambda _: (own.template, own.params), own=args, levers=lambda _: levers)
     artifact = own.kernel.executable.artifact
     # In another number of parts there are other bits.
@@ -318,7 +316,7 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
 def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
     every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
     plain = [t for t in every if not task.numbers & t.params.keys()]
-    others = asynchronous_trials(task.forms, plain, sizes, task.machine, task.given)
+    others = other_trials(task.forms, plain, sizes, task.machine, task.given)
     default = task.default(sizes, others)
     if not every:
         raise ScheduleError(
@@ -335,7 +333,7 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     why = task.unmeasurable(EXECUTORS[asked.executor].here) if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    records, parts = asked.records, numbers_of(task.forms) | NAMES
+    records, parts = asked.records, numbers_of(task.forms) | names_of_levers()
     journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:

@@ -6,7 +6,7 @@
     {"do": "measure", "case": FILE, "kernel": PACKED, "unfused": …}    → {"us": […], "clocks": {…}} | {"wrong": "…"}
     {"do": "time",    "case": FILE, "kernel": PACKED}                  → {"us": […], "clocks": {…}}
 
-Both of the last answer {"refused": "…"} for an asynchronous form that does not run: then the Triton form would be
+Both of the last answer {"refused": "…"} for another form than tiles that does not run: then the Triton form would be
 measured in its place.
 
 A case is a JSON file: the program, sizes, tensors and the timer. `memory` in an answer says that memory was short,
@@ -27,11 +27,10 @@ import torch
 
 from neptune.autotune.reference import Unfused, differs, grown, small, smaller, trusted
 from neptune.autotune.timer import Timer, made
-from neptune.driver.acceptance import with_verdict
+from neptune.driver.forms import with_verdict
 from neptune.ir.parser import parse_program
 from neptune.kernel import Kernel
-from neptune.runtime import accepted, launch
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.runtime import launch
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
@@ -130,25 +129,23 @@ def kernel_of(packed: Json) -> Kernel:
 
 
 def judged(kernel: Kernel, calls: Iterable[Sequence[Any]]) -> tuple[Kernel, str]:
-    """A candidate with the verdict on its asynchronous form, if it is one, and why one of the calls (arguments of each)
-    would not run that form; "" where all do."""
-    of = kernel.executable.artifact.asynchronous
+    """A candidate with the verdict on its other form, if it has one, and why one of the calls (arguments of each) would
+    not run that form; "" where all do."""
+    of = kernel.executable.artifact.form
     if of is None:
         return kernel, ""
     if of.record is None:
         # Made on a machine without this GPU.
         kernel = with_verdict(kernel, forced=True)
     made, present = kernel.executable, launch.gpu_target()
-    if present is None or not launch.runs_asynchronously(made.modules, present):
-        assert made.artifact.asynchronous is not None
-        found = accepted.read(made.artifact.asynchronous.record)
-        faults = () if found is None else found.wrong
-        return kernel, f"the asynchronous form is refused: {'; '.join(faults) or 'it has no verdict here'}"
+    if present is None or not launch.runs_other(made.modules, present):
+        faults = () if made.artifact.form is None else made.artifact.form.faults
+        return kernel, f"the {of.name} form is refused: {'; '.join(faults or ()) or 'it has no verdict here'}"
     for args in calls:
         call = made.signature.bind(args)
-        form = made.modules.form([*call.inputs, *call.outputs], call.scalars, ASYNCHRONOUS)
-        if form.loads != ASYNCHRONOUS:
-            return kernel, "the asynchronous form does not take these tensors: not all are dense on 16 bytes"
+        form = made.modules.form([*call.inputs, *call.outputs], call.scalars, present.loads, other=True)
+        if form.loads != of.name:
+            return kernel, f"the {of.name} form does not take these tensors: not all are {of.wants}"
     return kernel, ""
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from neptune import forms
 from neptune.cli.cache import cache_group
 from neptune.cli.codes import explain_error_command
 from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, template
@@ -26,6 +27,7 @@ from neptune.errors import NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
 STAGES = ("loops", "scheduled", "fused", "tile")
+OTHERS = ", ".join(forms.FORMS)
 FORMS = ("form", "roles")
 """What resources say of kernels that have several forms."""
 
@@ -97,7 +99,11 @@ def _request(command: F) -> F:
         click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
         click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
         click.option("--strict", is_flag=True, help="Refuse a kernel that is slower than it need be."),
-        click.option("--form", metavar="FORM", help="asynchronous, auto or triton: see docs/hopper.md."),
+        click.option(
+            "--form",
+            metavar="FORM",
+            help=f"{OTHERS}, auto or triton: see docs/hopper.md.",
+        ),
         click.option("--lever", "levers", multiple=True, metavar="NAME=VALUE", help="Of that form; repeatable."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
     ]

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 @click.option("--trials", type=int, metavar="N", help="Candidates to measure at most.")
 @click.option("--executor", default="local", show_default=True, metavar="NAME", help="Where to measure.")
 @click.option("--workers", type=int, metavar="N", help="Processes that compile.")
-@click.option("--form", metavar="NAME", help="auto: candidates in the asynchronous form of sm_90, too.")
+@click.option("--form", metavar="NAME", help="auto: candidates in other forms than tiles, too, which sm_90 has.")
 @click.option("--save", metavar="DIR", help="Write the kernel to a folder for neptune.load.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors.")
 def autotune_command(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neptune.codegen.modules import all_modules, declarations
 from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
 from neptune.driver.judgement import judged, subject_of
 from neptune.driver.snapshots import Snapshot
+from neptune.forms import Made
 from neptune.ir.program import Program
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.launch import Target
@@ -25,9 +26,6 @@ from neptune.tune.outlook import Rival
 from neptune.tune.parts import invariant, parts_of, repeatable
 from neptune.tune.subject import Subject
 from neptune.verify.exact import ExactReport
-
-if TYPE_CHECKING:
-    from neptune.hopper.derive import Derived
 
 REJECTED = "rejected by the check"
 """The verdict on a template whose program differs from the expression."""
@@ -46,7 +44,7 @@ class Build:
     of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
     assumptions are granted) are the caller's, and
-    `asynchronous` is the form that was asked for beside Triton's. `wider` is `fused` and `tiles` for sizes at which
+    `form` is the form that was made beside tiles. `wider` is `fused` and `tiles` for sizes at which
     index arithmetic leaves int32.
     """
 
@@ -71,7 +69,7 @@ class Build:
     deterministic: bool = False
     deciding: frozenset[str] | None = None
     assume: tuple[str, ...] = ()
-    asynchronous: Derived | None = None
+    form: Made | None = None
     wider: tuple[Program, TileProgram] | None = None
 
     @cached_property
@@ -113,7 +111,7 @@ class Build:
 
     def artifact(self) -> Artifact:
         """Return the part that a kernel needs to run and to describe itself, as plain data."""
-        form = None if self.asynchronous is None else self.asynchronous.plain()
+        form = None if self.form is None else self.form.data
         stages = {"loops": self.loops, "scheduled": self.scheduled, "fused": self.fused, "tile": self.tiles}
         wide, tiles = (None, self.tiles) if self.wider is None else self.wider
         stages |= {} if wide is None else {WIDER: wide}
@@ -123,5 +121,5 @@ class Build:
             declarations=declarations(self.tiles),
             modules=all_modules(self.tiles, tiles, defaults(self.tiles), self.header),
             parts=self.parts,
-            asynchronous=None if form is None else replace(form, parts=self._allowed(form.parts)),
+            form=None if form is None else replace(form, parts=self._allowed(form.parts)),
         )

@@ -26,6 +26,7 @@ from neptune.driver.fingerprint import fingerprint, why_open
 from neptune.driver.known import Formed, digest
 from neptune.driver.store import Store
 from neptune.errors import RecordError
+from neptune.forms import forms_of
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
@@ -53,7 +54,7 @@ class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
     `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
-    reads; `formed` is what was measured of its asynchronous form, for which templates are chosen with `counting`.
+    reads; `formed` is what was measured of its other forms, for which templates are chosen with `counting`.
     """
 
     loops: Program
@@ -169,7 +170,8 @@ def request_key(request: Request) -> str | None:
     if sources is None or template is None:
         return None
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
-    promised = [request.deterministic, request.batch_invariant, request.form or "", request.counting]
+    forms = [f.name for f in forms_of(request.form, request.target)]
+    promised = [request.deterministic, request.batch_invariant, request.form or "", forms, request.counting]
     asked = [*promised, *request.assume, digest(request.samples, request.failed)]
     asked += map(repr, request.formed)
     numbers = (request.params, request.shapes, request.bounds, request.at or {}, request.levers)

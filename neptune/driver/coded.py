@@ -1,4 +1,4 @@
-"""Levers of the asynchronous form among the values of a candidate, whose values are whole numbers.
+"""Levers of a form among the values of a candidate, whose values are whole numbers.
 
     {"consumers": 2, "persistent": "table", …}  ↔  {"asynchronous.consumers": 2, "asynchronous.persistent": 2, …}
 
@@ -9,22 +9,30 @@ no dot: a record without them is of a kernel on tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from neptune.driver.asynchronous import LEVERS
-
-PREFIX = "asynchronous."
-NAMES = frozenset(PREFIX + n for n in LEVERS)
+from neptune.forms import FORMS
 
 
-def coded(levers: Mapping[str, Any]) -> dict[str, int]:
-    """Every lever as a number: a word by its place among those that there are.
+def coded(form: str, levers: Mapping[str, Any]) -> dict[str, int]:
+    """Every lever of a form as a number: a word by its place among those that there are.
 
     >>> of = {"consumers": 2, "stages": 3, "persistent": "table", "own_out": True, "ahead": False}
-    >>> coded(of)["asynchronous.persistent"]
+    >>> coded("asynchronous", of)["asynchronous.persistent"]
     2
     """
-    return {PREFIX + n: _code(LEVERS[n], levers[n]) for n in LEVERS}
+    return {f"{form}.{n}": _code(legal, levers[n]) for n, legal in FORMS[form]().levers.items()}
+
+
+def names() -> frozenset[str]:
+    """What the levers of all forms are called among values."""
+    return frozenset(n for form in FORMS for n in _names(form))
+
+
+def form_of(values: Mapping[str, int]) -> str | None:
+    """The form of a candidate with these values; None where it is on tiles, or where they are no levers."""
+    return None if levers_of(values) is None else _named(values)
 
 
 def levers_of(values: Mapping[str, int]) -> dict[str, int | str] | None:
@@ -33,15 +41,31 @@ def levers_of(values: Mapping[str, int]) -> dict[str, int | str] | None:
     >>> levers_of({"BLOCK_M": 64}) is None
     True
     """
-    if not values.keys() >= NAMES:
+    form = _named(values)
+    if form is None:
         return None
-    found = {n: _lever(LEVERS[n], values[PREFIX + n]) for n in LEVERS}
+    found = {n: _lever(legal, values[f"{form}.{n}"]) for n, legal in FORMS[form]().levers.items()}
     return None if None in found.values() else found
 
 
 def without_levers(values: Mapping[str, int]) -> dict[str, int]:
     """The other values of a candidate."""
-    return {n: v for n, v in values.items() if n not in NAMES}
+    known = names()
+    return {n: v for n, v in values.items() if n not in known}
+
+
+def _named(values: Mapping[str, int]) -> str | None:
+    """The form all of whose levers are among values; one without levers is none of a tuner's."""
+    return next((form for form in FORMS if (own := _names(form)) and values.keys() >= own), None)
+
+
+def _names(form: str) -> frozenset[str]:
+    return _prefixed(form, tuple(FORMS[form]().levers))
+
+
+@cache
+def _prefixed(form: str, levers: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(f"{form}.{n}" for n in levers)
 
 
 def _code(legal: tuple[Any, ...], value: Any) -> int:

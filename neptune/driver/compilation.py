@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 
 from neptune import logs
-from neptune.driver.acceptance import ready
-from neptune.driver.asynchronous import AUTO
 from neptune.driver.build import REJECTED, Build
 from neptune.driver.cache import Request
 from neptune.driver.counted import Uncounted
@@ -15,7 +13,7 @@ from neptune.driver.dump import dump_failure
 from neptune.driver.outcome import built
 from neptune.driver.passes import LOG, PIPELINE, Pass, Rejection, Work, choose_template
 from neptune.errors import FusionError, InternalError, NeptuneError
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.forms import forms_of
 from neptune.runtime.launch import Target
 from neptune.schedule.state import Decision
 from neptune.tune.choose import Wishes
@@ -28,9 +26,10 @@ def compiled(asked: Request, target: Target) -> Build:
     deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
     wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
     work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
+    work.others = forms_of(asked.form, str(target))
     work.levers, work.at, work.formed, work.counting = asked.levers, asked.at, asked.formed, asked.counting
-    if asked.form in (ASYNCHRONOUS, AUTO):
-        ready()
+    for form in work.others:
+        form.ready()
     try:
         run_all(work)
         return built(work, asked, target)

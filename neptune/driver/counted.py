@@ -1,4 +1,4 @@
-"""The asynchronous form where templates are compared: each is as fast as the faster of its forms.
+"""Other forms than tiles where templates are compared: each is as fast as the fastest of its forms.
 
 What is counted is predicted, before any form is derived. Where the form of the template that won by it is refused
 later, by a check, by what it compiles to or by its verdict, the choice is made again, by times on tiles.
@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from neptune.driver.acceptance import DECIDES
 from neptune.driver.coded import levers_of
 from neptune.driver.device import machine_for
+from neptune.driver.forms import DECIDES
 from neptune.driver.known import Formed
-from neptune.runtime.addressing import ASYNCHRONOUS
+from neptune.forms import FORMS, Choice, Form, Source
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Candidate, Wishes
+from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
+from neptune.tune.rank import model_of, predictions
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
-
 
 SHORT = 20.0
 """Microseconds: what takes no longer is not timed in another form."""
@@ -36,9 +37,10 @@ class Uncounted(Exception):
 
 @dataclass(frozen=True)
 class Forms:
-    """What the model says of programs in this form, with the levers that a caller settles; where it was measured
-    (`formed`), that decides."""
+    """What the model says of programs in the fastest of some forms, with the levers that a caller settles; where it was
+    measured (`formed`), that decides."""
 
+    forms: tuple[Form, ...]
     wishes: Wishes
     levers: Mapping[str, int | str]
     machine: Machine
@@ -46,17 +48,15 @@ class Forms:
 
     @property
     def name(self) -> str:
-        """Of the form."""
-        return ASYNCHRONOUS
+        """Of the forms."""
+        return " or ".join(f.name for f in self.forms)
 
     def us(self, template: str, program: TileProgram, at: Sequence[Asked]) -> list[float]:
         """Microseconds of a template's program at some sizes; infinite where tiles are faster."""
-        from neptune.hopper.estimate import estimated
-        from neptune.hopper.wanted import Wanted
-
-        wanted = Wanted(self.levers, self.wishes.params, machine=self.machine)
-        found = estimated(program, [(a.sizes, a.params, a.us) for a in at], wanted, self.wishes.typical)
-        return [self._told(template, a.sizes, us) for a, us in zip(at, found, strict=True)]
+        of = Source(program, shapes=self.wishes.typical)
+        choice = Choice(self.levers, self.wishes.params, machine=self.machine)
+        times = [f.time(of, choice, at) for f in self.forms]
+        return [self._told(template, a.sizes, min(t.us for t in found)) for a, *found in zip(at, *times, strict=True)]
 
     def _told(self, template: str, sizes: Mapping[str, int], us: float) -> float:
         told = next((f for f in self.formed if f.sizes == sizes), None)
@@ -65,11 +65,20 @@ class Forms:
         return told.us if told.faster and told.template == template else inf
 
 
+def by_time(forms: Sequence[Form], of: Source, choice: Choice) -> Sequence[Form]:
+    """Forms of a program at the sizes of a choice, the one that is predicted to be the fastest first."""
+    if len(forms) < 2 or choice.sizes is None:
+        return forms
+    us = predictions(model_of(of.tiles), Points.at([choice.on_tiles], choice.sizes), choice.machine).us
+    at = [Asked(dict(choice.sizes), choice.on_tiles, float(us[0]))]
+    return sorted(forms, key=lambda f: f.time(of, choice, at)[0].us)
+
+
 def shared(build: Build) -> frozenset[int]:
-    """Other variants of a kernel's template that may be faster in its asynchronous form: where one of them is called
-    first, both forms are timed at its sizes."""
-    family, form = build.family, build.asynchronous
-    if family is None or form is None:
+    """Other variants of a kernel's template that may be faster in its other form: where one of them is called first,
+    both forms are timed at its sizes."""
+    family, made = build.family, build.form
+    if family is None or made is None:
         return frozenset()
     name = family.choices[build.own].template
     others = [k for k, c in enumerate(family.choices) if k != build.own and c.template == name]
@@ -77,13 +86,10 @@ def shared(build: Build) -> frozenset[int]:
     others = [k for k in others if family.times[k, family.first(k)] > SHORT]
     if not others:
         return frozenset()
-    from neptune.hopper.estimate import close
-    from neptune.hopper.wanted import Wanted
-
-    at = [(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
-    tiles = form.kernel.levers.tiles
-    asked = Wanted({n: v for n, v in form.levers.items() if n not in tiles}, tiles, machine=machine_for(build.target))
-    return frozenset(k for k, near in zip(others, close(build.tiles, at, asked, build.shapes), strict=True) if near)
+    at = [Asked(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
+    asked = Choice(made.levers, made.tiles, machine=machine_for(build.target))
+    times = FORMS[made.data.name]().time(Source(build.tiles, shapes=build.shapes), asked, at)
+    return frozenset(k for k, time in zip(others, times, strict=True) if time.close)
 
 
 def decided(program: str, chosen: Candidate) -> tuple[Decision, ...]:

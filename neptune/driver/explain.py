@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from neptune.driver import asynchronous, searched
-from neptune.driver.coded import levers_of, without_levers
+from neptune.driver import forms, searched
+from neptune.driver.coded import form_of, levers_of, without_levers
+from neptune.forms import FORMS
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer
@@ -82,7 +83,7 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         **({} if build.at is None else {AT: dict(build.at)}),
         **_variants(build),
         **_records(build),
-        **({} if build.asynchronous is None else {asynchronous.ENTRY: build.asynchronous.said()}),
+        **({} if build.form is None else {build.form.data.name: dict(build.form.said)}),
     }
 
 
@@ -109,7 +110,7 @@ def _variants(build: Build) -> dict[str, Any]:
 
 
 def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, Any]:
-    """The variants of a kernel, and how a launch picks one; those that are `shared` may run its asynchronous form."""
+    """The variants of a kernel, and how a launch picks one; those that are `shared` may run its other form."""
     return {
         "own": own,
         "at": dict(f.points[0]),
@@ -132,9 +133,9 @@ def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, 
 
 
 def _levers(c: Choice) -> dict[str, Any]:
-    """Those of a variant that was tuned in the asynchronous form: it is made of them, not of values alone."""
+    """Those of a variant that was tuned in another form: it is made of them, not of values alone."""
     levers = levers_of(c.params)
-    return {} if levers is None else {"levers": levers}
+    return {} if levers is None else {"form": form_of(c.params), "levers": levers}
 
 
 def _first_taken(f: Family, k: int) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def _lines(e: dict[str, Any]) -> Iterator[str]:
     yield from _record_lines(e.get(RECORDS))
     yield from _prediction_lines(e.get(PREDICTION))
     yield from searched.lines(e.get(searched.ENTRY))
-    yield from asynchronous.lines(e.get(asynchronous.ENTRY))
+    yield from forms.lines(e)
     yield from ("", "schedule", *(f"  {call}" for call in e["schedule"]))
     yield from _decision_lines(e["decisions"])
     yield from _assumption_lines(e.get("assumptions", ()))
@@ -254,7 +255,8 @@ def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
     lost, names = f["lost"], names_of(f)
     yield from ("", f"{len(f['variants'])} variants by size; this is {names[f['own']]}, for {_pairs(f['at'])}")
     for name, v in zip(names, f["variants"], strict=True):
-        form = f"; asynchronous form, {_pairs(v['levers'])}" if "levers" in v else ""
+        # Variants that were saved before they named it have the first.
+        form = f"; {v.get('form', next(iter(FORMS)))} form, {_pairs(v['levers'])}" if "levers" in v else ""
         yield f"  {name}: {_pairs(v['params'])}{form}"
         yield f"    where {v['when']}" + (f"; {v['us']:.1f} µs{_at(v[AT])}" if "us" in v else "")
         for m in v.get("measured", ())[:SHOWN]:

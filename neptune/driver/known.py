@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from neptune.config import Config
-from neptune.driver.coded import NAMES, levers_of, without_levers
+from neptune.driver.coded import form_of, levers_of, names, without_levers
 from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, structure_of
@@ -28,8 +28,8 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Formed:
-    """What these versions measured of both forms at some sizes: the fastest asynchronous form, by its template, values
-    and levers, in microseconds, and what the fastest candidate on tiles took, None where none was measured."""
+    """What these versions measured at some sizes of forms beside tiles: the fastest, by its name (`form`), template,
+    values and levers, in microseconds, and what the fastest candidate on tiles took, None where none was measured."""
 
     sizes: Mapping[str, int]
     template: str
@@ -37,6 +37,7 @@ class Formed:
     levers: Mapping[str, int | str]
     us: float
     on_tiles: float | None
+    form: str
 
     @property
     def faster(self) -> bool:
@@ -51,7 +52,7 @@ class Formed:
 
 
 def formed_of(loops: Program, machine: Machine, settings: Config) -> tuple[Formed, ...]:
-    """What the user's records say of the asynchronous form of a program at each choice of sizes; nothing where settings
+    """What the user's records say of other forms of a program at each choice of sizes; nothing where settings
     say so."""
     if not settings.records:
         return ()
@@ -67,15 +68,16 @@ def formed(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple
     times: dict[tuple[tuple[str, int], ...], dict[Candidate, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in (r for r in records if made_with(r.versions) == here and _whole(r) not in bad):
         times[tuple(sorted(r.sizes.items()))][_whole(r)].extend(r.us)
-    found = []
+    found, known = [], names()
     for sizes, us in sorted(times.items()):
         order = sorted(((median(x), t, dict(v)) for (t, v), x in us.items()), key=lambda o: o[0])
-        asynchronous = ((x, t, v, levers) for x, t, v in order if (levers := levers_of(v)) is not None)
-        best = next(asynchronous, None)
+        others = ((x, t, v, levers) for x, t, v in order if (levers := levers_of(v)) is not None)
+        best = next(others, None)
         if best is not None:
             x, template, values, levers = best
-            on_tiles = next((x for x, _, v in order if not NAMES & v.keys()), None)
-            found.append(Formed(dict(sizes), template, without_levers(values), levers, x, on_tiles))
+            on_tiles = next((x for x, _, v in order if not known & v.keys()), None)
+            form = form_of(values) or ""
+            found.append(Formed(dict(sizes), template, without_levers(values), levers, x, on_tiles, form))
     return tuple(found)
 
 

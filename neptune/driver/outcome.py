@@ -49,7 +49,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         deterministic=asked.deterministic,
         deciding=work.wishes.deciding,
         assume=asked.assume,
-        asynchronous=work.asynchronous,
+        form=work.made,
         wider=work.wider,
     )
 

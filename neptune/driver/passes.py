@@ -6,19 +6,20 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neptune import config
 from neptune.codegen.triton import generate
-from neptune.driver.asynchronous import AUTO, asynchronous_of
-from neptune.driver.counted import Forms, Uncounted, decided
+from neptune.driver.counted import Forms, Uncounted, by_time, decided
+from neptune.driver.forms import made_of, refused
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import Formed
 from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
-from neptune.errors import ExpressionError, InternalError, TargetError
+from neptune.errors import ExpressionError, InternalError
+from neptune.forms import AUTO, TRITON, Choice, Form, Made, Source
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -27,7 +28,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.ir.widths import sizes_of, unfit, wider
-from neptune.runtime.addressing import ASYNCHRONOUS, LOADS
+from neptune.runtime.addressing import LOADS
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting
 from neptune.tile.arrange import arrange, started
@@ -47,10 +48,6 @@ from neptune.verify.draws import Shared
 from neptune.verify.exact import Counterexample, ExactReport, unchecked
 from neptune.verify.pieces import check
 
-if TYPE_CHECKING:
-    from neptune.hopper.derive import Derived
-    from neptune.hopper.wanted import Wanted
-
 LOG = logging.getLogger("neptune.compiler")
 EVERY_FORM = 2
 """The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
@@ -62,7 +59,8 @@ class Work:
     """A compilation in progress: the request, and what the passes have made of it so far.
 
     `loops` is the expression as imported, `definitions` what is scheduled: the same but for forms of functions. With
-    `counting` templates are compared by the faster of their forms; `by_form`: this one was chosen for the other.
+    `counting` templates are compared by the fastest of their forms; `by_form`: this one was chosen for one of
+    the `others`, those that `form` stands for.
     """
 
     loops: Program
@@ -92,7 +90,8 @@ class Work:
     formed: tuple[Formed, ...] = ()
     counting: bool = True
     by_form: bool = False
-    asynchronous: Derived | None = None
+    others: tuple[Form, ...] = ()
+    made: Made | None = None
     wider: tuple[Program, TileProgram] | None = None
 
     def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
@@ -172,10 +171,10 @@ def choose_template(w: Work) -> None:
 
 
 def _counted(w: Work) -> Forms | None:
-    """The form that counts where templates are compared, if one does."""
-    if not w.counting or w.form not in (ASYNCHRONOUS, AUTO):
+    """The forms that count where templates are compared, if some do."""
+    if not w.counting or not w.others:
         return None
-    return Forms(w.wishes, w.levers, w.machine, w.formed)
+    return Forms(w.others, w.wishes, w.levers, w.machine, w.formed)
 
 
 def _every_form(w: Work) -> bool:
@@ -266,56 +265,69 @@ def _generate(w: Work) -> str:
     return generate(w.tiles, defaults(w.tiles), header=w.header)
 
 
-def _asynchronous(w: Work) -> str | None:
-    if w.form not in (ASYNCHRONOUS, AUTO):
+def _other_form(w: Work) -> str | None:
+    if not w.others:
         return None
+    choice = _choice(w)
+    told = next((f for f in w.formed if f.sizes == choice.sizes and f.template == w.used), None)
+    if told is not None and w.form == AUTO and not told.faster:
+        w.choice += (Decision("form", w.loops.name, TRITON, f"records: {told}"),)
+        return None
+    recorded = None if told is None else _as_recorded(w, told, choice)
+    w.made = recorded or _first_that_fits(w, choice)
+    return None if w.made is None else w.made.data.text
 
-    def differs(walked: TileProgram) -> str | None:
+
+def _first_that_fits(w: Work, choice: Choice) -> Made | None:
+    """Of several forms the fastest that the program has; None with the reasons where it has none, which is an error
+    where one was asked for."""
+    misfits = []
+    for form in by_time(w.others, Source(w.tiles, shapes=w.wishes.typical), choice):
+        made = made_of(form, _source(w, form), choice)
+        if isinstance(made, Made):
+            return made
+        misfits.append((form, made))
+    if w.form != AUTO:
+        raise refused(w.tiles.name, *misfits[0])
+    if w.by_form:
+        raise Uncounted("; ".join(m.why for _, m in misfits))
+    why = (f"it has no {form.name} form: {m.why}" for form, m in misfits)
+    w.choice += tuple(Decision("form", w.loops.name, TRITON, x) for x in why)
+    return None
+
+
+def _source(w: Work, form: Form) -> Source:
+    """What a form is made of, with the exact check of what it makes of the tiles."""
+
+    def differs(made: TileProgram) -> str | None:
         try:
-            _check(w, "asynchronous form", walked)
+            _check(w, f"{form.name} form", made)
         except Rejection as rejection:
             return rejection.text("")
         return None
 
-    def made(wanted: Wanted) -> Derived:
-        return asynchronous_of(w.tiles, w.header, w.wishes.typical, differs, wanted)
-
-    wanted = _wanted(w)
-    told = next((f for f in w.formed if f.sizes == wanted.sizes and f.template == w.used), None)
-    if told is not None and w.form == AUTO and not told.faster:
-        w.choice += (Decision("form", w.loops.name, "triton", f"records: {told}"),)
-        return None
-    try:
-        w.asynchronous = None if told is None else _as_recorded(w, told, wanted, made)
-        w.asynchronous = w.asynchronous or made(wanted)
-    except TargetError as error:
-        if w.form == ASYNCHRONOUS:
-            raise
-        if w.by_form:
-            raise Uncounted(error.wrong) from None
-        w.choice += (Decision("form", w.loops.name, "triton", f"it has no asynchronous form: {error.wrong}"),)
-        return None
-    return w.asynchronous.text.text
+    return Source(w.tiles, w.header, w.wishes.typical, differs)
 
 
-def _as_recorded(w: Work, told: Formed, wanted: Wanted, made: Callable[[Wanted], Derived]) -> Derived | None:
+def _as_recorded(w: Work, told: Formed, choice: Choice) -> Made | None:
     """The form that records put first; None where there is none with these levers: anybody may have written them."""
-    try:
-        form = made(replace(wanted, levers=told.levers, params={**told.params, **w.wishes.params}, ahead=False))
-    except TargetError as error:
-        w.choice += (Decision("form", w.loops.name, "not as recorded", error.wrong),)
+    form = next((f for f in w.others if f.name == told.form), None)
+    if form is None:
         return None
-    w.choice += (Decision("form", w.loops.name, "asynchronous", f"records: {told}"),)
-    return form
+    choice = replace(choice, levers=told.levers, params={**told.params, **w.wishes.params}, ahead=False)
+    made = made_of(form, _source(w, form), choice)
+    if isinstance(made, Made):
+        w.choice += (Decision("form", w.loops.name, form.name, f"records: {told}"),)
+        return made
+    w.choice += (Decision("form", w.loops.name, "not as recorded", made.why),)
+    return None
 
 
-def _wanted(w: Work) -> Wanted:
-    """What is asked of an asynchronous form: with "auto", that it is not predicted to be far behind."""
-    from neptune.hopper.wanted import Wanted
-
+def _choice(w: Work) -> Choice:
+    """What is asked of a form: with "auto", that it is not predicted to be far behind."""
     sizes = w.at or reference(w.loops, w.wishes.typical, w.wishes.bounds)
     ahead = w.form == AUTO and not w.levers
-    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
+    return Choice(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
 
 
 PIPELINE = (
@@ -331,7 +343,7 @@ PIPELINE = (
     Pass("check-tiles", "on the last form that is not text", _check_tiles),
     Pass("addresses", "last before text: a printer only writes down how memory is reached", _address),
     Pass("generate", "the text is a function of the tiles and their default values", _generate),
-    Pass("asynchronous", "last: another form of the same tiles, where it was asked for", _asynchronous),
+    Pass("form", "last: another form of the same tiles, where it was asked for", _other_form),
 )
 
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
-from neptune.driver.acceptance import decided, in_vain, sharing, with_verdict
-from neptune.driver.asynchronous import AUTO, checked_levers, form_for
 from neptune.driver.device import machine_for
+from neptune.driver.forms import checked_levers, decided, form_for, in_vain, sharing, with_verdict
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import formed_of, known_of
+from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.artifact import AT
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.family import SHARED
@@ -125,7 +124,7 @@ def with_records(asked: cache.Request) -> cache.Request:
     machine = machine_for(parse_target(asked.target))
     found, failed = known_of(asked.loops, machine, asked.settings)
     asked = replace(asked, samples=found, failed=failed)
-    if asked.form in (ASYNCHRONOUS, AUTO) and not asked.levers:
+    if asked.form is not None and not asked.levers:
         asked = replace(asked, formed=formed_of(asked.loops, machine, asked.settings))
     return asked
 
@@ -143,8 +142,8 @@ def kept(program: Program, template: str | None, target: str) -> Kernel | None:
 
 
 def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
-    """The kernel of a request; further variants of a family are compiled when they are used first. With `forced` an
-    asynchronous form runs though it is slow."""
+    """The kernel of a request; further variants of a family are compiled when they are used first. With `forced`
+    another form than tiles runs though it is slow."""
     settings, target = asked.settings, parse_target(asked.target)
 
     def make() -> Build:
@@ -162,7 +161,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
         one = replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
         return _compiled(one, forced)
 
-    forced = forced or asked.form == ASYNCHRONOUS
+    forced = forced or asked.form in FORMS
     kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)
     if asked.form == AUTO and in_vain(kernel):
         kernel = _compiled(replace(asked, counting=False))

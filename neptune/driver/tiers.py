@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 import torch
 
 from neptune import config
-from neptune.driver.asynchronous import AUTO, TRITON, form_for
+from neptune.driver.forms import form_for
 from neptune.driver.pipeline import compile, kept
+from neptune.forms import AUTO, TRITON
 from neptune.ir.parser import parse_program
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program

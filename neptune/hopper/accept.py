@@ -1,4 +1,4 @@
-"""Look at what an asynchronous form compiles to, and keep the verdict (`neptune.runtime.accepted.Verdict`).
+"""Look at what an asynchronous form compiles to, and keep the verdict (`neptune.runtime.hopper.accepted.Verdict`).
 
 Made where a kernel is compiled, in `warm`, or at a first call outside of a graph capture; kept in the cache by the key
 of the form. What could not be done then (numbers without a GPU) is done when it can be, and the record replaced.
@@ -22,8 +22,18 @@ from typing import Any, TypeVar
 
 from neptune import config, private
 from neptune.hopper.compile import Built, compile_gluon
-from neptune.runtime.accepted import NOT_COMPARED, Compared, Figures, Timed, Verdict, key_of, read, timed_of, written
-from neptune.runtime.addressing import Asynchronous, Roles
+from neptune.runtime.hopper.accepted import (
+    NOT_COMPARED,
+    Compared,
+    Figures,
+    Timed,
+    Verdict,
+    key_of,
+    read,
+    timed_of,
+    written,
+)
+from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.launch import capturing
 from neptune.shelf import Shelf
 

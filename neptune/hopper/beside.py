@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from neptune.runtime.accepted import Compared, Timed, timed_of
 from neptune.runtime.artifact import Artifact
+from neptune.runtime.hopper.accepted import Compared, Timed, timed_of
 from neptune.runtime.saved import packed
 from neptune.runtime.worker import Json, Worker
 

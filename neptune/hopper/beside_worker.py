@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from neptune.hopper.compare import Run, compared
-from neptune.runtime.accepted import Quartiles
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.bench import Call, GpuCalls, captured
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
+from neptune.runtime.hopper.accepted import Quartiles
 from neptune.runtime.worker import Json, serve_alone
 
 FORMS = ("asynchronous", "triton")

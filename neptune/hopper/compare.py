@@ -14,8 +14,8 @@ import torch
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
-from neptune.runtime.accepted import Compared
 from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.hopper.accepted import Compared
 
 DRAWS = 3
 REPEATS = 4

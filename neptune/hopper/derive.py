@@ -40,7 +40,7 @@ from neptune.hopper.wanted import Wanted, ordered
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, substitute, variables
 from neptune.ir.expr import walk as nodes
-from neptune.runtime.addressing import Asynchronous, Roles
+from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
 from neptune.tile.passes.util import names_in
@@ -174,18 +174,9 @@ def derived(
     form before anything of it is checked: it may be compiled beside the checks. Raises Refusal with the reason of each
     kernel where there is no such form.
     """
-    left: dict[str, Refusal] = {}
-    tried: dict[str, list[Levers]] = {}
     checked = program
     short = {t.stage for t in wanted.short}
-    walks: dict[str, Walked] = {}
-    for kernel in program.kernels:
-        try:
-            first = walked_of(program, kernel, shapes)
-            tried[kernel.name] = _tried(first, program, wanted)
-            walks[kernel.name] = first
-        except Refusal as refusal:
-            left[kernel.name] = refusal
+    walks, tried, left = _first(program, shapes, wanted)
     drafts: dict[tuple[str, ...], Draft] = {}
     # What is wrong with it is said below, where each step has its turn.
     with suppress(Refusal, InternalError):
@@ -221,6 +212,29 @@ def derived(
     if best is None:
         raise _none(left)
     return best
+
+
+def refused(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> Refusal | None:
+    """Why no kernel of a program has the form, before one is made; None where one may have it."""
+    _, tried, left = _first(program, shapes, wanted)
+    return None if tried else _none(left)
+
+
+def _first(
+    program: TileProgram, shapes: Mapping[str, int], wanted: Wanted
+) -> tuple[dict[str, Walked], dict[str, list[Levers]], dict[str, Refusal]]:
+    """The walks of kernels and the levers to try of each, and why others have none."""
+    left: dict[str, Refusal] = {}
+    tried: dict[str, list[Levers]] = {}
+    walks: dict[str, Walked] = {}
+    for kernel in program.kernels:
+        try:
+            first = walked_of(program, kernel, shapes)
+            tried[kernel.name] = _tried(first, program, wanted)
+            walks[kernel.name] = first
+        except Refusal as refusal:
+            left[kernel.name] = refusal
+    return walks, tried, left
 
 
 def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked:

@@ -1,6 +1,7 @@
 """The time of a program in its asynchronous form, before any is derived: by which templates are compared.
 
-estimated(program, [({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wanted(machine=…), shapes)   →  [3110.2]
+estimated(program, [Asked({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wanted(machine=…), shapes)
+→  [Time(us=3110.2, close=True)]
 """
 
 from __future__ import annotations
@@ -10,47 +11,47 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+from neptune.forms import Time
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.hopper.wanted import Wanted, ordered
 from neptune.tile.ir import TileProgram
+from neptune.tune.gains import Asked
 
 FEW = 4
 """Tiles that are looked at beyond the first sizes: the best there."""
 OFF = 1.3
 """Of two forms, of which one was predicted 1.14 times too slow, and the other 1.23 times too fast."""
-At = tuple[Mapping[str, int], Mapping[str, int], float]
-"""Sizes, values of the Triton form, and the microseconds that it takes."""
 
 
-def estimated(program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]) -> list[float]:
-    """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles.
+def estimated(program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]) -> list[Time]:
+    """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles. They
+    are close where a kernel is faster in its form, or by no more slower than predictions may be off.
 
     Of `wanted` sizes and values on tiles are those of `at`; levers are chosen at the first sizes, a few remain for
     others. `shapes` are typical sizes, which tiles may cover.
     """
-    saved = [sum(max(0.0, tiles - ours) for ours, tiles in both) for both in _both(program, at, wanted, shapes)]
-    return [whole - us if us else inf for (_, _, whole), us in zip(at, saved, strict=True)]
-
-
-def close(program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]) -> list[bool]:
-    """At which of the sizes a kernel is faster in its form, or by no more slower than predictions may be off."""
-    return [any(ours < OFF * tiles for ours, tiles in both) for both in _both(program, at, wanted, shapes)]
+    found = []
+    for asked, both in zip(at, _both(program, at, wanted, shapes), strict=True):
+        saved = sum(max(0.0, tiles - ours) for ours, tiles in both)
+        near = any(ours < OFF * tiles for ours, tiles in both)
+        found.append(Time(asked.us - saved if saved else inf, near))
+    return found
 
 
 def _both(
-    program: TileProgram, at: Sequence[At], wanted: Wanted, shapes: Mapping[str, int]
+    program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]
 ) -> Iterator[list[tuple[float, float]]]:
     """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
-    wishes = [replace(wanted, sizes=sizes, on_tiles=on_tiles, ahead=False) for sizes, on_tiles, _ in at]
+    wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in at]
     kernels: list[tuple[Walked, list[Levers]]] = []
     for kernel in program.kernels:
         with suppress(Refusal):
             walked = walked_of(program, kernel, shapes)
             kernels.append((walked, ordered(walked, program, wishes[0])))
-    for k, (asked, (_, on_tiles, _)) in enumerate(zip(wishes, at, strict=True)):
+    for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
         found = []
         for walked, order in kernels:
             known = asked.predictor(program, walked)

@@ -14,13 +14,13 @@ from math import isfinite
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import forms, free_tiles
-from neptune.hopper.predict import Predictor, with_parts
+from neptune.hopper.predict import CLOSE, Predictor, with_parts
 from neptune.hopper.refusal import Refusal
+from neptune.hopper.said import LEVERS
 from neptune.hopper.wanted import predictor_of
 from neptune.tile.ir import TileProgram
 from neptune.tune.machine import Machine
 
-SETTLED = ("consumers", "stages", "persistent", "own_out", "ahead")
 ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once"), "once": ("once", "stride")}
 """How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
 
@@ -42,6 +42,7 @@ class Offers:
 
     every: tuple[Offer, ...]
     kernels: Mapping[str, Predictor]
+    close: float = CLOSE
 
     def us(self, offer: Offer, on_tiles: Mapping[str, int], whole: float) -> float:
         """Microseconds of the program, which takes `whole` where all kernels are on tiles, with these values."""
@@ -72,7 +73,7 @@ def offers(
             tiles = {t.name: fits.tiles[t.name] for t in free}
             for levers in _orders(fits):
                 us = predictor.of(levers).us
-                named = {n: getattr(levers, n) for n in SETTLED}
+                named = {n: getattr(levers, n) for n in LEVERS}
                 if isfinite(us):
                     key = (*sorted(tiles.items()), *named.values())
                     offer = found.setdefault(key, Offer(tiles, named))

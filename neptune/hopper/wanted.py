@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from neptune.forms import Choice
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, check_fits, forms
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.short import shortened
 from neptune.hopper.walked import Walked
-from neptune.ir.forms import Taken
 from neptune.tile.ir import TileProgram
-from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.machine import Machine
 from neptune.tune.rank import model_of
 
 EXCLUSIVE = ("persistent", "own_out", "ahead")
@@ -23,18 +23,13 @@ EXCLUSIVE = ("persistent", "own_out", "ahead")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a caller says of forms: `levers` by name, tile sizes among `params`; and what the model is asked: at which
-    `sizes` (None: nothing is), on which machine, whether a form must be `ahead` of the kernel with `on_tiles`. In the
-    stages of `short` functions may be single instructions."""
+class Wanted(Choice):
+    """What is asked of a form, with what the model says of it."""
 
-    levers: Mapping[str, Any] = field(default_factory=dict)
-    params: Mapping[str, int] = field(default_factory=dict)
-    sizes: Mapping[str, int] | None = None
-    machine: Machine = DEFAULT
-    on_tiles: Mapping[str, int] = field(default_factory=dict)
-    ahead: bool = False
-    short: tuple[Taken, ...] = ()
+    @classmethod
+    def of(cls, choice: Choice) -> Wanted:
+        """The same request."""
+        return cls(**vars(choice))
 
     def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
         """What predicts the times of a kernel's forms."""

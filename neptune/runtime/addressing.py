@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.spans import Span
-from neptune.runtime.parts import Parts
 
+if TYPE_CHECKING:
+    import torch
+
+Json: TypeAlias = "dict[str, Any]"
 LOADS = ("pointer", "descriptor")
 """The ways in which a module may address memory."""
-ASYNCHRONOUS = "asynchronous"
-"""The form of `Asynchronous`, beside the ways in which a module of tiles may address memory."""
 LIMIT = 2**31
 
 
@@ -51,44 +52,33 @@ class Addressing:
 
 
 @dataclass(frozen=True)
-class Roles:
-    """One asynchronous kernel: the parameters that offline compilation wants, its `levers` as plain numbers and words,
-    tile sizes among them, and the registers of a consumer's thread and of the producer's that it asks for."""
+class Tensors:
+    """What a call brings: tensors of any layout by name, the `strides` of all, temporaries included, and the bytes of
+    an element of each temporary. Sizes are `wide` where index arithmetic needs more than 32 bits."""
 
-    kernel: KernelParameters
-    levers: Mapping[str, int | str]
-    registers: tuple[int, int]
+    named: Mapping[str, torch.Tensor]
+    strides: Mapping[str, Sequence[int]]
+    bytes: Mapping[str, int]
+    wide: bool = False
+
+    def on_16_bytes(self, names: Iterable[str]) -> bool:
+        """True if the rows of tensors start at multiples of 16 bytes; memory for temporaries does."""
+        return all(
+            on_16_bytes(self.named[n])
+            if n in self.named
+            else all(s * self.bytes[n] % 16 == 0 for s in self.strides[n][:-1])
+            for n in names
+        )
 
 
-@dataclass(frozen=True)
-class Asynchronous:
-    """The module of the form in which a producer warp loads for warpgroups that compute (sm_90), and what it asks.
+def on_16_bytes(x: torch.Tensor) -> bool:
+    """True if the address of every row of `x` is a multiple of 16, which tensor descriptors need.
 
-    `text` is the module, of tile sizes of its own, which `levers` names with the other choices, as plain numbers and
-    words; it runs on `architecture`, "cuda:90". `aligned` are the inputs and outputs that go through descriptors,
-    `kernel` the parameters that offline compilation wants, `spans` what its int32 offsets add up. `record` is the
-    verdict on what was compiled, None where there is none yet: it runs where it is accepted, and the other forms run
-    everywhere. One that is `forced` runs though the Triton form is faster. `others` are further asynchronous kernels of
-    the module, behind `kernel`; of kernels that stay on tiles it `takes` the values of these parameters. `parts` is how
-    its launches choose numbers, by groups and tiles of its own.
+    >>> on_16_bytes(torch.zeros(4, 64, dtype=torch.float16)), on_16_bytes(torch.zeros(4, 63, dtype=torch.float16))
+    (True, False)
     """
-
-    text: str
-    aligned: tuple[str, ...]
-    kernel: KernelParameters
-    levers: Mapping[str, int | str]
-    architecture: str
-    record: Mapping[str, Any] | None = None
-    spans: tuple[Span, ...] = ()
-    forced: bool = False
-    others: tuple[Roles, ...] = ()
-    takes: tuple[str, ...] = ()
-    parts: tuple[Parts, ...] = ()
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """The names of its asynchronous kernels."""
-        return (self.kernel.function, *(x.kernel.function for x in self.others))
+    size = x.element_size()
+    return x.data_ptr() % 16 == 0 and all(s * size % 16 == 0 for s in x.stride()[:-1])
 
 
 def int32_suffices(spans: Iterable[Span], strides: Mapping[str, Sequence[int]], tunables: Mapping[str, int]) -> bool:
@@ -127,3 +117,32 @@ def extent_of(e: Expr | None) -> int | str:
 def _value(extent: Expr, tunables: Mapping[str, int]) -> int:
     value = extent_of(extent)
     return tunables[value] if isinstance(value, str) else value
+
+
+# --- as plain data ---------------------------------------------------------------------------------
+
+
+def span_json(s: Span) -> Json:
+    """A span as plain data."""
+    return {"buffer": s.buffer, "axes": [[dim, extent_of(e), factor] for dim, e, factor in s.axes]}
+
+
+def read_span(j: Mapping[str, Any]) -> Span:
+    """The span that `span_json` gives."""
+    return Span(j["buffer"], tuple((dim, _axis_extent(e), factor) for dim, e, factor in j["axes"]))
+
+
+def kernel_json(k: KernelParameters) -> Json:
+    """The parameters of a kernel as plain data."""
+    boxes = {name: list(box) for name, box in k.boxes.items()}
+    return {"function": k.function, "types": dict(k.types), "boxes": boxes, "aligned": list(k.aligned)}
+
+
+def read_kernel(j: Mapping[str, Any]) -> KernelParameters:
+    """The parameters that `kernel_json` gives."""
+    boxes: dict[str, Sequence[int | str]] = {name: tuple(box) for name, box in j["boxes"].items()}
+    return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
+
+
+def _axis_extent(j: int | str) -> Expr:
+    return Var(j) if isinstance(j, str) else Const(j, "int32")

@@ -10,28 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from neptune.errors import NeptuneError, RecordError
-from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.parser import parse_program
-from neptune.ir.spans import Span
-from neptune.runtime.addressing import (
-    ASYNCHRONOUS,
-    LOADS,
-    Addressing,
-    Asynchronous,
-    KernelParameters,
-    Roles,
-    extent_of,
-)
+from neptune.runtime.addressing import LOADS, Addressing, Json, kernel_json, read_kernel, read_span, span_json
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark
 from neptune.runtime.family import FAMILY, check_family
+from neptune.runtime.forms import FORMS, FormData
 from neptune.runtime.parts import Parts, first_rows, parts_json, read_parts
 
-Json: TypeAlias = dict[str, Any]
 FORMAT = "neptune-kernel"
 VERSION = 1
 """Of what `pack` writes: another one is refused."""
@@ -50,7 +40,7 @@ class Artifact:
     `explanation` is what explain(json=True) says, `programs` the text of every stage that ir() shows,
     `declarations` the parameters of the tile program as a Program without a body, `modules` the Triton
     modules and what they ask of tensors, by "pointer" and "descriptor", `parts` how each launch chooses
-    the numbers that it does choose. `asynchronous` is a further form of the kernel, where it has one.
+    the numbers that it does choose. `form` is another form of the kernel beside tiles, where it has one.
     """
 
     explanation: Json
@@ -58,7 +48,7 @@ class Artifact:
     declarations: str
     modules: Mapping[str, Addressing]
     parts: tuple[Parts, ...] = ()
-    asynchronous: Asynchronous | None = None
+    form: FormData | None = None
 
     @property
     def name(self) -> str:
@@ -165,13 +155,13 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
         modules[loads] = {
             "source": of,
             "aligned": list(module.aligned),
-            "spans": [_span_json(s) for s in module.spans],
-            "kernels": [_kernel_json(k) for k in module.kernels],
+            "spans": [span_json(s) for s in module.spans],
+            "kernels": [kernel_json(k) for k in module.kernels],
         }
     more: Json = {}
-    if artifact.asynchronous is not None:
-        more = {ASYNCHRONOUS: _asynchronous_json(artifact.asynchronous)}
-        files[more[ASYNCHRONOUS]["source"]] = artifact.asynchronous.text
+    if (form := artifact.form) is not None:
+        source = f"kernel_{form.name}.py"
+        more, files[source] = {form.name: {"source": source, **form.as_json()}}, form.text
     manifest: Json = {
         "format": FORMAT,
         "version": VERSION,
@@ -291,17 +281,18 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
         loads: Addressing(
             texts=(files[m["source"][OFFSETS[0]]], files[m["source"][OFFSETS[1]]]),
             aligned=tuple(m["aligned"]),
-            spans=tuple(_span(s) for s in m["spans"]),
-            kernels=tuple(_kernel(k) for k in m["kernels"]),
+            spans=tuple(read_span(s) for s in m["spans"]),
+            kernels=tuple(read_kernel(k) for k in m["kernels"]),
         )
         for loads, m in ((x, manifest["modules"][x]) for x in LOADS)
     }
     stages = (*STAGES, WIDER) if WIDER in manifest["programs"] else STAGES
     programs = {stage: files[manifest["programs"][stage]] for stage in stages}
     declarations = "\n".join(manifest["declarations"]) + "\n"
-    of = manifest.get(ASYNCHRONOUS)
-    asynchronous = None if of is None else _asynchronous(of, files, declarations)
-    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), asynchronous)
+    # A form that is not known here is left out: tiles run everywhere.
+    of = next((name for name in FORMS if name in manifest), None)
+    form = None if of is None else FORMS[of].read(manifest[of], files[manifest[of]["source"]], declarations)
+    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), form)
     if made.family is not None:
         check_family(made.family)
     # Whatever a kernel reads off it later is there.
@@ -327,70 +318,6 @@ def _parts(manifest: Json, declarations: str) -> tuple[Parts, ...]:
     declared = parse_program(declarations)
     grids = [k["grid"] for k in manifest["kernel"]["kernels"]]
     return read_parts(manifest["parts"] if "parts" in manifest else first_rows(declared, grids), declared)
-
-
-def _span_json(s: Span) -> Json:
-    return {"buffer": s.buffer, "axes": [[dim, extent_of(e), factor] for dim, e, factor in s.axes]}
-
-
-def _span(j: Mapping[str, Any]) -> Span:
-    return Span(j["buffer"], tuple((dim, _axis_extent(e), factor) for dim, e, factor in j["axes"]))
-
-
-def _kernel_json(k: KernelParameters) -> Json:
-    boxes = {name: list(box) for name, box in k.boxes.items()}
-    return {"function": k.function, "types": dict(k.types), "boxes": boxes, "aligned": list(k.aligned)}
-
-
-def _kernel(j: Mapping[str, Any]) -> KernelParameters:
-    boxes: dict[str, Sequence[int | str]] = {name: tuple(box) for name, box in j["boxes"].items()}
-    return KernelParameters(j["function"], dict(j["types"]), boxes, tuple(j["aligned"]))
-
-
-def _asynchronous_json(a: Asynchronous) -> Json:
-    return {
-        "source": f"kernel_{ASYNCHRONOUS}.py",
-        "aligned": list(a.aligned),
-        "kernel": _kernel_json(a.kernel),
-        "levers": dict(a.levers),
-        "architecture": a.architecture,
-        "record": None if a.record is None else dict(a.record),
-        "spans": [_span_json(s) for s in a.spans],
-        "forced": a.forced,
-        "others": [
-            {"kernel": _kernel_json(x.kernel), "levers": dict(x.levers), "registers": list(x.registers)}
-            for x in a.others
-        ],
-        "takes": list(a.takes),
-        "parts": [parts_json(p) for p in a.parts],
-    }
-
-
-def _asynchronous(j: Mapping[str, Any], files: Mapping[str, str], declarations: str) -> Asynchronous:
-    rules = j.get("parts", ())
-    return Asynchronous(
-        files[j["source"]],
-        tuple(j["aligned"]),
-        _kernel(j["kernel"]),
-        dict(j["levers"]),
-        j["architecture"],
-        j.get("record"),
-        tuple(_span(s) for s in j["spans"]),
-        bool(j.get("forced", False)),
-        # Kernels that were saved before these were have none.
-        tuple(_roles(x) for x in j.get("others", ())),
-        tuple(j.get("takes", ())),
-        read_parts(rules, parse_program(declarations)) if rules else (),
-    )
-
-
-def _roles(j: Mapping[str, Any]) -> Roles:
-    most, least = j["registers"]
-    return Roles(_kernel(j["kernel"]), dict(j["levers"]), (most, least))
-
-
-def _axis_extent(j: int | str) -> Expr:
-    return Var(j) if isinstance(j, str) else Const(j, "int32")
 
 
 def texts(files: Iterable[tuple[str, bytes]]) -> dict[str, str]:

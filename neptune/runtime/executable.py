@@ -19,22 +19,14 @@ from neptune.ir.expr import Expr
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
-from neptune.runtime.addressing import ASYNCHRONOUS, Asynchronous
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members, Standby
+from neptune.runtime.forms import FormData
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import (
-    REFUSED,
-    Launch,
-    capturing,
-    gpu_target,
-    make_launch,
-    parse_target,
-    runs_asynchronously,
-)
+from neptune.runtime.launch import REFUSED, Launch, Target, capturing, gpu_target, make_launch, parse_target, runs_other
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
@@ -66,7 +58,7 @@ class Executable:
         self.members: Members[Executable] | None = None
         self.standby: Standby[Executable] | None = None
         self.modules = Modules(
-            artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.asynchronous, self._has_room
+            artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.form, self._has_room
         )
 
     def call(
@@ -130,7 +122,7 @@ class Executable:
         sizes = self._sizes(call.scalars)
         numbers = self._numbers.of_call(sizes, device, params)
         # A launcher is for kernels of Triton.
-        if launcher is None and self._asynchronously((*call.inputs, *call.outputs), {**call.scalars, **numbers}):
+        if launcher is None and self._in_own_parts((*call.inputs, *call.outputs), {**call.scalars, **numbers}):
             numbers = self._own_numbers.of_call(sizes, device, params)
         scalars = {**call.scalars, **numbers}
         check_products(self.program, self._products, scalars)
@@ -193,23 +185,27 @@ class Executable:
         full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, asked)
         device, given = torch.device(self.target.device), self._sizes(full)
         # Which form runs, and so in how many parts, is for the tensors of a call to say.
-        rules = (self._numbers,) if self.asynchronous is None else (self._numbers, self._own_numbers)
+        rules = (self._numbers,) if self.form is None else (self._numbers, self._own_numbers)
         return max(bytes_of(self._places({**full, **rule.of_call(given, device)})) for rule in rules)
 
     @property
     def source(self) -> str:
-        """The module, as it runs on the target: where that has an asynchronous form, that one."""
-        return self.modules.source(Form(self.target.loads if self.asynchronous is None else ASYNCHRONOUS))
+        """The module, as it runs on the target: where that has another form than tiles, that one."""
+        return self.modules.source(Form(self.target.loads if self.form is None else self.form.name))
 
     @property
-    def asynchronous(self) -> Asynchronous | None:
-        """The asynchronous form, where the kernel has one for its target; "cuda" is the GPU here, or any where none
-        is."""
-        of = self.modules.asynchronous
-        if of is None or self.target.kind != "cuda":
+    def form(self) -> FormData | None:
+        """The other form, where the kernel has one for its target; "cuda" is the GPU here, or any where none is."""
+        of = self.modules.other
+        # A saved one may name any target.
+        if of is None or self.target.kind != str(of.architecture).partition(":")[0]:
             return None
-        present = self.target if self.target.arch else gpu_target()
+        present = self.target if self.target.arch else self._present()
         return of if present is None or str(present) == of.architecture else None
+
+    def _present(self) -> Target | None:
+        """What is here of the target's kind: a GPU, if there is one, or this process."""
+        return gpu_target() if self.target.on_gpu else self.target
 
     @cached_property
     def program(self) -> Program:
@@ -221,12 +217,12 @@ class Executable:
         """The function that runs the program on the target; TargetError if the target is not available."""
         return make_launch(self.target, self.program, self.modules)
 
-    def _asynchronously(self, tensors: Sequence[torch.Tensor], scalars: Mapping[str, int | float]) -> bool:
-        """True where a call takes the asynchronous form, and this chooses numbers of its own."""
-        of, present = self.modules.asynchronous, gpu_target()
-        if of is None or not of.parts or present is None or not runs_asynchronously(self.modules, present):
+    def _in_own_parts(self, tensors: Sequence[torch.Tensor], scalars: Mapping[str, int | float]) -> bool:
+        """True where a call takes the other form, and this chooses numbers of its own."""
+        of, present = self.modules.other, self._present()
+        if of is None or not of.parts or present is None or not runs_other(self.modules, present):
             return False
-        return self.modules.form(tensors, scalars, ASYNCHRONOUS).loads == ASYNCHRONOUS
+        return self.modules.form(tensors, scalars, present.loads, other=True).loads == of.name
 
     def _sizes(self, scalars: Mapping[str, int | float]) -> dict[str, int | float]:
         """The sizes of a call and the tiles that it uses."""
@@ -246,8 +242,8 @@ class Executable:
 
     @cached_property
     def _own_numbers(self) -> Numbers:
-        """Those of the asynchronous form."""
-        of = self.artifact.asynchronous
+        """Those of the other form."""
+        of = self.artifact.form
         # Kernels that were saved before these were have none.
         return self._by(self.artifact.parts if of is None else of.parts or self.artifact.parts)
 

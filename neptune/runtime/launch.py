@@ -22,8 +22,6 @@ import torch
 from neptune.boundary import frames_of_package
 from neptune.errors import TargetError
 from neptune.ir.program import Program
-from neptune.runtime import accepted
-from neptune.runtime.addressing import ASYNCHRONOUS
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
@@ -157,8 +155,9 @@ def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:
         inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
     ) -> Plan | None:
         tensors = [*inputs, *outputs]
-        source = modules.source(modules.form(tensors, scalars, "pointer"))
-        run_interpreted(source, fused.name, tensors, [scalars[n] for n in free], modules.params)
+        form = modules.form(tensors, scalars, "pointer", runs_other(modules, target))
+        scalars_passed = [scalars[n] for n in free]
+        run_interpreted(modules.source(form), fused.name, tensors, scalars_passed, modules.values(form))
         return None
 
     return launch
@@ -204,8 +203,8 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         tensors = [*inputs, *outputs]
         # A view at an odd address, or with huge strides, is served too: by another form of the module.
         form = tiles = modules.form(tensors, scalars, present.loads)
-        if runs_asynchronously(modules, present):
-            form = modules.form(tensors, scalars, ASYNCHRONOUS)
+        if runs_other(modules, present):
+            form = modules.form(tensors, scalars, present.loads, other=True)
         if launcher is not None:
             # A caller may hand kernels on to what knows Triton's alone; tensors without memory are of `warm`.
             for each in dict.fromkeys((tiles, form) if outputs[0].is_meta else (tiles,)):
@@ -239,14 +238,14 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
     return launch
 
 
-def runs_asynchronously(modules: Modules, present: Target) -> bool:
-    """True where the kernel's asynchronous form is for this GPU, and what it compiles to has been accepted."""
-    of = modules.asynchronous
+def runs_other(modules: Modules, present: Target) -> bool:
+    """True where the kernel's other form is for this target, and what it compiles to has been accepted."""
+    of = modules.other
     if of is None or of.architecture != str(present):
         return False
-    settings = accepted.settings()
+    settings = of.settings()
     if settings not in modules.runs:
-        modules.runs[settings] = accepted.runs(of)
+        modules.runs[settings] = of.runs()
     return modules.runs[settings]
 
 

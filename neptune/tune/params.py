@@ -162,10 +162,10 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
     kernels = tuple(launch_name(artifact.name, k.name) for k in artifact.facts.kernels)
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
     Space(free, covering, artifact.chosen, kernels).check(asked, numbers)
-    # What was said of other parameters does not hold of these, and an asynchronous form has tiles of its own.
+    # What was said of other parameters does not hold of these, and another form has tiles of its own.
     said = artifact.unjudged().explanation
     explanation = {**said, "params": {**artifact.params, **numbers}}
-    return replace(artifact, explanation=explanation, asynchronous=None)
+    return replace(artifact, explanation=explanation, form=None)
 
 
 def checked_params(program: Program, given: Any) -> dict[str, int]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import neptune
-from neptune.driver.acceptance import sizes as of_verdict
 from neptune.driver.imports import as_program
 from neptune.errors import NeptuneError
 from neptune.frontend.builder import compute, exp, max, placeholder, reduce_axis, select, sigmoid, sum, var
@@ -18,6 +17,7 @@ from neptune.functional import softmax_attention
 from neptune.functional.kernels import structure
 from neptune.functional.mods import traced
 from neptune.functional.softmax_attention import Mods
+from neptune.hopper.acceptance import sizes as of_verdict
 from neptune.hopper.check import Trial, check
 from neptune.hopper.emulate import ProtocolError, load
 from neptune.hopper.gluon import generate

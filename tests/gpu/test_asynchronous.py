@@ -201,9 +201,7 @@ def test_the_asynchronous_form_is_what_runs(name: str) -> None:
 
 def test_it_is_the_default_here_unless_bits_are_promised() -> None:
     of = CASES["full 128"].make()
-    forms = [
-        neptune.compile(of, **options).executable.artifact.asynchronous for options in ({}, {"deterministic": True})
-    ]
+    forms = [neptune.compile(of, **options).executable.artifact.form for options in ({}, {"deterministic": True})]
     assert forms[0] is not None and forms[0].record and forms[1] is None
 
 

@@ -15,22 +15,23 @@ import neptune
 from bench import stub_driver
 from neptune.autotune import tuner
 from neptune.autotune.executors import EXECUTORS
-from neptune.autotune.forms import asynchronous_trials
+from neptune.autotune.forms import other_trials
 from neptune.autotune.place import Bench, Outcome
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial, trials
 from neptune.autotune.tuner import Options, Task, task_of, task_of_kernel, tuned
 from neptune.autotune.winners import together
 from neptune.autotune.worker import judged
-from neptune.driver.acceptance import on_trial, split_of
-from neptune.driver.asynchronous import LEVERS
-from neptune.driver.coded import NAMES, PREFIX, coded, levers_of, without_levers
+from neptune.driver.coded import coded, levers_of, names, without_levers
 from neptune.errors import TargetError
+from neptune.hopper.acceptance import on_trial, split_of
+from neptune.hopper.form import FORM
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
 from neptune.records.record import Record, parse
-from neptune.runtime import accepted
+from neptune.runtime.hopper import accepted
+from neptune.runtime.hopper.data import ASYNCHRONOUS
 from tests.unit.autotune.test_tuner import store
 
 SIZES = {"m": 4096, "n": 4096, "k": 4096}
@@ -50,11 +51,11 @@ def kernel() -> Kernel:
 
 def candidates(of: Task) -> tuple[list[Trial], list[Trial]]:
     plain = list(trials(of.forms, SIZES, of.machine, of.given))
-    return plain, asynchronous_trials(of.forms, plain, SIZES, of.machine, of.given)
+    return plain, other_trials(of.forms, plain, SIZES, of.machine, of.given)
 
 
 def levers_in(k: Kernel) -> Mapping[str, Any]:
-    of = k.executable.artifact.asynchronous
+    of = k.executable.artifact.form
     assert of is not None
     return of.levers
 
@@ -63,8 +64,8 @@ def levers_in(k: Kernel) -> Mapping[str, Any]:
 
 
 def test_levers_are_numbers_of_a_record_and_come_back() -> None:
-    every = [{**TWO, n: v} for n, legal in LEVERS.items() for v in legal]
-    codes = [coded(x) for x in every]
+    every = [{**TWO, n: v} for n, legal in FORM.levers.items() for v in legal]
+    codes = [coded(ASYNCHRONOUS, x) for x in every]
     assert [levers_of({"BLOCK_M": 64, **c}) for c in codes] == every
     assert len({tuple(c.values()) for c in codes}) == len({tuple(x.values()) for x in every})
     at: dict[str, Any] = {"structure": "0" * 32, "device": "H200", "versions": {}, "template": "matmul"}
@@ -72,12 +73,14 @@ def test_levers_are_numbers_of_a_record_and_come_back() -> None:
     assert parse(record.line()) == record
 
 
-@pytest.mark.parametrize("wrong", [{PREFIX + "persistent": 3}, {PREFIX + "consumers": 4}, {PREFIX + "own_out": 2}])
+@pytest.mark.parametrize(
+    "wrong", [{"asynchronous.persistent": 3}, {"asynchronous.consumers": 4}, {"asynchronous.own_out": 2}]
+)
 def test_what_is_no_lever_is_on_tiles(wrong: Mapping[str, int]) -> None:
     """Anybody may have written a record."""
-    assert levers_of(coded(TWO)) == TWO
-    assert levers_of({**coded(TWO), **wrong}) is None
-    assert levers_of({n: v for n, v in coded(TWO).items() if n != PREFIX + "stages"}) is None
+    assert levers_of(coded(ASYNCHRONOUS, TWO)) == TWO
+    assert levers_of({**coded(ASYNCHRONOUS, TWO), **wrong}) is None
+    assert levers_of({n: v for n, v in coded(ASYNCHRONOUS, TWO).items() if n != "asynchronous.stages"}) is None
 
 
 # --- the space ----------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def test_results_may_take_the_memory_of_queries_and_groups_of_different_length_a
     sizes = {"batch": 1, "s_q": 4096, "s_kv": 4096}
     of = task_of(prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", form="auto")
     plain = trials(of.forms, sizes, of.machine)
-    levers = [t.levers or {} for t in asynchronous_trials(of.forms, plain, sizes, of.machine)]
+    levers = [t.levers or {} for t in other_trials(of.forms, plain, sizes, of.machine)]
     assert {x["own_out"] for x in levers} == {True, False}
     assert {x["persistent"] for x in levers} == {"once", "stride", "table"}
 
@@ -119,7 +122,7 @@ def test_a_candidate_is_compiled_with_its_levers() -> None:
 
 
 def test_another_target_has_none() -> None:
-    assert all(f.asynchronous is None for f in task_of(matmul(), "matmul", target="cuda:80", form="auto").forms)
+    assert all(not f.others for f in task_of(matmul(), "matmul", target="cuda:80", form="auto").forms)
     with pytest.raises(TargetError):
         task_of(matmul(), "matmul", target="cuda:80", form="asynchronous")
 
@@ -162,7 +165,7 @@ def options(folder: Path, **more: Any) -> Options:
 
 
 def is_async(k: Kernel) -> bool:
-    return k.executable.artifact.asynchronous is not None
+    return k.executable.artifact.form is not None
 
 
 def test_a_form_that_is_faster_is_taken_and_recorded(planted: type[Planted], tmp_path: Path) -> None:
@@ -170,12 +173,12 @@ def test_a_form_that_is_faster_is_taken_and_recorded(planted: type[Planted], tmp
     found = tuned(task(), SIZES, options(tmp_path))
     (at,) = found.shapes
     assert at.us == 20.0 and at.best.levers is not None and is_async(found.kernel)
-    of = found.kernel.executable.artifact.asynchronous
+    of = found.kernel.executable.artifact.form
     assert of is not None and of.forced
     assert "asynchronous form for cuda:90" in found.kernel.explain()
     assert at.as_json()["best"]["levers"] == at.best.levers and "asynchronous consumers=" in str(at)
     kept = [r for r in store(tmp_path).all() if r.numbers]
-    assert kept and all(r.numbers.keys() == NAMES and not NAMES & r.params.keys() for r in kept)
+    assert kept and all(r.numbers.keys() == names() and not names() & r.params.keys() for r in kept)
     # The same search goes on from there.
     before = len(planted.asked)
     again = tuned(task(), SIZES, options(tmp_path)).shapes[0]
@@ -191,7 +194,7 @@ def test_a_form_that_is_refused_is_a_failure_and_not_tried_again(planted: type[P
     assert at.us == 100.0 and at.best.levers is None and not is_async(found.kernel)
     assert any("spilled" in why for name, why in at.failed.items() if "asynchronous" in name)
     lost = store(tmp_path).failures(store(tmp_path).all()[0].structure, "H200")
-    assert lost and all(f.numbers.keys() == NAMES for f in lost)
+    assert lost and all(f.numbers.keys() == names() for f in lost)
     before = len(planted.asked)
     tuned(task(), SIZES, options(tmp_path))
     assert not any(map(is_async, planted.asked[before:]))
@@ -210,7 +213,7 @@ def test_winners_of_both_forms_are_variants_and_stay_when_saved(planted: type[Pl
     for k in (made, neptune.load(tmp_path / "k", target="cuda:90")):
         assert len(k.variants) == 2 and "; asynchronous form, consumers=" in k.explain()
         assert [is_async(k.chosen(**s).kernel) for s in shapes] == [True, False]
-        assert not NAMES & k.chosen(**shapes[0]).params.keys()
+        assert not names() & k.chosen(**shapes[0]).params.keys()
 
 
 # --- a kernel that has the form -------------------------------------------------------------------
@@ -220,28 +223,28 @@ def test_a_kernel_with_the_form_is_tuned_in_both_and_starts_from_its_own() -> No
     at = {"m": 256, "n": 256, "k": 256}
     args = [torch.empty(256, 256, dtype=torch.float16) for _ in range(2)]
     of = task_of_kernel(kernel(), args, at)
-    assert any(f.asynchronous for f in of.forms)
+    assert any(f.others for f in of.forms)
     plain = list(trials(of.forms, at, of.machine, numbers=False))
-    default = of.default(at, asynchronous_trials(of.forms, plain, at, of.machine))
+    default = of.default(at, other_trials(of.forms, plain, at, of.machine))
     own = default.levers or {}
     assert {n: own[n] for n in ("consumers", "stages", "persistent")} == {
         n: TWO[n] for n in ("consumers", "stages", "persistent")
     }
     assert {n: default.params[n] for n in ("BLOCK_N", "BLOCK_K")} == {"BLOCK_N": 128, "BLOCK_K": 64}
     tiles = task_of_kernel(kernel().with_params(BLOCK_M=64), args, at)
-    assert not any(f.asynchronous for f in tiles.forms) and tiles.levers(at) is None
+    assert not any(f.others for f in tiles.forms) and tiles.levers(at) is None
 
 
 def test_what_is_timed_is_the_form() -> None:
     """A form that does not run, or not on these tensors, has no time: that would be the Triton form's."""
     a, b = (torch.zeros(64, 64, dtype=torch.float16) for _ in range(2))
     odd = torch.zeros(64, 65, dtype=torch.float16)[:, :64]
-    clean = on_trial(kernel().executable.artifact, split_of(kernel()))
-    assert clean.asynchronous is not None
-    found = accepted.read(clean.asynchronous.record)
+    clean = on_trial(kernel().executable.artifact, split_of(kernel().executable.artifact))
+    assert clean.form is not None
+    found = accepted.read(clean.form.record)
     assert found is not None
     spilled = accepted.written(replace(found, spill_bytes=104))
-    bad = replace(clean, asynchronous=replace(clean.asynchronous, record=spilled))
+    bad = replace(clean, form=replace(clean.form, record=spilled))
     with stub_driver.installed(90):
         run = kernel().keeping(clean).for_target("cuda")
         assert judged(run, [(a, b)])[1] == ""

@@ -14,10 +14,10 @@ import torch
 import neptune
 import neptune.driver.pipeline  # before a stub stands for the GPU that it asks for
 from bench import stub_driver
-from neptune.driver.acceptance import sizes
-from neptune.driver.asynchronous import form_for
+from neptune.driver.forms import form_for
 from neptune.errors import NeptuneError, TargetError
 from neptune.hopper import beside
+from neptune.hopper.acceptance import sizes
 from neptune.hopper.beside_worker import Session
 from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
@@ -25,7 +25,7 @@ from neptune.hopper.refusal import Refusal
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
-from neptune.runtime.accepted import read, runs
+from neptune.runtime.hopper.accepted import read, runs
 from neptune.runtime.launch import Target
 from neptune.tile.ir import TileProgram
 
@@ -84,18 +84,15 @@ def test_the_form_that_nobody_asks_for(
     said: str | None, here: Target | None, target: Target, usual: str | None, promised: bool, form: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("neptune.driver.asynchronous.gpu_target", lambda: here)
+    monkeypatch.setattr("neptune.driver.forms.gpu_target", lambda: here)
     assert form_for(said, target, usual, promised) == form
 
 
 def test_settings_say_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEPTUNE_FORM", "auto")
     made = neptune.compile(gated_linear(), "matmul", target="cuda:90")
-    assert made.executable.artifact.asynchronous is not None
-    assert (
-        neptune.compile(gated_linear(), "matmul", target="cuda:90", form="triton").executable.artifact.asynchronous
-        is None
-    )
+    assert made.executable.artifact.form is not None
+    assert neptune.compile(gated_linear(), "matmul", target="cuda:90", form="triton").executable.artifact.form is None
     monkeypatch.setenv("NEPTUNE_FORM", "asynchronous")
     with pytest.raises(NeptuneError, match="NEPTUNE_FORM=asynchronous"):
         neptune.compile(softmax("float32"), target="cuda:90")
@@ -131,7 +128,7 @@ def test_another_target_shows_what_runs_there(kernel: neptune.Kernel, target: st
 def test_resources_and_assembly_are_of_both_forms(kernel: neptune.Kernel) -> None:
     asynchronous, plain = kernel.resources()
     assert (asynchronous.form, plain.form, asynchronous.name) == ("asynchronous", "triton", plain.name)
-    levers = kernel.executable.artifact.asynchronous.levers
+    levers = kernel.executable.artifact.form.levers
     roles = asynchronous.roles
     assert plain.roles is None and roles.consumers == levers["consumers"] and roles.stages == levers["stages"]
     (said,) = kernel.explain(json=True)["asynchronous"]["kernels"]
@@ -228,17 +225,17 @@ def test_variants_that_differ_in_values_share_the_form_where_it_is_faster_at_the
         )
         kernel = made()
         variants = kernel.explain(json=True)["family"]["variants"]
-        own = kernel.executable.artifact.asynchronous
+        own = kernel.executable.artifact.form
         several = [k for k, v in enumerate(variants) if v.get("shared")]
         assert own is not None and several and all(variants[k]["template"] == "flash_attention" for k in several)
         other = kernel.variants[several[-1]].kernel.executable.artifact
         assert [do for do, _ in there.asked].count("compare") == 1
         assert there.asked[-1] == ("time", variants[several[-1]]["at"])
-        assert other.asynchronous.text == own.text and runs(other.asynchronous) and other.params != kernel.params
+        assert other.form.text == own.text and runs(other.form) and other.params != kernel.params
         there.planted["time"] = {"asynchronous": [40.9, 41.2, 41.6], "triton": fast["triton"]}
         monkeypatch.setattr("neptune.hopper.accept._times", lambda *_: None)
         again = made().variants[several[-1]].kernel.executable.artifact
-        assert again.asynchronous.text == own.text and not runs(again.asynchronous)
+        assert again.form.text == own.text and not runs(again.form)
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -251,7 +248,7 @@ def test_without_a_gpu_that_accepts_it_tiles_run(monkeypatch: pytest.MonkeyPatch
         again = neptune.compile(
             prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", shapes=SHAPES, form="asynchronous"
         )
-        record = again.executable.artifact.asynchronous.record
+        record = again.executable.artifact.form.record
         stub_driver.Launcher.calls.clear()
         again(*(torch.randn(1, 2, 128, 64).half() for _ in range(3)))
         launched = list(stub_driver.Launcher.calls)
@@ -265,7 +262,7 @@ def test_a_kernel_without_products_has_none() -> None:
     with pytest.raises(TargetError, match="no product of matrices"):
         neptune.compile(softmax(), target="cuda:90", form="asynchronous")
     auto = neptune.compile(softmax(), target="cuda:90", form="auto")
-    assert auto.executable.artifact.asynchronous is None
+    assert auto.executable.artifact.form is None
     assert "no asynchronous form" in auto.explain()
 
 
@@ -278,7 +275,7 @@ def test_other_machines_never_see_it(target: str) -> None:
 @pytest.mark.parametrize("target", ["cuda:80", "interpret"])
 def test_auto_is_nothing_on_other_machines(target: str) -> None:
     made = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", target=target, form="auto")
-    assert made.executable.artifact.asynchronous is None
+    assert made.executable.artifact.form is None
 
 
 def test_what_is_compared_has_odd_sizes() -> None:
@@ -331,7 +328,7 @@ def test_levers_are_a_choice_of_the_caller() -> None:
         form="asynchronous",
         levers=levers,
     )
-    of = made.executable.artifact.asynchronous
+    of = made.executable.artifact.form
     assert of is not None and levers.items() <= of.levers.items() and of.levers["BLOCK_N"] == 64
     assert "a program each" in made.explain() and "µs in the Triton form" in made.explain()
 
@@ -340,5 +337,5 @@ def test_a_form_far_behind_is_not_made_by_itself(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("neptune.hopper.wanted.BEHIND", 0.1)
     options = {"target": "cuda:90", "shapes": SHAPES, "form": "auto"}
     left = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", **options, name="left")
-    assert left.executable.artifact.asynchronous is None
+    assert left.executable.artifact.form is None
     assert "it is predicted to take" in left.explain() and "and the Triton form" in left.explain()

@@ -12,15 +12,17 @@ import pytest
 
 import neptune
 from neptune.driver import passes, pipeline
-from neptune.driver.acceptance import DECIDES, in_vain, on_trial, split_of
 from neptune.driver.counted import Forms
+from neptune.driver.forms import DECIDES, in_vain
 from neptune.driver.known import Formed
 from neptune.errors import TargetError
+from neptune.forms import Misfit, forms_of
+from neptune.hopper.acceptance import on_trial, split_of
 from neptune.ir.forms import cheaper
 from neptune.kernel import Kernel
 from neptune.ops.cross_entropy import linear_cross_entropy
 from neptune.ops.linear import matmul
-from neptune.runtime import accepted
+from neptune.runtime.hopper import accepted
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Candidate, Wishes, candidates
 from neptune.tune.gains import Asked
@@ -28,6 +30,7 @@ from neptune.tune.machine import DEFAULT
 
 FAST = "matmul"
 HERE = {"m": 256, "n": 256, "k": 8192}
+ALL = forms_of("auto")
 ROWS = {"rows": 8192, "cols": 32768}
 
 
@@ -66,11 +69,11 @@ def entropy(forms: Forms | None) -> Candidate:
 def test_a_loss_of_deep_products_takes_the_template_whose_form_is_faster() -> None:
     plain = entropy(None)
     assert plain.template == "stagewise" and plain.family is not None
-    found = entropy(Forms(Wishes(ROWS), {}, DEFAULT))
+    found = entropy(Forms(ALL, Wishes(ROWS), {}, DEFAULT))
     assert found.template == "flash_decoding" and found.by_form and found.family is not None
     assert found.family.us() < plain.family.us()
     # Levers that a caller settles count as well; where none fit, tiles do.
-    settled = Forms(Wishes(ROWS), {"stages": 2, "consumers": 3}, DEFAULT)
+    settled = Forms(ALL, Wishes(ROWS), {"stages": 2, "consumers": 3}, DEFAULT)
     known = entropy(settled).family
     assert known is not None and known.us() > found.family.us()
 
@@ -79,10 +82,10 @@ def test_a_loss_of_deep_products_takes_the_template_whose_form_is_faster() -> No
     ("told", "us"),
     [
         (None, 0),
-        (Formed(ROWS, "flash_decoding", {}, {}, 3000.0, 4000.0), 3000.0),
-        (Formed(ROWS, "flash_decoding", {}, {}, 4000.0, 3000.0), inf),
-        (Formed(ROWS, "flash_attention", {}, {}, 3000.0, 4000.0), inf),
-        (Formed({**ROWS, "rows": 64}, "flash_decoding", {}, {}, 30.0, 40.0), 0),
+        (Formed(ROWS, "flash_decoding", {}, {}, 3000.0, 4000.0, "asynchronous"), 3000.0),
+        (Formed(ROWS, "flash_decoding", {}, {}, 4000.0, 3000.0, "asynchronous"), inf),
+        (Formed(ROWS, "flash_attention", {}, {}, 3000.0, 4000.0, "asynchronous"), inf),
+        (Formed({**ROWS, "rows": 64}, "flash_decoding", {}, {}, 30.0, 40.0, "asynchronous"), 0),
     ],
 )
 def test_what_was_measured_counts_before_predictions(told: Formed | None, us: float) -> None:
@@ -92,9 +95,9 @@ def test_what_was_measured_counts_before_predictions(told: Formed | None, us: fl
     plain = next(c for c in chosen.family.choices if c.template == "stagewise")
     program, _ = cheaper(matmul())
     tiles = next(candidates(program, None, Wishes(HERE))).lowered.tiles
-    forms = Forms(Wishes(), {}, DEFAULT, () if told is None else (told,))
+    forms = Forms(ALL, Wishes(), {}, DEFAULT, () if told is None else (told,))
     asked = Asked({**HERE}, {**plain.params, **dict.fromkeys(("GROUP_M",), 8)}, 1e6)
-    (predicted,) = Forms(Wishes(), {}, DEFAULT).us("flash_decoding", tiles, [asked])
+    (predicted,) = Forms(ALL, Wishes(), {}, DEFAULT).us("flash_decoding", tiles, [asked])
     assert 0 < predicted < 1e6
     (found,) = forms.us("flash_decoding", tiles, [asked])
     assert found == predicted, "sizes are other ones"
@@ -104,7 +107,7 @@ def test_what_was_measured_counts_before_predictions(told: Formed | None, us: fl
 def test_explain_says_both(by_form: None) -> None:
     plain, kernel = compiled(None), compiled()
     assert plain.build.template != FAST and kernel.build.template == FAST
-    assert kernel.executable.artifact.asynchronous is not None
+    assert kernel.executable.artifact.form is not None
     (decides,) = (d for d in said(kernel) if d["verdict"] == DECIDES)
     assert f"{FAST} is predicted to take 1 µs in it, on tiles" in decides["reason"]
     assert plain.build.template in decides["reason"]
@@ -113,10 +116,7 @@ def test_explain_says_both(by_form: None) -> None:
 
 
 def test_a_form_that_is_refused_is_not_counted_again(by_form: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> Any:
-        raise TargetError("compile", "nothing fits")
-
-    monkeypatch.setattr(passes, "asynchronous_of", refused)
+    monkeypatch.setattr(passes, "made_of", lambda *_: Misfit("nothing fits"))
     kernel = compiled()
     assert kernel.build.template == compiled(None).build.template
     reasons = [d["reason"] for d in said(kernel) if d["verdict"] == "not taken" and d["subject"] == FAST]
@@ -135,18 +135,18 @@ def test_where_the_form_does_not_run_the_template_of_tiles_does(by_form: None, m
 def test_a_verdict_that_refuses_is_told_from_one_that_is_not_there(by_form: None) -> None:
     kernel = compiled()
     artifact = kernel.executable.artifact
-    of = artifact.asynchronous
+    of = artifact.form
     assert of is not None
-    on = on_trial(artifact, split_of(kernel)).asynchronous
+    on = on_trial(artifact, split_of(artifact)).form
     clean = None if on is None else accepted.read(on.record)
     assert clean is not None
 
     def with_faults(faults: tuple[str, ...], kernel: Kernel = kernel) -> Kernel:
         record = accepted.written(replace(clean, findings=faults))
-        return kernel.keeping(replace(artifact, asynchronous=replace(of, record=record)))
+        return kernel.keeping(replace(artifact, form=replace(of, record=record)))
 
     assert not in_vain(with_faults(())) and in_vain(with_faults(("products one by one",)))
-    assert not in_vain(kernel.keeping(replace(artifact, asynchronous=replace(of, record=None))))
+    assert not in_vain(kernel.keeping(replace(artifact, form=replace(of, record=None))))
     without = {
         **artifact.explanation,
         "decisions": [d for d in artifact.explanation["decisions"] if d["kind"] != "form"],

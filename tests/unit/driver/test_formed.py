@@ -29,7 +29,7 @@ def of(made: type, levers: Mapping[str, Any] | None = None, **more: Any) -> Any:
     """A record, or a failure, of a product."""
     at: dict[str, Any] = {"structure": structure_of(imported(matmul(), None, None)), "template": "matmul"}
     at |= {"device": machine_for(parse_target("cuda:90")).device, "sizes": SIZES, "params": PARAMS}
-    at |= {"versions": versions(), "numbers": {} if levers is None else coded(levers)}
+    at |= {"versions": versions(), "numbers": {} if levers is None else coded("asynchronous", levers)}
     return made(**{**at, **more})
 
 
@@ -38,7 +38,7 @@ def compiled(form: str = "auto", **more: Any) -> neptune.Kernel:
 
 
 def levers(kernel: neptune.Kernel) -> Mapping[str, Any] | None:
-    found = kernel.executable.artifact.asynchronous
+    found = kernel.executable.artifact.form
     return None if found is None else found.levers
 
 
@@ -55,9 +55,9 @@ def test_the_fastest_of_these_versions_counts_at_its_sizes() -> None:
     small, found = formed([slow, fast, tiles, elsewhere, older])
     small, found = (found, small) if small.us > found.us else (small, found)
     assert (small.sizes["m"], small.us, small.on_tiles) == (64, 1.0, None)
-    assert found == Formed(SIZES, "matmul", PARAMS, ODD, 21.0, 25.0) and found.faster
+    assert found == Formed(SIZES, "matmul", PARAMS, ODD, 21.0, 25.0, "asynchronous") and found.faster
     (left,) = formed([slow, fast, tiles], [of(Failure, ODD, how="failed")])
-    assert left == Formed(SIZES, "matmul", PARAMS, OTHER, 30.0, 25.0) and not left.faster
+    assert left == Formed(SIZES, "matmul", PARAMS, OTHER, 30.0, 25.0, "asynchronous") and not left.faster
     assert formed([tiles]) == () and formed([of(Record, us=[9.0], numbers={"NUM_SPLITS": 4})]) == ()
 
 

@@ -24,9 +24,10 @@ from neptune.hopper.compare import DRAWS, REPEATS, compared, limit
 from neptune.hopper.compile import compile_gluon
 from neptune.hopper.ir import Levers
 from neptune.ir.parser import parse_program
-from neptune.runtime import accepted
-from neptune.runtime.accepted import CLEAN, SETTINGS, Compared, Figures, Timed, Verdict, key_of, read, written
-from neptune.runtime.addressing import Asynchronous, KernelParameters, Roles
+from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.hopper import accepted
+from neptune.runtime.hopper.accepted import CLEAN, SETTINGS, Compared, Figures, Timed, Verdict, key_of, read, written
+from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.recording import recording
 from neptune.runtime.source import load_source
 from tests.unit.hopper import compiling

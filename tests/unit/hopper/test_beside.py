@@ -13,8 +13,8 @@ import neptune
 from neptune.hopper.beside import Beside
 from neptune.hopper.beside_worker import ROUNDS, Session, rounds
 from neptune.ops.attention import prefill_causal
-from neptune.runtime.accepted import Compared, Timed
 from neptune.runtime.artifact import Artifact
+from neptune.runtime.hopper.accepted import Compared, Timed
 from neptune.runtime.worker import Worker
 from tests.unit.hopper.beside_child import DIES, HANGS
 

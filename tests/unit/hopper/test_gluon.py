@@ -15,7 +15,7 @@ from neptune.hopper.gluon import GluonText, generate, spelled
 from neptune.hopper.gluon_launch import BALANCED
 from neptune.hopper.ir import Levers
 from neptune.hopper.roles import roles
-from neptune.runtime.accepted import Verdict
+from neptune.runtime.hopper.accepted import Verdict
 from tests.examples.hopper_examples import attention, product
 from tests.examples.walks import tiles_of, walked
 from tests.goldens import check_golden

@@ -18,9 +18,9 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.roles import roles
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
-from neptune.runtime.accepted import key_of, written
-from neptune.runtime.addressing import Asynchronous
 from neptune.runtime.executable import Executable
+from neptune.runtime.hopper.accepted import key_of, written
+from neptune.runtime.hopper.data import Asynchronous
 from neptune.runtime.launch import Target
 from neptune.runtime.source import load_source
 from neptune.runtime.warm import warm_up
@@ -67,7 +67,7 @@ def test_other_kernels_of_a_program_stay_on_tiles(calls: list[Any]) -> None:
 
 
 def test_plans_replay_calls_with_their_table(calls: list[Any], plain: neptune.Kernel) -> None:
-    artifact = replace(plain.executable.artifact, asynchronous=made(plain.build.tiles))
+    artifact = replace(plain.executable.artifact, form=made(plain.build.tiles))
     kernel = Kernel(Executable(artifact))
     q, k, v = (torch.zeros(1, 2, n, 64).half() for n in (200, 130, 130))
     for n in (200, 200, 200, 64):
@@ -98,7 +98,7 @@ def test_warm_compiles_both_forms(calls: list[Any], plain: neptune.Kernel, monke
     monkeypatch.setattr(
         JITFunction, "warmup", lambda self, *a, **k: compiled.append(type(self).__name__) or of(self, *a, **k)
     )
-    artifact = replace(plain.executable.artifact, asynchronous=made(plain.build.tiles))
+    artifact = replace(plain.executable.artifact, form=made(plain.build.tiles))
     assert warm_up(Executable(artifact), {"batch": 1, "s_q": 200, "s_kv": 130})
     assert compiled == ["JITFunction", "GluonJITFunction"] and not calls
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import neptune
 from bench.cost import MACHINE
-from neptune.driver.acceptance import PARTS
-from neptune.driver.acceptance import sizes as compared_at
+from neptune.hopper.acceptance import PARTS
+from neptune.hopper.acceptance import sizes as compared_at
 from neptune.hopper.check import check
 from neptune.hopper.derive import Derived, form_of, walked_of
 from neptune.hopper.emulate import load
@@ -156,7 +156,7 @@ def compiled() -> Kernel:
 def test_launches_choose_parts_for_their_own_groups() -> None:
     """Two consumers of 64 rows: 256 rows are two groups, where programs of 64 rows on tiles would be four."""
     kernel = compiled()
-    of = kernel.executable.artifact.asynchronous
+    of = kernel.executable.artifact.form
     assert of is not None
     (rule,), (plain,) = of.parts, kernel.executable.artifact.parts
     assert rule.sizes == {"m", "n", "k"}, "tile sizes are numbers"
@@ -164,7 +164,7 @@ def test_launches_choose_parts_for_their_own_groups() -> None:
     assert plain.default({**LONG, **kernel.params}, 132) == count_parts(4 * 4, 256, 132, MOST, BUSY) == 8
     resources = kernel.resources()[0]
     assert resources.form == "asynchronous" and resources.spill_bytes == 0
-    again = unpack(pack(kernel.executable.artifact, {})).asynchronous
+    again = unpack(pack(kernel.executable.artifact, {})).form
     assert again is not None and again.parts == of.parts
 
 
@@ -174,12 +174,12 @@ def test_a_call_takes_the_parts_of_the_form_that_runs(monkeypatch: pytest.Monkey
     a, b = torch.zeros(256, 16384).half(), torch.zeros(16384, 256).half()
     y, odd = torch.zeros(256, 256).half(), torch.zeros(256 * 16384 + 1).half()[1:].view(256, 16384)
     at = {**LONG, "NUM_SPLITS": 1}
-    assert not e._asynchronously((a, b, y), at)
+    assert not e._in_own_parts((a, b, y), at)
     monkeypatch.setattr("neptune.runtime.executable.gpu_target", lambda: Target("cuda", "90"))
-    assert not e._asynchronously((a, b, y), at), "there is no verdict"
-    monkeypatch.setattr("neptune.runtime.executable.runs_asynchronously", lambda *_: True)
-    assert e._asynchronously((a, b, y), at)
-    assert not e._asynchronously((odd, b, y), at), "rows that no copy in bulk takes"
+    assert not e._in_own_parts((a, b, y), at), "there is no verdict"
+    monkeypatch.setattr("neptune.runtime.executable.runs_other", lambda *_: True)
+    assert e._in_own_parts((a, b, y), at)
+    assert not e._in_own_parts((odd, b, y), at), "rows that no copy in bulk takes"
 
 
 def test_a_workspace_is_large_enough_for_either_form(monkeypatch: pytest.MonkeyPatch) -> None:

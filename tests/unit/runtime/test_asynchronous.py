@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,12 +15,13 @@ from neptune.ir.expr import Const
 from neptune.ir.spans import Span
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
-from neptune.runtime import accepted
-from neptune.runtime.accepted import Verdict, key_of, written
-from neptune.runtime.addressing import Asynchronous
+from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.artifact import pack, unpack
 from neptune.runtime.executable import Executable
-from neptune.runtime.launch import Target, runs_asynchronously
+from neptune.runtime.hopper import accepted
+from neptune.runtime.hopper.accepted import Verdict, key_of, written
+from neptune.runtime.hopper.data import Asynchronous
+from neptune.runtime.launch import Target, runs_other
 from neptune.runtime.modules import Form, Modules
 
 CLEAN = Verdict(
@@ -58,7 +58,7 @@ def with_form(kernel: neptune.Kernel, record: Any, architecture: str = "cuda:90"
     levers = {"BLOCK_M": 16}
     of = Asynchronous(text, ("q", "k", "v", "o"), pointers.kernels[0], levers, architecture, spans=spans)
     of = replace(of, record=written(replace(CLEAN, key=key_of(of))) if record is ACCEPTED else record)
-    return Kernel(Executable(replace(artifact, asynchronous=of)))
+    return Kernel(Executable(replace(artifact, form=of)))
 
 
 def given() -> list[torch.Tensor]:
@@ -145,23 +145,24 @@ def test_launchers_see_the_kernels_that_triton_knows(calls: list[Any], plain: ne
 def test_it_is_saved_with_its_verdict(plain: neptune.Kernel) -> None:
     artifact = with_form(plain, ACCEPTED).executable.artifact
     again = unpack(pack(artifact, {}))
-    assert again.asynchronous == artifact.asynchronous
+    assert again.form == artifact.form
     modules = Executable(again).modules
     assert modules.source(Form("asynchronous")) != modules.source(Form("pointer"))
 
 
 def test_other_parameters_are_those_of_tiles(plain: neptune.Kernel) -> None:
     kernel = with_form(plain, ACCEPTED).with_params(BLOCK_M=64)
-    assert kernel.executable.artifact.asynchronous is None
+    assert kernel.executable.artifact.form is None
 
 
 def test_a_record_is_read_once_for_the_settings_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each new length it took a third of the host's time."""
-    modules = Modules({}, "", {}, asynchronous=SimpleNamespace(architecture="cuda:90"))  # type: ignore[arg-type]
     asked: list[object] = []
+    of = Asynchronous("", (), KernelParameters("f", {}, {}, ()), {}, "cuda:90")
+    modules = Modules({}, "", {}, other=of)
     monkeypatch.setattr(accepted, "runs", lambda of: asked.append(of) or len(asked) == 1)
     here, other = Target("cuda", "90"), Target("cuda", "80")
-    assert all(runs_asynchronously(modules, here) for _ in range(3)) and len(asked) == 1
-    assert not runs_asynchronously(modules, other) and len(asked) == 1
+    assert all(runs_other(modules, here) for _ in range(3)) and len(asked) == 1
+    assert not runs_other(modules, other) and len(asked) == 1
     monkeypatch.setenv(accepted.SETTINGS[0], "1")
-    assert not runs_asynchronously(modules, here) and len(asked) == 2
+    assert not runs_other(modules, here) and len(asked) == 2

@@ -10,8 +10,9 @@ import torch
 from neptune.driver.pipeline import compile
 from neptune.ops.attention import prefill_causal
 from neptune.ops.norm import rms_norm_linear
-from neptune.runtime.addressing import ASYNCHRONOUS
-from neptune.runtime.modules import Form, Modules, covers, on_16_bytes
+from neptune.runtime.addressing import on_16_bytes
+from neptune.runtime.hopper.data import ASYNCHRONOUS
+from neptune.runtime.modules import Form, Modules, covers
 
 pytestmark = pytest.mark.compared
 PARAMS = {"BLOCK_M": 128, "BLOCK_N": 64}
@@ -66,7 +67,7 @@ def test_rows_of_a_temporary_are_looked_at(k: int, asynchronous: bool) -> None:
     m = compile(rms_norm_linear(), "stagewise", target="cuda:90", form="asynchronous").executable.modules
     x, y = torch.empty(200, 80, dtype=torch.float16)[:, :k], torch.empty(200, 136, dtype=torch.float16)
     given = [x, torch.empty(k, dtype=torch.float16), torch.empty(k, 136, dtype=torch.float16), y]
-    found = m.form(given, {"m": 200, "k": k, "n": 136}, ASYNCHRONOUS)
+    found = m.form(given, {"m": 200, "k": k, "n": 136}, "descriptor", other=True)
     assert (found == Form(ASYNCHRONOUS)) == asynchronous
 
 

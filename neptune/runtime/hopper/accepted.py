@@ -15,10 +15,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from neptune.runtime.addressing import Asynchronous, KernelParameters
+from neptune.runtime.addressing import KernelParameters
 from neptune.versions import versions
+
+if TYPE_CHECKING:
+    from neptune.runtime.hopper.data import Asynchronous
 
 FORMAT = 2
 """Of a record: another one is none, and is made anew."""
@@ -200,10 +203,14 @@ def settings() -> tuple[str | None, ...]:
 
 def runs(of: Asynchronous) -> bool:
     """True where the form has a record of itself with which it is accepted; one that is forced may be slow."""
+    found = of_itself(of)
+    return found is not None and not (found.wrong if of.forced else found.faults)
+
+
+def of_itself(of: Asynchronous) -> Verdict | None:
+    """The verdict that a form has; None where it has none, or one of something else."""
     found = None if of.record is None else read(of.record)
-    if found is None or found.key != key_of(of):
-        return False
-    return not (found.wrong if of.forced else found.faults)
+    return None if found is None or found.key != key_of(of) else found
 
 
 def written(v: Verdict) -> dict[str, Any]:

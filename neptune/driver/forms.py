@@ -1,0 +1,131 @@
+"""The forms that a caller may ask for, the verdict on the one that a kernel has, and what explain() says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from neptune.errors import TargetError
+from neptune.forms import AUTO, FORMS, TRITON, Choice, Form, Made, Misfit, Source, forms_of
+from neptune.kernel import Kernel
+from neptune.runtime.artifact import AT, Artifact
+from neptune.runtime.forms import FormData
+from neptune.runtime.launch import Target, gpu_target
+
+DECIDES = "decides"
+"""What is said of a form by which a template was chosen."""
+
+
+# --- what is asked for -----------------------------------------------------------------------------
+
+
+def form_for(form: str | None, target: Target, usual: str | None, promised: bool) -> str | None:
+    """The form to make where a caller says `form`: "auto" by default where the GPU here has one beside tiles, else
+    tiles alone. `usual` is what settings say instead. Where something is `promised` of bits a form that is taken for
+    its speed is no default: it rounds differently."""
+    here = target.kind == "cuda" and not promised and bool(forms_of(AUTO, str(gpu_target())))
+    return checked_form(form or usual or (AUTO if here else None), target)
+
+
+def checked_form(form: str | None, target: Target) -> str | None:
+    """The form to make for a target: "auto" is none where the target has no other. TargetError for a form that is none,
+    or that the target does not have."""
+    legal = (TRITON, *FORMS, AUTO)
+    if form is not None and form not in legal:
+        raise TargetError(f"compile with form={form!r}", "there is no such form", legal=legal)
+    wanted, here = forms_of(form), [f for f in forms_of(form) if str(target) in f.targets]
+    if form != AUTO and len(here) < len(wanted):
+        raise TargetError(
+            f"compile for {target} with form={form!r}",
+            wanted[0].reason,
+            legal=wanted[0].targets,
+            hint='form="triton", which runs everywhere',
+        )
+    return form if here else None
+
+
+def checked_levers(levers: Any, form: str | None) -> dict[str, Any]:
+    """The levers of a request; TargetError for one that there is not, for a value that it does not have, and where no
+    form was asked for that has any."""
+    asked = f"compile with levers={levers!r:.60}"
+    every = {n: values for f in forms_of(form if form in FORMS else AUTO) for n, values in f.levers.items()}
+    if not isinstance(levers or {}, Mapping):
+        raise TargetError(asked, "levers is a mapping of names to values", legal=tuple(every))
+    if levers and form not in (*FORMS, AUTO):
+        said = " and ".join(f"the {name} form" for name in FORMS)
+        raise TargetError(asked, f"these are levers of {said}, and form is {form!r}", legal=tuple(FORMS))
+    for name, value in (levers or {}).items():
+        if name not in every:
+            raise TargetError(asked, f"there is no lever {name!r}", legal=tuple(every))
+        if not any(type(value) is type(v) and value == v for v in every[name]):
+            raise TargetError(asked, f"{name} is not {value!r}", legal=tuple(map(str, every[name])))
+    return dict(levers or {})
+
+
+def made_of(form: Form, of: Source, choice: Choice) -> Made | Misfit:
+    """A form of a program, or why it has none: also where it does not have one of the levers."""
+    if other := [n for n in choice.levers if n not in form.levers]:
+        return Misfit(f"it has no lever {other[0]!r}", tuple(form.levers))
+    return form.fits(of, choice) or form.lower(of, choice)
+
+
+def refused(name: str, form: Form, misfit: Misfit) -> TargetError:
+    """The error for a program without the form that was asked for."""
+    asked, hint = f"compile `{name}` with form={form.name!r}", misfit.hint or 'form="triton", which runs'
+    return TargetError(asked, misfit.why, legal=misfit.legal, hint=hint)
+
+
+# --- what was made ---------------------------------------------------------------------------------
+
+
+def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
+    """The kernel with the verdict on its other form, if it has one: whole, where the target that it is for is here.
+
+    One that is `forced` runs though tiles are faster.
+    """
+    artifact = kernel.executable.artifact
+    of = artifact.form
+    if of is None or of.name not in FORMS:
+        return kernel
+    record = FORMS[of.name]().validate(kernel.executable)
+    if record == of.record and forced == of.forced:
+        return kernel
+    return kernel.keeping(replace(artifact, form=replace(of, record=record, forced=forced)))
+
+
+def decided(artifact: Artifact) -> bool:
+    """True where the cache tells whether a kernel's other form runs, or it has none."""
+    of = artifact.form
+    return of is None or of.name not in FORMS or FORMS[of.name]().decided(of)
+
+
+def sharing(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
+    """Another variant of a kernel, whose values on tiles are other ones, with the same other form: at its sizes either
+    may be the faster."""
+    on_tiles = kernel.with_params(choice["params"])
+    said = on_tiles.executable.artifact.unjudged(choice.get(AT)).explanation
+    return on_tiles.keeping(replace(kernel.executable.artifact, explanation=said))
+
+
+def in_vain(kernel: Kernel) -> bool:
+    """True where a template was chosen for a form that the verdict refuses."""
+    artifact = kernel.executable.artifact
+    if artifact.form is None or not artifact.form.faults:
+        return False
+    return any(d["verdict"] == DECIDES for d in artifact.explanation["decisions"])
+
+
+def with_verdict_said(e: dict[str, Any], of: FormData | None) -> dict[str, Any]:
+    """An explanation with what is known of the form by now; without its entry on a target that has none."""
+    if of is None or of.name not in e:
+        return {name: said for name, said in e.items() if name not in FORMS}
+    return {**e, of.name: {**e[of.name], "verdict": of.verdict()}}
+
+
+def lines(e: Mapping[str, Any]) -> Iterator[str]:
+    """The section of an explanation that speaks of another form than tiles."""
+    for name, load in FORMS.items():
+        if name in e:
+            yield ""
+            yield from load().explain(e[name])

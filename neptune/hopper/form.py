@@ -1,0 +1,153 @@
+"""The asynchronous form as a row of the table of forms (`neptune.forms`); what compiles is imported where it is asked.
+
+FORM.lower(Source(tiles), Choice({"consumers": 2}))   →  Made(data=Asynchronous("import …", …), …)
+FORM.lower(Source(tiles_of_a_softmax), Choice())      →  Misfit("it has no product of matrices …")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from neptune.errors import TargetError
+from neptune.forms import Choice, Form, Inspected, Made, Misfit, RoleResources, Source, Space, Time
+from neptune.hopper.said import LEVERS, lines
+from neptune.runtime import launch
+from neptune.runtime.executable import Executable
+from neptune.runtime.forms import FormData
+from neptune.runtime.hopper import accepted
+from neptune.runtime.hopper.data import ASYNCHRONOUS, Asynchronous, Roles
+from neptune.tune.machine import Machine
+
+if TYPE_CHECKING:
+    from neptune.hopper.compile import Built
+    from neptune.hopper.derive import Derived, Draft
+    from neptune.hopper.refusal import Refusal
+    from neptune.tile.ir import TileProgram
+    from neptune.tune.gains import Asked
+
+
+class Hopper:
+    """The form in which one warp loads for warpgroups that compute (`neptune.forms.Form`)."""
+
+    name = ASYNCHRONOUS
+    targets: tuple[str, ...] = ("cuda:90", "cuda")
+    reason = "one warp that loads for warpgroups that compute is a form of sm_90"
+    levers = LEVERS
+
+    def fits(self, of: Source, choice: Choice) -> Misfit | None:
+        from neptune.hopper.derive import refused
+        from neptune.hopper.wanted import Wanted
+
+        refusal = refused(of.tiles, of.shapes, Wanted.of(choice))
+        return None if refusal is None else _misfit(refusal)
+
+    def lower(self, of: Source, choice: Choice) -> Made | Misfit:
+        from neptune.hopper.derive import derived
+        from neptune.hopper.refusal import Refusal
+        from neptune.hopper.wanted import Wanted
+
+        try:
+            # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
+            made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, Wanted.of(choice))
+        except Refusal as refusal:
+            return _misfit(refusal)
+        tiles = made.kernel.levers.tiles
+        levers = {n: v for n, v in made.levers.items() if n not in tiles}
+        return Made(made.plain(), made.said(), levers, tiles)
+
+    def time(self, of: Source, choice: Choice, at: Sequence[Asked]) -> Sequence[Time]:
+        from neptune.hopper.estimate import estimated
+        from neptune.hopper.wanted import Wanted
+
+        return estimated(of.tiles, at, Wanted.of(choice), of.shapes)
+
+    def tile_names(self, tiles: TileProgram) -> frozenset[str]:
+        from neptune.hopper.offered import tile_names
+
+        return tile_names(tiles)
+
+    def space(
+        self, tiles: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+    ) -> Space:
+        from neptune.hopper.offered import offers
+
+        return offers(tiles, sizes, machine, given)
+
+    def validate(self, kernel: Executable) -> Mapping[str, Any] | None:
+        from neptune.hopper.acceptance import record_of
+
+        return record_of(kernel)
+
+    def decided(self, data: FormData) -> bool:
+        from neptune.hopper.acceptance import is_decided
+
+        assert isinstance(data, Asynchronous)
+        return is_decided(data)
+
+    def explain(self, said: Mapping[str, Any]) -> Iterator[str]:
+        return lines(said)
+
+    def inspect(self, data: FormData) -> Sequence[Inspected]:
+        from neptune.hopper.accept import kernels_of, numbers
+        from neptune.hopper.compile import compile_gluon
+
+        assert isinstance(data, Asynchronous)
+        # Registers are read off the code.
+        every = kernels_of(data, (0, 0))
+        return [_inspected(x, compile_gluon(data.text, x.kernel, numbers(x.levers))) for x in every]
+
+    def ready(self) -> None:
+        """Processes: one compiles a form, and one compares it, where there is a GPU for it. What they import takes as
+        long as what comes before."""
+        from neptune.codegen.compile import WORKER
+
+        WORKER.start()
+        if str(launch.gpu_target()) in self.targets:
+            from neptune.hopper import beside
+
+            beside.WORKER.start()
+
+
+FORM: Form = Hopper()
+
+
+def _misfit(refusal: Refusal) -> Misfit:
+    return Misfit(str(refusal), tuple(refusal.legal), refusal.hint)
+
+
+def _begin(form: Draft) -> None:
+    from neptune.hopper.accept import begun
+
+    begun(form.plain(), form.parts[0].kernel.levers.registers)
+
+
+def broken(form: Derived) -> dict[str, str]:
+    """The kernels whose machine code spills, or is refused otherwise, and why; the verdict is kept for later."""
+    from neptune.hopper.accept import judged
+
+    names = [p.kernel.name for p in form.parts]
+    try:
+        found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
+    except TargetError as error:
+        return dict.fromkeys(names, error.wrong)
+    if found is None:
+        return {}
+    unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (found, *found.others), strict=True) if f.unfit}
+    # What is known from an earlier run is of the program.
+    rest = "; ".join(why for why in found.faults if why != accepted.NOT_COMPARED)
+    return unfit or (dict.fromkeys(names, rest) if rest else {})
+
+
+def _inspected(of: Roles, built: Built) -> Inspected:
+    """The numbers of an asynchronous kernel."""
+    found = built.lint
+    roles = RoleResources(
+        consumer=min(found.consumers, default=built.registers),
+        producer=max(found.producers, default=built.registers),
+        consumers=int(of.levers["consumers"]),
+        stages=int(of.levers["stages"]),
+        barriers=built.mbarriers,
+    )
+    words = (built.name, built.registers, built.spill_bytes, built.shared_bytes, "wgmma", built.warnings)
+    return Inspected(*words, roles, built.ptx)

@@ -1,0 +1,135 @@
+"""The smallest form that there is: the module of tiles under another name, with a lever that does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from neptune.codegen.triton import generate
+from neptune.forms import Choice, Inspected, Made, Misfit, Source, Time
+from neptune.runtime.addressing import Tensors
+from neptune.runtime.executable import Executable
+from neptune.runtime.parts import Parts
+from neptune.tile.ir import TileProgram
+from neptune.tile.registers import dots
+from neptune.tune.defaults import defaults
+from neptune.tune.gains import Asked
+from neptune.tune.machine import Machine
+
+NAME = "stub"
+MARK = "in the form of a stub"
+"""What tells its module from that of tiles."""
+
+
+@dataclass(frozen=True)
+class StubData:
+    """What runs it: tensors whose rows are dense, in the module's own tiles."""
+
+    name: ClassVar[str] = NAME
+    wants: ClassVar[str] = "dense"
+
+    text: str
+    architecture: str
+    levers: Mapping[str, int | str]
+    record: Mapping[str, Any] | None = None
+    forced: bool = False
+    parts: tuple[Parts, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...] | None:
+        return None if self.record is None else tuple(self.record["faults"])
+
+    def runs(self) -> bool:
+        return self.faults == ()
+
+    def settings(self) -> tuple[str | None, ...]:
+        return ()
+
+    def serves(self, of: Tensors) -> bool:
+        return not of.wide and all(t.is_contiguous() for t in of.named.values())
+
+    def values(self, params: Mapping[str, int]) -> dict[str, int]:
+        return dict(params)
+
+    def values_of_one(self, of_one: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]]:
+        return of_one
+
+    def verdict(self) -> dict[str, Any] | None:
+        return None if self.record is None else {"runs": self.runs()}
+
+    def as_json(self) -> dict[str, Any]:
+        return {n: v for n, v in asdict(self).items() if n not in ("text", "parts")}
+
+    @classmethod
+    def read(cls, j: Mapping[str, Any], text: str, declarations: str) -> StubData:
+        return cls(text, j["architecture"], j["levers"], j["record"], j["forced"])
+
+
+@dataclass
+class Point:
+    tiles: Mapping[str, int]
+    levers: Mapping[str, Any]
+
+
+@dataclass
+class Points:
+    """Both values of the lever, the greater of which is twice as fast."""
+
+    every: Sequence[Point]
+    close: float = 1.0
+
+    def us(self, point: Point, on_tiles: Mapping[str, int], whole: float) -> float:
+        return whole / point.levers["speed"]
+
+
+@dataclass
+class Stub:
+    """What makes it: `factor` is its time relative to tiles, `verdict` what is found of what was compiled. Programs of
+    several kernels have none."""
+
+    factor: float = 0.5
+    verdict: tuple[str, ...] | None = ()
+    targets: tuple[str, ...] = ("interpret",)
+    name: str = NAME
+    reason: str = "a stub runs in the interpreter"
+    levers: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"speed": (1, 2)})
+
+    def fits(self, of: Source, choice: Choice) -> Misfit | None:
+        if len(of.tiles.kernels) > 1 or not list(dots(of.tiles.kernels[0])):
+            return Misfit("a stub is one kernel with a product", ("matmul",))
+        return Misfit("tiles are faster") if choice.ahead and self.factor > 1 else None
+
+    def lower(self, of: Source, choice: Choice) -> Made | Misfit:
+        if (wrong := of.differs(of.tiles)) is not None:
+            return Misfit(wrong)
+        levers = {"speed": 1, **choice.levers}
+        text = generate(of.tiles, defaults(of.tiles), header=MARK)
+        return Made(StubData(text, self.targets[0], levers), {"levers": levers}, levers, {})
+
+    def time(self, of: Source, choice: Choice, at: Sequence[Asked]) -> Sequence[Time]:
+        has = self.fits(of, choice) is None
+        return [Time(self.factor * a.us if has else float("inf"), has) for a in at]
+
+    def tile_names(self, tiles: TileProgram) -> frozenset[str]:
+        return frozenset()
+
+    def space(
+        self, tiles: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+    ) -> Points:
+        return Points([Point({}, {"speed": n}) for n in self.levers["speed"]])
+
+    def validate(self, kernel: Executable) -> Mapping[str, Any] | None:
+        return None if self.verdict is None else {"faults": list(self.verdict)}
+
+    def decided(self, data: FormData) -> bool:
+        return self.verdict is not None
+
+    def explain(self, said: Mapping[str, Any]) -> Iterator[str]:
+        yield f"stub at speed {said['levers']['speed']}: {said['verdict']}"
+
+    def inspect(self, data: StubData) -> Sequence[Inspected]:
+        return [Inspected("stub_kernel", 8, 0, 0, None, (), None, "an assembly")]
+
+    def ready(self) -> None:
+        """Nothing takes long."""
