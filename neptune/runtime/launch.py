@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,13 +20,12 @@ from typing import Any, TypeAlias
 import torch
 
 from neptune.boundary import frames_of_package
-from neptune.errors import TargetError
+from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.ir.program import Program
 from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
-from neptune.runtime.spills import tell
 from neptune.versions import untested
 
 LOG = logging.getLogger("neptune.runtime")
@@ -42,6 +41,9 @@ what is done with every launch: then nothing is to be done again."""
 REFUSED = "triton"
 """The kind of error of a first launch that Triton refuses."""
 NONE: Temporaries = MappingProxyType({})
+WORD = 4
+MOST_SPILLED = 1024
+"""Bytes a thread: a few words around a loop cost nothing, a tile that goes to memory and back does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         if form != tiles:
             served.add(shape)
         if fresh:
-            tell(r.compiled for r in log)
+            _tell_spills(r.compiled for r in log)
             # Triton compiles in the first launch.
             LOG.info("first launch of %s of `%s`: %.0f ms", form, fused.name, 1e3 * (time.perf_counter() - start))
         # Calls behind the capture take the form that this one could not.
@@ -247,6 +249,19 @@ def runs_other(modules: Modules, present: Target) -> bool:
     if settings not in modules.runs:
         modules.runs[settings] = of.runs()
     return modules.runs[settings]
+
+
+def _tell_spills(compiled: Iterable[Any]) -> None:
+    """A NeptunePerformanceWarning for each binary that Triton has loaded whose threads spill more than MOST_SPILLED
+    bytes. The model's estimate keeps what spills out of a family (`neptune.tune.occupancy`), where it is right."""
+    for c in compiled:
+        spilled = WORD * int(getattr(c, "n_spills", 0) or 0)
+        if spilled > MOST_SPILLED:
+            said = (
+                f"kernel `{c.name}` spills {spilled} bytes a thread, with {c.n_regs} registers: its tiles do not fit; "
+                "try: smaller tiles or more warps by params=, or kernel.tune, which measures others"
+            )
+            warnings.warn(NeptunePerformanceWarning(said), stacklevel=frames_of_package() + 1)
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class Stub:
     def validate(self, kernel: Executable) -> Mapping[str, Any] | None:
         return None if self.verdict is None else {"faults": list(self.verdict)}
 
-    def decided(self, data: FormData) -> bool:
+    def decided(self, data: StubData) -> bool:
         return self.verdict is not None
 
     def explain(self, said: Mapping[str, Any]) -> Iterator[str]:
