@@ -47,7 +47,7 @@ class Build:
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
     assumptions are granted) are the caller's, and
     `asynchronous` is the form that was asked for beside Triton's. `wider` is `fused` and `tiles` for sizes at which
-    index arithmetic leaves int32.
+    index arithmetic leaves int32, `pinned` the names of the parameters that the caller gave.
     """
 
     loops: Program
@@ -73,6 +73,7 @@ class Build:
     assume: tuple[str, ...] = ()
     asynchronous: Derived | None = None
     wider: tuple[Program, TileProgram] | None = None
+    pinned: tuple[str, ...] = ()
 
     @cached_property
     def subject(self) -> Subject:
@@ -124,4 +125,4 @@ class Build:
             modules=all_modules(self.tiles, tiles, defaults(self.tiles), self.header),
             parts=self.parts,
             asynchronous=None if form is None else replace(form, parts=self._allowed(form.parts)),
-        )
+        ).pinning(self.pinned)

@@ -51,6 +51,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         assume=asked.assume,
         asynchronous=work.asynchronous,
         wider=work.wider,
+        pinned=tuple(asked.params),
     )
 
 
