@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune.errors import ShapeError
-from neptune.runtime.artifact import AT, Artifact
+from neptune.runtime.artifact import AT, PINNED, Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import SHARED, Members, pick, sizes_of
@@ -78,6 +78,7 @@ class KernelFamily:
 
     def __init__(self, own: Kernel, described: Mapping[str, Any], make: MakeVariant, accept: Accept | None) -> None:
         self.own, self.described, self._make, self._accept = int(described["own"]), described, make, accept
+        self._pinned = tuple(own.executable.artifact.explanation.get(PINNED, ()))
         alone = Executable(own.executable.artifact.alone(), own.executable.loops)
         self._kernels: dict[int, Kernel] = {self.own: type(own)(alone, own._make_build)}
         self.members: Members[Executable] = Members(described, alone, lambda k: self.kernel(k).executable)
@@ -94,6 +95,9 @@ class KernelFamily:
             # The asynchronous form of a variant is not made of values, and one that is shared is timed anew.
             like = None if choice.keys() & {"levers", SHARED} else like
             made = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
+            # Stages that the choice gave are not the caller's.
+            if PINNED in made.executable.artifact.explanation:
+                made = made.keeping(made.executable.artifact.pinning(self._pinned))
             if self._accept is not None:
                 self._accept(made)
             self._kernels[k] = made

@@ -44,8 +44,8 @@ class Build:
     of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
     assumptions are granted) are the caller's, and
-    `form` is the form that was made beside tiles. `wider` is `fused` and `tiles` for sizes at which
-    index arithmetic leaves int32.
+    `form` is the form that was made beside tiles. `wider` is `fused` and `tiles` for sizes at which index arithmetic
+    leaves int32, `pinned` the names of the parameters that the caller gave.
     """
 
     loops: Program
@@ -71,6 +71,7 @@ class Build:
     assume: tuple[str, ...] = ()
     form: Made | None = None
     wider: tuple[Program, TileProgram] | None = None
+    pinned: tuple[str, ...] = ()
 
     @cached_property
     def subject(self) -> Subject:
@@ -122,4 +123,4 @@ class Build:
             modules=all_modules(self.tiles, tiles, defaults(self.tiles), self.header),
             parts=self.parts,
             form=None if form is None else replace(form, parts=self._allowed(form.parts)),
-        )
+        ).pinning(self.pinned)

@@ -51,6 +51,7 @@ def built(work: Work, asked: cache.Request, target: Target) -> Build:
         assume=asked.assume,
         form=work.made,
         wider=work.wider,
+        pinned=tuple(asked.params),
     )
 
 

@@ -31,6 +31,9 @@ WIDER = "wider"
 OFFSETS = ("int32", "int64")
 WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
 """Entries of an explanation: what makes the kernel slow, what is predicted, and the sizes that it speaks of."""
+STAGES_OF_LOADS = "num_stages"
+PINNED = "pinned"
+"""The entry with the numbers of stages that the caller gave, which are not lowered; only where there are any."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,29 @@ class Artifact:
         """The same kernel without what was said of other parameters; with `at`, judged at these sizes next time."""
         kept = {k: v for k, v in self.explanation.items() if k not in (WARNINGS, PREDICTION)}
         return replace(self, explanation={**kept, **({AT: dict(at)} if at else {})})
+
+    def pinning(self, names: Iterable[str]) -> Artifact:
+        """The same kernel, whose numbers of stages among these names are the caller's."""
+        kept = {k: v for k, v in self.explanation.items() if k != PINNED}
+        stages = sorted(n for n in names if n.rpartition(".")[2] == STAGES_OF_LOADS)
+        return replace(self, explanation={**kept, **({PINNED: stages} if stages else {})})
+
+    def shallower(self) -> Artifact | None:
+        """The same kernel with loads one stage less ahead, which takes less shared memory; None where that is the
+        caller's to say, or nothing is loaded ahead.
+
+        num_stages=4  →  num_stages=3
+        """
+        stages = self.params.get(STAGES_OF_LOADS, 1)
+        if stages == 1 or PINNED in self.explanation:
+            return None
+        return self.with_values({STAGES_OF_LOADS: stages - 1})
+
+    def with_values(self, numbers: Mapping[str, int]) -> Artifact:
+        """The same kernel with other values of its parameters, which are known to be legal."""
+        # What was said of other parameters does not hold of these, and another form has tiles of its own.
+        explanation = {**self.unjudged().explanation, "params": {**self.params, **numbers}}
+        return replace(self, explanation=explanation, form=None)
 
     def alone(self) -> Artifact:
         """The same kernel for all sizes."""

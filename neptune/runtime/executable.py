@@ -57,6 +57,8 @@ class Executable:
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
         self.standby: Standby[Executable] | None = None
+        # The same kernel with fewer stages, which launches where a launch of this was refused.
+        self._fewer: Executable | None = None
         self.modules = Modules(
             artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.form, self._has_room
         )
@@ -93,15 +95,16 @@ class Executable:
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None
     ) -> Plan | None:
         """Launch the variant that the sizes take; where its first launch is refused (no room in shared memory, wrong
-        code), another."""
-        if self.members is None:
-            return self._launched(call, workspace, params, launcher)
-        of = self.members.of(call.scalars, params if isinstance(params, Mapping) else {})
+        code), it with fewer stages, then another."""
+        numbers = params if isinstance(params, Mapping) else {}
+        of = self if self.members is None else self.members.of(call.scalars, numbers)
         while True:
             try:
-                return of._launched(call, workspace, params, launcher)
+                return (of._fewer or of)._launched(call, workspace, params, launcher)
             except TargetError as error:
-                other = self.members.instead(of) if error.kind == REFUSED else None
+                other = of._shallower() if error.kind == REFUSED else None
+                if other is None and error.kind == REFUSED and self.members is not None:
+                    other = self.members.instead(of)
                 if other is None:
                     raise
                 LOG.warning("a variant of `%s` is not used: %s", self.artifact.name, error)
@@ -113,6 +116,14 @@ class Executable:
         if of is None or not (capturing() or of.serves(self.members, call.scalars, params or ())):
             return None
         return of.first
+
+    def _shallower(self) -> Executable | None:
+        """This variant, whose launches have one stage fewer from now on; None where there is no such kernel."""
+        fewer = (self._fewer or self).artifact.shallower()
+        if fewer is None:
+            return None
+        self._fewer = Executable(fewer, self.loops)
+        return self
 
     def _launched(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None

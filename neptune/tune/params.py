@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 from neptune import logs
 from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.program import Program
-from neptune.runtime.artifact import Artifact, launch_name
+from neptune.runtime.artifact import PINNED, Artifact, launch_name
 from neptune.runtime.parts import LARGEST
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileProgram
@@ -162,10 +162,7 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
     kernels = tuple(launch_name(artifact.name, k.name) for k in artifact.facts.kernels)
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
     Space(free, covering, artifact.chosen, kernels).check(asked, numbers)
-    # What was said of other parameters does not hold of these, and another form has tiles of its own.
-    said = artifact.unjudged().explanation
-    explanation = {**said, "params": {**artifact.params, **numbers}}
-    return replace(artifact, explanation=explanation, form=None)
+    return artifact.with_values(numbers).pinning({*artifact.explanation.get(PINNED, ()), *numbers})
 
 
 def checked_params(program: Program, given: Any) -> dict[str, int]:
