@@ -77,7 +77,7 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if options.prepare:
             with ThreadPoolExecutor(options.prepare) as pool:
-                list(pool.map(partial(_child, Path(folder), first=True), todo))
+                list(pool.map(partial(_child, Path(folder), first=True, tiered="wait"), todo))
             # Forms were compared while other processes used the GPU.
             shutil.rmtree(Path(folder, "neptune", "accepted"), ignore_errors=True)
         for k, name in enumerate(todo):
@@ -94,10 +94,10 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
     return 0
 
 
-def _child(folder: Path, name: str, first: bool) -> dict[str, Any]:
-    """A row in a process of its own."""
+def _child(folder: Path, name: str, first: bool, tiered: str = "beside") -> dict[str, Any]:
+    """A row in a process of its own, where first calls wait for the fastest kernel or not."""
     command = [sys.executable, "-W", "ignore", "-m", "bench.default", "--row", name, *(["--first"] if first else [])]
-    env = os.environ | {key: str(folder / part) for key, part in CACHES.items()}
+    env = os.environ | {key: str(folder / part) for key, part in CACHES.items()} | {"NEPTUNE_TIERED": tiered}
     try:
         made = subprocess.run(command, env=env, capture_output=True, text=True, timeout=ENDLESS)
         found: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])

@@ -77,6 +77,7 @@ def test_rows_and_products() -> None:
 @pytest.mark.parametrize("seed", [36, 95])
 def test_values_of_16_columns_by_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fuzz_functional.DEVICE, "cuda")
+    monkeypatch.setenv("NEPTUNE_TIERED", "wait")
     assert fuzz_functional.trial(seed).kind == "right"
 
 

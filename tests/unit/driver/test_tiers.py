@@ -42,6 +42,7 @@ def cold(tmp_path, monkeypatch):
     """Nothing compiled, nothing kept, and a better form wherever nothing is promised."""
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("NEPTUNE_STRICT", "0")
+    monkeypatch.delenv("NEPTUNE_TIERED", raising=False)
     for name in ("_KERNELS", "_BY_TEXT", "_PROGRAMS"):
         monkeypatch.setattr(kernels, name, {})
     monkeypatch.setattr(tiers, "form_for", lambda *_, **__: tiers.AUTO)
