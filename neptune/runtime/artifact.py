@@ -122,11 +122,13 @@ class Artifact:
         return replace(self, explanation={**kept, **({PINNED: stages} if stages else {})})
 
     def shallower(self) -> Artifact | None:
-        """The same kernel with loads one stage less ahead, which takes less shared memory; None where that is the
-        caller's to say, or nothing is loaded ahead.
+        """The same kernel on tiles alone, or with loads one stage less ahead, which takes less shared memory; None where
+        that is the caller's to say, or nothing is loaded ahead.
 
         num_stages=4  →  num_stages=3
         """
+        if self.form is not None:
+            return self.with_values({})
         stages = self.params.get(STAGES_OF_LOADS, 1)
         if stages == 1 or PINNED in self.explanation:
             return None

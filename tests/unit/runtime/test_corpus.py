@@ -61,4 +61,8 @@ def test_its_text_is_what_was_saved(name, corpus):
     form = name.rpartition("-")[2]
     assert (kernel.source == texts.get("kernel_asynchronous.py")) == (form == "asynchronous")
     assert kernel.source in texts.values()
+    if form == "asynchronous":
+        # What is tried where its launch is refused.
+        artifact = kernel.executable.artifact
+        assert (tiles := artifact.shallower()).form is None and tiles.params == artifact.params
     assert kernel.explain() and kernel.ir("tile") == (corpus / name / "kernel" / "tile.txt").read_text()
