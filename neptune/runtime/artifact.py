@@ -122,8 +122,8 @@ class Artifact:
         return replace(self, explanation={**kept, **({PINNED: stages} if stages else {})})
 
     def shallower(self) -> Artifact | None:
-        """The same kernel on tiles alone, or with loads one stage less ahead, which takes less shared memory; None where
-        that is the caller's to say, or nothing is loaded ahead.
+        """The same kernel on tiles alone, or with loads one stage less ahead, which takes less shared memory; None
+        where that is the caller's to say, or nothing is loaded ahead.
 
         num_stages=4  →  num_stages=3
         """

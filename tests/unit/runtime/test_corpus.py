@@ -64,5 +64,6 @@ def test_its_text_is_what_was_saved(name, corpus):
     if form == "asynchronous":
         # What is tried where its launch is refused.
         artifact = kernel.executable.artifact
-        assert (tiles := artifact.shallower()).form is None and tiles.params == artifact.params
+        tiles = artifact.shallower()
+        assert tiles.form is None and tiles.params == artifact.params
     assert kernel.explain() and kernel.ir("tile") == (corpus / name / "kernel" / "tile.txt").read_text()
