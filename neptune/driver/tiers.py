@@ -1,7 +1,7 @@
 """Tiered compilation: what a first call waits for is the fastest thing to compile; the better kernel takes over later.
 
-    first call    the Triton form of one template, with its exact checks     its result
-    beside it     the warp-specialised form, its verdict, both forms timed   in a process, a kernel at a time
+    first call    the Triton form of what is best for its sizes' class, with its exact checks     its result
+    beside it     the choices for all sizes; where there is one the warp-specialised form, its verdict, both forms timed
     then          the better kernel takes over, between two calls            from the cache: nothing is compiled here
 
 And where a call's sizes take a variant that is not there yet, the kernel of the first calls serves it, and the variant
@@ -22,9 +22,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from neptune import config
-from neptune.driver.forms import form_for
 from neptune.driver.pipeline import compile, kept
-from neptune.forms import AUTO, TRITON
+from neptune.forms import TRITON
 from neptune.ir.parser import parse_program
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
@@ -32,6 +31,7 @@ from neptune.kernel import Kernel
 from neptune.runtime.family import Standby
 from neptune.runtime.launch import parse_target
 from neptune.runtime.worker import Json, Worker, serve_alone
+from neptune.tune.points import class_sizes
 
 IDLE = 15.0
 """Seconds that the process waits for a next kernel: starting one takes as long as compiling one."""
@@ -45,8 +45,8 @@ LOG = logging.getLogger("neptune.recompiles")
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel to compile into the cache as `compile` does with these arguments alone; with `sizes`, its variant of
-    this number, which serves them, and the binaries of a call with them."""
+    """A kernel to compile into the cache as `compile` does with these arguments alone, its variant of this number, or
+    the one that serves these `sizes`, and the binaries of a call with them."""
 
     program: str
     template: str | None
@@ -137,9 +137,15 @@ def settle(seconds: float | None = None) -> bool:
     return JOBS.wait(seconds)
 
 
-def first(program: Program, template: str | None, target: str, takes_over: Callable[[Kernel], None]) -> Kernel:
-    """The kernel for the first calls of a program. `takes_over` is given the better one once it is there, in another
-    thread; where that is in the cache already it is the first one."""
+def first(
+    program: Program,
+    template: str | None,
+    target: str,
+    sizes: Mapping[str, int | float],
+    takes_over: Callable[[Kernel], None],
+) -> Kernel:
+    """The kernel for the first calls of a program, chosen for the class of the `sizes` of the first one. `takes_over` is
+    given the better one once it is there, in another thread; where that is in the cache already it is the first one."""
     if not applies(target):
         return compile(program, template, target=target)
     text, never = print_program(program), config.read().tiered == config.NEVER
@@ -147,7 +153,8 @@ def first(program: Program, template: str | None, target: str, takes_over: Calla
     if better is not None:
         _stand_by(better, better, Job(text, template, target), never)
         return better
-    kernel = compile(program, template, target=target, form=TRITON)
+    kernel = compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
+    job = Job(text, template, target, sizes=_integers(sizes))
 
     def done() -> None:
         # What is promised by now may not have been before.
@@ -159,13 +166,13 @@ def first(program: Program, template: str | None, target: str, takes_over: Calla
         takes_over(better)
 
     if not never:
-        JOBS.ask(Job(text, template, target), done)
+        JOBS.ask(job, done)
     return kernel
 
 
 def applies(target: str) -> bool:
-    """True where kernels for a target have a better form that takes long to compile, and a first call need not wait for
-    it."""
+    """True where the choices for all sizes, and a better form if a target has one, are worth their compilation, and a
+    first call need not wait for them."""
     settings = config.read()
     if settings.tiered == config.WAIT or settings.cache_dir is None or settings.dump is not None or settings.strict:
         return False
@@ -173,7 +180,12 @@ def applies(target: str) -> bool:
         return False
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return False
-    return form_for(None, parse_target(target), settings.form, promised=False) == AUTO
+    return several(target)
+
+
+def several(target: str) -> bool:
+    """True where kernels differ by sizes."""
+    return parse_target(target).on_gpu
 
 
 def _stand_by(better: Kernel, kernel: Kernel, job: Job, never: bool) -> None:
@@ -184,12 +196,15 @@ def _stand_by(better: Kernel, kernel: Kernel, job: Job, never: bool) -> None:
 
     def ask(variant: int, sizes: Mapping[str, int | float]) -> None:
         if members is not None and not never:
-            numbers = tuple((n, v) for n, v in sizes.items() if isinstance(v, int))
-            of = Job(job.program, job.template, job.target, variant, numbers)
+            of = Job(job.program, job.template, job.target, variant, _integers(sizes))
             JOBS.ask(of, lambda: members.member(variant))
 
     own = kernel.executable if better is not kernel or members is None else members.member(members.own)
     better.executable.standby = Standby(own, ask)
+
+
+def _integers(sizes: Mapping[str, int | float]) -> tuple[tuple[str, int], ...]:
+    return tuple((n, v) for n, v in sizes.items() if isinstance(v, int))
 
 
 # --- the child -------------------------------------------------------------------------------------
@@ -205,10 +220,11 @@ def handle(header: Json, _body: bytes) -> tuple[Json, bytes]:
     try:
         kernel = compile(parse_program(header["program"]), header["template"], target=header["target"])
         if header["variant"] is not None:
+            kernel = kernel.variants[header["variant"]].kernel
+        if header["sizes"]:
             # Its verdict and its times as well: a variant is judged where it is made.
-            variant = kernel.variants[header["variant"]].kernel
-            names = {s.name for s in variant.executable.loops.scalars}
-            variant.warm(**{n: v for n, v in header["sizes"].items() if n in names})
+            names = {s.name for s in kernel.executable.loops.scalars}
+            kernel.warm(**{n: v for n, v in header["sizes"].items() if n in names})
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         return {"failed": f"{type(error).__name__}: {line:.300}"}, b""

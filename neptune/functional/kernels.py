@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,11 +55,15 @@ def program_of(of: Structure, make: Callable[[], Program]) -> Program:
     return found
 
 
-def first(program: Program, template: str | None, target: str, takes_over: Callable[[Kernel], None]) -> Kernel:
-    """The kernel of first calls (`neptune.driver.tiers`), imported where the first one is made."""
+def first(
+    program: Program, template: str | None, target: str, args: Sequence[Any], takes_over: Callable[[Kernel], None]
+) -> Kernel:
+    """The kernel of first calls (`neptune.driver.tiers`), imported where the first one is made, of which these are the
+    arguments."""
     from neptune.driver import tiers
 
-    return tiers.first(program, template, target, takes_over)
+    sizes = Signature(program, args[0].device.type).scalars(args)
+    return tiers.first(program, template, target, sizes, takes_over)
 
 
 def settle(seconds: float | None = None) -> bool:
@@ -74,8 +78,10 @@ def settle(seconds: float | None = None) -> bool:
     return tiers.settle(seconds)
 
 
-def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel:
-    """The kernel of a structure for tensors of a device type; compiled once, by one thread."""
+def kernel_of(of: Structure, make: Callable[[], Program], args: Sequence[Any]) -> Kernel:
+    """The kernel of a structure for tensors of the device type of these, which are those of the first call; compiled
+    once, by one thread."""
+    device = args[0].device.type
     found = _KERNELS.get((of, device))
     if found is not None:
         return found
@@ -85,7 +91,8 @@ def kernel_of(of: Structure, make: Callable[[], Program], device: str) -> Kernel
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _tell(of, device)
-                made = first(program, TEMPLATES.get(of.operator), target, partial(_take_over, text))
+                takes_over = partial(_take_over, text)
+                made = first(program, TEMPLATES.get(of.operator), target, args, takes_over)
                 # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
                 _BY_TEXT[text] = made.with_params() if device == "cpu" else made
             _KERNELS[of, device] = _BY_TEXT[text]
@@ -108,7 +115,7 @@ def run(of: Structure, make: Callable[[], Program], *args: Any, out: Any = None)
             return out
         made = fake_results(Signature(program_of(of, make), args[0].device.type), args)
         return made[0] if len(made) == 1 else tuple(made)
-    kernel = kernel_of(of, make, args[0].device.type)
+    kernel = kernel_of(of, make, args)
     return kernel(*args) if out is None else kernel(*args, out=out)
 
 

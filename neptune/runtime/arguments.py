@@ -62,6 +62,14 @@ class Signature:
         `args` are the input tensors, then the scalars that no shape binds; `out` is a tensor, or a
         sequence of them in the order of the outputs. Raises ShapeError.
         """
+        scalars = self.scalars(args)
+        inputs = tuple(args[: len(self.program.inputs)])
+        device = inputs[0].device if inputs else torch.device(self.device)
+        outputs = self._outputs(inputs, out, scalars, device)
+        return Call(inputs, outputs, scalars)
+
+    def scalars(self, args: Sequence[Any]) -> dict[str, int | float]:
+        """Every scalar of the program by name, of a call with these arguments, which are checked."""
         p, free, count = self.program, self.free, len(self.program.inputs)
         if len(args) != count + len(free):
             self._refuse_count(len(args))
@@ -71,9 +79,7 @@ class Signature:
             scalars[s.name] = self._scalar(s, value)
         for k in self._computed:
             self._check_shape(p.inputs[k], inputs[k], scalars)
-        device = inputs[0].device if inputs else torch.device(self.device)
-        outputs = self._outputs(inputs, out, scalars, device)
-        return Call(inputs, outputs, scalars)
+        return scalars
 
     def in_order(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments, in order, of a call that gives the last ones by name. Raises ShapeError.

@@ -67,6 +67,27 @@ def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, in
     return tuple(unique)
 
 
+def class_of(size: int) -> int:
+    """The longest size of a size's class: itself up to 64, else of the eighth of an octave that it is in.
+
+    >>> class_of(64), class_of(100), class_of(128), class_of(129)
+    (64, 104, 128, 144)
+    """
+    step = 1 << max(0, (size - 1).bit_length() - 4)
+    return size if size <= 64 else -(-size // step) * step
+
+
+def class_sizes(program: Program, sizes: Mapping[str, int | float]) -> Sizes:
+    """The sizes that stand for those of a call, and of all calls of their class: the largest that are legal."""
+    found: Sizes = {}
+    for s in program.scalars:
+        value = sizes.get(s.name)
+        if s.upto is None and isinstance(value, int) and value >= max(1, s.lo or 0):
+            longest = -(-class_of(value) // s.divisor) * s.divisor
+            found[s.name] = value if s.hi is not None and longest > s.hi else longest
+    return found
+
+
 def _one_by_one(start: Sizes, free: list[str]) -> Iterator[Sizes]:
     for name in free:
         yield from ({**start, name: length} for length in LADDER)

@@ -27,10 +27,10 @@ ROOT = Path(__file__).parents[3]
 
 
 class Answers:
-    """A worker that answers at once, or as it is told to."""
+    """A worker that does a job here, or as it is told to."""
 
     def __init__(self, answer=None):
-        self.asked, self.answer = [], answer or (lambda header: ({}, b""))
+        self.asked, self.answer = [], answer or (lambda header: tiers.handle(header, b""))
 
     def request(self, header, body=b"", limit=None):
         self.asked.append(header)
@@ -45,12 +45,12 @@ def cold(tmp_path, monkeypatch):
     monkeypatch.delenv("NEPTUNE_TIERED", raising=False)
     for name in ("_KERNELS", "_BY_TEXT", "_PROGRAMS"):
         monkeypatch.setattr(kernels, name, {})
-    monkeypatch.setattr(tiers, "form_for", lambda *_, **__: tiers.AUTO)
+    monkeypatch.setattr(tiers, "several", lambda _: True)
 
 
 @pytest.fixture
 def jobs(cold, monkeypatch):
-    """Jobs whose process does nothing: what it would make is there, since the first kernel is the same."""
+    """Jobs that no other process does."""
     made = tiers.Jobs(Answers())
     monkeypatch.setattr(tiers, "JOBS", made)
     return made
@@ -73,7 +73,7 @@ def test_the_better_kernel_takes_over_from_another_process(cold, monkeypatch):
 
 def test_calls_of_threads_during_the_switch_are_right(jobs, monkeypatch):
     go = threading.Event()
-    jobs._worker.answer = lambda header: (go.wait(60), ({}, b""))[1]
+    jobs._worker.answer = lambda header: (go.wait(60), tiers.handle(header, b""))[1]
     x, wrong = torch.randn(64, 33), []
     expected = torch.softmax(x.double(), -1)
     neptune.functional.softmax(x)
@@ -132,7 +132,7 @@ def test_what_comes_without_a_verdict_is_not_taken(jobs, monkeypatch):
 
 def test_promises_that_are_made_meanwhile_hold(jobs):
     go = threading.Event()
-    jobs._worker.answer = lambda header: (go.wait(60), ({}, b""))[1]
+    jobs._worker.answer = lambda header: (go.wait(60), tiers.handle(header, b""))[1]
     neptune.functional.softmax(torch.randn(3, 5))
     before = serving()
     torch.use_deterministic_algorithms(True)
@@ -161,9 +161,17 @@ def test_what_is_promised_of_bits_waits(cold, monkeypatch):
     assert not tiers.applies("cuda:90")
 
 
-def test_a_target_without_a_better_form_waits(monkeypatch):
+def test_choices_for_sizes_are_made_beside_on_every_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("NEPTUNE_STRICT", "0")
-    assert not tiers.applies("llvm") and not tiers.applies("hip:gfx942")
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("NEPTUNE_TIERED", raising=False)
+    assert tiers.applies("cuda:80") and tiers.applies("hip:gfx942") and not tiers.applies("llvm")
+
+
+def test_the_first_kernel_is_chosen_for_the_class_of_the_first_call(jobs):
+    neptune.functional.softmax(torch.randn(3, 1000))
+    assert serving().explain(json=True)["shapes"] == {"rows": 3, "cols": 1024}
+    assert jobs.wait(60) and jobs._worker.asked[0]["sizes"] == {"rows": 3, "cols": 1000}
 
 
 def test_never_asks_for_nothing(jobs, monkeypatch):
@@ -185,7 +193,7 @@ def test_jobs_are_done_once_and_bounded(monkeypatch):
 
 
 def test_what_fails_in_taking_over_is_logged(caplog):
-    jobs = tiers.Jobs(Answers())
+    jobs = tiers.Jobs(Answers(lambda header: ({}, b"")))
 
     def fails():
         raise RuntimeError("a full disk")
