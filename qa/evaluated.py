@@ -9,7 +9,7 @@ are another fuzzer's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ def evaluated() -> Iterator[None]:
     """Calls within evaluate their Programs."""
     before = kernels.kernel_of
 
-    def kernel_of(of: kernels.Structure, make: Callable[[], Program], device: str) -> Any:
+    def kernel_of(of: kernels.Structure, make: Callable[[], Program], args: Sequence[Any]) -> Any:
         return lambda *args, out=None: _run(kernels.program_of(of, make), args, out)
 
     kernels.kernel_of = kernel_of
