@@ -144,8 +144,8 @@ def first(
     sizes: Mapping[str, int | float],
     takes_over: Callable[[Kernel], None],
 ) -> Kernel:
-    """The kernel for the first calls of a program, chosen for the class of the first one's `sizes`. `takes_over` is given
-    the better one once it is there, in another thread; where that is in the cache already it is the first one."""
+    """The kernel for the first calls of a program, chosen for the class of the first one's `sizes`. `takes_over` is
+    given the better one once it is there, in another thread; where that is in the cache already it is the first."""
     if not applies(target):
         return compile(program, template, target=target)
     text, never = print_program(program), config.read().tiered == config.NEVER
