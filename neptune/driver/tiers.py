@@ -1,8 +1,8 @@
 """Tiered compilation: what a first call waits for is the fastest thing to compile; the better kernel takes over later.
 
-    first call    the Triton form of what is best for its sizes' class, with its exact checks     its result
-    beside it     the choices for all sizes; where there is one the warp-specialised form, its verdict, both forms timed
-    then          the better kernel takes over, between two calls            from the cache: nothing is compiled here
+    first call    one template on tiles, the best for its sizes' class     with its exact checks: its result
+    beside it     the choices for all sizes; another form, its verdict     in a process, a kernel at a time
+    then          the better kernel takes over, between two calls          from the cache: nothing is compiled here
 
 And where a call's sizes take a variant that is not there yet, the kernel of the first calls serves it, and the variant
 is made beside. Nothing is made beside where results are promised to stay the same bits (torch's deterministic mode), or
@@ -30,6 +30,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.family import Standby
 from neptune.runtime.launch import parse_target
+from neptune.runtime.warm import warm_up
 from neptune.runtime.worker import Json, Worker, serve_alone
 from neptune.tune.points import class_sizes
 
@@ -148,13 +149,13 @@ def first(
     given the better one once it is there, in another thread; where that is in the cache already it is the first."""
     if not applies(target):
         return compile(program, template, target=target)
-    text, never = print_program(program), config.read().tiered == config.NEVER
+    job = Job(print_program(program), template, target, sizes=_integers(sizes))
+    never = config.read().tiered == config.NEVER
     better = kept(program, template, target)
     if better is not None:
-        _stand_by(better, better, Job(text, template, target), never)
+        _stand_by(better, better, job, never)
         return better
     kernel = compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
-    job = Job(text, template, target, sizes=_integers(sizes))
 
     def done() -> None:
         # What is promised by now may not have been before.
@@ -162,7 +163,7 @@ def first(
         if better is None:
             LOG.warning("`%s`: the first kernel stays: nothing better has a verdict, or may take over", program.name)
             return
-        _stand_by(better, kernel, Job(text, template, target), never)
+        _stand_by(better, kernel, job, never)
         takes_over(better)
 
     if not never:
@@ -180,11 +181,6 @@ def applies(target: str) -> bool:
         return False
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return False
-    return several(target)
-
-
-def several(target: str) -> bool:
-    """True where kernels differ by sizes."""
     return parse_target(target).on_gpu
 
 
@@ -221,10 +217,12 @@ def handle(header: Json, _body: bytes) -> tuple[Json, bytes]:
         kernel = compile(parse_program(header["program"]), header["template"], target=header["target"])
         if header["variant"] is not None:
             kernel = kernel.variants[header["variant"]].kernel
-        if header["sizes"]:
-            # Its verdict and its times as well: a variant is judged where it is made.
-            names = {s.name for s in kernel.executable.loops.scalars}
-            kernel.warm(**{n: v for n, v in header["sizes"].items() if n in names})
+        of = kernel.executable
+        sizes = {s.name: header["sizes"][s.name] for s in of.loops.scalars if s.name in header["sizes"]}
+        if sizes:
+            # Its verdict and its times as well: a variant is judged where it is made. Where it cannot be made another
+            # serves these sizes, and the kernel is still the better one.
+            warm_up(of if of.members is None else of.members.of(sizes), sizes)
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         return {"failed": f"{type(error).__name__}: {line:.300}"}, b""

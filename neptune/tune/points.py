@@ -35,6 +35,8 @@ LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536, 131072)
 """Lengths that each size has once, the others being typical."""
 TYPICAL_BYTES, MOST_BYTES = 1 << 31, 1 << 36
 """Of all inputs and outputs: of the typical choice, and of any point."""
+EXACT = 64
+"""Sizes up to here are classes of their own: tiles and parts follow from each."""
 MOST = 1024
 """Points at most: of more combinations, so many by chance, always the same."""
 
@@ -68,23 +70,25 @@ def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, in
 
 
 def class_of(size: int) -> int:
-    """The longest size of a size's class: itself up to 64, else of the eighth of an octave that it is in.
+    """The longest size of a size's class: itself up to EXACT, else of the eighth of an octave that it is in.
 
     >>> class_of(64), class_of(100), class_of(128), class_of(129)
     (64, 104, 128, 144)
     """
-    step = 1 << max(0, (size - 1).bit_length() - 4)
-    return size if size <= 64 else -(-size // step) * step
+    if size <= EXACT:
+        return size
+    step = 1 << ((size - 1).bit_length() - 4)
+    return -(-size // step) * step
 
 
 def class_sizes(program: Program, sizes: Mapping[str, int | float]) -> Sizes:
     """The sizes that stand for those of a call, and of all calls of their class: the largest that are legal."""
-    found: Sizes = {}
-    for s in program.scalars:
-        value = sizes.get(s.name)
-        if s.upto is None and isinstance(value, int) and value >= max(1, s.lo or 0):
+    known, found = {s.name: s for s in program.scalars}, Sizes()
+    for n in sizes_of(program):
+        value, s = int(sizes[n]), known[n]
+        if value >= max(1, s.lo or 0):
             longest = -(-class_of(value) // s.divisor) * s.divisor
-            found[s.name] = value if s.hi is not None and longest > s.hi else longest
+            found[n] = value if s.hi is not None and longest > s.hi else longest
     return found
 
 

@@ -16,12 +16,15 @@ import torch
 import neptune
 from neptune import config
 from neptune.driver import tiers
+from neptune.errors import FusionError
 from neptune.functional import kernels
 from neptune.ops.attention import attention
 from neptune.ops.softmax import softmax
 from neptune.runtime import executable
 from neptune.runtime.family import Standby
+from neptune.runtime.launch import Target
 from neptune.shelf import Shelf
+from neptune.variants import KernelFamily
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,7 +48,7 @@ def cold(tmp_path, monkeypatch):
     monkeypatch.delenv("NEPTUNE_TIERED", raising=False)
     for name in ("_KERNELS", "_BY_TEXT", "_PROGRAMS"):
         monkeypatch.setattr(kernels, name, {})
-    monkeypatch.setattr(tiers, "several", lambda _: True)
+    monkeypatch.setattr(tiers, "parse_target", lambda _: Target("cuda"))
 
 
 @pytest.fixture
@@ -288,6 +291,24 @@ def test_the_child_says_why_a_job_fails(monkeypatch):
     header |= {"variant": None, "sizes": {}, "settings": {}}
     answer, _ = tiers.handle({**header, "settings": dict(tiers._settings())}, b"")
     assert answer["failed"].startswith("ScheduleError: ")
+
+
+def test_a_variant_that_cannot_be_made_is_no_failure_of_the_kernel(family, monkeypatch):
+    kernel, args = family
+    at = sizes(*args[:2])
+    assert kernel.executable.members.number_of(at) != kernel.executable.members.own
+    asked, make = [], KernelFamily.kernel
+
+    def refuses(self, k):
+        asked.append(k)
+        if k != self.own:
+            raise FusionError("compile a variant", "a check rejects it")
+        return make(self, k)
+
+    monkeypatch.setattr(KernelFamily, "kernel", refuses)
+    header = {"program": str(attention(depth=64, causal=True)), "template": None, "target": "llvm", "device": 0}
+    header |= {"variant": None, "sizes": at, "settings": dict(tiers._settings())}
+    assert tiers.handle(header, b"") == ({}, b"") and asked
 
 
 # --- one compiles, others wait ---------------------------------------------------------------------

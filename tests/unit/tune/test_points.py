@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
-from neptune.tune.points import MOST, MOST_BYTES, TYPICAL_BYTES, _bytes, points, reference
+from neptune.tune.points import MOST, MOST_BYTES, TYPICAL_BYTES, _bytes, class_of, class_sizes, points, reference
 
 PROGRAMS = {"attention": prefill_causal(), "decode": operator("decode_gqa"), "matmul": matmul(), "softmax": softmax()}
 
@@ -47,3 +49,18 @@ def test_large_tensors_are_made_smaller():
     program = build(compute((b, c, h), lambda i, j, k: sum(x[i, j, k, p], axis=p), "y"), name="wide")
     typical = reference(program, {}, {})
     assert typical["b"] == 8 and typical["h"] < 4096 and _bytes(program, typical) <= TYPICAL_BYTES
+
+
+def test_a_class_is_an_eighth_of_an_octave_and_ends_at_its_longest_size():
+    assert [class_of(n) for n in range(65)] == list(range(65))
+    for n in range(65, 5000):
+        assert n <= class_of(n) < n * 9 / 8 and class_of(class_of(n)) == class_of(n)
+
+
+def test_the_sizes_of_a_class_are_legal():
+    assert class_sizes(PROGRAMS["softmax"], {"rows": 0, "cols": 1000}) == {"cols": 1024}
+    program = PROGRAMS["softmax"]
+    narrow = tuple(
+        replace(s, hi=1010, divisor=1) if s.name == "cols" else replace(s, divisor=6) for s in program.scalars
+    )
+    assert class_sizes(replace(program, scalars=narrow), {"rows": 102, "cols": 1000}) == {"rows": 108, "cols": 1000}
