@@ -367,7 +367,7 @@ CALLS = (
         "C016",
         "An index leads out of a tensor",
         "Indices from 0 to the size of the dimension less 1.",
-        ("runtime.indices", "runtime.empty"),
+        ("runtime.indices", "runtime.empty", "graph.launch"),
     ),
     Kind("C017", "launcher= is no function of a kernel", "torch.library.wrap_triton.", ("runtime.executable",)),
     Kind(
@@ -394,6 +394,12 @@ CALLS = (
         "A class of models has attention of its own",
         'attn_implementation="eager"; docs/transformers.md lists the classes that are served.',
         ("model_class",),
+    ),
+    Kind(
+        "C023",
+        "What no operator of torch has, where torch makes a graph of operators",
+        "A call with tensors and scalars alone, or one outside of make_fx and torch.jit.trace.",
+        ("traced",),
     ),
 )
 TARGETS = (

@@ -6,8 +6,8 @@ NEPTUNE_VERIFY        0: no checks; 1 (default): verifiers and a few exact insta
 NEPTUNE_STRICT        1: a template that a check rejects is a defect (InternalError), also where the automatic choice
                       would go on to the next one; for tests, and for those who look into a rejection
 NEPTUNE_CHECK         1: each call looks at the indices that its tensors hold, and one that leads out of a tensor is a
-                      ShapeError; costs time and a wait for the GPU. Read when a kernel is compiled or loaded; calls
-                      that a CUDA graph captures are not looked at
+                      ShapeError; costs time and a wait for the GPU. Each call reads it; calls that a CUDA graph
+                      captures are not looked at
 NEPTUNE_CACHE_DIR     the folder of compiled kernels and of records of measurements; by default the user's cache folder
                       (~/.cache/neptune on Linux), and 0 for none
 NEPTUNE_RECORDS       0: what was measured decides nothing, the cost model alone chooses (docs/tuning.md)
@@ -105,8 +105,8 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
         cache=env.get("NEPTUNE_CACHE_DIR") or None,
         logs=env.get("NEPTUNE_LOGS") or "",
         fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
-        strict=_on(env.get("NEPTUNE_STRICT")),
-        records=env.get("NEPTUNE_RECORDS") != "0",
+        strict=_on("NEPTUNE_STRICT", env.get("NEPTUNE_STRICT")),
+        records=_on("NEPTUNE_RECORDS", env.get("NEPTUNE_RECORDS") or "1"),
         form=_one_of("NEPTUNE_FORM", env.get("NEPTUNE_FORM"), "form", FORMS),
         tiered=_one_of("NEPTUNE_TIERED", env.get("NEPTUNE_TIERED"), "way to compile", TIERED) or BESIDE,
     )
@@ -122,17 +122,19 @@ def _user_cache() -> Path | None:
 
 
 def full_tracebacks() -> bool:
-    """Return True if errors are to show Neptune's own frames; read only once there is an error."""
-    return _on(os.environ.get("NEPTUNE_TRACEBACK"))
+    """Return True if errors are to show Neptune's own frames; read only once there is an error, in which a value that
+    means nothing is no second one."""
+    return os.environ.get("NEPTUNE_TRACEBACK") == "1"
 
 
 def checked_calls() -> bool:
     """True where calls are to look at the indices that their tensors hold. Every call asks: os.environ.get is slow."""
-    return _CHECK in _SET and _on(os.environ.get("NEPTUNE_CHECK"))
+    return _CHECK in _SET and _on("NEPTUNE_CHECK", os.environ.get("NEPTUNE_CHECK"))
 
 
-def _on(text: str | None) -> bool:
-    return text not in (None, "", "0")
+def _on(variable: str, text: str | None) -> bool:
+    """True for "1"; NeptuneError for what is neither that nor "0": "false" would be read as either."""
+    return _one_of(variable, text, "setting", ("0", "1")) == "1"
 
 
 def _level(text: str | None) -> int:

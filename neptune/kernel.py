@@ -26,6 +26,7 @@ from neptune.runtime.executable import Executable
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.recording import Launcher
+from neptune.runtime.transforms import is_recorded
 from neptune.runtime.warm import warm_up
 from neptune.shown import Shown
 from neptune.variants import Accept, MakeVariant, Variant, family_of, number_of, others_of, variants_of
@@ -80,7 +81,7 @@ class Kernel(Shown):
     ) -> Result:
         if named:
             args = self.executable.signature.in_order(args, named)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_recorded():
             from neptune.traced import traced
 
             result: Result = traced(self, args, out, workspace, params, launcher)

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neptune.boundary import public
+from neptune.errors import ShapeError
+from neptune.runtime.transforms import becomes_graph
+
 if TYPE_CHECKING:
     from neptune.kernel import Kernel
 
@@ -13,9 +17,17 @@ OWN = "neptune_kernels"
 """The namespace of the operators that such calls become."""
 
 
+@public
 def traced(kernel: Kernel, args: tuple[Any, ...], *rest: Any) -> Any:
-    """A call as an operator, or, where it has out=, workspace=, params= or launcher=, as it is, between two graphs."""
+    """A call as an operator, or, where it has out=, workspace=, params= or launcher=, as it is, between two graphs.
+    Raises ShapeError for the latter where what is recorded runs in place of the code (`make_fx`, `torch.jit.trace`)."""
     if any(x is not None for x in rest):
+        if not torch.compiler.is_compiling() and becomes_graph():
+            raise ShapeError(
+                f"call of kernel `{kernel.name}`",
+                "torch makes a graph of operators here, and none has out=, workspace=, params= or launcher=",
+                hint="a call with tensors and scalars alone",
+            )
         return _untraced(kernel, args, *rest)
     return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
 

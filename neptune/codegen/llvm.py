@@ -242,7 +242,7 @@ def _rename_buffers(s: Stmt, names: dict[str, str]) -> Stmt:
 
 def _scratch(buffer: Buffer, env: Mapping[str, int | float]) -> torch.Tensor:
     shape = tuple(evaluate_size(d, env) for d in buffer.shape)
-    return torch.empty(shape, dtype=getattr(torch, buffer.dtype))
+    return torch.empty(shape, dtype=getattr(torch, buffer.dtype), device="cpu")
 
 
 def _passable(tensor: torch.Tensor) -> torch.Tensor:
@@ -261,7 +261,7 @@ def _argument(value: int | float, dtype: str) -> int | float:
     if not is_float(dtype):
         return int(value)
     if carrier(dtype) != dtype:
-        return float(torch.tensor(value, dtype=getattr(torch, dtype)).item())
+        return float(torch.tensor(value, dtype=getattr(torch, dtype), device="cpu").item())
     return float(value)
 
 

@@ -15,7 +15,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,29 @@ LONGEST = 256
 """What lies deeper, or in a longer list, is opaque."""
 CONSTANT = ("torch", "math", "operator", "builtins", "functools", "typing", "numpy")
 BEHIND = frozenset(
-    ("globals", "locals", "vars", "eval", "exec", "compile", "__import__", "open", "input", "iter", "next")
+    (
+        *("__import__", "attrgetter", "compile", "eval", "exec", "getattr", "globals", "hasattr", "input"),
+        *("iter", "locals", "methodcaller", "next", "open", "vars"),
+    )
 )
-"""Builtins by which a function reaches what it does not name."""
+"""Functions by which code reaches what it does not name."""
+STATE = frozenset(
+    (
+        *("_C", "_dynamo", "_version", "accelerator", "are_deterministic_algorithms_enabled", "autocast_mode"),
+        *("backends", "compiler", "cuda", "data_ptr", "distributed", "get_autocast_cpu_dtype"),
+        *("get_autocast_dtype", "get_autocast_gpu_dtype", "get_default_device"),
+        *("get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads"),
+        *("get_num_threads", "get_rng_state", "grad", "grad_fn", "initial_seed", "is_anomaly_enabled"),
+        *("is_autocast_cache_enabled", "is_autocast_cpu_enabled", "is_autocast_enabled"),
+        *("is_deterministic_algorithms_warn_only_enabled", "is_grad_enabled", "is_inference"),
+        *("is_inference_mode_enabled", "is_leaf", "is_warn_always_enabled", "jit", "mps", "overrides"),
+        *("random", "seed"),
+    )
+)
+"""Names in torch and of tensors by which code reads the state of the process: it may be another at the next call."""
+UNKNOWN = BEHIND | STATE
+SETTABLE = (*PLAIN, torch.Tensor, torch.nn.Parameter, types.FunctionType, tuple, list, dict)
+"""What somebody may have put into a module of torch or of the standard library, and may change."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +72,8 @@ class Captured:
         of one tensor apart, so that these are other than two tensors."""
         match self.kind:
             case "tensor":
-                return self.value.dtype, self.value.dim(), self.again
+                t = self.value
+                return t.dtype, t.dim(), t.device, t.requires_grad, self.again
             case "function":
                 return self.value.__code__, self.value.__name__, self.value.__qualname__, self.value.__doc__, self.again
             case "constant":
@@ -86,6 +107,8 @@ def reach(function: Any, path: Path) -> Any:
             value = getattr(value, where)
         elif kind == "length":
             value = len(value)
+        elif kind == "import":
+            value = sys.modules[where]
         elif kind == "default dtype":
             value = torch.get_default_dtype()
         else:
@@ -105,7 +128,7 @@ def _walk(value: Any, path: Path, name: str, seen: dict[int, Path]) -> Iterator[
     elif kind in PLAIN:
         yield Captured(path, "value", value, name)
     elif kind is types.FunctionType:
-        if _is_torchs(value) and not path_is_closure(value):
+        if _is_torchs(value) and not path_is_closure(value) and value.__name__ not in STATE:
             yield Captured(path, "constant", value, name)
             return
         yield Captured(path, "function", value, name, seen.get(id(value)))
@@ -139,26 +162,51 @@ def _attributes(value: Any, path: Path, seen: dict[int, Path]) -> Iterator[Captu
 
 
 def _behind(function: types.FunctionType, path: Path, name: str, seen: dict[int, Path]) -> Iterator[Captured]:
-    code = function.__code__
-    for k, cell in enumerate(function.__closure__ or ()):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield from _walk(value, (*path, ("cell", k)), code.co_freevars[k], seen)
-    for k, value in enumerate(function.__defaults__ or ()):
-        yield from _walk(value, (*path, ("default", k)), "default", seen)
-    for keyword, value in (function.__kwdefaults__ or {}).items():
-        yield from _walk(value, (*path, ("keyword", keyword)), keyword, seen)
-    names, imported = _names(code)
+    names, imported = _names(function.__code__)
+    for step, called, value in _held(function, names):
+        yield from _walk(value, (*path, step), called, seen)
+        yield from _in_module(value, (*path, step), names, seen)
     for used in names:
-        if used in function.__globals__:
-            yield from _walk(function.__globals__[used], (*path, ("global", used)), used, seen)
-        elif used in BEHIND or not _is_constant(getattr(builtins, used, int)):
+        unknown = used in UNKNOWN or not _is_constant(getattr(builtins, used, int))
+        if used not in function.__globals__ and unknown:
             yield Captured(path, "opaque", function, used)
     if not all(map(_is_ours, imported)):
         yield Captured(path, "opaque", function, name)
+    for module in imported:
+        # What an import inside of the function binds is the first package, or, with `as` or `from`, the last one.
+        for m in (module.partition(".")[0], module):
+            yield from _in_module(sys.modules.get(m), (*path, ("import", m)), names, seen)
     yield from _attributes(function, path, seen)
+
+
+def _held(function: types.FunctionType, names: Sequence[str]) -> Iterator[tuple[Step, str, Any]]:
+    """What a function has in its cells, in its defaults, and in the globals that it names: steps, names, values."""
+    for k, cell in enumerate(function.__closure__ or ()):
+        try:
+            yield ("cell", k), function.__code__.co_freevars[k], cell.cell_contents
+        except ValueError:
+            continue
+    for k, value in enumerate(function.__defaults__ or ()):
+        yield ("default", k), "default", value
+    for keyword, value in (function.__kwdefaults__ or {}).items():
+        yield ("keyword", keyword), keyword, value
+    for used in names:
+        if used in function.__globals__:
+            yield ("global", used), used, function.__globals__[used]
+
+
+def _in_module(value: Any, path: Path, names: Sequence[str], seen: dict[int, Path]) -> Iterator[Captured]:
+    """What code may read of a module that it names, but for the functions, types and modules that stand there: numbers,
+    and what somebody has put there."""
+    if not isinstance(value, types.ModuleType) or not _is_constant(value) or id(value) in seen:
+        return
+    seen[id(value)] = path
+    for name in names:
+        held, further = vars(value).get(name), (*path, ("attribute", name))
+        if type(held) in SETTABLE and held is not None:
+            yield from _walk(held, further, name, seen)
+        else:
+            yield from _in_module(held, further, names, seen)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -181,6 +229,8 @@ def path_is_closure(function: types.FunctionType) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """True for modules, types and built-in functions of torch and of the standard library, which nobody changes."""
+    if getattr(value, "__name__", "") in UNKNOWN:
+        return False
     if isinstance(value, types.BuiltinFunctionType):
         # One that is bound to an object is a method of it.
         owner = value.__self__

@@ -37,7 +37,7 @@ def given_mask(name: str, attn_mask: Tensor | None, query: Tensor, key: Tensor) 
 @cache
 def _read(dtype: torch.dtype, alike: tuple[bool, ...], wide: str) -> Mod:
     """A mod that reads a mask of this dtype: a condition, or what is added to the score; `alike`: at 0 there."""
-    mask = torch.zeros(1, 1, 1, 1, dtype=dtype)
+    mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device="cpu")
 
     def at(*index: Any) -> Any:
         return mask[tuple(0 if same else i for i, same in zip(index, alike, strict=True))]

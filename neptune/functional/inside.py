@@ -21,7 +21,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from neptune.functional.mods import SIGNATURES, Mod, traced
-from neptune.functional.operators import LIBRARY, NAMESPACE
+from neptune.functional.operators import LIBRARY, NAMESPACE, number
 from neptune.functional.softmax_attention import Mods, Options, call, of_scores
 from neptune.runtime.custom_op import UNTYPED
 
@@ -51,7 +51,7 @@ def _arguments(q: Tensor) -> tuple[Tensor, ...]:
 def _shapes(
     q: Tensor, k: Tensor, v: Tensor, slopes: Any, sinks: Any, score: Any, mask: Any, *options: Any
 ) -> tuple[Tensor, ...]:
-    made = replace(Options(*options), lse=True, max_scores=True)
+    made = replace(Options(*map(number, options)), lse=True, max_scores=True)
     result: tuple[Tensor, ...] = call(q, k, v, made, slopes, sinks)
     return result
 
@@ -129,8 +129,7 @@ def _run(module: GraphModule, operands: Sequence[Any]) -> Any:
     bound = dict(zip((n for n in module.graph.nodes if n.op == "placeholder"), operands, strict=True))
     asked = next(n for n in module.graph.nodes if _is(n, "attention_by_mods"))
     q, k, v, slopes, sinks, score, mask, *given = torch.fx.node.map_arg(asked.args, lambda n: bound.get(n, n))
-    values: list[Any] = [int(x) if isinstance(x, torch.SymInt) else x for x in given]
-    options = Options(*values)
+    options = Options(*map(number, given))
     made = _TRACED.get(module)
     if made is None:
         made = _traced(module, {"score_mod": score, "mask_mod": mask}, bound, of_scores(q))

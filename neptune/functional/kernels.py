@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from neptune import config, logs
+from neptune.boundary import frames_of_package
+from neptune.errors import NeptunePerformanceWarning
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -40,6 +43,10 @@ _PROGRAMS: dict[Structure, Program] = {}
 _KERNELS: dict[tuple[Structure, str], Kernel] = {}
 _BY_TEXT: dict[tuple[str, str], Kernel] = {}
 _LOCK = threading.RLock()
+REMEMBERED = 512
+"""Kernels of one process; the oldest goes where one more is made."""
+MANY = 16
+"""Kernels of one operator, after which the caller is told what makes them more."""
 
 
 def structure(name: str, **options: Any) -> Structure:
@@ -51,6 +58,8 @@ def program_of(of: Structure, make: Callable[[], Program]) -> Program:
     """The Program of a structure, made once."""
     found = _PROGRAMS.get(of)
     if found is None:
+        if len(_PROGRAMS) >= REMEMBERED:
+            _PROGRAMS.clear()
         found = _PROGRAMS[of] = make()
     return found
 
@@ -90,6 +99,7 @@ def kernel_of(of: Structure, make: Callable[[], Program], args: Sequence[Any]) -
             program, target = program_of(of, make), chosen_on(device)
             text = print_program(program), target
             if text not in _BY_TEXT:
+                _forget()
                 _tell(of, device)
                 takes_over = partial(_take_over, text)
                 made = first(program, TEMPLATES.get(of.operator), target, args, takes_over)
@@ -99,10 +109,21 @@ def kernel_of(of: Structure, make: Callable[[], Program], args: Sequence[Any]) -
         return _KERNELS[of, device]
 
 
+def _forget() -> None:
+    """Make room for one more kernel: the oldest goes. It comes back from the cache of compiled kernels."""
+    while len(_BY_TEXT) >= REMEMBERED:
+        oldest = _BY_TEXT.pop(next(iter(_BY_TEXT)))
+        for key in [key for key, kernel in _KERNELS.items() if kernel is oldest]:
+            del _KERNELS[key]
+
+
 def _take_over(text: tuple[str, str], better: Kernel) -> None:
     """Have a better kernel serve all structures that make this program."""
     with _LOCK:
-        before, _BY_TEXT[text] = _BY_TEXT[text], better
+        before = _BY_TEXT.get(text)
+        if before is None:
+            return
+        _BY_TEXT[text] = better
         for key in [key for key, kernel in _KERNELS.items() if kernel is before]:
             _KERNELS[key] = better
 
@@ -130,15 +151,23 @@ def compiled() -> Mapping[tuple[Structure, str], Kernel]:
 
 
 def _tell(of: Structure, device: str) -> None:
-    """Log that a structure is compiled, and what is new about it: the nearest one before differs in the least."""
+    """Log that a structure is compiled, and what is new about it: the nearest one before differs in the least. Warn
+    where there come many of one operator."""
     logs.configure(config.read().logs)
-    if not LOG.isEnabledFor(logging.INFO):
-        return
     others = [(s, d) for s, d in _KERNELS if s.operator == of.operator]
+    many = len(others) == MANY
+    if not many and not LOG.isEnabledFor(logging.INFO):
+        return
     if not others:
         LOG.info("%s on %s: compiled for the first time", of.operator, device)
         return
-    LOG.info("%s on %s: compiled anew: %s", of.operator, device, min((_news(of, device, o) for o in others), key=len))
+    news = min((_news(of, device, o) for o in others), key=len)
+    LOG.info("%s on %s: compiled anew: %s", of.operator, device, news)
+    if many:
+        wrong = f"neptune.functional.{of.operator} is compiled for the {MANY + 1}th time: {news}"
+        why = "each number that an option has, or that a mod captures, makes a kernel of its own"
+        hint = "have a mod read a tensor, torch.tensor(n); NEPTUNE_LOGS=recompiles tells of each kernel"
+        warnings.warn(NeptunePerformanceWarning(f"{wrong}: {why}; {hint}"), stacklevel=frames_of_package() + 1)
 
 
 def _news(of: Structure, device: str, other: tuple[Structure, str]) -> str:

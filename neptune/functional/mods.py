@@ -34,6 +34,7 @@ from neptune.functional.translate import ASKS, INSTEAD, WRITES, Translation, dec
 from neptune.ir.expr import Expr, Var
 from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
+from neptune.runtime.transforms import derivative_of, takes_tangents
 from neptune.torch_ops.scalars import NotAnExpression, as_dtype, name_of
 
 INDICES = ("b", "h", "q_idx", "kv_idx")
@@ -171,6 +172,19 @@ def traced(function: Any, kind: str, taken: Sequence[str] = (), wide: str = "flo
     return mod
 
 
+def refuse_wrapped(kind: str, function: Any, behind: Sequence[Captured]) -> None:
+    """Raise ExpressionError where a mod holds a tensor inside of a transformation of `torch.func`: of a member of a
+    batch nothing is read that all members share, and derivatives there are none."""
+    if not torch._C._functorch.maybe_current_level() and not takes_tangents():
+        return
+    for c in behind:
+        if c.kind == "tensor" and torch._C._functorch.is_batchedtensor(c.value):
+            hint = f"a batch in q, k and v that the mod knows the member of: {c.name}[b, …]"
+            _refuse(kind, function, f"it reads `{c.name}`, which torch.vmap goes over", hint=hint)
+        if c.kind == "tensor" and (found := derivative_of(c.value)) is not None:
+            _refuse(kind, function, f"`{c.name}` {found.wrong}", hint=found.instead.format(c.name))
+
+
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
     try:
         dtype = name_of(HELD.get(value.dtype, value.dtype))
@@ -214,7 +228,7 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
 
     try:
         # Also while torch traces what calls us: this trace is another, of other tensors.
-        with torch.no_grad(), torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             tracer = make_fx(called, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)
             return tracer(*scalars), mode
     except ExpressionError:

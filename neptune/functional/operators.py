@@ -3,8 +3,8 @@
     @operator
     def softmax(input: Tensor, dim: int = -1) -> Tensor: ...
 
-A call on plain tensors runs the function. Where torch traces (torch.compile, torch.export, fake tensors) it calls the
-operator, whose schema is the function's signature and whose fake results are the function itself on tensors without
+A call on plain tensors runs the function. Where torch traces or records (torch.compile, make_fx, fake tensors) it calls
+the operator, whose schema is the function's signature and whose fake results are the function itself on tensors without
 data: `kernels.run` gives shapes there, in place of launching.
 """
 
@@ -12,20 +12,49 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any, TypeVar, get_args
 
 import torch
 
 from neptune.boundary import public
 from neptune.errors import ShapeError
 from neptune.runtime.custom_op import DEVICES, UNTYPED
+from neptune.runtime.transforms import derivative_of, is_recorded
 
 NAMESPACE = "neptune"
 LIBRARY = UNTYPED.library.Library(NAMESPACE, "FRAGMENT")
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 SERVED = ("cuda", "cpu", "meta")
 Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = tuple[str, Callable[[Any], bool]]
+Taken = Mapping[str, tuple[Kind, ...]]
+"""The kinds of each argument of a function."""
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool | torch.Tensor)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | torch.SymInt | torch.SymFloat) and not isinstance(value, bool)
+
+
+def _are_integers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_integer, value))
+
+
+KINDS: Mapping[Any, Kind] = {
+    torch.Tensor: ("a torch.Tensor", lambda v: isinstance(v, torch.Tensor)),
+    int: ("an integer", _is_integer),
+    float: ("a number", _is_number),
+    bool: ("True or False", lambda v: isinstance(v, bool | torch.SymBool)),
+    str: ("a string", lambda v: isinstance(v, str)),
+    Sequence[int]: ("a list of integers", _are_integers),
+    type(None): ("None", lambda v: v is None),
+}
+"""What an annotation asks of an argument."""
 
 
 def register(name: str, schema: str, function: Callable[..., Any], shown: str | None = None) -> Any:
@@ -34,7 +63,7 @@ def register(name: str, schema: str, function: Callable[..., Any], shown: str | 
     LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
     for device in DEVICES:
         LIBRARY.impl(name, function, device)
-    UNTYPED.library.register_fake(f"{NAMESPACE}::{name}", function, lib=LIBRARY)
+    UNTYPED.library.register_fake(f"{NAMESPACE}::{name}", _on_numbers(function), lib=LIBRARY)
     overload = getattr(torch.ops.neptune, name).default
 
     def without_gradients(keys: Any, *args: Any, **named: Any) -> Any:
@@ -46,16 +75,34 @@ def register(name: str, schema: str, function: Callable[..., Any], shown: str | 
     return overload
 
 
+def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, given numbers where torch has made symbols of options: a kernel is compiled for their values, and
+    torch guards them."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        return function(*map(number, args), **{n: number(v) for n, v in named.items()})
+
+    return call
+
+
+def number(value: Any) -> Any:
+    """The number that a symbol of torch stands for; anything else as it is."""
+    if isinstance(value, torch.SymInt | torch.SymBool):
+        return int(value) if isinstance(value, torch.SymInt) else bool(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value
+
+
 def operator(function: Function) -> Function:
     """Register a function on tensors under its name; what is returned chooses between the two at each call."""
     name, signature = function.__name__, inspect.signature(function, eval_str=True)
+    taken = _kinds(signature)
     overload = register(name, UNTYPED.library.infer_schema(function, mutates_args=()), function)
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         if torch.compiler.is_compiling():
             return overload(*args, **named)
-        given = check_arguments(name, signature, args, named)
+        given = check_arguments(name, signature, taken, args, named)
         if not is_plain(given.values()):
             return overload(*args, **named)
         check_tensors(name, given)
@@ -65,25 +112,37 @@ def operator(function: Function) -> Function:
 
 
 def check_arguments(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: dict[str, Any]
+    name: str, signature: inspect.Signature, taken: Taken, args: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments by name. Raises ShapeError for those that are missing, and for what is no tensor."""
+    """The arguments by name. Raises ShapeError for those that are missing, and for what is not of their kinds."""
     try:
         given = signature.bind(*args, **named).arguments
     except TypeError as error:
         refused = f"neptune.functional.{name}"
         raise ShapeError(refused, str(error), legal=[", ".join(signature.parameters)]) from None
     for argument, value in given.items():
-        if signature.parameters[argument].annotation is torch.Tensor and not isinstance(value, torch.Tensor):
+        kinds = taken[argument]
+        if not any(fits(value) for _, fits in kinds):
             wrong = f"`{argument}` is {type(value).__name__} {value!r:.40}"
-            raise ShapeError(f"neptune.functional.{name}", wrong, legal=["a torch.Tensor"])
+            raise ShapeError(f"neptune.functional.{name}", wrong, legal=[what for what, _ in kinds])
     refuse_nested(name, given)
     return given
 
 
+def _kinds(signature: inspect.Signature) -> Taken:
+    """What each argument may be: kinds, of which one has to fit."""
+    annotations = {n: p.annotation for n, p in signature.parameters.items()}
+    return {n: tuple(KINDS[k] for k in ((a,) if a in KINDS else get_args(a))) for n, a in annotations.items()}
+
+
 def refuse_nested(name: str, given: dict[str, Any]) -> None:
-    """Raise ShapeError for a nested tensor, whose rows have lengths of their own."""
+    """Raise ShapeError for a nested tensor, whose rows have lengths of their own, and for a sparse one."""
     for argument, t in given.items():
+        if isinstance(t, torch.Tensor) and not t.is_nested and t.layout is not torch.strided:
+            wrong = f"`{argument}` has layout {t.layout}"
+            raise ShapeError(
+                f"neptune.functional.{name}", wrong, legal=["torch.strided"], hint=f"{argument}.to_dense()"
+            )
         if isinstance(t, torch.Tensor) and t.is_nested:
             raise ShapeError(
                 f"neptune.functional.{name}",
@@ -94,8 +153,9 @@ def refuse_nested(name: str, given: dict[str, Any]) -> None:
 
 
 def is_plain(given: Iterable[Any]) -> bool:
-    """True where no tensor is one of a tracer's or a transformation's."""
-    return all(type(t) in PLAIN for t in _tensors(given)) and not torch._C._functorch.maybe_current_level()
+    """True where no tensor is one of a tracer's or a transformation's, and nobody records what is called."""
+    plain = all(type(t) in PLAIN for t in _tensors(given))
+    return plain and not torch._C._functorch.maybe_current_level() and not is_recorded()
 
 
 def check_tensors(name: str, given: dict[str, Any]) -> None:
@@ -117,13 +177,10 @@ def check_tensors(name: str, given: dict[str, Any]) -> None:
 
 
 def refuse_gradients(name: str, given: Iterable[Any]) -> None:
-    """Raise ShapeError where torch would have to record the call for a backward pass: there is none yet."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(given)):
-        raise ShapeError(
-            f"neptune.functional.{name}",
-            "a tensor requires a gradient, and there is no backward pass yet",
-            hint="call it under torch.no_grad() or torch.inference_mode(), or on x.detach()",
-        )
+    """Raise ShapeError where torch would have to differentiate the call."""
+    for t in _tensors(given):
+        if (found := derivative_of(t)) is not None:
+            raise ShapeError(f"neptune.functional.{name}", f"a tensor {found.wrong}", hint=found.instead.format("x"))
 
 
 def _tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:

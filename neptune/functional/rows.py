@@ -61,9 +61,11 @@ def softmax_top_k(input: torch.Tensor, k: int, renormalise: bool = False) -> tup
     """
     name = "softmax_top_k"
     rows, dtype = _row_wise(name, input, -1), dtype_of(name, input=input)
+    if not input.dim():
+        refuse(name, "`input` has no dimensions", legal=["[…, n]"])
     if not 1 <= k <= input.shape[-1]:
         refuse(name, f"k={k} of {input.shape[-1]}", legal=["a number from 1 to the length of the last dimension"])
-    options: dict[str, Any] = {"k": int(k), "renormalise": renormalise}  # A traced k is a symbol.
+    options: dict[str, Any] = {"k": k, "renormalise": renormalise}
     found = run(structure(name, dtype=dtype, **options), lambda: route.softmax_top_k(dtype, **options), rows.flat)
     weights, experts = (t.reshape((*input.shape[:-1], options["k"])) for t in found)
     return weights, experts

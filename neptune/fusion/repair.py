@@ -19,7 +19,7 @@ Obligations, each of which is proved or the fusion is refused:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -27,7 +27,7 @@ from neptune.errors import FusionError, InternalError
 from neptune.fusion.inverse import inverse
 from neptune.fusion.moments import find_moments
 from neptune.fusion.obligations import Prover, prove
-from neptune.fusion.prove import Unproved
+from neptune.fusion.prove import Unproved, sign
 from neptune.fusion.rests import find_rests, moved
 from neptune.fusion.roles import ALL, Predecessor, Problem, Query, Repair, scale_of
 from neptune.fusion.strategies import chosen, multiplied, separated, shifted, unread
@@ -148,7 +148,16 @@ def _assumptions(query: Query, repair: Repair) -> tuple[Assumption, ...]:
             "elements that rounding makes equal are told apart: of these the expression, as it is rounded, keeps the "
         )
         return (Assumption("ties", text + "first, and the kernel the one that comes first before rounding"),)
-    return ()
+    text = "is not 0: where it is, the kernel's result may be infinite, and that of the expression NaN (0/0)"
+    zero = [x for x in _divisors(repair.finish) if query.roles.reads(x) and sign(x, query.roles) not in ("+", "-")]
+    return tuple(Assumption("divisor", f"{print_expr(x)} {text}") for x in dict.fromkeys(zero))
+
+
+def _divisors(e: Expr) -> Iterator[Expr]:
+    """What `e` divides by, or takes the inverse root of."""
+    for x in walk(e):
+        if isinstance(x, Op) and x.name in ("div", "rsqrt"):
+            yield x.args[-1]
 
 
 def _rounded(query: Query, repair: Repair) -> tuple[RangePredicate, ...]:

@@ -106,6 +106,7 @@ def _gather(s: Import, node: Any, x: Any, dim: int, index: Any, sparse_grad: boo
     if any(len(g) != len(h) for k, (g, h) in enumerate(zip(v.groups, i.groups, strict=True)) if k != d):
         raise Unknown("a gather from a part of the rows")
     axis = v.groups[d][0]
+    s.gathers.append((index, axis.size))
     place = position(len(v.groups), d, axis)
     zero = Const(0.0 if v.dtype.is_floating_point else 0, computed(v.dtype))
     masked = s.map(v.dtype, lambda e, j, t: select(ir.eq(j, t), e, zero), v, place, i)

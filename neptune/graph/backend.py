@@ -26,6 +26,7 @@ from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
 from neptune.graph.unknown import Unknown
 from neptune.runtime.devices import chosen_on
+from neptune.runtime.transforms import takes_tangents
 
 LOG = logging.getLogger("neptune.graph")
 
@@ -40,6 +41,15 @@ class Backend:
     reports: list[Report] = field(default_factory=list)
 
     def __call__(self, module: GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        made = self._compiled(module, inputs)
+
+        def run(*args: Any) -> Any:
+            # Compiled graphs, Inductor's too, know no tangents: operators of torch alone do.
+            return module(*args) if takes_tangents() else made(*args)
+
+        return run
+
+    def _compiled(self, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._functorch.aot_autograd import aot_module_simplified
         from torch._inductor.decomposition import select_decomp_table
 
@@ -131,19 +141,27 @@ def _text(module: GraphModule) -> tuple[str, ...]:
     return tuple(n.name for n in module.graph.nodes if n.op == "call_function")
 
 
+def _looked_at(graph: torch.fx.Graph, index: Node, size: Any) -> Node:
+    """A node that raises where an index leads out of a dimension; a kernel that takes its result runs behind it."""
+    made = graph.call_function(torch.ops.neptune_graph.check_index.default, (index, size))
+    made.meta["val"] = index.meta["val"].new_empty(0)
+    return made
+
+
 def replace_region(module: GraphModule, c: Choice) -> None:
     """Put a call of the kernel's operator in the place of a region's results."""
     assert c.made is not None and c.kernel is not None
     graph, made, kernel = module.graph, c.made, c.kernel
     vals = [n.meta["val"] for n in made.outputs]
-    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges)
+    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges, bool(made.gathers))
     last = c.region.nodes[-1]
     assert len(set(made.inputs)) == len(made.inputs)
     sizes = SizeNodes(graph, last.next)
     shapes = [[sizes.node(d) for d in v.shape] for v in vals]
     scalars = [sizes.node_of(e) for e in made.scalars]
     with graph.inserting_before(sizes.before):
-        anchor = graph.call_function(op, (*made.inputs, scalars, *shapes))
+        looked_at = [_looked_at(graph, index, sizes.node_of(n)) for index, n in made.gathers]
+        anchor = graph.call_function(op, (*made.inputs, scalars, *shapes, *([looked_at] if looked_at else [])))
     anchor.meta["val"] = vals[0] if len(vals) == 1 else tuple(vals)
     results: list[Node] = [anchor]
     if len(vals) > 1:

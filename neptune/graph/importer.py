@@ -55,7 +55,8 @@ class Imported:
     """A Program for nodes of a graph. `inputs`: the nodes whose tensors it reads, in the order of its arguments;
     `merges`: for each of them the positions at which two dimensions are flattened, in turn; `scalars`: the sizes that a
     call passes behind them, `passed`: their names; `example`: the value of each size in the example; `outputs`: the
-    nodes that it computes, in order; `dropped`: roundings of the graph that it does not make."""
+    nodes that it computes, in order; `dropped`: roundings of the graph that it does not make; `gathers`: nodes of
+    indices that must lie in [0, size), where torch itself looks."""
 
     program: Program
     inputs: tuple[Node, ...]
@@ -65,6 +66,7 @@ class Imported:
     example: Mapping[Size, int]
     outputs: tuple[Node, ...]
     dropped: tuple[str, ...]
+    gathers: tuple[tuple[Node, Size], ...]
 
 
 def tensor_of(node: Any) -> torch.Tensor | None:
@@ -116,6 +118,7 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
         example,
         tuple(outputs),
         tuple(s.dropped),
+        tuple(s.gathers),
     )
 
 

@@ -42,13 +42,14 @@ def name_of(dtype: torch.dtype) -> str:
 @dataclass
 class Import:
     """The values of nodes so far, and the tensors that they read. `dropped`: roundings of the graph that the Program
-    does not make, in the order of the graph."""
+    does not make, in the order of the graph. `gathers`: nodes of indices, and the size that they must lie below."""
 
     sizes: Sizes = field(default_factory=Sizes)
     values: dict[Any, Value] = field(default_factory=dict)
     inputs: dict[Any, Tensor] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
+    gathers: list[tuple[torch.fx.Node, Size]] = field(default_factory=list)
 
     def named(self, name: str) -> str:
         """A name that no tensor has yet, and that does not tell one layer of a model from the next."""

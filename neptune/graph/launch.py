@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from neptune import config
+from neptune.errors import ShapeError
 from neptune.functional.tensors import dense
 from neptune.kernel import Kernel
 
@@ -20,26 +22,56 @@ _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: igno
 _NUMBERS = count()
 
 
+_LIBRARY.define("check_index(Tensor index, SymInt size) -> Tensor")
+
+
+def _check_index(index: torch.Tensor, size: int) -> torch.Tensor:
+    """An empty tensor. Raises ShapeError for an index of a gather outside of [0, size), which torch refuses too: on a
+    CPU, and on a GPU with NEPTUNE_CHECK=1 while no CUDA graph is captured, since to look is to wait for it."""
+    skip = index.is_cuda and (not config.checked_calls() or torch.cuda.is_current_stream_capturing())
+    if not skip and bool((wrong := (index < 0) | (index >= size)).any()):
+        found = int(index[wrong][0])
+        raise ShapeError(
+            "gather in a fused region", f"index {found} of a dimension of {size}", legal=[f"0 to {size - 1}"]
+        )
+    return index.new_empty(0)
+
+
+def _no_elements(index: torch.Tensor, size: Any) -> torch.Tensor:
+    return index.new_empty(0)
+
+
+_LIBRARY.impl("check_index", _check_index, "CompositeExplicitAutograd")
+torch.library.register_fake("neptune_graph::check_index", _no_elements, lib=_LIBRARY)
+
+
 @cache
-def operator(kernel: Kernel, name: str, dtypes: tuple[torch.dtype, ...], merges: tuple[tuple[int, ...], ...]) -> Any:
+def operator(
+    kernel: Kernel,
+    name: str,
+    dtypes: tuple[torch.dtype, ...],
+    merges: tuple[tuple[int, ...], ...],
+    waits: bool = False,
+) -> Any:
     """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of results.
-    `merges` are those of `Imported`."""
+    `merges` are those of `Imported`; `waits`: results of checks come last, which the kernel runs behind."""
     own = f"{name}_{next(_NUMBERS)}"
     tensors = [f"Tensor x{k}" for k in range(len(kernel.inputs))]
     shapes = [f"SymInt[] shape{k}" for k in range(len(dtypes))]
     results = f"({', '.join('Tensor' for _ in dtypes)})" if len(dtypes) > 1 else "Tensor"
-    _LIBRARY.define(f"{own}({', '.join([*tensors, 'SymInt[] sizes', *shapes])}) -> {results}")
-    n = len(tensors)
+    checks = ["Tensor[] checks"] if waits else []
+    _LIBRARY.define(f"{own}({', '.join([*tensors, 'SymInt[] sizes', *shapes, *checks])}) -> {results}")
+    n, behind = len(tensors), len(tensors) + 1 + len(dtypes)
 
     def launch(*args: Any) -> Any:
-        inputs, sizes, out_shapes = args[:n], args[n], args[n + 1 :]
+        inputs, sizes, out_shapes = args[:n], args[n], args[n + 1 : behind]
         made = kernel(*map(_flattened, inputs, merges), *sizes)
         outs = [made] if isinstance(made, torch.Tensor) else list(made)
         shaped = tuple(o.reshape(s) for o, s in zip(outs, out_shapes, strict=True))
         return shaped if len(shaped) > 1 else shaped[0]
 
     def fake(*args: Any) -> Any:
-        found = tuple(args[0].new_empty(s, dtype=d) for s, d in zip(args[n + 1 :], dtypes, strict=True))
+        found = tuple(args[0].new_empty(s, dtype=d) for s, d in zip(args[n + 1 : behind], dtypes, strict=True))
         return found if len(found) > 1 else found[0]
 
     _LIBRARY.impl(own, launch, "CompositeExplicitAutograd")

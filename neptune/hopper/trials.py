@@ -177,6 +177,11 @@ def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
     shape = tuple(number(e, values) for e in b.shape)
     dtype = getattr(torch, b.dtype)
     if dtype.is_floating_point or not shape:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     longest = max(values.values(), default=1)
-    return (longest - (64 * torch.arange(shape[-1]) + more) % (longest + 1)).expand(shape).to(dtype).contiguous()
+    return (
+        (longest - (64 * torch.arange(shape[-1], device="cpu") + more) % (longest + 1))
+        .expand(shape)
+        .to(dtype)
+        .contiguous()
+    )

@@ -12,9 +12,9 @@ from neptune.frontend.builder import (
     build,
     compute,
     erf,
-    maximum,
     placeholder,
     reduce_axis,
+    select,
     sigmoid,
     sum,
     tanh,
@@ -25,10 +25,11 @@ from neptune.ir.program import Program
 from neptune.ops.options import check_counts, check_dtype, check_factors, check_flags
 from neptune.ops.parts import wide
 
+# relu keeps NaN, as torch's; a maximum passes over it.
 ACTIVATIONS: dict[str, Callable[[Expr], Expr]] = {
     "gelu": lambda x: x * 0.5 * (1.0 + erf(x * math.sqrt(0.5))),
     "gelu_tanh": lambda x: x * 0.5 * (1.0 + tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))),
-    "relu": lambda x: maximum(x, 0.0),
+    "relu": lambda x: select(x <= 0.0, 0.0, x),
     "silu": lambda x: x * sigmoid(x),
     "tanh": tanh,
 }

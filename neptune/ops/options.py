@@ -27,9 +27,9 @@ def check_choice(asked: str, option: str, value: object, legal: tuple[str, ...])
 
 def check_eps(asked: str, eps: object) -> None:
     """Raise ExpressionError for an ε that is no number of at least 0."""
-    check_factors(asked, {"eps": eps})
-    if eps is None or not eps >= 0:  # type: ignore[operator]
+    if eps is None or (isinstance(eps, Real) and not 0 <= float(eps) < math.inf):
         raise ExpressionError(asked, f"eps is {eps}: it is added to a mean of squares", hint="eps of at least 0")
+    check_factors(asked, {"eps": eps})
 
 
 def check_counts(asked: str, counts: Mapping[str, object]) -> None:
@@ -48,7 +48,7 @@ def check_factors(asked: str, factors: Mapping[str, object]) -> None:
         if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real)):
             raise ExpressionError(asked, f"{option} = {_shown(factor)} is not a number")
         if isinstance(factor, Real) and not math.isfinite(factor):
-            raise ExpressionError(asked, f"{option} = {factor} is not finite", hint="None: the default")
+            raise ExpressionError(asked, f"{option} = {factor} is not finite", hint="a finite number")
 
 
 def check_flags(asked: str, flags: Mapping[str, object]) -> None:

@@ -23,6 +23,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, Program, Scalar
 from neptune.ir.sizes import Solved, given, solved
 from neptune.runtime.overlap import overlap, overlaps_itself
+from neptune.runtime.transforms import derivative_of
 
 INT32_MAX = 2**31 - 1
 REMEMBERED = 256
@@ -167,12 +168,8 @@ class Signature:
         if t.is_neg() or t.is_conj():
             # Such a view is a sign that memory does not hold.
             self._refuse(f"argument `{b.name}` is a lazily negated view", hint=f"{b.name}.resolve_neg()")
-        if t.requires_grad and torch.is_grad_enabled():
-            self._refuse(
-                f"argument `{b.name}` requires a gradient, and there is no backward pass yet",
-                hint=f"{b.name}.detach(), or call under torch.no_grad()",
-                kind="gradient",
-            )
+        if (found := derivative_of(t)) is not None:
+            self._refuse(f"argument `{b.name}` {found.wrong}", hint=found.instead.format(b.name), kind="gradient")
         if device not in (t.device.type, str(t.device)):
             move = f'{b.name}.to("{device}")'
             self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=move, kind="device")
@@ -336,7 +333,7 @@ def checked_call_sizes(program: Program, given: Mapping[str, Any], asked: str) -
 def _layout(t: Any) -> Any:
     """Return the properties that the checks look at; for anything but a dense tensor, an object that never passed."""
     if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_nested:
-        refused = t.is_neg() or t.is_conj() or (t.requires_grad and torch.is_grad_enabled()) or not _in_memory(t)
+        refused = t.is_neg() or t.is_conj() or derivative_of(t) is not None or not _in_memory(t)
         return t.dtype, t.device, t.shape, t.stride(), refused
     return object()
 

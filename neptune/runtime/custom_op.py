@@ -20,6 +20,7 @@ from neptune.ir.integers import Integers
 from neptune.ir.ops import INTEGER
 from neptune.ir.printer import print_expr
 from neptune.runtime.arguments import Signature
+from neptune.runtime.transforms import derivative_of
 
 Implementation = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
 DEVICES = ("CPU", "CUDA")
@@ -159,15 +160,13 @@ def _registered(namespace: str, name: str, signature: Signature, implementations
 
 
 def check_gradients(signature: Signature, args: Sequence[Any]) -> None:
-    """Raise ShapeError where torch would have to record the call for a backward pass: there is none yet."""
-    if not torch.is_grad_enabled():
-        return
+    """Raise ShapeError where torch would have to differentiate the call."""
     for b, t in zip(signature.program.inputs, args, strict=False):
-        if t.requires_grad:
+        if (found := derivative_of(t)) is not None:
             raise ShapeError(
                 f"call of kernel `{signature.program.name}`",
-                f"argument `{b.name}` requires a gradient, and there is no backward pass yet",
-                hint=f"{b.name}.detach(), or call under torch.no_grad()",
+                f"argument `{b.name}` {found.wrong}",
+                hint=found.instead.format(b.name),
                 where=str(signature),
             )
 

@@ -32,7 +32,7 @@ class Guarded:
 
     def intact(self) -> bool:
         """True where no byte outside the view has changed."""
-        owned = torch.zeros(self.allocation.numel(), dtype=torch.bool)
+        owned = torch.zeros(self.allocation.numel(), dtype=torch.bool, device="cpu")
         core, item = self.core, self.view.element_size()
         if core.numel():
             strides = [s * item for s in core.stride()]
@@ -42,11 +42,11 @@ class Guarded:
 
 def guarded(name: str, dtype: torch.dtype, shape: list[int], stride: list[int]) -> Guarded:
     """Poisoned memory for a tensor of these strides, poisoned inside too."""
-    item = torch.empty(0, dtype=dtype).element_size()
+    item = torch.empty(0, dtype=dtype, device="cpu").element_size()
     span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     # Room for whole elements on both sides, and a start that is aligned as torch aligns.
     total = 2 * GUARD_BYTES + -(-span * item // 64) * 64
-    allocation = torch.full((total,), POISON, dtype=torch.uint8)
+    allocation = torch.full((total,), POISON, dtype=torch.uint8, device="cpu")
     view = allocation.view(dtype).as_strided(shape, stride, GUARD_BYTES // item)
     return Guarded(name, allocation, view)
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from neptune.runtime.transforms import takes_tangents
 from neptune.runtime.workspace import view
 
 Key: TypeAlias = tuple[Any, ...]
@@ -195,6 +196,8 @@ def _descriptor(like: tuple[type, dict[str, Any]], base: Any) -> Any:
 
 def key_of(tensors: Sequence[Any]) -> list[Any] | None:
     """Return the properties of tensors that a plan depends on; None if the call must be checked in full."""
+    if takes_tangents():
+        return None
     key: list[Any] = []
     grad = torch.is_grad_enabled()
     try:

@@ -109,7 +109,7 @@ def held(x: Any, dtype: torch.dtype) -> Any:
         return x
     if not dtype.is_floating_point and not torch.iinfo(dtype).min <= x <= torch.iinfo(dtype).max:
         raise NotAnExpression(f"the number {x} is none of {dtype}", "a tensor of a wider dtype")
-    return torch.tensor(x, dtype=dtype).item()
+    return torch.tensor(x, dtype=dtype, device="cpu").item()
 
 
 def bounded(e: Expr) -> Expr:

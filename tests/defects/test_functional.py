@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import enum
 import functools
 import inspect
@@ -26,10 +27,13 @@ from torch.nn.attention.flex_attention import (
 
 import neptune
 import neptune.functional as F
-from neptune.errors import NeptuneError, ShapeError
+from neptune.errors import NeptuneError, NeptunePerformanceWarning, ShapeError
+from neptune.functional import kernels
+from neptune.ops.norm import layer_norm
 from qa.evaluated import evaluated
 
 pytestmark = pytest.mark.compared
+KERNEL_OF = kernels.kernel_of
 Tensor = torch.Tensor
 HEADS, DEPTH = 2, 4
 
@@ -281,6 +285,16 @@ def _generator_of_numbers():
     return (lambda s, b, h, i, j: s * next(iter(found))), lambda x: found.__setitem__(slice(None), [x])
 
 
+def _number_in_a_module_of_torch():
+    return (lambda s, b, h, i, j: s * torch.nn.functional.scale), lambda x: setattr(torch.nn.functional, "scale", x)
+
+
+def _number_in_a_module_of_python():
+    import math
+
+    return (lambda s, b, h, i, j: s * math.scale), lambda x: setattr(math, "scale", x)
+
+
 HELD: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[Any], Any]]]] = {
     "a function's attribute": _function_attribute,
     "an attribute of a function in a closure": _attribute_of_a_function_in_a_closure,
@@ -314,6 +328,8 @@ HELD: dict[str, Callable[[], tuple[Callable[..., Any], Callable[[Any], Any]]]] =
     "a function's name": _name_of_a_function,
     "an enumeration": _enumeration,
     "a list by an iterator": _generator_of_numbers,
+    "a number in a module of torch": _number_in_a_module_of_torch,
+    "a number in a module of Python": _number_in_a_module_of_python,
 }
 
 
@@ -324,6 +340,64 @@ def test_w8_what_a_mod_holds_is_what_it_is_at_the_call(name: str) -> None:
     for value in (2.0, 5.0, 5.0, 3.0):
         change(value)
         close(F.attention(q, k, v, score_mod=mod), scored(q, k, v, lambda s, x=value: s * x))
+
+
+def _by_a_local_import() -> bool:
+    import torch as other
+
+    return other.is_grad_enabled()
+
+
+STATES: dict[str, tuple[Callable[[], bool], Callable[[bool], Any]]] = {
+    "gradients": (lambda: torch.is_grad_enabled(), torch.set_grad_enabled),
+    "gradients, by its own name": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "gradients, by an import": (_by_a_local_import, torch.set_grad_enabled),
+    "gradients, by getattr": (lambda: getattr(torch, "is_grad_" + "enabled")(), torch.set_grad_enabled),
+    "inference": (lambda: torch.is_inference_mode_enabled(), torch.inference_mode),
+    "autocast": (lambda: torch.is_autocast_enabled("cpu"), lambda x: torch.autocast("cpu", enabled=x)),
+    "determinism": (lambda: torch.are_deterministic_algorithms_enabled(), torch.use_deterministic_algorithms),
+    "tf32": (
+        lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda x: setattr(torch.backends.cuda.matmul, "allow_tf32", x),
+    ),
+    "precision": (
+        lambda: torch.get_float32_matmul_precision() == "high",
+        lambda x: torch.set_float32_matmul_precision("high" if x else "highest"),
+    ),
+    "threads": (lambda: torch.get_num_threads() == 2, lambda x: torch.set_num_threads(1 + x)),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_w8_a_mod_reads_the_state_of_torch_at_the_call(name: str) -> None:
+    asks, put = STATES[name]
+    q, k, v = tensors()
+    threads = torch.get_num_threads()
+    try:
+        for value in (False, True, False):
+            found = put(value)
+            with found if hasattr(found, "__enter__") else contextlib.nullcontext():
+                o = F.attention(q, k, v, score_mod=lambda s, b, h, i, j: s * 3.0 if asks() else s)
+                wanted = 3.0 if value else 1.0
+            close(o, scored(q, k, v, lambda s, x=wanted: s * x))
+    finally:
+        put(False)
+        torch.set_num_threads(threads)
+
+
+def test_w8_the_version_of_a_tensor_and_whether_it_asks_for_a_gradient() -> None:
+    q, k, v = tensors()
+    t = torch.ones(HEADS)
+    for version in (0, 1, 2):
+        close(
+            F.attention(q, k, v, score_mod=lambda s, b, h, i, j: s * t._version),
+            scored(q, k, v, lambda s, x=version: s * x),
+        )
+        t.add_(0)
+    for asks in (True, False):
+        t.requires_grad_(asks)
+        o = F.attention(q, k, v, score_mod=lambda s, b, h, i, j: s * t[h] * (3 if t.requires_grad else 5))
+        close(o, scored(q, k, v, lambda s, x=asks: s * (3 if x else 5)))
 
 
 def test_w8_a_named_tuple_may_be_another() -> None:
@@ -680,6 +754,90 @@ def test_w7_checks_are_looked_for_at_each_call(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(kernel(given, good), given[good])
     with pytest.raises(ShapeError, match="99"):
         kernel(given, bad)
+
+
+# --- options: kinds, symbols, how many kernels they make ------------------------------------------------------------
+
+MATRIX = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+PIXELS = MATRIX.reshape(1, 3, 8)
+OF_OTHER_KINDS: dict[str, Callable[[], Any]] = {
+    "two dims": lambda: F.logsumexp(MATRIX, (0, 1)),
+    "no dim": lambda: F.softmax(MATRIX, None),
+    "a dim of a float": lambda: F.softmax(MATRIX, 1.0),
+    "a dim of a bool": lambda: F.softmax(MATRIX, True),
+    "a tensor as dim": lambda: F.softmax(MATRIX, torch.tensor(1)),
+    "a shape of one number": lambda: F.layer_norm(MATRIX, 8),
+    "a shape of floats": lambda: F.rms_norm(MATRIX, (8.0,)),
+    "groups of a float": lambda: F.group_norm(PIXELS, 3.0),
+    "k of no dimension": lambda: F.softmax_top_k(MATRIX.sum(), 1),
+    "a sparse tensor": lambda: F.softmax(MATRIX.to_sparse()),
+    "sparse keys": lambda: F.attention(*[MATRIX[None, None].to_sparse()] * 3, mask_mod=lambda b, h, i, j: i > j),
+    "an eps of a bool": lambda: F.layer_norm(MATRIX, (8,), eps=True),
+    "a flag of a number": lambda: F.logsumexp(MATRIX, 1, keepdim=1),
+    "an activation of a number": lambda: F.linear(MATRIX, MATRIX, activation=3),
+    "an index of a float": lambda: F.linear_cross_entropy(MATRIX, MATRIX, torch.arange(3), ignore_index=1.0),
+    "a reduction of None": lambda: F.linear_cross_entropy(MATRIX, MATRIX, torch.arange(3), reduction=None),
+    "a window of a float": lambda: F.attention(*[MATRIX[None, None]] * 3, window=2.0),
+    "a scale of a word": lambda: F.attention(*[MATRIX[None, None]] * 3, scale="a"),
+    "a list for a tensor": lambda: F.softmax([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHER_KINDS)
+def test_l10_an_argument_of_another_kind_is_named(name: str) -> None:
+    with pytest.raises(ShapeError) as error:
+        OF_OTHER_KINDS[name]()
+    assert "legal here" in str(error.value)
+
+
+def test_l10_numbers_of_numpy_are_numbers() -> None:
+    import numpy as np
+
+    close(F.softmax(MATRIX, np.int64(1)), MATRIX.softmax(1))
+    close(F.layer_norm(MATRIX, MATRIX.shape[1:], eps=np.float32(0.5)), torch.layer_norm(MATRIX, (8,), eps=0.5))
+
+
+@pytest.mark.parametrize("eps", [float("nan"), float("inf"), -1.0])
+def test_l13_the_hint_for_a_wrong_epsilon_is_one_that_is_taken(eps: float) -> None:
+    with pytest.raises(NeptuneError, match="eps of at least 0"):
+        F.layer_norm(MATRIX, (8,), eps=eps)
+
+
+SYMBOLS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "window": lambda q, n: F.attention(q, q, q, window=n),
+    "window beside a mod": lambda q, n: F.attention(q, q, q, window=n, mask_mod=lambda b, h, i, j: i != j),
+    "softcap": lambda q, n: F.attention(q, q, q, softcap=n * 1.5),
+    "ignore_index": lambda q, n: F.linear_cross_entropy(q[0, 0], q[0, 0], torch.arange(4), ignore_index=n),
+    "eps": lambda q, n: F.layer_norm(q, (q.shape[-1],), eps=n * 1e-3),
+    "dim": lambda q, n: F.softmax(q, n % 4),
+    "groups": lambda q, n: F.group_norm(q, n),
+    "k": lambda q, n: F.softmax_top_k(q, n)[0],
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLS)
+def test_l7_an_option_that_torch_makes_a_symbol(name: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(SYMBOLS[name], backend="eager", fullgraph=True)
+    q = torch.randn(1, 12, 4, 16, generator=torch.Generator().manual_seed(2))
+    for n in (1, 2, 3, 4):
+        close(compiled(q, n), SYMBOLS[name](q, n))
+
+
+def test_l11_many_kernels_by_one_number_are_said_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "REMEMBERED", 20)
+    monkeypatch.setattr(kernels, "first", lambda program, *_: types.SimpleNamespace(with_params=lambda: program))
+    for table in ("_KERNELS", "_BY_TEXT"):
+        monkeypatch.setattr(kernels, table, {})
+
+    def kernel(eps: float) -> Any:
+        return KERNEL_OF(kernels.structure("layer_norm", eps=eps), lambda: layer_norm("float32", eps=eps), (MATRIX,))
+
+    with pytest.warns(NeptunePerformanceWarning, match=r"17th time: eps is 0\.17, was 0\.1") as said:
+        made = [kernel(n / 100) for n in range(1, 25)]
+    assert len(said) == 1
+    assert len(kernels._BY_TEXT) == len(kernels._KERNELS) == 20
+    assert kernel(0.24) is made[-1] and kernel(0.01) is not made[0]
 
 
 # --- W10: rows that are small, 0, NaN or infinite ------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import neptune
+from neptune.errors import ShapeError
 from neptune.graph import rest
 from neptune.ir.printer import print_program
 from qa.fuzz_graphs import by_evaluator, trial
@@ -220,6 +221,37 @@ def test_l10_the_rest_of_a_region_is_taken_where_one_node_is_none() -> None:
         return (whole.float() * 0.1).softmax(-1)
 
     same(behind, torch.randn(4, 3))
+
+
+# --- W4: indices of a gather --------------------------------------------------------------------------------
+
+
+def loss(x: Tensor, target: Tensor) -> Tensor:
+    return -torch.log_softmax(x, -1).gather(1, target[:, None])[:, 0]
+
+
+def nll(x: Tensor, target: Tensor) -> Tensor:
+    return torch.nn.functional.nll_loss(torch.log_softmax(x, -1), target, reduction="none")
+
+
+@pytest.mark.parametrize("fn", [loss, nll])
+def test_w4_an_index_that_leads_out_is_refused_as_torch_does(fn: Callable[..., Any]) -> None:
+    x, good = torch.randn(4, 10), torch.tensor([1, 0, 9, 3])
+    run = neptune.fuse(fn, target="llvm", take="all")
+    with torch.no_grad():
+        torch.testing.assert_close(run(x, good), fn(x, good))
+        assert "gather: kernel of region 0" in run.explain() or "gather" in run.reports[0].choices[0].region.name
+        for bad in (10, -1, 2**40):
+            with pytest.raises(ShapeError, match=f"index {bad} of a dimension of 10"):
+                run(x, torch.tensor([1, 0, bad, 3]))
+
+
+def test_w4_an_index_that_a_region_computes() -> None:
+    def best(x: Tensor) -> Tensor:
+        p = torch.softmax(x, -1)
+        return p.gather(1, p.argmax(-1, keepdim=True))
+
+    same(best, torch.randn(4, 10))
 
 
 # --- L11 ---------------------------------------------------------------------------------------------

@@ -33,6 +33,22 @@ def test_a_wrong_level_is_refused_with_the_legal_ones(text):
         config.read({"NEPTUNE_VERIFY": text})
 
 
+@pytest.mark.parametrize("name", ["NEPTUNE_STRICT", "NEPTUNE_RECORDS"])
+@pytest.mark.parametrize("text", ["false", "off", "no", "7", "True"])
+def test_what_is_neither_0_nor_1_is_refused(name, text):
+    with pytest.raises(NeptuneError, match="legal here: 0, 1"):
+        config.read({name: text})
+
+
+def test_the_check_of_calls_takes_0_and_1(monkeypatch):
+    for text, on in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("NEPTUNE_CHECK", text)
+        assert config.checked_calls() is on
+    monkeypatch.setenv("NEPTUNE_CHECK", "false")
+    with pytest.raises(NeptuneError, match="NEPTUNE_CHECK=false"):
+        config.checked_calls()
+
+
 def test_the_environment_is_read_at_each_call(monkeypatch):
     monkeypatch.setenv("NEPTUNE_VERIFY", "2")
     assert config.read().verify == 2
@@ -46,6 +62,6 @@ def test_every_variable_is_explained():
 
 
 def test_tracebacks_are_short_by_default(monkeypatch):
-    for value, full in (("", False), ("0", False), ("1", True)):
+    for value, full in (("", False), ("0", False), ("1", True), ("no", False)):
         monkeypatch.setenv("NEPTUNE_TRACEBACK", value)
         assert config.full_tracebacks() is full

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune.functional as F
@@ -329,3 +330,41 @@ def sums_asked_for_twice() -> None:
 @case(ShapeError)
 def a_target_that_is_no_class() -> None:
     F.linear_cross_entropy(X, W, torch.tensor([0, 7]))
+
+
+# --- around a call ----------------------------------------------------------------------------------
+
+
+def biased(t: torch.Tensor) -> object:
+    return attended(score_mod=lambda s, b, h, q_idx, kv_idx: s + t[h])
+
+
+@case(ShapeError)
+def a_dimension_that_is_a_float() -> None:
+    F.softmax(X, 1.0)
+
+
+@case(ShapeError)
+def a_sparse_tensor() -> None:
+    F.softmax(X.to_sparse())
+
+
+@case(ShapeError)
+def experts_of_a_number() -> None:
+    F.softmax_top_k(torch.tensor(1.0), 1)
+
+
+@case(ShapeError)
+def a_tensor_that_has_a_tangent() -> None:
+    with forward_ad.dual_level():
+        F.softmax(forward_ad.make_dual(X, X))
+
+
+@case(ExpressionError)
+def a_mod_that_reads_a_member_of_a_batch() -> None:
+    torch.vmap(biased)(torch.ones(3, 2))
+
+
+@case(ExpressionError)
+def a_mod_that_reads_what_has_a_tangent() -> None:
+    torch.func.jvp(biased, (TABLE,), (TABLE,))

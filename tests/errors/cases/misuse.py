@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import neptune
 from bench import stub_driver
@@ -92,7 +93,17 @@ def a_launcher_that_is_none():
 def a_fake_tensor():
     kernel = neptune.compile(softmax(), "softmax_row", target="llvm")
     with FakeTensorMode():
-        kernel(torch.empty(3, 4))
+        fake = torch.empty(3, 4)
+    kernel(fake)
+
+
+@case(ShapeError)
+def out_in_a_graph_that_torch_records(monkeypatch):
+    # make_fx itself would leave its frames behind the user's line.
+    monkeypatch.setattr("neptune.traced.becomes_graph", lambda: True)
+    kernel, x = neptune.compile(softmax(), "softmax_row", target="llvm"), torch.zeros(3, 4)
+    with FlopCounterMode(display=False):
+        kernel(x, out=torch.empty_like(x))
 
 
 @case(TargetError)

@@ -55,6 +55,17 @@ def test_figure_1() -> None:
     assert names == ["update", "commute", "compose", "compose", "defined", "range", "range", "range"]
 
 
+def test_a_divisor_that_may_be_0_is_an_assumption() -> None:
+    def assumed(g: Expr, *predecessors: Predecessor) -> list[str]:
+        return [a.name for a in ask(g, *predecessors).evidence.assumptions]
+
+    assert assumed(S / M, MAX) == ["divisor"]
+    assert assumed(S * op("rsqrt", M), MAX) == ["divisor"]
+    # A sum of exponentials is above 0, and so is what an ε is added to.
+    assert assumed(exp(S - M) / L * V, MAX, SUM) == []
+    assert assumed(S * op("rsqrt", L + 1e-5), SQUARES) == []
+
+
 def test_attention_defers_the_sum_and_rolls_the_max() -> None:
     r = ask(exp(S - M) / L * V, MAX, SUM)
     assert r.evidence.g == "g = exp(c1 - r1)/r2*c2"

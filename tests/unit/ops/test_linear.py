@@ -43,6 +43,16 @@ def test_gated_linear_is_two_products(activation):
     same(gated_linear(activation=activation, trans_b=True), [TORCH[activation](x @ w.T) * (x @ u.T)], X, W, U)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_keep_nan(activation):
+    hardest = X.copy()
+    hardest[0, 0], hardest[1] = float("nan"), 0.0
+    there, weight = torch.from_numpy(hardest).float(), w.float()
+    kernel = neptune.compile(linear("float32", activation=activation), target="llvm")
+    found, wanted = kernel(there, weight), TORCH[activation](there @ weight.T)
+    assert found[0].isnan().all() and torch.equal(found.isnan(), wanted.isnan())
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_low_rank_correction(bias):
     low, high = hard("random", 2, 6), hard("random", 5, 2)
