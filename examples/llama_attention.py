@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import neptune.models
+
+try:
+    from transformers import LlamaConfig, LlamaForCausalLM
+except ModuleNotFoundError:
+    raise SystemExit('this example needs transformers: pip install "neptune-compiler[models]"') from None
 
 
 def main() -> float:

@@ -398,7 +398,7 @@ CALLS = (
     Kind(
         "C023",
         "What no operator of torch has, where torch makes a graph of operators",
-        "A call with tensors and scalars alone, or one outside of make_fx and torch.jit.trace.",
+        "A call with tensors and scalars alone, or launcher=torch.library.wrap_triton.",
         ("traced",),
     ),
 )

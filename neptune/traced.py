@@ -21,15 +21,19 @@ OWN = "neptune_kernels"
 def traced(kernel: Kernel, args: tuple[Any, ...], *rest: Any) -> Any:
     """A call as an operator, or, where it has out=, workspace=, params= or launcher=, as it is, between two graphs.
     Raises ShapeError for the latter where what is recorded runs in place of the code (`make_fx`, `torch.jit.trace`)."""
-    if any(x is not None for x in rest):
-        if not torch.compiler.is_compiling() and becomes_graph():
-            raise ShapeError(
-                f"call of kernel `{kernel.name}`",
-                "torch makes a graph of operators here, and none has out=, workspace=, params= or launcher=",
-                hint="a call with tensors and scalars alone",
-            )
+    if all(x is None for x in rest):
+        return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
+    if torch.compiler.is_compiling():
         return _untraced(kernel, args, *rest)
-    return getattr(torch.ops.neptune_kernels, _own_operator(kernel))(*args)
+    *_, launcher = rest
+    # A launcher, as torch.library.wrap_triton, is how the launches themselves are recorded.
+    if launcher is None and becomes_graph():
+        raise ShapeError(
+            f"call of kernel `{kernel.name}`",
+            "torch makes a graph of operators here, and none has out=, workspace= or params=",
+            hint="a call with tensors and scalars alone, or launcher=torch.library.wrap_triton",
+        )
+    return kernel._call(args, *rest)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -114,10 +114,11 @@ def named_values(texts: tuple[str, ...], option: str) -> dict[str, int | bool | 
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")
+    example = "BLOCK_M=128" if option == "--param" else "rows=4096"
     if equals and name.isidentifier() and re.fullmatch(r"-\d+|\d+\.\d*", value.strip()):
         raise click.BadParameter(f"{text!r}: {value.strip()} is no whole number of 0 or more", param_hint=option)
     if not equals or not name.isidentifier() or not value.strip().isdecimal():
-        raise click.BadParameter(f"{text!r} is not NAME=N, e.g. BLOCK_M=128", param_hint=option)
+        raise click.BadParameter(f"{text!r} is not NAME=N, e.g. {example}", param_hint=option)
     return name, int(value)
 
 

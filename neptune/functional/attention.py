@@ -46,7 +46,7 @@ def attention(
     one dtype: float32, float16, bfloat16, or on a CPU float64. Other leading dimensions than two are served, too.
     kv_heads may be fewer where `enable_gqa` is set: query head h then reads key head h // (heads // kv_heads). Sums are
     float32 (float64 of float64). `scale` is 1/√depth by default.
-    With `return_lse` the result is (o, lse), lse being the natural log of the sum, float32 [batch, heads, s_q].
+    With `return_lse` the result is (o, lse): the natural log of the sum, in its dtype, [batch, heads, s_q].
     A row that sees no key is 0, and its lse -inf.
 
     Options that speak of a query's *position* align it bottom-right, as FlashAttention does: query i stands at

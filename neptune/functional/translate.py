@@ -21,8 +21,8 @@ from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, as_torch
 from neptune.torch_ops.table import TABLE, overloads
 
 ASKS = (
-    "it asks for the value of a score or an index, which is known in the kernel only: a branch (if, and, or, not, min, "
-    "max) or .item()"
+    "it asks for the value of a score, an index or a captured tensor, which is known in the kernel only: a branch (if, "
+    "and, or, not, min, max) or .item()"
 )
 INSTEAD = "torch.where(condition, a, b); & | ~ of conditions; torch.minimum, torch.maximum"
 WRITES = "a mod gives a value for one pair of query and key, and changes nothing"
