@@ -29,9 +29,10 @@ FEW, LONG = 8, 4096
 """A typical number of repetitions, and a typical length."""
 REPEATED = ((1, 1), (1, FEW), (4, FEW), (16, 16))
 """Repetitions that are combined with lengths, of the first size and of others."""
-LENGTHS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 131072)
-"""Lengths that are combined with each other."""
-LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536, 131072)
+LENGTHS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Lengths that are combined with each other: each power of two from 16 on, since what fits registers as the tile of one
+length may be spilled at the next."""
+LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Lengths that each size has once, the others being typical."""
 TYPICAL_BYTES, MOST_BYTES = 1 << 31, 1 << 36
 """Of all inputs and outputs: of the typical choice, and of any point."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
+from neptune.ops.norm import rms_norm
 from neptune.ops.softmax import softmax
 from neptune.runtime.family import Cut, pick
 from neptune.tune import choose as choosing
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
 from neptune.tune.machine import DEFAULT
+from neptune.tune.rows import Rows
 from neptune.tune.samples import Sample, candidate
 
 PROGRAMS = {
@@ -42,6 +45,18 @@ def test_little_is_lost_against_the_best_candidate_of_every_point(name):
     # One choice for all sizes would lose much more.
     alone = np.log(found.times / found.times.min(axis=0)).mean(axis=1).min()
     assert alone > 5 * np.log1p(found.lost[0])
+
+
+@pytest.mark.parametrize("program", [softmax(), rms_norm()], ids=["softmax", "rms_norm"])
+def test_sizes_between_points_take_nothing_that_is_spilled_there(program):
+    """A row of 32768 is no one tile of four warps, though one of 16384 is: no power of two lies between two points."""
+    found, draw = next(candidates(program)).family, random.Random(0)
+    at = [{n: int(2 ** draw.uniform(3, 17)) for n in found.points[0]} for _ in range(100)]
+    at += [{"rows": m, "cols": n} for m in (512, 2048, 3072) for n in (24576, 32768, 49152, 65536)]
+    tiles = {c.template: choosing.lowered(c.template, program).lowered.tiles for c in found.choices}
+    times = np.stack([Rows(tiles[c.template], at, DEFAULT, {}).predicted([c.params], at)[0] for c in found.choices])
+    taken = np.array([times[pick(found.tree, sizes), k] for k, sizes in enumerate(at)])
+    assert (taken / times.min(axis=0)).max() < 2.0
 
 
 def test_few_queries_and_many_keys_are_split():
@@ -130,9 +145,8 @@ def test_a_prior_that_says_little_against_the_model_decides_nothing():
 @pytest.mark.parametrize("more", [{"BLOCK_M": 7}, {"BLOCK_Q": 8}, {"num_warps": 5}])
 def test_a_record_of_values_that_there_are_not_is_passed_over(more):
     found = next(candidates(matmul(), None, Wishes(samples=(sample(**more),)))).family
-    assert all(
-        c.params.keys() == family("matmul").choices[0].params.keys() for c in found.choices if c.template == "matmul"
-    )
+    of_matmul = [c.params.keys() for c in (*family("matmul").choices, *found.choices) if c.template == "matmul"]
+    assert all(keys == of_matmul[0] for keys in of_matmul)
     assert taken(found) == MODELS
 
 
