@@ -168,7 +168,7 @@ def _row_calls(name: str, rows: int, cols: int) -> Calls:
 def _rows() -> Iterator[Row]:
     moved = {"softmax": 2, "RMSNorm": 2, "LayerNorm": 2, "add + RMSNorm": 4, "logsumexp": 1}
     for name, times in moved.items():
-        for rows, cols in ((8192, 4096), (2048, 32768), (16, 4096)):
+        for rows, cols in ((8192, 4096), (2048, 32768), (4096, 131072), (16, 4096)):
             made = partial(_row_calls, name, rows, cols)
             yield Row("rows", f"{name} {rows} × {cols}", times * rows * cols * 2, GBS, made)
 

@@ -14,11 +14,15 @@ import sys
 from typing import Any
 
 import torch
-from tvm import te, tirx
 
 import neptune
 from neptune.errors import NeptuneError
 from neptune.frontend import builder as nt
+
+try:
+    from tvm import te, tirx
+except ModuleNotFoundError:
+    raise SystemExit('this example is written in TVM\'s language: pip install "neptune-compiler[te]"') from None
 
 DEPTH = 64
 HEADS, QUERIES, KEYS = 2, 250, 331

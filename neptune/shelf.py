@@ -106,7 +106,7 @@ class Shelf:
                 private.make(folder)
                 number = int(hashlib.sha256(key.encode()).hexdigest(), 16) % LOCKS
                 file = os.open(folder / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                stack.callback(os.close, file)
+                stack.callback(_free, file)
                 _wait_for(file)
             _holding.one = True
             try:
@@ -184,6 +184,13 @@ def _wait_for(file: int) -> None:
             return
         except BlockingIOError:
             time.sleep(PAUSE)
+
+
+def _free(file: int) -> None:
+    """Unlock a file and close it: closed alone, it stays locked while a child that was forked meanwhile has it open."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
 
 
 def _say_once(text: str) -> None:

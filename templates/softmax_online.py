@@ -8,7 +8,7 @@ from neptune.schedule.roles import before_the_chain, behind_the_chain, chain, pa
 from neptune.schedule.template import template
 
 
-@template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512])
+@template(BLOCK_M=[16, 32, 8, 4, 1], BLOCK_N=[128, 256, 64, 512, 2048, 8192])
 def softmax_online(sch: Schedule, block_m: Var, block_n: Var) -> None:
     """Tile rows and columns, roll the reductions over the columns, and write what is elementwise behind."""
     pack_heads(sch, "softmax_online")

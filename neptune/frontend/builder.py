@@ -169,7 +169,7 @@ def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "
 @public
 def reduce_axis(bounds: tuple[ExprLike, ExprLike], name: str = "k") -> Axis:
     """A loop variable over [lo, hi) for `sum`, `max`, `min` and `prod`."""
-    lo, hi = _shape(f"reduce axis `{name}`", bounds)
+    lo, hi = _integers(f"reduce axis `{name}`", bounds)
     return Axis(name, "int32", lo, hi)
 
 
@@ -300,6 +300,14 @@ _REDUCTION_HINT = "a reduction must be the outermost expression of its stage: gi
 
 
 def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
+    dims = _integers(asked, shape)
+    for e in dims:
+        if isinstance(e, Const) and e.value < 0:
+            raise ExpressionError(asked, f"the extent {e.value} is negative")
+    return dims
+
+
+def _integers(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
     if not isinstance(shape, Sequence):
         raise ExpressionError(asked, f"the shape is {shape!r}, not a sequence", hint="write (n,) for one dimension")
     dims: list[Expr] = []
@@ -310,8 +318,6 @@ def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
             e = None
         if e is None or not is_int(e.dtype):
             raise ExpressionError(asked, f"the extent {dim!r} is not an integer expression")
-        if isinstance(e, Const) and e.value < 0:
-            raise ExpressionError(asked, f"the extent {e.value} is negative")
         dims.append(e)
     return tuple(dims)
 

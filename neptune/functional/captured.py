@@ -229,9 +229,9 @@ def path_is_closure(function: types.FunctionType) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """True for modules, types and built-in functions of torch and of the standard library, which nobody changes."""
-    if getattr(value, "__name__", "") in UNKNOWN:
-        return False
     if isinstance(value, types.BuiltinFunctionType):
+        if value.__name__ in UNKNOWN:
+            return False
         # One that is bound to an object is a method of it.
         owner = value.__self__
         return (owner is None or isinstance(owner, types.ModuleType | type)) and _is_ours(value.__module__)

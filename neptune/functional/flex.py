@@ -8,29 +8,24 @@ captured numbers and functions are guarded.
 from __future__ import annotations
 
 import hashlib
-import threading
-import warnings
 from collections.abc import Sequence
-from functools import cache, partial
 from typing import Any
 
 import torch
 
-from neptune.boundary import frames_of_package
-from neptune.errors import NeptunePerformanceWarning
 from neptune.functional import inside
 from neptune.functional.captured import captured, reach
 from neptune.functional.mods import Mod, refuse_wrapped, traced
-from neptune.functional.operators import LIBRARY, check_tensors, is_plain, register
+from neptune.functional.operators import check_tensors, is_plain, register
 from neptune.functional.softmax_attention import Mods, Options, call, of_scores
-from neptune.runtime.custom_op import UNTYPED
+from neptune.locks import Lock
 
 Tensor = torch.Tensor
 RESERVED = ("q", "k", "v", "slopes", "sinks")
 REMEMBERED = 512
 _MODS: dict[Any, Mod] = {}
 _REGISTERED: dict[str, Any] = {}
-_LOCK = threading.Lock()
+_LOCK = Lock()
 
 
 def attention(
@@ -99,28 +94,4 @@ def operator_of(mods: Mods, options: Options) -> Any:
                 return call(q, k, v, options, slopes, sinks, mods, read)
 
             _REGISTERED[name] = register(name, schema, function, "attention")
-            UNTYPED.library.register_vmap(_REGISTERED[name], partial(_one_by_one, _REGISTERED[name]), lib=LIBRARY)
     return _REGISTERED[name]
-
-
-def _one_by_one(overload: Any, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    """torch.vmap of an operator: torch goes over the batch by itself only where no argument is a list of tensors."""
-    _tell_vmap()
-    each = [overload(*_member(args, dims, k)) for k in range(info.batch_size)]
-    if isinstance(each[0], Tensor):
-        return torch.stack(each), 0
-    return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
-
-
-def _member(value: Any, dim: Any, k: int) -> Any:
-    """Member k of a batch of arguments, along the dimension that is told for each tensor (None: it is shared)."""
-    if isinstance(value, list | tuple):
-        return [_member(v, d, k) for v, d in zip(value, dim, strict=True)] if isinstance(dim, list | tuple) else value
-    return value if dim is None else value.select(dim, k)
-
-
-@cache
-def _tell_vmap() -> None:
-    wrong = "neptune.functional.attention with mods runs once for each member of torch.vmap's batch"
-    said = NeptunePerformanceWarning(f"{wrong}; a batch dimension of q, k and v is one call")
-    warnings.warn(said, stacklevel=frames_of_package() + 1)

@@ -8,7 +8,6 @@ NEPTUNE_LOGS=recompiles says of each structure what it differs in from those bef
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from neptune.errors import NeptunePerformanceWarning
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.locks import Lock
 from neptune.runtime.arguments import Signature
 from neptune.runtime.custom_op import fake_results
 from neptune.runtime.devices import chosen_on
@@ -42,7 +42,7 @@ TEMPLATES = {"linear_cross_entropy": "flash_decoding"}
 _PROGRAMS: dict[Structure, Program] = {}
 _KERNELS: dict[tuple[Structure, str], Kernel] = {}
 _BY_TEXT: dict[tuple[str, str], Kernel] = {}
-_LOCK = threading.RLock()
+_LOCK = Lock()
 REMEMBERED = 512
 """Kernels of one process; the oldest goes where one more is made."""
 MANY = 16

@@ -23,6 +23,7 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from neptune.boundary import PACKAGE
 from neptune.errors import ExpressionError
@@ -34,6 +35,7 @@ from neptune.functional.translate import ASKS, INSTEAD, WRITES, Translation, dec
 from neptune.ir.expr import Expr, Var
 from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
+from neptune.locks import Lock
 from neptune.runtime.transforms import derivative_of, takes_tangents
 from neptune.torch_ops.scalars import NotAnExpression, as_dtype, name_of
 
@@ -43,6 +45,10 @@ SHAPE: Any = torch.Tensor.shape
 LENGTHS = ("size", "numel", "nelement", "__len__", "stride", "storage_offset", "is_contiguous")
 VALUES = ("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__")
 """Questions to a tensor whose answers are numbers in the graph."""
+MIXED = "Multiple dispatch failed"
+"""What torch says of tensors of classes that do not know each other."""
+_TRACING = Lock()
+"""torch's tracer is one for all threads."""
 HELD = {torch.int16: torch.int32, torch.uint16: torch.int32}
 """Tensors of dtypes that expressions do not have are read as copies of these, which hold all of their numbers."""
 
@@ -123,6 +129,19 @@ class _Indexed(TorchFunctionMode):
             places = [x for x in index if isinstance(x, torch.Tensor)]
             if places and all(x.dtype not in (torch.bool, torch.uint8) for x in places):
                 return torch.ops.aten.index.Tensor(*_parted(args[0], index))
+        return func(*args, **(kwargs or {}))
+
+
+class _Written(Exception):
+    """A mod writes to a tensor; never seen by users as such."""
+
+
+class _Unwritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what writes to a tensor before it is done: what a mod holds are the user's own."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            raise _Written(f"it writes to a tensor ({func._schema.name.partition('::')[2]})")
         return func(*args, **(kwargs or {}))
 
 
@@ -221,24 +240,36 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
     scalars = scalars if kind == "mask_mod" else [torch.zeros((), dtype=getattr(torch, wide), device=device), *scalars]
 
     def called(*args: torch.Tensor) -> Any:
-        with mode:
+        with mode, _Unwritten():  # type: ignore[no-untyped-call]
             result = function(*args)
         # Python's own numbers are no nodes of a graph.
         return torch.full((), result) if isinstance(result, bool | int | float) else result
 
     try:
         # Also while torch traces what calls us: this trace is another, of other tensors.
-        with torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
+        with _TRACING, torch._guards.tracing(None), torch.utils._python_dispatch._disable_current_modes():
             tracer = make_fx(called, decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)
             return tracer(*scalars), mode
     except ExpressionError:
         raise
+    except _Written as error:
+        _refuse(kind, function, str(error), hint=WRITES, where=_users_line(error))
     except Exception as error:
         line = _users_line(error)
+        for c in captured(function):
+            if (instead := _instead(c, error)) is not None:
+                _refuse(kind, function, f"it reads `{c.name}`, a {type(c.value).__name__}", hint=instead, where=line)
         if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
             _refuse(kind, function, ASKS, hint=INSTEAD, where=line)
         first = (str(error).strip().splitlines() or [""])[0]
         _refuse(kind, function, f"{type(error).__name__}: {first:.200}", where=line)
+
+
+def _instead(c: Captured, error: Exception) -> str | None:
+    """What to write for something that torch's tracer does not follow, as its error says; None where it is not that."""
+    if c.kind == "tensor" and MIXED in str(error) and type(c.value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"{c.name}.as_subclass(torch.Tensor)"
+    return f"torch.from_numpy({c.name})" if type(c.value).__name__ == "ndarray" and "numpy" in str(error) else None
 
 
 def _users_line(error: Exception) -> str | None:

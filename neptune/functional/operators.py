@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar, get_args
 
 import torch
 
-from neptune.boundary import public
-from neptune.errors import ShapeError
+from neptune.boundary import frames_of_package, public
+from neptune.errors import NeptunePerformanceWarning, ShapeError
 from neptune.runtime.custom_op import DEVICES, UNTYPED
 from neptune.runtime.transforms import derivative_of, is_recorded
 
@@ -72,7 +73,42 @@ def register(name: str, schema: str, function: Callable[..., Any], shown: str | 
             return overload.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
     LIBRARY.impl(name, without_gradients, "Autograd", with_keyset=True)
+    UNTYPED.library.register_vmap(overload, functools.partial(_one_by_one, overload, shown or name), lib=LIBRARY)
     return overload
+
+
+# --- torch.vmap ---------------------------------------------------------------------------------------------
+
+
+def _one_by_one(overload: Any, name: str, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """torch.vmap of an operator. torch goes over a batch by itself only where no argument is a list of tensors, and
+    where the batch is not empty."""
+    _tell_vmap(name)
+    each = [overload(*_member(args, dims, k)) for k in range(info.batch_size)]
+    if not each:
+        made = overload(*_member(args, dims, None))
+        empty = tuple(t.new_empty((0, *t.shape)) for t in ((made,) if isinstance(made, torch.Tensor) else made))
+        return (empty[0], 0) if isinstance(made, torch.Tensor) else (empty, (0,) * len(empty))
+    if isinstance(each[0], torch.Tensor):
+        return torch.stack(each), 0
+    return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
+
+
+def _member(value: Any, dim: Any, k: int | None) -> Any:
+    """Member k of a batch of arguments, along the dimension that is told for each tensor (None: it is shared); of no
+    batch, zeros of a member's shape."""
+    if isinstance(value, list | tuple):
+        return [_member(v, d, k) for v, d in zip(value, dim, strict=True)] if isinstance(dim, list | tuple) else value
+    if dim is None:
+        return value
+    return value.movedim(dim, 0).new_zeros(value.movedim(dim, 0).shape[1:]) if k is None else value.select(dim, k)
+
+
+@functools.cache
+def _tell_vmap(name: str) -> None:
+    wrong = f"neptune.functional.{name} runs once for each member of torch.vmap's batch"
+    said = NeptunePerformanceWarning(f"{wrong}; a batch dimension of the tensors themselves is one call")
+    warnings.warn(said, stacklevel=frames_of_package() + 1)
 
 
 def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,6 +119,12 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*map(number, args), **{n: number(v) for n, v in named.items()})
 
     return call
+
+
+def untraced(signature: inspect.Signature, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with numbers where torch.jit.trace, to which sizes are tensors, has made tensors of options."""
+    options = {n for n, p in signature.parameters.items() if p.annotation in (int, float, int | None, float | None)}
+    return {n: t.item() if n in options and isinstance(t, torch.Tensor) else t for n, t in given.items()}
 
 
 def number(value: Any) -> Any:
@@ -104,11 +146,23 @@ def operator(function: Function) -> Function:
             return overload(*args, **named)
         given = check_arguments(name, signature, taken, args, named)
         if not is_plain(given.values()):
-            return overload(*args, **named)
+            return _dispatched(name, overload, given)
         check_tensors(name, given)
         return function(*args, **named)
 
     return public(call)  # type: ignore[return-value]
+
+
+def _dispatched(name: str, overload: Any, given: dict[str, Any]) -> Any:
+    """The operator. Raises ShapeError for a tensor of a class that takes no operators but its own."""
+    try:
+        return overload(**given)
+    except TypeError as error:
+        special = [n for n, t in given.items() if isinstance(t, torch.Tensor) and type(t) not in PLAIN]
+        if not special or "Multiple dispatch failed" not in str(error):
+            raise
+        wrong = f"`{special[0]}` is a {type(given[special[0]]).__name__}"
+        raise ShapeError(f"neptune.functional.{name}", wrong, legal=["a torch.Tensor"]) from None
 
 
 def check_arguments(
@@ -120,6 +174,8 @@ def check_arguments(
     except TypeError as error:
         refused = f"neptune.functional.{name}"
         raise ShapeError(refused, str(error), legal=[", ".join(signature.parameters)]) from None
+    if torch._C._get_tracing_state() is not None:
+        given = untraced(signature, given)
     for argument, value in given.items():
         kinds = taken[argument]
         if not any(fits(value) for _, fits in kinds):

@@ -25,6 +25,7 @@ from neptune.ir.expr import (
     Load,
     Op,
     Select,
+    Var,
     binary,
     cast,
     logical_and,
@@ -235,9 +236,11 @@ def is_number(e: Expr, extent: Expr) -> bool:
 
 
 def _exact(e: Expr) -> Expr:
-    """An integer without the casts that give its parts more room."""
+    """An integer without the casts that give its parts more room: all of it in 64 bits."""
 
     def of(x: Expr) -> Expr | None:
-        return _exact(x.arg) if isinstance(x, Cast) and is_int(x.dtype) and is_int(x.arg.dtype) else None
+        if isinstance(x, Cast) and is_int(x.dtype) and is_int(x.arg.dtype):
+            return _exact(x.arg)
+        return cast(x, "int64") if isinstance(x, Var | Const | Load) and is_int(x.dtype) else None
 
     return rewrite(e, of)

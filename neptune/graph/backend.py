@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 
@@ -25,10 +26,13 @@ from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, devic
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
 from neptune.graph.unknown import Unknown
+from neptune.ir.facts import of_dtype
+from neptune.runtime.custom_op import UNTYPED
 from neptune.runtime.devices import chosen_on
 from neptune.runtime.transforms import takes_tangents
 
 LOG = logging.getLogger("neptune.graph")
+LIMITS = of_dtype("int32")
 
 
 @dataclass
@@ -125,7 +129,10 @@ class Backend:
         if len(found) > 1:
             return Choice(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
         try:
-            return choice(region, self.target or chosen_on(found.pop() if found else device), self.take)
+            made = choice(region, self.target or chosen_on(found.pop() if found else device), self.take)
+            if made.taken and made.made is not None and not _are_narrow(made.made.scalars):
+                return replace(made, taken=False, why="a number that a kernel is passed does not fit 32 bits")
+            return made
         except Exception as error:
             # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
             LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
@@ -135,6 +142,17 @@ class Backend:
 def _needs_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:
     tensors = (*inputs, *module.parameters())
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in tensors)
+
+
+def _are_narrow(numbers: Sequence[Any]) -> bool:
+    """True where the sizes and numbers that a call passes fit 32 bits: torch guards that, and asks anew for others."""
+    mode = UNTYPED._guards.detect_fake_mode()
+    env = None if mode is None else mode.shape_env
+    for e in numbers:
+        fits = sympy.And(sympy.Le(e, int(LIMITS.hi)), sympy.Ge(e, int(LIMITS.lo)))
+        if not (env.evaluate_expr(fits) if env is not None else fits == True):  # noqa: E712
+            return False
+    return True
 
 
 def _text(module: GraphModule) -> tuple[str, ...]:

@@ -228,20 +228,21 @@ def unpack_variants(packed: Packed) -> dict[int, Artifact]:
         check_manifest(manifest)
         prefix = f"variant{k}_"
         files = {n.removeprefix(prefix): text for n, text in packed.files.items() if n.startswith(prefix)}
-        found[int(k)] = unpack(Packed(manifest, files))
+        found[int(k)] = unpack(Packed(manifest, files), prefix)
     return found
 
 
-def unpack(packed: Packed) -> Artifact:
-    """The Artifact again. RecordError where the manifest or a text is not what `pack` wrote."""
+def unpack(packed: Packed, prefix: str = "") -> Artifact:
+    """The Artifact again. RecordError where the manifest or a text, of which the names of files begin with `prefix`, is
+    not what `pack` wrote."""
     check_manifest(packed.manifest)
     if not isinstance(packed.files, Mapping):
         raise damaged("its texts are missing")
     for name, expected in packed.manifest["files"].items():
         if not isinstance(packed.files.get(name), str):
-            raise damaged(f"{name} is missing")
+            raise damaged(f"{prefix}{name} is missing")
         if sha256(packed.files[name]) != expected:
-            raise damaged(f"{name} has been changed")
+            raise damaged(f"{prefix}{name} has been changed")
     try:
         # A text that no hash speaks for is not there.
         return _unpacked(packed.manifest, {name: packed.files[name] for name in packed.manifest["files"]})

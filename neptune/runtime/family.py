@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from neptune.errors import NeptuneError
+from neptune.locks import Lock
 
 FAMILY = "family"
 """The entry of an explanation that describes a kernel's variants."""
@@ -138,7 +138,7 @@ class Members(Generic[M]):
         self._make = make
         self._made: dict[int, M] = {self.own: own}
         self._refused: list[M] = []
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> M:
         """The variant for these sizes; of numbers that a call asks for, one that has them, if there is any."""

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from neptune.locks import Lock
 from neptune.runtime.transforms import takes_tangents
 from neptune.runtime.workspace import view
 
@@ -219,7 +220,7 @@ class Plans:
         self._types = tuple(float if f else int for f in floats)
         self._plans: dict[Key, Plan] = {}
         self._compiled: dict[str, Specialisation] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def replay(self, args: Sequence[Any], out: Any, special: Special = NOTHING) -> Tensor | tuple[Tensor, ...] | None:
         """Call by a plan; None, with nothing done, where there is none for these arguments."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-import threading
 from pathlib import Path
 from types import ModuleType
 
+from neptune.locks import Lock
+
 _modules: dict[str, ModuleType] = {}
-_lock = threading.Lock()
+_lock = Lock()
 _folder = tempfile.TemporaryDirectory(prefix="neptune-")
 
 

@@ -40,6 +40,9 @@ class Constants:
     further: float = 2.2
     idle: float = 500.0
     spilled: float = 9.0
+    spilled_once: float = 3.0
+    kept: float = 0.3
+    gone: float = 0.8
 
 
 FITTED = Constants()

@@ -32,7 +32,7 @@ from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array, Number, Numbers
-from neptune.tune.occupancy import Resources, resident, resources
+from neptune.tune.occupancy import Resources, most_registers, resident, resources
 from neptune.tune.prediction import BOUNDS, UNITS, Prediction, Predictions, Times
 from neptune.tune.work import Axes, KernelWork, Move, Product, Section, work_of
 
@@ -374,7 +374,8 @@ class KernelAt:
             waves * mean + 0.5 * together(long, most, count) * np.minimum(1.0, waves),
             together(long, most, np.float64(1)),
         )
-        cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even)) * np.where(large, c.spilled, 1.0)
+        cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even))
+        cycles = cycles * np.where(large, self._spilled(needs)[which], 1.0)
         cycles = cycles + c.idle * (self.slots - 1) * self.programs / (count * machine.processors)
         compute = cycles / machine.clock / 1e3
         memory = from_memory / (c.memory * machine.memory * 1e3)
@@ -404,10 +405,19 @@ class KernelAt:
         found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
         return found, np.array([number[row] for row in rows])
 
+    def _spilled(self, needs: Sequence[tuple[Resources, int]]) -> Array:
+        """How much longer each choice of parameters takes where registers are spilled: a loop comes back to them in
+        every iteration, code without one writes and reads those that there are too many of."""
+        c = self.constants
+        if any(s.loop is not None for s in self.work.sections):
+            return np.full(len(needs), c.spilled)
+        over = np.array([max(0.0, n.registers / most_registers(w, self.machine) - 1) for n, w in needs])
+        return np.minimum(c.spilled, 1 + c.spilled_once * over)
+
     def memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""
         wave = np.maximum(1, np.minimum(self.programs, count * self.machine.processors))
-        asked: dict[tuple[str, bool], tuple[Array, Array]] = {}
+        asked: dict[tuple[str, bool], tuple[Array, Array, Array]] = {}
         narrow: dict[tuple[str, bool], Array] = {}
         for n, s in zip(trips, self.work.sections, strict=True):
             runs = (share * n).sum(axis=0)
@@ -415,9 +425,10 @@ class KernelAt:
                 once = runs if s.loop is None or _moves_with(m, s) else np.minimum(runs, 1.0)
                 own = once * self.bytes(m)
                 whole = own * self._distinct(m, self.programs)
-                by_wave = own * self._distinct(m, wave) * self.programs / wave
-                before = asked.get((m.buffer, m.store), (0.0, 0.0))
-                asked[m.buffer, m.store] = (before[0] + whole, before[1] + by_wave)
+                at_once = own * self._distinct(m, wave)
+                before = asked.get((m.buffer, m.store), (0.0, 0.0, 0.0))
+                own_sums = (whole, at_once * self.programs / wave, at_once)
+                asked[m.buffer, m.store] = tuple(a + b for a, b in zip(before, own_sums, strict=True))
                 narrow[m.buffer, m.store] = np.maximum(narrow.get((m.buffer, m.store), 1.0), self._narrow(m))
         through = {key: self._through(*key, *bytes_) for key, bytes_ in asked.items()}
         read = sum(bytes_ for (_, store), bytes_ in through.items() if not store)
@@ -434,8 +445,9 @@ class KernelAt:
         row = self.model.number(declared.shape[-1])(self.known)
         return np.where(own < row, 1 + self.constants.narrow / (own * m.bits / 8), 1.0)
 
-    def _through(self, buffer: str, store: bool, whole: Array, by_wave: Array) -> Array:
-        """Bytes of one buffer: once if L2 keeps it, else again with every wave."""
+    def _through(self, buffer: str, store: bool, whole: Array, by_wave: Array, at_once: Array) -> Array:
+        """Bytes of one buffer: once if L2 keeps it, else again with every wave. What a program reads a second time is
+        still there where L2 has room for what all programs of a wave read `at_once`."""
         declared = self.model.program.globals.get(buffer)
         length: Array = inf
         if declared is not None:
@@ -445,6 +457,10 @@ class KernelAt:
             return once
         passes = max(1.0, min(self.model.passes.get(buffer, 1), 8))
         again = np.where(whole <= length * passes * 1.5, np.minimum(by_wave, passes * length), by_wave)
+        sweeps = np.maximum(1.0, whole / np.maximum(length, 1.0))
+        room = (self.constants.gone * self.machine.l2 - at_once / sweeps) / (self.constants.gone - self.constants.kept)
+        held = np.clip(room / self.machine.l2, 0.0, 1.0) * (sweeps > 1.5)
+        again = again - held * np.maximum(again - once, 0.0)
         return np.where(np.minimum(length, by_wave) <= self.machine.l2 / 2, once, np.maximum(once, again))
 
     def _distinct(self, m: Move, programs: Array) -> Array:

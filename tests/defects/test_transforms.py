@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import neptune
 import neptune.functional as F
 from neptune.errors import ExpressionError, NeptunePerformanceWarning, ShapeError
-from neptune.functional import flex
+from neptune.functional import flex, operators
 from neptune.ops.softmax import softmax
 from neptune.runtime import arguments, custom_op, plans, transforms
 from qa.evaluated import evaluated
@@ -43,6 +43,10 @@ def by_distance(q: Tensor) -> Tensor:
 
 def biased(q: Tensor, t: Tensor) -> Tensor:
     return F.attention(q, q, q, score_mod=lambda s, b, h, i, j: s + t[h])
+
+
+def by_lse(q: Tensor) -> Any:
+    return F.attention(q, q, q, causal=True, return_lse=True)
 
 
 Call = tuple[Callable[[Tensor], Tensor], Tensor]
@@ -169,12 +173,20 @@ def test_vmap_over_attention_with_mods(lse: bool) -> None:
         return F.attention(q, q, q, score_mod=lambda s, b, h, i, j: s + i * j, return_lse=lse)
 
     batch = torch.stack([Q, Q + 1, Q * 2])
-    flex._tell_vmap.cache_clear()
+    operators._tell_vmap.cache_clear()
     with pytest.warns(NeptunePerformanceWarning, match="once for each member"):
         found = torch.vmap(function)(batch)
     each = [function(q) for q in batch]
     wanted = tuple(map(torch.stack, zip(*each, strict=True))) if lse else torch.stack(each)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["rows", "mods", "options"])
+def test_vmap_over_an_empty_batch(name: str) -> None:
+    function, x = {"rows": (lambda x: F.softmax(x), X), "mods": (by_distance, Q), "options": (by_lse, Q)}[name]
+    found, wanted = torch.vmap(function)(x.new_empty((0, *x.shape))), function(x)
+    shapes = [t.shape for t in (found if isinstance(found, tuple) else (found,))]
+    assert shapes == [(0, *t.shape) for t in (wanted if isinstance(wanted, tuple) else (wanted,))]
 
 
 def test_vmap_over_what_a_mod_reads_is_refused() -> None:
