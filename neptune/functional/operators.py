@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar, get_args
 
 import torch
 
-from neptune.boundary import frames_of_package, public
-from neptune.errors import NeptunePerformanceWarning, ShapeError
+from neptune.boundary import public
+from neptune.errors import ShapeError
 from neptune.runtime.custom_op import DEVICES, UNTYPED
-from neptune.runtime.transforms import derivative_of, is_recorded
+from neptune.runtime.transforms import derivative_of, is_recorded, one_by_one
 
 NAMESPACE = "neptune"
 LIBRARY = UNTYPED.library.Library(NAMESPACE, "FRAGMENT")
@@ -73,42 +72,8 @@ def register(name: str, schema: str, function: Callable[..., Any], shown: str | 
             return overload.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
     LIBRARY.impl(name, without_gradients, "Autograd", with_keyset=True)
-    UNTYPED.library.register_vmap(overload, functools.partial(_one_by_one, overload, shown or name), lib=LIBRARY)
+    UNTYPED.library.register_vmap(overload, functools.partial(one_by_one, overload, shown or name), lib=LIBRARY)
     return overload
-
-
-# --- torch.vmap ---------------------------------------------------------------------------------------------
-
-
-def _one_by_one(overload: Any, name: str, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    """torch.vmap of an operator. torch goes over a batch by itself only where no argument is a list of tensors, and
-    where the batch is not empty."""
-    _tell_vmap(name)
-    each = [overload(*_member(args, dims, k)) for k in range(info.batch_size)]
-    if not each:
-        made = overload(*_member(args, dims, None))
-        empty = tuple(t.new_empty((0, *t.shape)) for t in ((made,) if isinstance(made, torch.Tensor) else made))
-        return (empty[0], 0) if isinstance(made, torch.Tensor) else (empty, (0,) * len(empty))
-    if isinstance(each[0], torch.Tensor):
-        return torch.stack(each), 0
-    return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
-
-
-def _member(value: Any, dim: Any, k: int | None) -> Any:
-    """Member k of a batch of arguments, along the dimension that is told for each tensor (None: it is shared); of no
-    batch, zeros of a member's shape."""
-    if isinstance(value, list | tuple):
-        return [_member(v, d, k) for v, d in zip(value, dim, strict=True)] if isinstance(dim, list | tuple) else value
-    if dim is None:
-        return value
-    return value.movedim(dim, 0).new_zeros(value.movedim(dim, 0).shape[1:]) if k is None else value.select(dim, k)
-
-
-@functools.cache
-def _tell_vmap(name: str) -> None:
-    wrong = f"neptune.functional.{name} runs once for each member of torch.vmap's batch"
-    said = NeptunePerformanceWarning(f"{wrong}; a batch dimension of the tensors themselves is one call")
-    warnings.warn(said, stacklevel=frames_of_package() + 1)
 
 
 def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:

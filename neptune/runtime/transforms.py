@@ -1,11 +1,17 @@
-"""What torch does around a call beside running it: it differentiates what is computed, and records operators."""
+"""What torch does around a call beside running it: it differentiates what is computed, records operators, and goes over
+batches."""
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
+
+from neptune.boundary import frames_of_package
+from neptune.errors import NeptunePerformanceWarning
 
 UNPACK: Any = forward_ad.unpack_dual
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -51,3 +57,37 @@ def becomes_graph() -> bool:
 
 def _is_traced() -> bool:
     return torch._C._get_tracing_state() is not None or torch._C._dispatch_tls_is_dispatch_key_included(PRE_DISPATCH)
+
+
+# --- torch.vmap ---------------------------------------------------------------------------------------------
+
+
+def one_by_one(overload: Any, name: str, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """torch.vmap of an operator. torch goes over a batch by itself only where no argument is a list of tensors, and
+    where the batch is not empty."""
+    _tell_vmap(name)
+    each = [overload(*_member(args, dims, k)) for k in range(info.batch_size)]
+    if not each:
+        made = overload(*_member(args, dims, None))
+        empty = tuple(t.new_empty((0, *t.shape)) for t in ((made,) if isinstance(made, torch.Tensor) else made))
+        return (empty[0], 0) if isinstance(made, torch.Tensor) else (empty, (0,) * len(empty))
+    if isinstance(each[0], torch.Tensor):
+        return torch.stack(each), 0
+    return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
+
+
+def _member(value: Any, dim: Any, k: int | None) -> Any:
+    """Member k of a batch of arguments, along the dimension that is told for each tensor (None: it is shared); of no
+    batch, zeros of a member's shape."""
+    if isinstance(value, list | tuple):
+        return [_member(v, d, k) for v, d in zip(value, dim, strict=True)] if isinstance(dim, list | tuple) else value
+    if dim is None:
+        return value
+    return value.movedim(dim, 0).new_zeros(value.movedim(dim, 0).shape[1:]) if k is None else value.select(dim, k)
+
+
+@cache
+def _tell_vmap(name: str) -> None:
+    wrong = f"neptune.functional.{name} runs once for each member of torch.vmap's batch"
+    said = NeptunePerformanceWarning(f"{wrong}; a batch dimension of the tensors themselves is one call")
+    warnings.warn(said, stacklevel=frames_of_package() + 1)

@@ -430,7 +430,7 @@ class KernelAt:
                 own_sums = (whole, at_once * self.programs / wave, at_once)
                 asked[m.buffer, m.store] = tuple(a + b for a, b in zip(before, own_sums, strict=True))
                 narrow[m.buffer, m.store] = np.maximum(narrow.get((m.buffer, m.store), 1.0), self._narrow(m))
-        through = {key: self._through(*key, *bytes_) for key, bytes_ in asked.items()}
+        through = {key: self._through(key, *bytes_) for key, bytes_ in asked.items()}
         read = sum(bytes_ for (_, store), bytes_ in through.items() if not store)
         # What is read takes the place of what ran before has written, and that goes to memory first.
         back = self.constants.written_back * np.minimum(read, self.machine.l2)
@@ -445,9 +445,10 @@ class KernelAt:
         row = self.model.number(declared.shape[-1])(self.known)
         return np.where(own < row, 1 + self.constants.narrow / (own * m.bits / 8), 1.0)
 
-    def _through(self, buffer: str, store: bool, whole: Array, by_wave: Array, at_once: Array) -> Array:
+    def _through(self, key: tuple[str, bool], whole: Array, by_wave: Array, at_once: Array) -> Array:
         """Bytes of one buffer: once if L2 keeps it, else again with every wave. What a program reads a second time is
         still there where L2 has room for what all programs of a wave read `at_once`."""
+        buffer, store = key
         declared = self.model.program.globals.get(buffer)
         length: Array = inf
         if declared is not None:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import neptune
 import neptune.functional as F
 from neptune.errors import ExpressionError, NeptunePerformanceWarning, ShapeError
-from neptune.functional import flex, operators
+from neptune.functional import flex
 from neptune.ops.softmax import softmax
 from neptune.runtime import arguments, custom_op, plans, transforms
 from qa.evaluated import evaluated
@@ -173,7 +173,7 @@ def test_vmap_over_attention_with_mods(lse: bool) -> None:
         return F.attention(q, q, q, score_mod=lambda s, b, h, i, j: s + i * j, return_lse=lse)
 
     batch = torch.stack([Q, Q + 1, Q * 2])
-    operators._tell_vmap.cache_clear()
+    transforms._tell_vmap.cache_clear()
     with pytest.warns(NeptunePerformanceWarning, match="once for each member"):
         found = torch.vmap(function)(batch)
     each = [function(q) for q in batch]
