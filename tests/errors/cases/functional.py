@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.masked import masked_tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 import neptune.functional as F
@@ -347,6 +348,21 @@ def a_dimension_that_is_a_float() -> None:
 @case(ShapeError)
 def a_sparse_tensor() -> None:
     F.softmax(X.to_sparse())
+
+
+class Named(torch.Tensor):
+    pass
+
+
+@case(ShapeError)
+def a_masked_tensor() -> None:
+    F.softmax(masked_tensor(X, X > 0))
+
+
+@case(ExpressionError)
+def a_mod_that_reads_a_tensor_of_another_class() -> None:
+    named = TABLE.as_subclass(Named)
+    attended(score_mod=lambda s, b, h, q_idx, kv_idx: s + named[h])
 
 
 @case(ShapeError)

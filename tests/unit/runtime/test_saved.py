@@ -328,7 +328,8 @@ print(*sorted(rooms - {"neptune"}))
     done = run(script, str(tmp_path / "k"), target, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-2000:]
     plain = {
-        f"neptune.{m}" for m in ("boundary", "codes", "config", "errors", "private", "shown", "variants", "versions")
+        f"neptune.{m}"
+        for m in ("boundary", "codes", "config", "errors", "locks", "private", "shown", "variants", "versions")
     }
     assert set(done.stdout.split()) == {"neptune.kernel", "neptune.runtime", "neptune.ir", *plain}
 
