@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from neptune.graph.choose import Choice, Take, choice
-from neptune.graph.launch import operator
+from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
 from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
@@ -171,7 +171,7 @@ def replace_region(module: GraphModule, c: Choice) -> None:
     assert c.made is not None and c.kernel is not None
     graph, made, kernel = module.graph, c.made, c.kernel
     vals = [n.meta["val"] for n in made.outputs]
-    op = operator(kernel, c.region.name, tuple(v.dtype for v in vals), made.merges, bool(made.gathers))
+    op = operator(kernel, c.region.name, tuple(map(Result.of, vals)), made.merges, bool(made.gathers))
     last = c.region.nodes[-1]
     assert len(set(made.inputs)) == len(made.inputs)
     sizes = SizeNodes(graph, last.next)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import count
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
 
 from neptune import config
 from neptune.errors import ShapeError
 from neptune.functional.tensors import dense
+from neptune.graph.sizes import hint
 from neptune.kernel import Kernel
 
 _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -45,33 +47,60 @@ _LIBRARY.impl("check_index", _check_index, "CompositeExplicitAutograd")
 torch.library.register_fake("neptune_graph::check_index", _no_elements, lib=_LIBRARY)
 
 
+class Result(NamedTuple):
+    """The dtype of a result, and its dimensions from that of the largest stride to that of the least; None where they
+    lie in their order. Torch's other nodes rest on the strides that eager's results have."""
+
+    dtype: torch.dtype
+    order: tuple[int, ...] | None = None
+
+    @staticmethod
+    def of(t: torch.Tensor) -> Result:
+        """That of a fake tensor, whose elements lie side by side; of others nothing is asked."""
+        strides, sizes = ([hint(n) for n in of] for of in (t.stride(), t.shape))
+        order = sorted(range(t.dim()), key=lambda d: (-strides[d], d))
+        behind = [prod(sizes[d] for d in order[k + 1 :]) for k in range(len(order))]
+        dense = all(sizes[d] == 1 or strides[d] == n for d, n in zip(order, behind, strict=True))
+        return Result(t.dtype, tuple(order) if dense and order != sorted(order) else None)
+
+    def laid(self, t: torch.Tensor) -> torch.Tensor:
+        """A tensor of the result's shape with these strides; a copy where it has others."""
+        if self.order is None:
+            return t
+        back = sorted(range(t.dim()), key=self.order.__getitem__)
+        return t.permute(self.order).contiguous().permute(back)
+
+
 @cache
 def operator(
     kernel: Kernel,
     name: str,
-    dtypes: tuple[torch.dtype, ...],
+    results: tuple[Result, ...],
     merges: tuple[tuple[int, ...], ...],
     waits: bool = False,
 ) -> Any:
-    """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of results.
+    """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of `results`.
     `merges` are those of `Imported`; `waits`: results of checks come last, which the kernel runs behind."""
-    own = f"{name}_{next(_NUMBERS)}"
+    # Inductor keeps what it compiled by this name: strides are part of it.
+    laid = "".join(f"_{''.join(map(str, r.order))}" for r in results if r.order is not None)
+    own = f"{name}_{next(_NUMBERS)}{laid}"
     tensors = [f"Tensor x{k}" for k in range(len(kernel.inputs))]
-    shapes = [f"SymInt[] shape{k}" for k in range(len(dtypes))]
-    results = f"({', '.join('Tensor' for _ in dtypes)})" if len(dtypes) > 1 else "Tensor"
+    shapes = [f"SymInt[] shape{k}" for k in range(len(results))]
+    gives = f"({', '.join('Tensor' for _ in results)})" if len(results) > 1 else "Tensor"
     checks = ["Tensor[] checks"] if waits else []
-    _LIBRARY.define(f"{own}({', '.join([*tensors, 'SymInt[] sizes', *shapes, *checks])}) -> {results}")
-    n, behind = len(tensors), len(tensors) + 1 + len(dtypes)
+    _LIBRARY.define(f"{own}({', '.join([*tensors, 'SymInt[] sizes', *shapes, *checks])}) -> {gives}")
+    n, behind = len(tensors), len(tensors) + 1 + len(results)
 
     def launch(*args: Any) -> Any:
         inputs, sizes, out_shapes = args[:n], args[n], args[n + 1 : behind]
         made = kernel(*map(_flattened, inputs, merges), *sizes)
         outs = [made] if isinstance(made, torch.Tensor) else list(made)
-        shaped = tuple(o.reshape(s) for o, s in zip(outs, out_shapes, strict=True))
+        shaped = tuple(r.laid(o.reshape(s)) for r, o, s in zip(results, outs, out_shapes, strict=True))
         return shaped if len(shaped) > 1 else shaped[0]
 
     def fake(*args: Any) -> Any:
-        found = tuple(args[0].new_empty(s, dtype=d) for s, d in zip(args[n + 1 : behind], dtypes, strict=True))
+        shapes = zip(results, args[n + 1 : behind], strict=True)
+        found = tuple(r.laid(args[0].new_empty(s, dtype=r.dtype)) for r, s in shapes)
         return found if len(found) > 1 else found[0]
 
     _LIBRARY.impl(own, launch, "CompositeExplicitAutograd")

@@ -456,6 +456,24 @@ def test_results_have_the_strides_that_torch_promised() -> None:
     assert taken(text) and "defect" not in text
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)])
+def test_results_have_the_order_of_strides_of_eagers(order: tuple[int, ...]) -> None:
+    def shifted(x: Tensor) -> Tensor:
+        v = x.permute(order)
+        v = v - v.amax(-2, keepdim=True)
+        return torch.fmax(v, v)
+
+    for x in (torch.randn(2, 3, 4), torch.randn(4, 1, 3), torch.randn(1, 5, 5)):
+        found, text = fused(shifted, x)
+        assert taken(text)
+        torch.testing.assert_close(found, shifted(x))
+        same = [
+            a == b or n == 1
+            for a, b, n in zip(found.stride(), shifted(x).stride(), x.permute(order).shape, strict=True)
+        ]
+        assert all(same)
+
+
 def test_the_best_along_any_dimension() -> None:
     x = torch.randn(3, 4, 5, 2)
     for d in range(4):
