@@ -167,9 +167,8 @@ class _Sums:
         a = s.action
         assert isinstance(a, Update)
         hi, outer, inner = _bounded(loop, s.when)
-        known = hi == loop.hi and isinstance(hi, Var | Const) and loop.lo == Const(0, loop.lo.dtype)
-        # An axis of constants may end before it begins.
-        known = known and not (isinstance(hi, Const) and hi.value < 0)
+        # A size is at least 0; an axis of constants may end before it begins.
+        known = hi == loop.hi and isinstance(hi, Var) and loop.lo == Const(0, loop.lo.dtype)
         count = hi if known else maximum(binary("sub", hi, loop.lo), 0)
         lanes, fold = self.name(f"{s.name}_lanes"), self.name(f"{s.name}_lane")
         lane, step = self.name(f"{loop.var}_lane"), self.name(f"{loop.var}_step")

@@ -31,6 +31,7 @@ from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
 from neptune.functional.arrays import Dim
 from neptune.functional.captured import Captured, captured
+from neptune.functional.operators import MIXED, PLAIN
 from neptune.functional.translate import ASKS, INSTEAD, WRITES, Translation, decompositions
 from neptune.ir.expr import Expr, Var
 from neptune.ir.names import fits
@@ -45,8 +46,6 @@ SHAPE: Any = torch.Tensor.shape
 LENGTHS = ("size", "numel", "nelement", "__len__", "stride", "storage_offset", "is_contiguous")
 VALUES = ("item", "tolist", "numpy", "__array__", "__int__", "__float__", "__bool__", "__index__")
 """Questions to a tensor whose answers are numbers in the graph."""
-MIXED = "Multiple dispatch failed"
-"""What torch says of tensors of classes that do not know each other."""
 _TRACING = Lock()
 """torch's tracer is one for all threads."""
 HELD = {torch.int16: torch.int32, torch.uint16: torch.int32}
@@ -267,7 +266,7 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
 
 def _instead(c: Captured, error: Exception) -> str | None:
     """What to write for something that torch's tracer does not follow, as its error says; None where it is not that."""
-    if c.kind == "tensor" and MIXED in str(error) and type(c.value) not in (torch.Tensor, torch.nn.Parameter):
+    if c.kind == "tensor" and MIXED in str(error) and type(c.value) not in PLAIN:
         return f"{c.name}.as_subclass(torch.Tensor)"
     return f"torch.from_numpy({c.name})" if type(c.value).__name__ == "ndarray" and "numpy" in str(error) else None
 

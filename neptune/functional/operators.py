@@ -26,6 +26,8 @@ from neptune.runtime.transforms import derivative_of, is_recorded, one_by_one
 NAMESPACE = "neptune"
 LIBRARY = UNTYPED.library.Library(NAMESPACE, "FRAGMENT")
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+MIXED = "Multiple dispatch failed"
+"""What torch says of tensors of classes that do not know each other."""
 SERVED = ("cuda", "cpu", "meta")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = tuple[str, Callable[[Any], bool]]
@@ -124,7 +126,7 @@ def _dispatched(name: str, overload: Any, given: dict[str, Any]) -> Any:
         return overload(**given)
     except TypeError as error:
         special = [n for n, t in given.items() if isinstance(t, torch.Tensor) and type(t) not in PLAIN]
-        if not special or "Multiple dispatch failed" not in str(error):
+        if not special or MIXED not in str(error):
             raise
         wrong = f"`{special[0]}` is a {type(given[special[0]]).__name__}"
         raise ShapeError(f"neptune.functional.{name}", wrong, legal=["a torch.Tensor"]) from None

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from neptune import config
 from neptune.functional.kernels import has_no_data, run, structure
 from neptune.functional.operators import operator
 from neptune.functional.tensors import Rows, check_size, dense, dtype_of, refuse, shape_of
@@ -14,6 +13,7 @@ from neptune.ir.program import Program
 from neptune.ops import cross_entropy
 from neptune.ops import linear as linears
 from neptune.ops.quantise import HIGHEST, quantise_matmul
+from neptune.runtime.indices import may_look
 
 Tensor = torch.Tensor
 REDUCTIONS = ("mean", "sum", "none")
@@ -178,9 +178,7 @@ def linear_cross_entropy(
 
 def _check_targets(name: str, target: Tensor, classes: int, ignored: int) -> None:
     """Raise ShapeError for a target that is no class, where to look costs no wait for a GPU or is asked for."""
-    if has_no_data(target) or (target.is_cuda and not config.checked_calls()):
-        return
-    if target.is_cuda and torch.cuda.is_current_stream_capturing():
+    if has_no_data(target) or not may_look(target):
         return
     wrong = ((target < 0) | (target >= classes)) & (target != ignored)
     if wrong.any():

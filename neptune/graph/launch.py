@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from neptune import config
 from neptune.errors import ShapeError
 from neptune.functional.tensors import dense
 from neptune.graph.sizes import hint
 from neptune.kernel import Kernel
+from neptune.runtime.indices import may_look
 
 _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: ignore[no-untyped-call]
 _NUMBERS = count()
@@ -28,10 +28,9 @@ _LIBRARY.define("check_index(Tensor index, SymInt size) -> Tensor")
 
 
 def _check_index(index: torch.Tensor, size: int) -> torch.Tensor:
-    """An empty tensor. Raises ShapeError for an index of a gather outside of [0, size), which torch refuses too: on a
-    CPU, and on a GPU with NEPTUNE_CHECK=1 while no CUDA graph is captured, since to look is to wait for it."""
-    skip = index.is_cuda and (not config.checked_calls() or torch.cuda.is_current_stream_capturing())
-    if not skip and bool((wrong := (index < 0) | (index >= size)).any()):
+    """An empty tensor. Raises ShapeError for an index of a gather outside of [0, size), which torch refuses too, where
+    it may be looked at."""
+    if may_look(index) and bool((wrong := (index < 0) | (index >= size)).any()):
         found = int(index[wrong][0])
         raise ShapeError(
             "gather in a fused region", f"index {found} of a dimension of {size}", legal=[f"0 to {size - 1}"]

@@ -179,9 +179,5 @@ def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
     if dtype.is_floating_point or not shape:
         return torch.empty(shape, dtype=dtype, device="cpu")
     longest = max(values.values(), default=1)
-    return (
-        (longest - (64 * torch.arange(shape[-1], device="cpu") + more) % (longest + 1))
-        .expand(shape)
-        .to(dtype)
-        .contiguous()
-    )
+    down = longest - (64 * torch.arange(shape[-1], device="cpu") + more) % (longest + 1)
+    return down.expand(shape).to(dtype).contiguous()

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 
+from neptune import config
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
@@ -82,6 +83,12 @@ def lookups(program: Program) -> tuple[Lookup, ...]:
                     if one is not None and _known(one, inputs):
                         reads[one] = None
     return tuple(reads)
+
+
+def may_look(t: torch.Tensor) -> bool:
+    """Whether a call may look at what a tensor of indices holds: always on a CPU; on a GPU, where that is a wait, with
+    NEPTUNE_CHECK=1 and while no CUDA graph is captured."""
+    return not t.is_cuda or (config.checked_calls() and not torch.cuda.is_current_stream_capturing())
 
 
 def check_indices(rows: Sequence[Lookup], name: str, tensors: Mapping[str, torch.Tensor], sizes: Sizes) -> None:
