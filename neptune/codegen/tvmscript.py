@@ -11,6 +11,7 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
 - What `Select`, `and` and `or` do not take is not executed where it could trap (loads, integer divisions).
 - What is read many times is in scratch memory, not in a `T.Let`: TVM's analyzers evaluate the value of a name many
   times, so nested ones exponentially often, and fail where they make different things of it.
+- Conditions deep in conditions are there, too: passes simplify all of them under each outer one and its opposite.
 - `max` and `min` of floats are LLVM's maxnum and minnum: of NaN and a number the number (`neptune.ir.edges`).
 """
 
@@ -23,6 +24,7 @@ from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
 from neptune.ir.dtypes import FLOAT8, holds, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
+from neptune.ir.nodes import children
 from neptune.ir.ops import LIBM
 from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
@@ -41,6 +43,9 @@ _BITS = {
     "shr": "shift_right",
 }
 
+DEEP = 2
+"""Conditions in conditions so deep have places."""
+
 
 def _wraps(e: Op[Expr]) -> bool:
     """True for arithmetic that may leave its dtype; on indices in 32 bits it does not."""
@@ -51,6 +56,20 @@ def _wraps(e: Op[Expr]) -> bool:
 def _can_trap(e: Expr) -> bool:
     """Return True if evaluating `e` under a false guard could fault: it loads, or divides integers."""
     return any(isinstance(x, Load) or (isinstance(x, Op) and x.name in ("floordiv", "mod")) for x in walk(e))
+
+
+def _nesting(e: Expr) -> int:
+    """How deep selects, and what is printed like them, stand in conditions of each other."""
+    # Once each: a condition is the first of what stands in its node.
+    below = [_nesting(x) for x in children(e)]
+    if isinstance(e, Select) or (isinstance(e, Op) and (e.name == "not" or _is_lazy(e.name, e.args))):
+        below[0] += 1
+    return max(below, default=0)
+
+
+def _is_lazy(name: str, args: tuple[Expr, ...]) -> bool:
+    """True for an `and` or `or` that evaluates its second operand only where it has to."""
+    return name in ("and", "or") and _can_trap(args[1])
 
 
 def _has_product(e: Expr) -> bool:
@@ -121,8 +140,8 @@ class Printer(Values):
                 return self.cast(self.expr(arg), arg.dtype, dtype)
             case Select(p, a, b):
                 if _can_trap(a) or _can_trap(b):
-                    return self.either(carrier(e.dtype), self.expr(p), lambda: self.expr(a), lambda: self.expr(b))
-                return f"T.Select({self.expr(p)}, {self.expr(a)}, {self.expr(b)})"
+                    return self.either(carrier(e.dtype), self.condition(p), lambda: self.expr(a), lambda: self.expr(b))
+                return f"T.Select({self.condition(p)}, {self.expr(a)}, {self.expr(b)})"
             case Op(name, args, dtype):
                 if OPS[name].kind == "constant":
                     return float_literal(_CONSTANTS[name], dtype)
@@ -136,10 +155,19 @@ class Printer(Values):
                 exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc", "fmod")
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
 
+    def condition(self, p: Expr) -> str:
+        """A condition, in a place of its own where conditions stand in it: TVM's passes simplify what is inside under
+        what is outside and its opposite, and take twice as long for each."""
+        text = self.expr(p)
+        if _nesting(p) < DEEP:
+            return text
+        place = self.let("int64", f'T.Cast("int64", {text})')
+        return f"({place} != T.int64(0))"
+
     def logic(self, name: str, args: tuple[Expr, ...]) -> str:
-        if len(args) == 2 and _can_trap(args[1]):
+        if _is_lazy(name, args):
             ways = (lambda: self.expr(args[1])), (lambda: f"T.bool({name == 'or'})")
-            return self.either("bool", self.expr(args[0]), *(ways if name == "and" else reversed(ways)))
+            return self.either("bool", self.condition(args[0]), *(ways if name == "and" else reversed(ways)))
         texts = [self.expr(a) for a in args]
         # Not T.Not: it would turn `not (x > 0)` into `x <= 0`, which differs for NaN.
         if name == "not":

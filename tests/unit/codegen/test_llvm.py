@@ -250,6 +250,23 @@ def test_what_is_not_chosen_is_not_executed() -> None:
     assert pointwise(safe, [v, d], "int32").tolist() == [0, 5, 0, 2]
 
 
+@pytest.mark.parametrize("kind", ["select", "or"])
+def test_conditions_in_conditions_are_compiled(kind: str) -> None:
+    """Forty deep: passes of TVM's take twice as long for each, so that without places this would not end."""
+    v, d = torch.randn(64), torch.randint(-4, 4, (64,), dtype=torch.int32)
+    condition, right = x() > 0.0, v > 0
+    for k in range(40):
+        at = k % 7 - 3
+        if kind == "select":
+            condition, right = (
+                select(condition, x(1, "int32") > at, x() > 0.1 * at),
+                torch.where(right, d > at, v > 0.1 * at),
+            )
+        else:
+            condition, right = op("not", logical_or(condition, eq(x(1, "int32"), at))), ~(right | (d == at))
+    assert torch.equal(pointwise(condition, [v, d], "bool"), right)
+
+
 # --- programs --------------------------------------------------------------------------------------
 
 
