@@ -35,6 +35,7 @@ from bench.cost import MACHINE, Figures, Point, by_family, points
 from neptune.autotune.correct import ABSENT, BOUND, LEAST, Correction, Samples, available, learned
 from neptune.autotune.rounds import Search
 from neptune.autotune.space import Trial
+from neptune.choice import Choice
 from neptune.tune.constants import FITTED
 from neptune.tune.features import features
 from neptune.tune.numbers import Array
@@ -155,14 +156,14 @@ class Replay:
 def replayed(m: Measured, here: Array, predicted: Array) -> Replay:
     """The tuner's rounds over the points of one size, with these predictions."""
     points = [m.points[k] for k in here]
-    trials = [Trial(str(id(p.model)), p.params, float(us)) for p, us in zip(points, predicted, strict=True)]
-    numbers = {t.key: int(k) for t, k in zip(trials, here, strict=True)}
+    trials = [Trial(Choice(str(id(p.model)), p.params), float(us)) for p, us in zip(points, predicted, strict=True)]
+    numbers = {t.choice: int(k) for t, k in zip(trials, here, strict=True)}
     search = Search(sorted(trials, key=lambda t: t.us))
     best, order = float(m.us[here].min()), list[int]()
     while batch := search.next_round():
         for t in batch:
-            order.append(numbers[t.key])
-            search.known[t.key] = float(m.us[numbers[t.key]])
+            order.append(numbers[t.choice])
+            search.known[t.choice] = float(m.us[numbers[t.choice]])
     fastest = np.minimum.accumulate(m.us[order])
 
     def until(within: float) -> int:

@@ -34,6 +34,7 @@ from typing import Any
 
 from bench import record
 from bench.setups import OTHERWISE, setups
+from neptune.choice import Choice
 from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
@@ -43,7 +44,7 @@ from neptune.records.structure import structure_of
 from neptune.runtime.family import pick
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.machine import machine_of
-from neptune.tune.samples import Candidate, Sample, candidate
+from neptune.tune.samples import Sample
 
 STRUCTURES = 200
 """Programs that the records of `--time` are of."""
@@ -126,16 +127,15 @@ class Case:
     setup: str
     program: Program
     sizes: dict[str, int]
-    times: Mapping[Candidate, float]
+    times: Mapping[Choice, float]
 
     def taken(self, samples: Sequence[Sample]) -> Taken:
         """What a kernel for all sizes takes here."""
         family = next(candidates(cheaper(self.program)[0], None, Wishes(samples=tuple(samples)))).family
         assert family is not None
         choice = family.choices[pick(family.tree, self.sizes)]
-        us = self.times.get(candidate(choice.template, choice.params))
-        text = " ".join((choice.template, *(f"{n}={v}" for n, v in choice.params.items())))
-        return Taken(self.setup, text, None if us is None else min(self.times.values()) / us)
+        us = self.times.get(choice)
+        return Taken(self.setup, str(choice), None if us is None else min(self.times.values()) / us)
 
 
 def cases(results: Mapping[str, Any]) -> list[Case]:
@@ -147,7 +147,7 @@ def cases(results: Mapping[str, Any]) -> list[Case]:
         ran = [(c["variant"], float(c["us"])) for c in rows if isinstance(c["us"], float)]
         # What was measured twice is as fast as its later rounds say, which come last.
         of = [(*read(variant), us) for variant, us in ran]
-        times = {candidate(template, params): us for template, params, us in of if template not in OTHERWISE}
+        times = {Choice(template, params): us for template, params, us in of if template not in OTHERWISE}
         if row["setup"] in programs and programs[row["setup"]].sizes == row["sizes"]:
             found.append(Case(row["setup"], programs[row["setup"]].program(), row["sizes"], times))
     return found

@@ -3,7 +3,7 @@
 A form is one room, and a row of FORMS: its name, and what loads the object that implements `Form`. Everything else
 asks that object and branches on no name. What runs a form is data, and has a row in `neptune.runtime.forms`.
 
-    FORMS["asynchronous"]().lower(Source(tiles), Choice({"consumers": 2}))   →  Made(…), or a Misfit with the reason
+    FORMS["asynchronous"]().lower(Source(tiles), Wanted({"consumers": 2}))   →  Made(…), or a Misfit with the reason
 
 To import this table imports nothing that compiles: a form's object does, when it is asked to.
 """
@@ -52,7 +52,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Wanted:
     """What is asked of a form: `levers` by name, tile sizes among `params`; and what the model is asked: at which
     `sizes` (None: nothing is), on which machine, whether the form must be `ahead` of tiles, which have the values
     `on_tiles`. In the stages of `short` functions may be single instructions."""
@@ -146,13 +146,13 @@ class Form(Protocol):
     reason: str
     levers: Mapping[str, tuple[Any, ...]]
 
-    def fits(self, of: Source, choice: Choice) -> Misfit | None:
+    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
         """Why a program has no such form, as far as is known before one is made; None where it may have one."""
 
-    def lower(self, of: Source, choice: Choice) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
         """The form of a program, or why it has none."""
 
-    def time(self, of: Source, choice: Choice, at: Sequence[Asked]) -> Sequence[Time]:
+    def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
         """What is predicted at each of some sizes, the first of which count most, before a form is made."""
 
     def tile_names(self, tiles: TileProgram) -> frozenset[str]:

@@ -112,9 +112,9 @@ def tuned(subject: Subject, args: Tensors, place: Place) -> Forms:
     if not found:
         raise Unfit("there is no record of it")
     first = found[0]
-    kernel = compiled(subject, place, first.template, params=first.params)
+    kernel = compiled(subject, place, first.choice.template, params=first.choice.params)
     kernel.warm(**subject.sizes)
-    yield shown(first.template, first.params), partial(kernel, *args)
+    yield shown(first.choice.template, first.choice.params), partial(kernel, *args)
 
 
 def recorded(subject: Subject, target: str) -> Sequence[Belief]:

@@ -19,8 +19,9 @@ from bench.comparison.measure import Bench
 from bench.comparison.subjects import Subject
 from neptune.autotune import rounds
 from neptune.autotune.place import Bench as Timed
-from neptune.autotune.space import Key, Trial, key_of
+from neptune.autotune.space import Trial
 from neptune.autotune.tuner import Options, task_of, tuned
+from neptune.choice import Choice
 from neptune.records.record import Failure, Record
 
 NEAR = 1.03
@@ -65,11 +66,11 @@ def compared(subject: Subject, bench: Bench, budget: float, exhaustive: float, t
     best = min(us.values())
     near = [at for r, at in zip(trace.records[:count], trace.at, strict=False) if _us(r, us) <= NEAR * best]
     return {
-        "us": us.get(first.best.key, first.us),
+        "us": us.get(first.best.choice, first.us),
         "form": str(first.best),
         "best us": best,
-        "regret": us.get(first.best.key, first.us) / best - 1,
-        "default regret": us[first.default.key] / best - 1 if first.default.key in us else None,
+        "regret": us.get(first.best.choice, first.us) / best - 1,
+        "default regret": us[first.default.choice] / best - 1 if first.default.choice in us else None,
         "seconds": round(seconds, 2),
         "seconds to 3 %": round(near[0], 2) if near else None,
         "measured": first.measured,
@@ -82,9 +83,9 @@ def compared(subject: Subject, bench: Bench, budget: float, exhaustive: float, t
     }
 
 
-def _us(record: Record, us: Mapping[Key, float]) -> float:
+def _us(record: Record, us: Mapping[Choice, float]) -> float:
     """What a record's candidate takes."""
-    return us.get(key_of(record.template, {**record.params, **record.numbers}), inf)
+    return us.get(record.choice, inf)
 
 
 # --- the same on figures that are kept --------------------------------------------------------------
@@ -104,19 +105,19 @@ class Replayed:
 def replayed(row: Mapping[str, Any]) -> Replayed:
     """The tuner's search on a row of `bench.choice`: what it asks for takes what was measured then, and is predicted as
     it was then."""
-    us: dict[Key, float] = {}
+    us: dict[Choice, float] = {}
     trials: list[Trial] = []
     for c in row["candidates"]:
         template, *values = c["variant"].split()
-        trial = Trial(template, {n: int(v) for n, v in (x.split("=") for x in values)}, c["predicted"])
+        trial = Trial(Choice(template, {n: int(v) for n, v in (x.split("=") for x in values)}), c["predicted"])
         if isinstance(c["us"], float):
-            us[trial.key] = c["us"]
+            us[trial.choice] = c["us"]
         trials.append(trial)
-    search, best, order = rounds.Search(sorted(trials, key=lambda t: t.us)), min(us.values()), list[Key]()
+    search, best, order = rounds.Search(sorted(trials, key=lambda t: t.us)), min(us.values()), list[Choice]()
     while batch := search.next_round():
         for t in batch:
-            search.known[t.key] = us.get(t.key)
-            order.append(t.key)
+            search.known[t.choice] = us.get(t.choice)
+            order.append(t.choice)
     near = (n for n, key in enumerate(order, 1) if us.get(key, inf) <= NEAR * best)
     found = min(us.get(key, inf) for key in order)
     return Replayed(next(near, None), len(order), len(trials), found / best - 1)

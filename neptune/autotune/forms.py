@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf, isfinite
 
-from neptune.autotune.space import Form, Levers, Trial
-from neptune.driver.coded import coded
+from neptune.autotune.space import Form, Trial
+from neptune.choice import Choice
 from neptune.forms import FORMS, Space
 from neptune.tune.machine import Machine
 
@@ -50,16 +49,17 @@ def _of_template(name: str, form: Form, space: Space, on_tiles: Sequence[Trial],
         triton = beside[tiles]
         if triton is not None:
             us = space.us(point, triton.params, triton.us)
-            found.append(replace(triton, params={**triton.params, **coded(name, point.levers)}, us=us))
+            found.append(Trial(triton.choice.formed(name, point.levers), us))
     return [t for t in found if isfinite(t.us) and t.us > 0]
 
 
-def like(forms: Sequence[Form], trials: Sequence[Trial], template: str, name: str, levers: Levers) -> Trial | None:
-    """The first of a template in the form `name` with the levers and tile sizes that a kernel's form names."""
-    free = FORMS[name]().tile_names(next(f for f in forms if f.template == template).tiles)
+def like(forms: Sequence[Form], trials: Sequence[Trial], taken: Choice) -> Trial | None:
+    """The first of a choice's template in its form with the levers and tile sizes that it names."""
+    assert taken.form is not None
+    free = FORMS[taken.form]().tile_names(next(f for f in forms if f.template == taken.template).tiles)
 
-    def agrees(t: Trial) -> bool:
-        own = {**{n: t.params[n] for n in free if n in t.params}, **(t.levers or {})}
-        return t.template == template and t.form == name and all(levers.get(n, v) == v for n, v in own.items())
+    def agrees(c: Choice) -> bool:
+        own = {**{n: c.params[n] for n in free if n in c.params}, **c.levers}
+        return c.kind == taken.kind and all(taken.levers.get(n, v) == v for n, v in own.items())
 
-    return next(filter(agrees, trials), None)
+    return next((t for t in trials if agrees(t.choice)), None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
 from neptune.autotune.learn import Lesson
-from neptune.autotune.space import Key, Trial, key_of
+from neptune.autotune.space import Trial
+from neptune.choice import Choice
+from neptune.driver.recorded import choice_of, read, written
 from neptune.errors import RecordError
 from neptune.records.believe import best
 from neptune.records.record import Failure, Record
@@ -43,9 +45,9 @@ class Journal:
     name: str
     names: Mapping[str, str]
     parts: frozenset[str] = frozenset()
-    """The names of values that records have among their numbers: numbers of parts, levers of other forms."""
+    """The names of numbers of parts, which records have beside, as they have levers of other forms."""
 
-    def known(self, sizes: Mapping[str, int]) -> dict[Key, float | None]:
+    def known(self, sizes: Mapping[str, int]) -> dict[Choice, float | None]:
         """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for
         what failed."""
         if self.records is None:
@@ -57,7 +59,8 @@ class Journal:
 
         found = (r for r in self.records.find(self.structure, self.device) if same(r))
         failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
-        return {self._key(r): median(r.us) for r in found} | {self._key(f): None for f in failed}
+        told = {self._of(choice_of(r)): median(r.us) for r in found} | {self._of(choice_of(f)): None for f in failed}
+        return {choice: us for choice, us in told.items() if choice is not None}
 
     def lessons(self) -> list[Lesson]:
         """What the same versions have measured, at whatever sizes; where a launch was given its numbers, nothing."""
@@ -65,15 +68,16 @@ class Journal:
             return []
         here, found = versions(), self.records.find(self.structure, self.device)
         own = (r for r in found if r.versions == here and r.template in self._back and not r.numbers)
-        return [Lesson(self._back[r.template], r.params, r.sizes, median(r.us)) for r in own]
+        return [Lesson(Choice(self._back[r.template], r.params), r.sizes, median(r.us)) for r in own]
 
-    def prior(self, sizes: Mapping[str, int]) -> list[Key]:
+    def prior(self, sizes: Mapping[str, int]) -> list[Choice]:
         """The trials that records of other versions, or of other sizes of the bucket, put first."""
         if self.records is None:
             return []
         found = self.records.find(self.structure, self.device)
         told = best(found, self.structure, sizes, self.device, versions())
-        return [key_of(self._back[b.template], b.params) for b in told if b.weight < 1 and b.template in self._back]
+        own = (self._of(read(b.choice)) for b in told if b.weight < 1 and b.choice.template in self._back)
+        return [choice for choice in own if choice is not None]
 
     def keep(self, sizes: Mapping[str, int], trial: Trial, us: Sequence[float], clocks: Mapping[str, int]) -> None:
         """Append a measurement."""
@@ -88,8 +92,9 @@ class Journal:
         own = self.names.get(trial.template)
         if self.records is None or own is None:
             return
-        params = {n: v for n, v in trial.params.items() if n not in self.parts}
-        numbers = {n: v for n, v in trial.params.items() if n in self.parts}
+        values = written(trial.choice).params
+        numbers = {n: v for n, v in values.items() if n in self.parts or n not in trial.params}
+        params = {n: v for n, v in values.items() if n not in numbers}
         of = {"structure": self.structure, "device": self.device, "template": own, "name": self.name}
         try:
             record = made(**of, sizes=sizes, params=params, numbers=numbers, versions=versions())
@@ -103,5 +108,6 @@ class Journal:
         """Templates by what records call them."""
         return {own: name for name, own in self.names.items()}
 
-    def _key(self, r: Record | Failure) -> Key:
-        return key_of(self._back[r.template], {**r.params, **r.numbers})
+    def _of(self, recorded: Choice | None) -> Choice | None:
+        """What a record is of, by the names of trials; None where it is nothing that there is."""
+        return None if recorded is None else replace(recorded, template=self._back[recorded.template])

@@ -18,6 +18,7 @@ import numpy as np
 
 from neptune.autotune.correct import ABSENT, LEAST, Correction, Samples, available, learned
 from neptune.autotune.space import Form, Trial
+from neptune.choice import Choice
 from neptune.tune.columns import Points, columns_of
 from neptune.tune.features import features
 from neptune.tune.machine import Machine
@@ -32,10 +33,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a candidate took at some sizes, in microseconds."""
+    """What a choice took at some sizes, in microseconds."""
 
-    template: str
-    params: Mapping[str, int]
+    choice: Choice
     sizes: Sizes
     us: float
 
@@ -63,9 +63,9 @@ def correction(forms: Sequence[Form], lessons: Sequence[Lesson], machine: Machin
     tables: list[tuple[Mapping[str, Array], Array]] = []
     rows: list[Lesson] = []
     for form in forms:
-        own = [x for x in lessons if x.template == form.template]
+        own = [x for x in lessons if x.choice.template == form.template]
         if own:
-            tables.append(_table(form, [x.params for x in own], [x.sizes for x in own], machine))
+            tables.append(_table(form, [x.choice.params for x in own], [x.sizes for x in own], machine))
             rows += own
     if not rows:
         return Correction()
@@ -84,7 +84,7 @@ def _factors(
     found = dict.fromkeys(range(len(trials)), 1.0)
     for form in forms:
         # What was learned of tiles says nothing of the other form.
-        own = [k for k, t in enumerate(trials) if t.template == form.template and t.levers is None]
+        own = [k for k, t in enumerate(trials) if t.template == form.template and t.choice.form is None]
         if own:
             table, _ = _table(form, [trials[k].params for k in own], [sizes] * len(own), machine)
             found |= zip(own, taught.factor(FAMILY, table).tolist(), strict=True)

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from statistics import median
+from typing import Any
 
-from neptune.autotune.space import Key, Trial
+from neptune.autotune.space import Trial
+from neptune.choice import Choice
 
 ROUND = 8
 """Candidates of a round."""
@@ -39,8 +41,8 @@ class Search:
     failed. `prior` are those that records put first which are not believed: the first few are measured first."""
 
     trials: Sequence[Trial]
-    known: dict[Key, float | None] = field(default_factory=dict)
-    prior: Sequence[Key] = ()
+    known: dict[Choice, float | None] = field(default_factory=dict)
+    prior: Sequence[Choice] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -50,7 +52,7 @@ class Search:
     @property
     def measured(self) -> list[Trial]:
         """Those that ran, in the model's order."""
-        return [t for t in self.trials if self.known.get(t.key) is not None]
+        return [t for t in self.trials if self.known.get(t.choice) is not None]
 
     @property
     def bound(self) -> float | None:
@@ -60,7 +62,7 @@ class Search:
 
     def us_of(self, trial: Trial) -> float:
         """Microseconds of a trial that ran."""
-        us = self.known[trial.key]
+        us = self.known[trial.choice]
         assert us is not None
         return us
 
@@ -69,7 +71,7 @@ class Search:
         """Measured over predicted by template and form, under "" of all."""
         found: dict[str, list[float]] = {}
         for t in self.measured:
-            for name in ("", t.kind):
+            for name in ("", t.choice.kind):
                 found.setdefault(name, []).append(self.us_of(t) / t.us)
         return {name: median(of) for name, of in found.items()}
 
@@ -81,12 +83,12 @@ class Search:
 
     def next_round(self) -> list[Trial]:
         """What to measure now; nothing where the model's bound says that nothing better is left."""
-        told = [t for t in self._told() if t.key not in self.known]
+        told = [t for t in self._told() if t.choice not in self.known]
         return (told + [t for t in self._by_the_model() if t not in told])[:ROUND]
 
     def _told(self) -> list[Trial]:
         """What records put first."""
-        trials = {t.key: t for t in self.trials}
+        trials = {t.choice: t for t in self.trials}
         return [trials[key] for key in self.prior if key in trials][:PRIOR]
 
     def _by_the_model(self) -> list[Trial]:
@@ -97,11 +99,11 @@ class Search:
         others = (t for t in hopeful if t not in near)
         return [*near, *islice(others, ROUND - len(near))]
 
-    def finalists(self, always: Key | None = None) -> list[Trial]:
-        """The fastest, to be measured again beside each other; with the trial of the key `always`, if it ran."""
+    def finalists(self, always: Choice | None = None) -> list[Trial]:
+        """The fastest, to be measured again beside each other; with the one of the choice `always`, if it ran."""
         order = sorted(self.measured, key=self.us_of)
         close = [t for t in order[:FINAL] if self.us_of(t) <= CLOSE * self.us_of(order[0])]
-        return close + [t for t in order if t.key == always and t not in close]
+        return close + [t for t in order if t.choice == always and t not in close]
 
     def _parents(self) -> list[Trial]:
         return sorted(self.measured, key=self.us_of)[:PARENTS]
@@ -114,9 +116,9 @@ class Search:
 
         def corrected(t: Trial) -> float:
             near = [ratio for p, ratio in parents if neighbours(t, p)]
-            return t.us * min([ratios.get(t.kind, ratios.get("", 1.0)), *near])
+            return t.us * min([ratios.get(t.choice.kind, ratios.get("", 1.0)), *near])
 
-        left = ((corrected(t), t) for t in self.trials if t.key not in self.known)
+        left = ((corrected(t), t) for t in self.trials if t.choice not in self.known)
         return sorted(left, key=lambda x: x[0])
 
 
@@ -124,7 +126,7 @@ def _first(order: Sequence[Trial]) -> list[Trial]:
     """The first of the order; in the place of the last ones the first of other templates that come close."""
     if not order:
         return []
-    leaders = {t.kind: t for t in reversed(order) if t.us <= MARGIN * order[0].us}
+    leaders = {t.choice.kind: t for t in reversed(order) if t.us <= MARGIN * order[0].us}
     kept = order[: ROUND - len(leaders)] if len(leaders) < ROUND else []
     chosen = [*kept, *(t for t in leaders.values() if t not in kept)]
     more = [t for t in order if t not in chosen][: ROUND - len(chosen)]
@@ -134,9 +136,13 @@ def _first(order: Sequence[Trial]) -> list[Trial]:
 def neighbours(a: Trial, b: Trial) -> bool:
     """True if two trials of one template differ in one value, by one step of powers of two or one stage, or in a number
     of parts that one of them leaves to the launch."""
-    names = a.params.keys() | b.params.keys()
-    differ = [(a.params.get(n), b.params.get(n)) for n in names if a.params.get(n) != b.params.get(n)]
-    if a.kind != b.kind or len(differ) != 1:
-        return False
-    (one, other) = differ[0]
-    return one is None or other is None or max(one, other) == 2 * min(one, other) or abs(one - other) == 1
+    one, other = a.choice.values, b.choice.values
+    differ = [(one.get(n), other.get(n)) for n in one.keys() | other.keys() if one.get(n) != other.get(n)]
+    return a.choice.kind == b.choice.kind and len(differ) == 1 and _step(*differ[0])
+
+
+def _step(one: Any, other: Any) -> bool:
+    """True if there is no value between two: words have no order, and without a number a launch chooses one."""
+    if one is None or other is None or isinstance(one, str):
+        return True
+    return bool(max(one, other) == 2 * min(one, other) or abs(one - other) == 1)

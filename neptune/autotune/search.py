@@ -12,8 +12,8 @@ from neptune.autotune.journal import Journal
 from neptune.autotune.place import Executor, Lost, Outcome
 from neptune.autotune.progress import Progress, State
 from neptune.autotune.rounds import Search
-from neptune.autotune.space import Key, Trial
-from neptune.driver.coded import without_levers
+from neptune.autotune.space import Trial
+from neptune.choice import Choice
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
 from neptune.tune.budget import Clock
@@ -45,15 +45,13 @@ class Tuned:
     known: int
     failed: Mapping[str, str]
     stopped: str
-    times: Mapping[Key, float] = field(default_factory=dict)
+    times: Mapping[Choice, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
 
         def trial(t: Trial, us: float | None) -> dict[str, Any]:
-            levers = {} if t.levers is None else {"form": t.form, "levers": dict(t.levers)}
-            params = without_levers(t.params)
-            return {"template": t.template, "params": params, **levers, "us": us, "predicted": round(t.us, 3)}
+            return {**t.choice.plain(), "us": us, "predicted": round(t.us, 3)}
 
         counts = {"candidates": self.candidates, "measured": self.measured, "known": self.known}
         best, default = trial(self.best, self.us), trial(self.default, self.default_us)
@@ -95,7 +93,7 @@ class Run:
     most: int | None
     progress: Progress
     failed: dict[str, str] = field(default_factory=dict)
-    compared: set[Key] = field(default_factory=set)
+    compared: set[Choice] = field(default_factory=set)
 
     @property
     def fresh(self) -> int:
@@ -114,14 +112,14 @@ class Run:
             self._compare_best()
         except Lost as lost:
             stopped = str(lost)
-        us = {t.key: self.search.us_of(t) for t in self.search.measured}
-        best = min((t for t in self.search.measured if t.key in self.compared), key=self.search.us_of, default=None)
+        us = {t.choice: self.search.us_of(t) for t in self.search.measured}
+        best = min((t for t in self.search.measured if t.choice in self.compared), key=self.search.us_of, default=None)
         return Tuned(
             self.sizes,
             self.default,
             best or self.default,
-            None if best is None else us[best.key],
-            us.get(self.default.key),
+            None if best is None else us[best.choice],
+            us.get(self.default.choice),
             len(self.search.trials),
             len(us),
             sum(us is not None for us in earlier.values()),
@@ -131,8 +129,8 @@ class Run:
         )
 
     @property
-    def _keys(self) -> set[Key]:
-        return {t.key for t in self.search.trials}
+    def _keys(self) -> set[Choice]:
+        return {t.choice for t in self.search.trials}
 
     def _rounds(self) -> str:
         """Measure round after round; why no other followed."""
@@ -151,9 +149,9 @@ class Run:
     def _batch(self) -> list[Trial]:
         """The next round; the model's choice is in the first one, since what is taken must not be slower."""
         batch = self.search.next_round()
-        if self.default.key in self.search.known:
+        if self.default.choice in self.search.known:
             return batch
-        return [self.default, *(t for t in batch if t.key != self.default.key)]
+        return [self.default, *(t for t in batch if t.choice != self.default.choice)]
 
     def _measure(self, batch: list[Trial]) -> None:
         kernels: list[tuple[Trial, Kernel]] = []
@@ -174,26 +172,26 @@ class Run:
             if self.clock.left or outcome.failed != "hung":
                 self.journal.lost(self.sizes, trial, outcome.failed)
         else:
-            self.compared.add(trial.key)
+            self.compared.add(trial.choice)
             self._keep(trial, outcome.us, outcome.clocks)
         self.progress.measured(self._state())
 
     def _compare_best(self) -> None:
         """Compare what is taken, where a record alone speaks for it: that may be anybody's."""
-        while self.clock.left and (best := self.search.best) is not None and best.key not in self.compared:
+        while self.clock.left and (best := self.search.best) is not None and best.choice not in self.compared:
             self._measure([best])
 
     def _final(self) -> None:
         """The fastest in rounds, one after the other, so that a clock that moves is the same for all; medians of whole
         rounds count."""
-        for trial in self.search.finalists(self.default.key):
-            if trial.key not in self.compared and self.clock.left:
+        for trial in self.search.finalists(self.default.choice):
+            if trial.choice not in self.compared and self.clock.left:
                 self._measure([trial])
-        finalists = [t for t in self.search.finalists(self.default.key) if t.key in self.compared]
-        times: dict[Key, list[float]] = {t.key: [] for t in finalists}
+        finalists = [t for t in self.search.finalists(self.default.choice) if t.choice in self.compared]
+        times: dict[Choice, list[float]] = {t.choice: [] for t in finalists}
         clocks: Mapping[str, int] = {}
         for _ in range(ROUNDS if len(finalists) > 1 else 0):
-            found: dict[Key, float] = {}
+            found: dict[Choice, float] = {}
             for trial in finalists:
                 if not self.clock.left:
                     break
@@ -201,34 +199,34 @@ class Run:
                 if outcome.failed:
                     self._fails(trial, outcome.failed, outcome.why)
                 else:
-                    found[trial.key], clocks = median(outcome.us), outcome.clocks
-            finalists = [t for t in finalists if t.key in self.compared]
-            if not all(t.key in found for t in finalists):
+                    found[trial.choice], clocks = median(outcome.us), outcome.clocks
+            finalists = [t for t in finalists if t.choice in self.compared]
+            if not all(t.choice in found for t in finalists):
                 break
             for trial in finalists:
-                times[trial.key].append(found[trial.key])
+                times[trial.choice].append(found[trial.choice])
         for trial in finalists:
-            if times[trial.key]:
-                self._keep(trial, times[trial.key], clocks)
+            if times[trial.choice]:
+                self._keep(trial, times[trial.choice], clocks)
         self._only_finalists(finalists, times)
 
-    def _only_finalists(self, finalists: list[Trial], times: Mapping[Key, list[float]]) -> None:
+    def _only_finalists(self, finalists: list[Trial], times: Mapping[Choice, list[float]]) -> None:
         """What was timed once is not compared with medians of rounds: others count as no faster than the slowest
         finalist."""
-        if not any(times[t.key] for t in finalists):
+        if not any(times[t.choice] for t in finalists):
             return
         slowest = max(self.search.us_of(t) for t in finalists)
         for trial in self.search.measured:
             if trial not in finalists:
-                self.search.known[trial.key] = max(self.search.us_of(trial), slowest)
+                self.search.known[trial.choice] = max(self.search.us_of(trial), slowest)
 
     def _keep(self, trial: Trial, us: Any, clocks: Mapping[str, int]) -> None:
         self.journal.keep(self.sizes, trial, us, clocks)
-        self.search.known[trial.key] = median(us)
+        self.search.known[trial.choice] = median(us)
 
     def _fails(self, trial: Trial, failed: str, why: str) -> None:
-        self.search.known[trial.key] = None
-        self.compared.discard(trial.key)
+        self.search.known[trial.choice] = None
+        self.compared.discard(trial.choice)
         self.failed[str(trial)] = f"{failed}: {why}"
         if failed in ("wrong", "died", "hung"):
             self.progress.say(f"{trial}: {failed}: {why}")

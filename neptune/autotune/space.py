@@ -1,7 +1,7 @@
 """What a tuner may try: of every template that applies all combinations of values that fit, in the model's order.
 
 trials(forms, {"batch": 1, "s_kv": 8192}, machine)[0]
-→  Trial("flash_decoding", {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}, us=21.4)
+→  Trial(Choice("flash_decoding", {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}), us=21.4)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from neptune.driver.coded import form_of, levers_of, without_levers
+from neptune.choice import Choice
 from neptune.errors import NeptuneError
 from neptune.ir.forms import cheaper
 from neptune.ir.integers import evaluate_size
@@ -34,8 +34,6 @@ from neptune.tune.rank import model_of, predictions, worth_trying
 
 TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
-Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
-"""What tells trials apart: the template, and the values by name."""
 Levers: TypeAlias = "Mapping[str, int | str]"
 """As `compile` takes them."""
 Make: TypeAlias = "Callable[[Mapping[str, int], Levers], Kernel]"
@@ -57,41 +55,21 @@ class Form:
 
 @dataclass(frozen=True)
 class Trial:
-    """A template with values for its parameters; `us` is what the model predicts. One in another form has its levers
-    among the values (`neptune.driver.coded`)."""
+    """A choice that may be tried; `us` is what the model predicts."""
 
-    template: str
-    params: Mapping[str, int]
+    choice: Choice
     us: float
 
     @property
-    def key(self) -> Key:
-        return key_of(self.template, self.params)
+    def template(self) -> str:
+        return self.choice.template
 
     @property
-    def form(self) -> str | None:
-        """The other form; None where it is on tiles."""
-        return form_of(self.params)
-
-    @property
-    def levers(self) -> Levers | None:
-        """Those of the other form; None where it is on tiles."""
-        return levers_of(self.params)
-
-    @property
-    def kind(self) -> str:
-        """The template and the form: what the model is off by is that of its kind."""
-        return self.template if self.form is None else f"{self.template} {self.form}"
+    def params(self) -> Mapping[str, int]:
+        return self.choice.params
 
     def __str__(self) -> str:
-        levers = self.levers
-        form = () if levers is None else (str(self.form), *(f"{n}={v}" for n, v in levers.items()))
-        return " ".join((self.template, *(f"{n}={v}" for n, v in without_levers(self.params).items()), *form))
-
-
-def key_of(template: str, params: Mapping[str, int]) -> Key:
-    """The key of a template with values."""
-    return template, tuple(sorted(params.items()))
+        return str(self.choice)
 
 
 def forms_of(
@@ -172,7 +150,7 @@ def predicted(
     space = space_of(form.tiles)
     asked = Points.at([space.ranked(p) | {n: p[n] for n in space.parts if n in p} for p in every], sizes)
     us = np.asarray(predictions(model_of(form.tiles), asked, machine).us).tolist()
-    return [Trial(form.template, dict(p), t) for p, t in zip(every, us, strict=True)]
+    return [Trial(Choice(form.template, dict(p)), t) for p, t in zip(every, us, strict=True)]
 
 
 def _other_numbers(

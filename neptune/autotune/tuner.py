@@ -30,8 +30,7 @@ from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
-from neptune.driver.coded import names as names_of_levers
-from neptune.driver.coded import without_levers
+from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
 from neptune.driver.forms import checked_form
@@ -61,37 +60,36 @@ Sizes = Mapping[str, int]
 @dataclass(frozen=True)
 class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
-    sizes. `given` are values that the caller fixed, `own` arguments of a call, `names` what records call the
-    templates, `numbers` the numbers of parts that may be other ones than launches choose. `levers` are those of the
-    other form, by its name, with its tile sizes, which a default kernel would take at some sizes (None: on tiles)."""
+    sizes (in another form than tiles, its tile sizes are among the levers). `given` are values that the caller fixed,
+    `own` arguments of a call, `names` what records call the templates, `numbers` the numbers of parts that may be other
+    ones than launches choose."""
 
     loops: Program
     target: Target
     forms: tuple[Form, ...]
-    chosen: Callable[[Sizes], tuple[str, Mapping[str, int]]]
+    chosen: Callable[[Sizes], Choice]
     reference: Callable[[], Kernel]
     machine: Machine
     given: Mapping[str, int]
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
     numbers: frozenset[str] = frozenset()
-    levers: Callable[[Sizes], tuple[str, Levers] | None] = lambda _: None
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
         form = next(f for f in self.forms if f.template == trial.template)
-        if trial.form is None or trial.levers is None:
-            return form.kernel().with_params(trial.params)
-        return form.others[trial.form](without_levers(trial.params), trial.levers)
+        taken = trial.choice
+        if taken.form is None:
+            return form.kernel().with_params(taken.params)
+        return form.others[taken.form](taken.params, taken.levers)
 
     def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
         """What the model takes at some sizes; one in another form than tiles is among these."""
-        template, params = self.chosen(sizes)
-        own = self.levers(sizes)
-        if own is not None and (taken := like(self.forms, others, template, *own)) is not None:
+        own = self.chosen(sizes)
+        if own.form is not None and (taken := like(self.forms, others, own)) is not None:
             return taken
-        form = next(f for f in self.forms if f.template == template)
-        (made,) = predicted(form, [params], sizes, self.machine)
+        form = next(f for f in self.forms if f.template == own.template)
+        (made,) = predicted(form, [own.params], sizes, self.machine)
         return made
 
     def unmeasurable(self, here: bool = True) -> str:
@@ -212,9 +210,8 @@ def task_of(
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
         return compiled(template, given, dict(sizes), form=AUTO if also else TRITON).chosen(**dict(sizes))
 
-    def chosen(sizes: Sizes) -> tuple[str, Mapping[str, int]]:
-        found = default(tuple(sizes.items()))
-        return found.template, {**found.params, **given}
+    def chosen(sizes: Sizes) -> Choice:
+        return choice_of_variant(default(tuple(sizes.items())), given)
 
     forms = forms_of(loops, template, compiled, {f.name: partial(other, f.name) for f in also})
     return Task(
@@ -228,15 +225,14 @@ def task_of(
         _recorded(forms, template),
         # With bounds all launches have the number of the largest sizes.
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
-        levers=lambda sizes: levers_of_form(default(tuple(sizes.items())).kernel),
     )
 
 
-def levers_of_form(kernel: Kernel) -> tuple[str, Levers] | None:
-    """The name of a kernel's other form, with its levers and tiles; None where it has none, or one that is known not to
-    run."""
-    of = kernel.executable.artifact.form
-    return None if of is None or of.faults else (of.name, of.levers)
+def choice_of_variant(variant: Variant, given: Mapping[str, int]) -> Choice:
+    """What a variant is made with, with the values that are `given`: in its other form, with the levers and tiles of
+    that, where it has one that is not known not to run."""
+    own, of = Choice(variant.template, {**variant.params, **given}), variant.kernel.executable.artifact.form
+    return own if of is None or of.faults else own.formed(of.name, of.levers)
 
 
 def numbers_of(forms: Sequence[Form]) -> frozenset[str]:
@@ -262,8 +258,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         has = any(k.executable.artifact.form is not None for k in (kernel, own.kernel))
         task = task_of(loops, target=str(where), bounds=bounds, form=AUTO if has else TRITON)
         if any(f.template == own.template for f in task.forms):
-            levers = levers_of_form(own.kernel)
-            return replace(task, chosen=lambda _: (own.template, own.params), own=args, levers=lambda _: levers)
+            return replace(task, chosen=lambda _: choice_of_variant(own, {}), own=args)
     artifact = own.kernel.executable.artifact
     # In another number of parts there are other bits.
     free = not bounds and not artifact.explanation.get("promises")
@@ -275,7 +270,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
     return replace(
         reference,
         forms=(form,),
-        chosen=lambda _: (own.template, own.params),
+        chosen=lambda _: Choice(own.template, own.params),
         reference=reference.forms[0].kernel,
         names=names,
         own=args,
@@ -326,14 +321,14 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
             hint="fewer or other params" if task.given else "neptune.compile, which needs no prediction",
         )
     every = tuple(sorted((*every, *others[:FEW]), key=lambda t: t.us))
-    if all(t.key != default.key for t in every):
+    if all(t.choice != default.choice for t in every):
         every = (*every, default)
     # A Bench of the caller's own brings its timer along.
     bench = asked.bench or Bench()
     why = task.unmeasurable(EXECUTORS[asked.executor].here) if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    records, parts = asked.records, numbers_of(task.forms) | names_of_levers()
+    records, parts = asked.records, numbers_of(task.forms)
     journal = Journal(records, structure_of(task.loops), task.machine.device, task.loops.name, task.names, parts)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:

@@ -16,27 +16,28 @@ import numpy as np
 
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial
+from neptune.choice import Choice
 from neptune.driver.explain import family_json
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT
 from neptune.runtime.executable import Executable
 from neptune.runtime.family import FAMILY
 from neptune.runtime.parts import Measured
-from neptune.tune.family import Choice, of_winners
+from neptune.tune.family import of_winners
 
 
 def together(
     kernel: Callable[[Trial], Kernel], found: Sequence[Tuned], numbers: frozenset[str] = frozenset()
 ) -> Kernel:
     """The kernel of the winners; of a single one, that for all sizes. `numbers` are those of parts that were tuned."""
-    winners = list({w.key: w for w in (_without(t.best, numbers) for t in found)}.values())
-    made = [_with_numbers(kernel(w), found, numbers) for w in winners]
+    winners = list(dict.fromkeys(t.best.choice.without(numbers) for t in found))
+    made = [_with_numbers(kernel(Trial(w, 0.0)), found, numbers) for w in winners]
     if len(winners) == 1:
         return _alone(made[0], found[0])
     times = [[_time(w, t, numbers) for t in found] for w in winners]
-    choices = [Choice(w.template, w.params, k.executable.artifact.chosen) for w, k in zip(winners, made, strict=True)]
-    family = of_winners(choices, [dict(t.sizes) for t in found], np.array(times))
-    order = [choices.index(c) for c in family.choices]
+    chosen = {w.template: k.executable.artifact.chosen for w, k in zip(winners, made, strict=True)}
+    family = of_winners(winners, [dict(t.sizes) for t in found], np.array(times), chosen)
+    order = [winners.index(c) for c in family.choices]
     if len(order) == 1:
         return _alone(made[order[0]], found[0])
     kernels = [made[k] for k in order]
@@ -46,16 +47,11 @@ def together(
     return Kernel(Executable(artifact, own.executable.loops), own._make_build, lambda k: kernels[k])
 
 
-def _without(trial: Trial, numbers: frozenset[str]) -> Trial:
-    """A trial whose launches choose these numbers."""
-    return Trial(trial.template, {n: v for n, v in trial.params.items() if n not in numbers}, 0.0)
-
-
-def _time(winner: Trial, at: Tuned, numbers: frozenset[str]) -> float:
+def _time(winner: Choice, at: Tuned, numbers: frozenset[str]) -> float:
     """What a winner took at a shape; where nothing was measured, what the model says of its own one."""
-    if _without(at.best, numbers) == winner:
-        return at.times.get(at.best.key, at.best.us)
-    return at.times.get(winner.key, np.inf)
+    if at.best.choice.without(numbers) == winner:
+        return at.times.get(at.best.choice, at.best.us)
+    return at.times.get(winner, np.inf)
 
 
 def _with_numbers(kernel: Kernel, found: Sequence[Tuned], numbers: frozenset[str]) -> Kernel:

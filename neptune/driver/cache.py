@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune import config
+from neptune.choice import Choice
 from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.fingerprint import fingerprint, why_open
@@ -31,7 +32,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
-from neptune.tune.samples import Candidate, Sample
+from neptune.tune.samples import Sample
 from neptune.versions import IMPORTED, versions
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Request:
     form: str | None = None
     levers: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
-    failed: frozenset[Candidate] = frozenset()
+    failed: frozenset[Choice] = frozenset()
     formed: tuple[Formed, ...] = ()
     counting: bool = True
 

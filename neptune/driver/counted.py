@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from neptune.driver.coded import levers_of
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.known import Formed
-from neptune.forms import FORMS, Choice, Form, Source
+from neptune.forms import FORMS, Form, Source, Wanted
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import Candidate, Wishes
+from neptune.tune.choose import Scheduled, Wishes
 from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
@@ -54,7 +53,7 @@ class Forms:
     def us(self, template: str, program: TileProgram, at: Sequence[Asked]) -> list[float]:
         """Microseconds of a template's program at some sizes; infinite where tiles are faster."""
         of = Source(program, shapes=self.wishes.typical)
-        choice = Choice(self.levers, self.wishes.params, machine=self.machine)
+        choice = Wanted(self.levers, self.wishes.params, machine=self.machine)
         times = [f.time(of, choice, at) for f in self.forms]
         return [self._told(template, a.sizes, min(t.us for t in found)) for a, *found in zip(at, *times, strict=True)]
 
@@ -62,10 +61,10 @@ class Forms:
         told = next((f for f in self.formed if f.sizes == sizes), None)
         if told is None:
             return us
-        return told.us if told.faster and told.template == template else inf
+        return told.us if told.faster and told.choice.template == template else inf
 
 
-def by_time(forms: Sequence[Form], of: Source, choice: Choice) -> Sequence[Form]:
+def by_time(forms: Sequence[Form], of: Source, choice: Wanted) -> Sequence[Form]:
     """Forms of a program at the sizes of a choice, the one that is predicted to be the fastest first."""
     if len(forms) < 2 or choice.sizes is None:
         return forms
@@ -82,17 +81,17 @@ def shared(build: Build) -> frozenset[int]:
         return frozenset()
     name = family.choices[build.own].template
     others = [k for k, c in enumerate(family.choices) if k != build.own and c.template == name]
-    others = [k for k in others if levers_of(family.choices[k].params) is None]
+    others = [k for k in others if family.choices[k].form is None]
     others = [k for k in others if family.times[k, family.first(k)] > SHORT]
     if not others:
         return frozenset()
     at = [Asked(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
-    asked = Choice(made.levers, made.tiles, machine=machine_for(build.target))
+    asked = Wanted(made.levers, made.tiles, machine=machine_for(build.target))
     times = FORMS[made.data.name]().time(Source(build.tiles, shapes=build.shapes), asked, at)
     return frozenset(k for k, time in zip(others, times, strict=True) if time.close)
 
 
-def decided(program: str, chosen: Candidate) -> tuple[Decision, ...]:
+def decided(program: str, chosen: Scheduled) -> tuple[Decision, ...]:
     """That a template was chosen for its form, if it was."""
     if not chosen.by_form:
         return ()

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from neptune.driver import forms, searched
-from neptune.driver.coded import form_of, levers_of, without_levers
 from neptune.forms import FORMS
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.printer import print_expr
@@ -21,12 +20,11 @@ from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, pick, tree_json
 from neptune.tune.defaults import least_tiles
-from neptune.tune.samples import candidate
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
     from neptune.schedule.state import Decision
-    from neptune.tune.family import Choice, Family
+    from neptune.tune.family import Family
     from neptune.verify.exact import ExactReport
 
 PROVED = "proved "
@@ -119,23 +117,15 @@ def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, 
         "variants": [
             {
                 **_first_taken(f, k),
-                "template": c.template,
-                "params": without_levers(c.params),
-                **_levers(c),
+                **c.plain(),
                 **({SHARED: True} if k in shared else {}),
-                "numbers": list(c.numbers),
+                "numbers": list(f.numbers.get(c.template, ())),
                 "when": conditions(f.tree, k),
                 "measured": _measured(f, k),
             }
             for k, c in enumerate(f.choices)
         ],
     }
-
-
-def _levers(c: Choice) -> dict[str, Any]:
-    """Those of a variant that was tuned in another form: it is made of them, not of values alone."""
-    levers = levers_of(c.params)
-    return {} if levers is None else {"form": form_of(c.params), "levers": levers}
 
 
 def _first_taken(f: Family, k: int) -> dict[str, Any]:
@@ -146,10 +136,10 @@ def _first_taken(f: Family, k: int) -> dict[str, Any]:
 
 def _measured(f: Family, k: int) -> list[dict[str, Any]]:
     """What records say of a variant at sizes that take it; of one choice of sizes, what is believed most."""
-    name = candidate(f.choices[k].template, f.choices[k].params)
-    found = (s for s in f.samples if name in s.us and pick(f.tree, s.sizes) == k)
+    choice = f.choices[k]
+    found = (s for s in f.samples if choice in s.us and pick(f.tree, s.sizes) == k)
     best = {tuple(s.sizes.items()): s for s in sorted(found, key=lambda s: s.weight)}
-    return [{AT: dict(s.sizes), "us": round(s.us[name], 2), "weight": s.weight} for s in best.values()]
+    return [{AT: dict(s.sizes), "us": round(s.us[choice], 2), "weight": s.weight} for s in best.values()]
 
 
 def _declared(b: Buffer) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from neptune.errors import TargetError
-from neptune.forms import AUTO, FORMS, TRITON, Choice, Form, Made, Misfit, Source, forms_of
+from neptune.forms import AUTO, FORMS, TRITON, Form, Made, Misfit, Source, Wanted, forms_of
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.forms import FormData
@@ -63,7 +63,7 @@ def checked_levers(levers: Any, form: str | None) -> dict[str, Any]:
     return dict(levers or {})
 
 
-def made_of(form: Form, of: Source, choice: Choice) -> Made | Misfit:
+def made_of(form: Form, of: Source, choice: Wanted) -> Made | Misfit:
     """A form of a program, or why it has none: also where it does not have one of the levers."""
     if other := [n for n in choice.levers if n not in form.levers]:
         return Misfit(f"it has no lever {other[0]!r}", tuple(form.levers))

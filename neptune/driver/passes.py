@@ -19,7 +19,7 @@ from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.errors import ExpressionError, InternalError
-from neptune.forms import AUTO, TRITON, Choice, Form, Made, Source
+from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -38,7 +38,7 @@ from neptune.tile.passes.addresses import addressed
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tile.verify import verify_tiles
 from neptune.tile.verify_addresses import verify_addresses
-from neptune.tune.choose import AnyTemplate, Candidate, Wishes, apply, brought, candidates, check_settled, named
+from neptune.tune.choose import AnyTemplate, Scheduled, Wishes, apply, brought, candidates, check_settled, named
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Family
 from neptune.tune.invariance import check_invariant
@@ -74,7 +74,7 @@ class Work:
     tiles: TileProgram = field(init=False)
     header: str = field(init=False)
     used: str = ""
-    candidates: Iterator[Candidate] | None = None
+    candidates: Iterator[Scheduled] | None = None
     lowered: Lowering | None = None
     family: Family | None = None
     own: int = 0
@@ -269,7 +269,7 @@ def _other_form(w: Work) -> str | None:
     if not w.others:
         return None
     choice = _choice(w)
-    told = next((f for f in w.formed if f.sizes == choice.sizes and f.template == w.used), None)
+    told = next((f for f in w.formed if f.sizes == choice.sizes and f.choice.template == w.used), None)
     if told is not None and w.form == AUTO and not told.faster:
         w.choice += (Decision("form", w.loops.name, TRITON, f"records: {told}"),)
         return None
@@ -278,7 +278,7 @@ def _other_form(w: Work) -> str | None:
     return None if w.made is None else w.made.data.text
 
 
-def _first_that_fits(w: Work, choice: Choice) -> Made | None:
+def _first_that_fits(w: Work, choice: Wanted) -> Made | None:
     """Of several forms the fastest that the program has; None with the reasons where it has none, which is an error
     where one was asked for."""
     misfits = []
@@ -309,12 +309,12 @@ def _source(w: Work, form: Form) -> Source:
     return Source(w.tiles, w.header, w.wishes.typical, differs)
 
 
-def _as_recorded(w: Work, told: Formed, choice: Choice) -> Made | None:
+def _as_recorded(w: Work, told: Formed, choice: Wanted) -> Made | None:
     """The form that records put first; None where there is none with these levers: anybody may have written them."""
-    form = next((f for f in w.others if f.name == told.form), None)
+    form = next((f for f in w.others if f.name == told.choice.form), None)
     if form is None:
         return None
-    choice = replace(choice, levers=told.levers, params={**told.params, **w.wishes.params}, ahead=False)
+    choice = replace(choice, levers=told.choice.levers, params={**told.choice.params, **w.wishes.params}, ahead=False)
     made = made_of(form, _source(w, form), choice)
     if isinstance(made, Made):
         w.choice += (Decision("form", w.loops.name, form.name, f"records: {told}"),)
@@ -323,11 +323,11 @@ def _as_recorded(w: Work, told: Formed, choice: Choice) -> Made | None:
     return None
 
 
-def _choice(w: Work) -> Choice:
+def _choice(w: Work) -> Wanted:
     """What is asked of a form: with "auto", that it is not predicted to be far behind."""
     sizes = w.at or reference(w.loops, w.wishes.typical, w.wishes.bounds)
     ahead = w.form == AUTO and not w.levers
-    return Choice(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
+    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
 
 
 PIPELINE = (

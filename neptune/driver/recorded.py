@@ -1,6 +1,7 @@
-"""Levers of a form among the values of a candidate, whose values are whole numbers.
+"""Choices as records hold them: levers of a form are among the values of a candidate, which are whole numbers.
 
-    {"consumers": 2, "persistent": "table", …}  ↔  {"asynchronous.consumers": 2, "asynchronous.persistent": 2, …}
+    Choice(…, form="asynchronous", levers={"consumers": 2, "persistent": "table", …})
+    ↔  Choice(…, {…, "asynchronous.consumers": 2, "asynchronous.persistent": 2, …})
 
 A record keeps them among its `numbers`. No tunable has such a name, and what a launch is given beside (NUM_SPLITS) has
 no dot: a record without them is of a kernel on tiles.
@@ -8,64 +9,49 @@ no dot: a record without them is of a kernel on tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
+from neptune.choice import Choice
 from neptune.forms import FORMS
+from neptune.records.record import Failure, Record
 
 
-def coded(form: str, levers: Mapping[str, Any]) -> dict[str, int]:
-    """Every lever of a form as a number: a word by its place among those that there are.
+def written(choice: Choice) -> Choice:
+    """The choice with every lever as a number among the values: a word by its place among those that there are.
 
-    >>> of = {"consumers": 2, "stages": 3, "persistent": "table", "own_out": True, "ahead": False}
-    >>> coded("asynchronous", of)["asynchronous.persistent"]
+    >>> levers = {"consumers": 2, "stages": 3, "persistent": "table", "own_out": True, "ahead": False}
+    >>> written(Choice("matmul", {}, "asynchronous", levers)).params["asynchronous.persistent"]
     2
     """
-    return {f"{form}.{n}": _code(legal, levers[n]) for n, legal in FORMS[form]().levers.items()}
+    if choice.form is None:
+        return choice
+    legal = FORMS[choice.form]().levers
+    codes = {f"{choice.form}.{n}": _code(values, choice.levers[n]) for n, values in legal.items()}
+    return Choice(choice.template, {**choice.params, **codes})
+
+
+def choice_of(record: Record | Failure) -> Choice | None:
+    """What a record is of; None where its form, or one of its levers, is none that there is."""
+    return read(record.choice)
+
+
+def read(choice: Choice) -> Choice | None:
+    """The choice that is `written` so; None where its form, or one of its levers, is none that there is."""
+    own = names() & choice.params.keys()
+    if not own:
+        return choice
+    plain = choice.without(own)
+    for form, load in FORMS.items():
+        legal = load().levers
+        if own == {f"{form}.{n}" for n in legal}:
+            found = {n: _lever(values, choice.params[f"{form}.{n}"]) for n, values in legal.items()}
+            return None if None in found.values() else plain.formed(form, found)
+    return None
 
 
 def names() -> frozenset[str]:
     """What the levers of all forms are called among values."""
-    return frozenset(n for form in FORMS for n in _names(form))
-
-
-def form_of(values: Mapping[str, int]) -> str | None:
-    """The form of a candidate with these values; None where it is on tiles, or where they are no levers."""
-    return None if levers_of(values) is None else _named(values)
-
-
-def levers_of(values: Mapping[str, int]) -> dict[str, int | str] | None:
-    """The levers among the values of a candidate; None where it is on tiles, or where they are no levers.
-
-    >>> levers_of({"BLOCK_M": 64}) is None
-    True
-    """
-    form = _named(values)
-    if form is None:
-        return None
-    found = {n: _lever(legal, values[f"{form}.{n}"]) for n, legal in FORMS[form]().levers.items()}
-    return None if None in found.values() else found
-
-
-def without_levers(values: Mapping[str, int]) -> dict[str, int]:
-    """The other values of a candidate."""
-    known = names()
-    return {n: v for n, v in values.items() if n not in known}
-
-
-def _named(values: Mapping[str, int]) -> str | None:
-    """The form all of whose levers are among values; one without levers is none of a tuner's."""
-    return next((form for form in FORMS if (own := _names(form)) and values.keys() >= own), None)
-
-
-def _names(form: str) -> frozenset[str]:
-    return _prefixed(form, tuple(FORMS[form]().levers))
-
-
-@cache
-def _prefixed(form: str, levers: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(f"{form}.{n}" for n in levers)
+    return frozenset(f"{form}.{n}" for form, load in FORMS.items() for n in load().levers)
 
 
 def _code(legal: tuple[Any, ...], value: Any) -> int:

@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
-from neptune.graph.choose import Choice, Take, choice
+from neptune.graph.choose import Judged, Take, choice
 from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
@@ -106,13 +106,13 @@ class Backend:
             module.recompile()
         return module
 
-    def _chosen(self, graph: torch.fx.Graph, device: str) -> tuple[list[Choice], dict[Node, str]]:
+    def _chosen(self, graph: torch.fx.Graph, device: str) -> tuple[list[Judged], dict[Node, str]]:
         """What becomes of every region, and why nodes are in none. A node that cannot be imported is a boundary: what
         is left of its region is looked at again."""
         refused: dict[Node, str] = {}
         while True:
             regions, reasons = proposed(graph, refused)
-            choices: list[Choice] = []
+            choices: list[Judged] = []
             for region in regions:
                 made = self._choice(region, device)
                 choices.append(made)
@@ -124,10 +124,10 @@ class Backend:
                     LOG.info("region %s: %s", c.region.name, c.why)
                 return choices, reasons
 
-    def _choice(self, region: Any, device: str) -> Choice:
+    def _choice(self, region: Any, device: str) -> Judged:
         found = {t.device.type for n in region.nodes if isinstance(t := n.meta.get("val"), torch.Tensor)}
         if len(found) > 1:
-            return Choice(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
+            return Judged(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
         try:
             made = choice(region, self.target or chosen_on(found.pop() if found else device), self.take)
             if made.taken and made.made is not None and not _are_narrow(made.made.scalars):
@@ -136,7 +136,7 @@ class Backend:
         except Exception as error:
             # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
             LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
-            return Choice(region, False, f"a defect of Neptune's: {error!r:.200}")
+            return Judged(region, False, f"a defect of Neptune's: {error!r:.200}")
 
 
 def _needs_gradients(module: GraphModule, inputs: Sequence[Any]) -> bool:
@@ -166,7 +166,7 @@ def _looked_at(graph: torch.fx.Graph, index: Node, size: Any) -> Node:
     return made
 
 
-def replace_region(module: GraphModule, c: Choice) -> None:
+def replace_region(module: GraphModule, c: Judged) -> None:
     """Put a call of the kernel's operator in the place of a region's results."""
     assert c.made is not None and c.kernel is not None
     graph, made, kernel = module.graph, c.made, c.kernel

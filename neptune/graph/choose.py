@@ -32,7 +32,7 @@ TAKES: tuple[Take, ...] = ("predicted", "all", "none")
 
 
 @dataclass(frozen=True)
-class Choice:
+class Judged:
     """A region and what became of it. `predicted`: microseconds of Neptune's kernel at the example's sizes; `bound`:
     the least for Inductor's; `why`: why it was taken or left. Without a kernel no template, or no Program, has it, for
     `boundary` where that is one node's doing."""
@@ -47,31 +47,31 @@ class Choice:
     boundary: Node | None = None
 
 
-def choice(region: Region, target: str, take: Take) -> Choice:
+def choice(region: Region, target: str, take: Take) -> Judged:
     """Import and compile a region, and say who has it."""
     if take == "none":
-        return Choice(region, False, 'take="none"')
+        return Judged(region, False, 'take="none"')
     machine = machine_for(parse_target(target))
     bound = bound_of(region.nodes, machine)
     if take == "predicted" and bound.launches <= 1 and not bound.products:
-        return Choice(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
+        return Judged(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
     try:
         made = imported(region.nodes, region.outputs, region.name)
     except Unknown as why:
-        return Choice(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
+        return Judged(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
     try:
         kernel = _compiled(made.program, target)
         sizes = example_sizes(made)
         us = predicted(kernel, sizes)
     except NeptuneError as error:
-        return Choice(region, False, f"not compiled: {_short(error)}", made, bound=bound)
+        return Judged(region, False, f"not compiled: {_short(error)}", made, bound=bound)
     if take == "all":
-        return Choice(region, True, 'take="all"', made, kernel, us, bound)
+        return Judged(region, True, 'take="all"', made, kernel, us, bound)
     if us is None:
-        return Choice(region, False, "the cost model predicts nothing for it", made, kernel, None, bound)
+        return Judged(region, False, "the cost model predicts nothing for it", made, kernel, None, bound)
     taken = us < bound.us
     word = "below" if taken else "not below"
-    return Choice(region, taken, f"predicted time {word} the bound for Inductor", made, kernel, us, bound)
+    return Judged(region, taken, f"predicted time {word} the bound for Inductor", made, kernel, us, bound)
 
 
 def _short(error: NeptuneError) -> str:

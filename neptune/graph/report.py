@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neptune.graph.choose import Choice
+from neptune.graph.choose import Judged
 
 
 @dataclass(frozen=True)
@@ -14,13 +14,13 @@ class Report:
     """One graph: the regions with what became of them, why other nodes are in none; `whole`: why no region was looked
     for; `nodes`: names in the order of the graph."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[Judged, ...]
     reasons: Mapping[str, str]
     whole: str = ""
     nodes: tuple[str, ...] = ()
 
     @property
-    def taken(self) -> tuple[Choice, ...]:
+    def taken(self) -> tuple[Judged, ...]:
         """The regions that Neptune has."""
         return tuple(c for c in self.choices if c.taken)
 
@@ -54,7 +54,7 @@ class Report:
             yield f"  {name:<28} {inside.get(name) or 'Inductor: ' + self.reasons.get(name, 'no chain of reductions')}"
 
 
-def _choice_json(c: Choice) -> dict[str, Any]:
+def _choice_json(c: Judged) -> dict[str, Any]:
     facts = None if c.kernel is None else c.kernel.facts
     return {
         "name": c.region.name,
@@ -71,7 +71,7 @@ def _choice_json(c: Choice) -> dict[str, Any]:
     }
 
 
-def _region_lines(k: int, c: Choice) -> Iterator[str]:
+def _region_lines(k: int, c: Judged) -> Iterator[str]:
     yield f"region {k} {c.region.name}: {'Neptune' if c.taken else 'Inductor'}, {c.why}"
     if c.predicted is not None:
         yield f"  predicted for Neptune's kernel: {c.predicted:.1f} µs"

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from neptune.errors import InternalError
+from neptune.forms import Wanted
 from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
 from neptune.hopper.compile import TARGET
@@ -36,7 +37,8 @@ from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.hopper.walk import walk
 from neptune.hopper.walked import Walked
-from neptune.hopper.wanted import Wanted, ordered
+from neptune.hopper.wanted import ordered
+from neptune.hopper.wanted import times as times_of
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, substitute, variables
 from neptune.ir.expr import walk as nodes
@@ -195,7 +197,7 @@ def derived(
         try:
             draft = None if any(at.values()) else drafts.get(tuple(at))
             form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
-            times = {p.kernel.name: wanted.times(program, p.walked, p.kernel.levers) for p in form.parts}
+            times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
             form = replace(form, times=times)
         except Refusal as refusal:
             left[refusal.kernel] = refusal

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from neptune.forms import Time
+from neptune.forms import Time, Wanted
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
-from neptune.hopper.wanted import Wanted, ordered
+from neptune.hopper.wanted import ordered, predictor
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import Asked
 
@@ -54,7 +54,7 @@ def _both(
     for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
         found = []
         for walked, order in kernels:
-            known = asked.predictor(program, walked)
+            known = predictor(asked, program, walked)
             looked = _several(order) if k else order[:1]
             ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
             found.append((ours, known.on_tiles(on_tiles)))

@@ -1,7 +1,7 @@
 """The asynchronous form as a row of the table of forms (`neptune.forms`); what compiles is imported where it is asked.
 
-FORM.lower(Source(tiles), Choice({"consumers": 2}))   →  Made(data=Asynchronous("import …", …), …)
-FORM.lower(Source(tiles_of_a_softmax), Choice())      →  Misfit("it has no product of matrices …")
+FORM.lower(Source(tiles), Wanted({"consumers": 2}))   →  Made(data=Asynchronous("import …", …), …)
+FORM.lower(Source(tiles_of_a_softmax), Wanted())      →  Misfit("it has no product of matrices …")
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neptune.errors import TargetError
-from neptune.forms import Choice, Form, Inspected, Made, Misfit, RoleResources, Source, Space, Time
+from neptune.forms import Form, Inspected, Made, Misfit, RoleResources, Source, Space, Time, Wanted
 from neptune.hopper.said import LEVERS, lines
 from neptune.runtime import launch
 from neptune.runtime.executable import Executable
@@ -35,32 +35,29 @@ class Hopper:
     reason = "one warp that loads for warpgroups that compute is a form of sm_90"
     levers = LEVERS
 
-    def fits(self, of: Source, choice: Choice) -> Misfit | None:
+    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
         from neptune.hopper.derive import refused
-        from neptune.hopper.wanted import Wanted
 
-        refusal = refused(of.tiles, of.shapes, Wanted.of(choice))
+        refusal = refused(of.tiles, of.shapes, choice)
         return None if refusal is None else _misfit(refusal)
 
-    def lower(self, of: Source, choice: Choice) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
         from neptune.hopper.derive import derived
         from neptune.hopper.refusal import Refusal
-        from neptune.hopper.wanted import Wanted
 
         try:
             # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
-            made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, Wanted.of(choice))
+            made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
         except Refusal as refusal:
             return _misfit(refusal)
         tiles = made.kernel.levers.tiles
         levers = {n: v for n, v in made.levers.items() if n not in tiles}
         return Made(made.plain(), made.said(), levers, tiles)
 
-    def time(self, of: Source, choice: Choice, at: Sequence[Asked]) -> Sequence[Time]:
+    def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
         from neptune.hopper.estimate import estimated
-        from neptune.hopper.wanted import Wanted
 
-        return estimated(of.tiles, at, Wanted.of(choice), of.shapes)
+        return estimated(of.tiles, at, choice, of.shapes)
 
     def tile_names(self, tiles: TileProgram) -> frozenset[str]:
         from neptune.hopper.offered import tile_names

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from neptune.forms import Choice
+from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, check_fits, forms
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
@@ -22,27 +22,19 @@ EXCLUSIVE = ("persistent", "own_out", "ahead")
 """Levers of which not all go together."""
 
 
-@dataclass(frozen=True)
-class Wanted(Choice):
-    """What is asked of a form, with what the model says of it."""
+def predictor(wanted: Wanted, program: TileProgram, walked: Walked) -> Predictor:
+    """What predicts the times of a kernel's forms."""
+    assert wanted.sizes is not None
+    short = frozenset(t.stage for t in wanted.short)
+    return predictor_of(program, walked, with_parts(wanted.sizes, program, wanted.params), wanted.machine, short)
 
-    @classmethod
-    def of(cls, choice: Choice) -> Wanted:
-        """The same request."""
-        return cls(**vars(choice))
 
-    def predictor(self, program: TileProgram, walked: Walked) -> Predictor:
-        """What predicts the times of a kernel's forms."""
-        assert self.sizes is not None
-        short = frozenset(t.stage for t in self.short)
-        return predictor_of(program, walked, with_parts(self.sizes, program, self.params), self.machine, short)
-
-    def times(self, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
-        """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
-        if self.sizes is None:
-            return None
-        asked = self.predictor(program, walked)
-        return {"us": round(asked.of(levers).us, 2), "triton": round(asked.on_tiles(self.on_tiles), 2)}
+def times(wanted: Wanted, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
+    """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
+    if wanted.sizes is None:
+        return None
+    asked = predictor(wanted, program, walked)
+    return {"us": round(asked.of(levers).us, 2), "triton": round(asked.on_tiles(wanted.on_tiles), 2)}
 
 
 def predictor_of(
@@ -133,7 +125,7 @@ def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any])
 
 def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
     """Levers by their predicted times; Refusal where all are far behind the Triton form, if they may not be."""
-    asked = wanted.predictor(program, walked)
+    asked = predictor(wanted, program, walked)
     order = fastest(found, asked, wanted.on_tiles)
     if wanted.ahead:
         ours = asked.of(order[0]).us + asked.behind(wanted.on_tiles, asked.parts(order[0]))

@@ -12,25 +12,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from statistics import median
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from neptune.choice import Choice
 from neptune.records.record import Record, Sizes, bucket_of
 
 MADE_WITH = ("neptune", "torch", "triton")
 """The versions that count: Python's own changes no kernel."""
 OTHER_VERSIONS, OTHER_SIZES = 0.5, 0.25
 """What the weight of a record is multiplied by. Exact sizes of any version weigh more than a bucket."""
-Choice: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
 
 
 class Belief(NamedTuple):
     """A candidate, the microseconds to expect of it at the sizes that were asked for, and how much to believe that:
-    1 for what was measured with these versions at these sizes. `params` hold the numbers of the launch, too."""
+    1 for what was measured with these versions at these sizes."""
 
-    template: str
-    params: dict[str, int]
+    choice: Choice
     us: float
     weight: float
 
@@ -54,20 +52,21 @@ def best(
     >>> at = dict(structure="0" * 32, device="H200", versions={"neptune": "1"})
     >>> fast = Record(template="row", sizes={"n": 1000}, params={"BLOCK": 1}, us=[3.0, 2.0, 4.0], **at)
     >>> slow = Record(template="row", sizes={"n": 600}, params={"BLOCK": 2}, us=[9.0], **at)
-    >>> [(b.params, b.us, b.weight) for b in best([fast, slow], "0" * 32, {"n": 1000}, "H200", {"neptune": "1"})]
-    [({'BLOCK': 1}, 3.0, 1.0), ({'BLOCK': 2}, 3.0, 0.25)]
+    >>> told = best([fast, slow], "0" * 32, {"n": 1000}, "H200", {"neptune": "1"})
+    >>> [(str(b.choice), b.us, b.weight) for b in told]
+    [('row BLOCK=1', 3.0, 1.0), ('row BLOCK=2', 3.0, 0.25)]
     """
     origins: dict[_Origin, dict[Choice, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in records:
         if r.structure == structure and r.device == device and r.bucket == bucket_of(sizes):
-            origins[_origin(r, sizes, versions)][_choice(r)].extend(r.us)
+            origins[_origin(r, sizes, versions)][r.choice].extend(r.us)
     found: dict[Choice, tuple[float, float]] = {}
     for origin in sorted(origins):
         times = {choice: median(us) for choice, us in origins[origin].items()}
         scale = _scale(times, {choice: us for choice, (us, _) in found.items()})
         for choice, us in times.items():
             found.setdefault(choice, (us * scale, 1 / origin.doubt))
-    said = [Belief(template, dict(params), us, weight) for (template, params), (us, weight) in found.items()]
+    said = [Belief(choice, us, weight) for choice, (us, weight) in found.items()]
     return sorted(said, key=lambda b: (-b.weight, b.us))
 
 
@@ -77,10 +76,6 @@ def _scale(times: Mapping[Choice, float], known: Mapping[Choice, float]) -> floa
         return 1.0
     shared = times.keys() & known.keys()
     return median(known[c] / times[c] for c in shared) if shared else min(known.values()) / min(times.values())
-
-
-def _choice(r: Record) -> Choice:
-    return r.template, tuple(chain(r.params.items(), r.numbers.items()))
 
 
 def made_with(versions: Mapping[str, str | None]) -> tuple[tuple[str, str], ...]:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from neptune.boundary import public
+from neptune.choice import Choice
 from neptune.errors import RecordError
 from neptune.records.structure import DIGITS
 from neptune.records.structure import structure_of as structure_of
@@ -90,6 +91,11 @@ class Base:
                 raise RecordError(f"a tuning record with {name}={_short(value)}", f"{name} is {wanted}")
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, dict(sorted(value.items())))
+
+    @property
+    def choice(self) -> Choice:
+        """What was measured, or failed: the numbers beside are values like others."""
+        return Choice(self.template, {**self.params, **self.numbers})
 
     def line(self) -> bytes:
         """The line of a file, with its end; `parse` gives it back."""

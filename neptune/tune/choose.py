@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from neptune import logs
+from neptune.choice import Choice
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
@@ -31,7 +32,6 @@ from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes, points
-from neptune.tune.samples import Candidate as Tried
 from neptune.tune.samples import Sample
 
 AUTOMATIC = (
@@ -123,7 +123,7 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Scheduled:
     """A template that schedules a program, with the schedule, the tiles by which it was judged, and the reasons why
     earlier templates were not taken. `family` are the choices for all sizes, of which this one is the number `own`."""
 
@@ -152,7 +152,7 @@ class Wishes:
     params: Mapping[str, int] = field(default_factory=dict)
     deciding: frozenset[str] | None = None
     samples: tuple[Sample, ...] = ()
-    failed: frozenset[Tried] = frozenset()
+    failed: frozenset[Choice] = frozenset()
 
 
 def automatic(
@@ -169,7 +169,7 @@ def candidates(
     wishes: Wishes | None = None,
     machine: Machine = DEFAULT,
     form: OtherForm | None = None,
-) -> Iterator[Candidate]:
+) -> Iterator[Scheduled]:
     """Shipped templates that schedule a program, best first: each is what the family of those that are left takes at
     the typical sizes. `fuel` as in `apply`; it does not change which template is taken, so that runs with more and less
     of it are prefixes of one schedule.
@@ -195,7 +195,7 @@ def _ranked(
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
-) -> Iterator[Candidate]:
+) -> Iterator[Scheduled]:
     """`candidates` among the templates of these names."""
     known = shipped_templates()
     applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in names if n in known))
@@ -223,7 +223,7 @@ def _ranked(
 
 def _best(
     program: Program,
-    made: Mapping[str, Candidate],
+    made: Mapping[str, Scheduled],
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
@@ -262,9 +262,9 @@ def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Siz
 @lru_cache(maxsize=8)
 def _applying(
     program: Program, fuel: int | None, templates: tuple[tuple[str, Function], ...]
-) -> tuple[Mapping[str, Candidate], tuple[Decision, ...]]:
+) -> tuple[Mapping[str, Scheduled], tuple[Decision, ...]]:
     """The templates that apply, by name, and why others do not: the same for all targets, sizes and parameters."""
-    made: dict[str, Candidate] = {}
+    made: dict[str, Scheduled] = {}
     passed: list[Decision] = []
     for name, template in templates:
         try:
@@ -284,7 +284,7 @@ def _applying(
     return made, tuple(passed)
 
 
-def _taking(made: Mapping[str, Candidate], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Candidate]:
+def _taking(made: Mapping[str, Scheduled], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Scheduled]:
     """The candidates that take these parameters; all of them where none does, so that one says what is legal."""
     able = {n: c for n, c in made.items() if not params or space_of(c.lowered.tiles).takes(params)}
     if able:
@@ -294,8 +294,8 @@ def _taking(made: Mapping[str, Candidate], params: Mapping[str, int], passed: li
 
 
 def _following(
-    made: Mapping[str, Candidate], deciding: frozenset[str] | None, passed: list[Decision]
-) -> dict[str, Candidate]:
+    made: Mapping[str, Scheduled], deciding: frozenset[str] | None, passed: list[Decision]
+) -> dict[str, Scheduled]:
     """The candidates in which nothing follows from other sizes; all of them where none does, so that one says why."""
     if deciding is None:
         return dict(made)
@@ -306,7 +306,7 @@ def _following(
     return able or dict(made)
 
 
-def _structure(one: Candidate) -> tuple[bool, int, int]:
+def _structure(one: Scheduled) -> tuple[bool, int, int]:
     try:
         facts = read_facts(one.lowered.tiles)
         return not fits(one.lowered.tiles), len(facts.temporaries), len(facts.kernels)
@@ -335,16 +335,16 @@ def _of_form(family: Family, template: str) -> str:
     return f" in the {known.name} form ({known.on_tiles[template]:.0f} µs on tiles)"
 
 
-def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Candidate:
+def lowered(asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True) -> Scheduled:
     """A template with what it makes of a program; NeptuneError where it does not apply."""
     name, template = named(asked)
     sch = Schedule(brought(template, program))
     spent = apply(template, sch, fuel)
     check_settled(sch.program)
-    return Candidate(name, sch, lowering(sch.program, strict=strict), spent)
+    return Scheduled(name, sch, lowering(sch.program, strict=strict), spent)
 
 
-def _chosen(made: Candidate, why: str, passed: list[Decision]) -> Candidate:
+def _chosen(made: Scheduled, why: str, passed: list[Decision]) -> Scheduled:
     decisions = (*passed, Decision("template", made.template, "chosen", why), *made.decisions)
     for d in decisions:
         LOG.info("template %s: %s: %s", d.subject, d.verdict, d.reason)

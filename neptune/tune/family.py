@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import log2, prod
 
 import numpy as np
 
+from neptune.choice import Choice
 from neptune.runtime.family import Cut, Tree, pick
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import FURTHER, Counted, OtherForm
@@ -29,7 +30,7 @@ from neptune.tune.params import space_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import LAUNCH
 from neptune.tune.rows import Rows, counted
-from neptune.tune.samples import Candidate, Sample
+from neptune.tune.samples import Sample
 
 MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
@@ -59,20 +60,12 @@ MISSED = 1.005
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A template, and a value for each of its free parameters; `numbers` are those that its launches choose."""
-
-    template: str
-    params: Mapping[str, int]
-    numbers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Family:
     """Choices and the tree that tells them apart. `times` has the prediction of each choice (rows) at each point;
     `others` are the best of each template at the first point, in microseconds; `lost` is what is lost against the best
     candidate of each point, as a share of its time, on average and at most. `samples` are the measurements that
-    predictions were corrected by. With `counted`, times are those of the faster form."""
+    predictions were corrected by. With `counted`, times are those of the faster form. `numbers` are those that launches
+    of a template choose, by its name."""
 
     choices: tuple[Choice, ...]
     tree: Tree
@@ -82,6 +75,7 @@ class Family:
     lost: tuple[float, float]
     samples: tuple[Sample, ...] = ()
     counted: Counted | None = None
+    numbers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def first(self, choice: int) -> int:
         """The first point that takes a choice."""
@@ -100,7 +94,7 @@ def choose(
     deciding: frozenset[str] | None = None,
     samples: Sequence[Sample] = (),
     marked: Sequence[Sizes] = (),
-    failed: frozenset[Candidate] = frozenset(),
+    failed: frozenset[Choice] = frozenset(),
     form: OtherForm | None = None,
 ) -> Family | None:
     """The family of these templates, with the values that are `given` to each; None where the first point has no
@@ -115,7 +109,7 @@ def choose(
     known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
     for name, rows in first.items():
         rows.name, rows.known = name, known
-        rows.failed = [dict(values) for template, values in failed if template == name]
+        rows.failed = [c.params for c in failed if c.template == name]
         rows.add(anchors, most=1)
         rows.join([{n: c[n] for n in (*space_of(rows.program).tiles, *LAUNCH)} for c in known.candidates(name)])
     rows_of = {n: rows for n, rows in first.items() if rows.choices}
@@ -136,7 +130,7 @@ def choose(
     runs = np.isfinite(times).any(axis=0)
     if not runs[0]:
         return None
-    candidates = [Choice(n, c, rows.numbers) for n, rows in close.items() for c in rows.choices]
+    candidates = [Choice(n, c) for n, rows in close.items() for c in rows.choices]
     kept = _kept(_logs(times[:, runs]))
     kept += _won(there, kept)
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
@@ -148,7 +142,9 @@ def choose(
     kept = [kept[k] for k in used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     lost = _lost(times, kept, tree, few)
-    return Family(tuple(candidates[k] for k in kept), tree, at, whole[used], others, lost, known.samples, with_form)
+    numbers = {n: rows.numbers for n, rows in close.items()}
+    taken = tuple(candidates[k] for k in kept)
+    return Family(taken, tree, at, whole[used], others, lost, known.samples, with_form, numbers)
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
@@ -162,8 +158,8 @@ def _possible(
     """The samples, of candidates that there are with the values that are given."""
     spaces = {n: space_of(p) for n, p in programs.items()}
 
-    def is_one(c: Candidate) -> bool:
-        name, params = c[0], dict(c[1])
+    def is_one(c: Choice) -> bool:
+        name, params = c.template, c.params
         if name not in spaces or params.keys() != {*spaces[name].tiles, *LAUNCH} or not spaces[name].takes(params):
             return False
         return params.items() >= given.get(name, {}).items()
@@ -202,16 +198,17 @@ def _logs(times: Array) -> Array:
     return np.asarray(logs * (fastest / (fastest + SHORT)))
 
 
-def of_winners(choices: Sequence[Choice], points: Sequence[Sizes], times: Array) -> Family:
+def of_winners(
+    choices: Sequence[Choice], points: Sequence[Sizes], times: Array, numbers: Mapping[str, tuple[str, ...]]
+) -> Family:
     """The family of choices (rows of times) that were measured at these points, infinite where one was not: at each
-    point it takes the fastest."""
+    point it takes the fastest. `numbers` are as in Family."""
     # Each point twice, since a cut leaves no single one alone.
     logs = np.repeat(np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER), FEWEST, axis=1)
     twice = [p for p in points for _ in range(FEWEST)]
     tree, used = _renumbered(_cut(logs, _features(twice), DEEPEST))
-    return Family(
-        tuple(choices[k] for k in used), tree, tuple(points), times[used], {}, _lost(times, used, tree, points)
-    )
+    lost = _lost(times, used, tree, points)
+    return Family(tuple(choices[k] for k in used), tree, tuple(points), times[used], {}, lost, numbers=numbers)
 
 
 def _promising(own: Array, best: Array) -> bool:

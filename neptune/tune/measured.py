@@ -21,8 +21,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from neptune.choice import Choice
 from neptune.tune.numbers import Array
-from neptune.tune.samples import BELIEVED, Candidate, Sample, Sizes, candidate
+from neptune.tune.samples import BELIEVED, Sample, Sizes
 
 Predict: TypeAlias = Callable[[str, Sequence[Mapping[str, int]], Sequence[Sizes]], Array]
 """Microseconds of a template with each of the values (rows) at each of the sizes."""
@@ -46,7 +47,7 @@ class Measured:
     (logarithms), NaN where it was not measured."""
 
     samples: tuple[Sample, ...] = ()
-    off: Mapping[Candidate, Array] = field(default_factory=dict)
+    off: Mapping[Choice, Array] = field(default_factory=dict)
     first: Array = ()
 
     @staticmethod
@@ -55,9 +56,9 @@ class Measured:
         known = tuple(sorted(samples, key=lambda s: s.weight))
         every = list(dict.fromkeys(c for s in known for c in s.us))
         off = {c: np.full(len(known), np.nan) for c in every}
-        for template in dict.fromkeys(t for t, _ in every):
-            own = [c for c in every if c[0] == template]
-            predicted = predict(template, [dict(params) for _, params in own], [s.sizes for s in known])
+        for template in dict.fromkeys(c.template for c in every):
+            own = [c for c in every if c.template == template]
+            predicted = predict(template, [c.params for c in own], [s.sizes for s in known])
             for c, row in zip(own, predicted, strict=True):
                 measured = np.array([s.us.get(c, np.nan) for s in known])
                 off[c] = np.log(measured / np.where(np.isfinite(row), np.maximum(row, 1e-3), np.nan))
@@ -74,14 +75,14 @@ class Measured:
     def candidates(self, template: str) -> list[dict[str, int]]:
         """The values of this template that were among the fastest somewhere."""
         first = (c for s in self.samples for c in s.fastest[:FASTEST])
-        return [dict(params) for name, params in dict.fromkeys(first) if name == template]
+        return [dict(c.params) for c in dict.fromkeys(first) if c.template == template]
 
     def factors(self, template: str, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
         """What to multiply the predictions of choices (rows) at points with."""
         if not self.samples:
             return np.ones((len(choices), len(points)))
         unknown = np.full(len(self.samples), np.nan)
-        off = np.stack([self.off.get(candidate(template, c), unknown) for c in choices])
+        off = np.stack([self.off.get(Choice(template, c), unknown) for c in choices])
         known, off = np.isfinite(off), np.where(np.isfinite(off), off, self.first)
         octaves = octaves_between(points, [s.sizes for s in self.samples])
         weight = np.array([s.weight for s in self.samples]) * OCTAVE**octaves

@@ -1,4 +1,4 @@
-"""Measurements as the choice reads them: candidates and their times. Plain data, which saved kernels speak of, too."""
+"""Measurements as the automatic choice reads them. Plain data, which saved kernels speak of, too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Candidate: TypeAlias = "tuple[str, tuple[tuple[str, int], ...]]"
-"""A template, and its values by name in order."""
+from neptune.choice import Choice
+
 Sizes: TypeAlias = Mapping[str, int]
 BELIEVED = 1.0
 """The weight of what these versions have measured."""
@@ -19,19 +19,10 @@ class Sample:
     versions at hand, less for others."""
 
     sizes: Sizes
-    us: Mapping[Candidate, float]
+    us: Mapping[Choice, float]
     weight: float
 
     @property
-    def fastest(self) -> list[Candidate]:
+    def fastest(self) -> list[Choice]:
         """Its candidates, the fastest first."""
         return sorted(self.us, key=lambda c: self.us[c])
-
-
-def candidate(template: str, params: Mapping[str, int]) -> Candidate:
-    """The key of a template with values.
-
-    >>> candidate("matmul", {"num_warps": 4, "BLOCK_M": 64})
-    ('matmul', (('BLOCK_M', 64), ('num_warps', 4)))
-    """
-    return template, tuple(sorted(params.items()))

@@ -17,6 +17,7 @@ from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate, of_proces
 from neptune.autotune.journal import Journal
 from neptune.autotune.present import BLOCK, DEPTH, EXPONENTIALS, MATRIX, TILE
 from neptune.autotune.space import Trial
+from neptune.choice import Choice
 from neptune.cli import calibrated as cli
 from neptune.driver import device
 from neptune.errors import TargetError
@@ -107,8 +108,8 @@ def test_measurements_of_a_calibrated_gpu_are_kept(monkeypatch: Any, tmp_path: P
     machine, structure = machine_here(monkeypatch, tmp_path), "ab" * (DIGITS // 2)
     assert machine.name != "H200"
     journal = Journal(store := Store(tmp_path), structure, machine.device, "f", {"t": "t"})
-    journal.keep({"m": 8}, Trial("t", {"BLOCK_M": 16}, 3.0), [4.0], {})
-    assert journal.known({"m": 8}) == {("t", (("BLOCK_M", 16),)): 4.0} and store.find(structure, "H200")
+    journal.keep({"m": 8}, Trial(Choice("t", {"BLOCK_M": 16}), 3.0), [4.0], {})
+    assert journal.known({"m": 8}) == {Choice("t", {"BLOCK_M": 16}): 4.0} and store.find(structure, "H200")
 
 
 def machine_here(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str = NAME) -> Machine:

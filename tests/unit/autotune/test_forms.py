@@ -22,7 +22,8 @@ from neptune.autotune.space import Trial, trials
 from neptune.autotune.tuner import Options, Task, task_of, task_of_kernel, tuned
 from neptune.autotune.winners import together
 from neptune.autotune.worker import judged
-from neptune.driver.coded import coded, levers_of, names, without_levers
+from neptune.choice import Choice
+from neptune.driver.recorded import names, read, written
 from neptune.errors import TargetError
 from neptune.hopper.acceptance import on_trial, split_of
 from neptune.hopper.form import FORM
@@ -63,10 +64,15 @@ def levers_in(k: Kernel) -> Mapping[str, Any]:
 # --- levers as numbers --------------------------------------------------------------------------
 
 
+def coded(levers: Mapping[str, Any]) -> Mapping[str, int]:
+    return written(Choice("matmul", {}, ASYNCHRONOUS, levers)).params
+
+
 def test_levers_are_numbers_of_a_record_and_come_back() -> None:
     every = [{**TWO, n: v} for n, legal in FORM.levers.items() for v in legal]
-    codes = [coded(ASYNCHRONOUS, x) for x in every]
-    assert [levers_of({"BLOCK_M": 64, **c}) for c in codes] == every
+    choices = [Choice("matmul", {"BLOCK_M": 64}, ASYNCHRONOUS, x) for x in every]
+    assert [read(written(c)) for c in choices] == choices
+    codes = [coded(x) for x in every]
     assert len({tuple(c.values()) for c in codes}) == len({tuple(x.values()) for x in every})
     at: dict[str, Any] = {"structure": "0" * 32, "device": "H200", "versions": {}, "template": "matmul"}
     record = Record(sizes=SIZES, params=GIVEN, numbers=codes[0], us=[1.0], **at)
@@ -76,11 +82,11 @@ def test_levers_are_numbers_of_a_record_and_come_back() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"asynchronous.persistent": 3}, {"asynchronous.consumers": 4}, {"asynchronous.own_out": 2}]
 )
-def test_what_is_no_lever_is_on_tiles(wrong: Mapping[str, int]) -> None:
+def test_what_is_no_lever_is_no_choice(wrong: Mapping[str, int]) -> None:
     """Anybody may have written a record."""
-    assert levers_of(coded(ASYNCHRONOUS, TWO)) == TWO
-    assert levers_of({**coded(ASYNCHRONOUS, TWO), **wrong}) is None
-    assert levers_of({n: v for n, v in coded(ASYNCHRONOUS, TWO).items() if n != "asynchronous.stages"}) is None
+    assert read(Choice("matmul", coded(TWO))) == Choice("matmul", {}, ASYNCHRONOUS, TWO)
+    assert read(Choice("matmul", {**coded(TWO), **wrong})) is None
+    assert read(Choice("matmul", {n: v for n, v in coded(TWO).items() if n != "asynchronous.stages"})) is None
 
 
 # --- the space ----------------------------------------------------------------------------------
@@ -90,18 +96,18 @@ def test_candidates_are_levers_that_fit_beside_tiles_of_the_same_sizes() -> None
     plain, found = candidates(task())
     assert found and candidates(task(None)) == (plain, [])
     values = [t.params for t in plain]
-    assert all(without_levers(t.params) in values and t.levers is not None for t in found)
+    assert all(t.params in values and t.choice.levers for t in found)
     assert all(t.params.items() >= GIVEN.items() for t in found)
     for name, legal in (("consumers", {2, 3}), ("persistent", {"once", "stride"}), ("own_out", {True})):
-        assert {(t.levers or {})[name] for t in found} == legal, name
-    assert len({t.key for t in [*plain, *found]}) == len(plain) + len(found)
+        assert {t.choice.levers[name] for t in found} == legal, name
+    assert len({t.choice for t in [*plain, *found]}) == len(plain) + len(found)
 
 
 def test_results_may_take_the_memory_of_queries_and_groups_of_different_length_a_table() -> None:
     sizes = {"batch": 1, "s_q": 4096, "s_kv": 4096}
     of = task_of(prefill_causal(heads=2, depth=64), "flash_attention", target="cuda:90", form="auto")
     plain = trials(of.forms, sizes, of.machine)
-    levers = [t.levers or {} for t in other_trials(of.forms, plain, sizes, of.machine)]
+    levers = [t.choice.levers for t in other_trials(of.forms, plain, sizes, of.machine)]
     assert {x["own_out"] for x in levers} == {True, False}
     assert {x["persistent"] for x in levers} == {"once", "stride", "table"}
 
@@ -109,16 +115,16 @@ def test_results_may_take_the_memory_of_queries_and_groups_of_different_length_a
 def test_the_first_is_what_a_compilation_takes() -> None:
     made = neptune.compile(matmul(), "matmul", target="cuda:90", params=GIVEN, form="asynchronous", shapes=SIZES)
     (first, *_), levers = candidates(task())[1], levers_in(made)
-    assert {n: v for n, v in (first.levers or {}).items() if n in levers} == {
+    assert {n: v for n, v in (first.choice.levers).items() if n in levers} == {
         n: levers[n] for n in ("consumers", "stages", "persistent")
     }
 
 
 def test_a_candidate_is_compiled_with_its_levers() -> None:
-    asked = next(t for t in candidates(task())[1] if t.levers == {**TWO, "stages": 2, "persistent": "once"})
+    asked = next(t for t in candidates(task())[1] if t.choice.levers == {**TWO, "stages": 2, "persistent": "once"})
     made = task().kernel(asked)
     assert levers_in(made).items() >= {"consumers": 2, "stages": 2, "persistent": "once", "BLOCK_N": 128}.items()
-    assert made.params.items() >= without_levers(asked.params).items() and task().kernel(asked) is made
+    assert made.params.items() >= asked.params.items() and task().kernel(asked) is made
 
 
 def test_another_target_has_none() -> None:
@@ -172,17 +178,17 @@ def test_a_form_that_is_faster_is_taken_and_recorded(planted: type[Planted], tmp
     planted.came = lambda k: Outcome((20.0 if is_async(k) else 100.0,))
     found = tuned(task(), SIZES, options(tmp_path))
     (at,) = found.shapes
-    assert at.us == 20.0 and at.best.levers is not None and is_async(found.kernel)
+    assert at.us == 20.0 and at.best.choice.form and is_async(found.kernel)
     of = found.kernel.executable.artifact.form
     assert of is not None and of.forced
     assert "asynchronous form for cuda:90" in found.kernel.explain()
-    assert at.as_json()["best"]["levers"] == at.best.levers and "asynchronous consumers=" in str(at)
+    assert at.as_json()["best"]["levers"] == at.best.choice.levers and "asynchronous consumers=" in str(at)
     kept = [r for r in store(tmp_path).all() if r.numbers]
     assert kept and all(r.numbers.keys() == names() and not names() & r.params.keys() for r in kept)
     # The same search goes on from there.
     before = len(planted.asked)
     again = tuned(task(), SIZES, options(tmp_path)).shapes[0]
-    assert again.best.key == at.best.key and again.known
+    assert again.best.choice == at.best.choice and again.known
     assert len(planted.asked) - before <= 1
 
 
@@ -191,7 +197,7 @@ def test_a_form_that_is_refused_is_a_failure_and_not_tried_again(planted: type[P
     planted.came = lambda k: refused if is_async(k) else Outcome((100.0,))
     found = tuned(task(), SIZES, options(tmp_path))
     (at,) = found.shapes
-    assert at.us == 100.0 and at.best.levers is None and not is_async(found.kernel)
+    assert at.us == 100.0 and at.best.choice.form is None and not is_async(found.kernel)
     assert any("spilled" in why for name, why in at.failed.items() if "asynchronous" in name)
     lost = store(tmp_path).failures(store(tmp_path).all()[0].structure, "H200")
     assert lost and all(f.numbers.keys() == names() for f in lost)
@@ -205,7 +211,7 @@ def test_winners_of_both_forms_are_variants_and_stay_when_saved(planted: type[Pl
     shapes = [SIZES, {**SIZES, "m": 256}]
     best = [candidates(task())[1][0], candidates(task())[0][0]]
     found = [
-        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.key: 9.0, o.key: 99.0})
+        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.choice: 9.0, o.choice: 99.0})
         for s, b, o in zip(shapes, best, reversed(best), strict=True)
     ]
     made = together(task().kernel, found)
@@ -226,13 +232,13 @@ def test_a_kernel_with_the_form_is_tuned_in_both_and_starts_from_its_own() -> No
     assert any(f.others for f in of.forms)
     plain = list(trials(of.forms, at, of.machine, numbers=False))
     default = of.default(at, other_trials(of.forms, plain, at, of.machine))
-    own = default.levers or {}
+    own = default.choice.levers
     assert {n: own[n] for n in ("consumers", "stages", "persistent")} == {
         n: TWO[n] for n in ("consumers", "stages", "persistent")
     }
     assert {n: default.params[n] for n in ("BLOCK_N", "BLOCK_K")} == {"BLOCK_N": 128, "BLOCK_K": 64}
     tiles = task_of_kernel(kernel().with_params(BLOCK_M=64), args, at)
-    assert not any(f.others for f in tiles.forms) and tiles.levers(at) is None
+    assert not any(f.others for f in tiles.forms) and tiles.chosen(at).form is None
 
 
 def test_what_is_timed_is_the_form() -> None:

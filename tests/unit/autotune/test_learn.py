@@ -12,6 +12,7 @@ from neptune.autotune import correct, learn
 from neptune.autotune.correct import BOUND, LEAST
 from neptune.autotune.learn import Lesson, ordered
 from neptune.autotune.space import Form, Trial, forms_of, trials
+from neptune.choice import Choice
 from neptune.ops.linear import matmul
 from neptune.tune.machine import DEFAULT
 
@@ -34,7 +35,7 @@ def slower(t: Trial) -> float:
 def lessons(count: int = 3 * LEAST) -> tuple[Lesson, ...]:
     each = [(s, t) for s in OTHERS for t in trials(forms(), s, DEFAULT)[: count // len(OTHERS)]]
     level = {s["m"]: 1.0 + k for k, s in enumerate(OTHERS)}
-    return tuple(Lesson(t.template, t.params, s, t.us * slower(t) * level[s["m"]]) for s, t in each)
+    return tuple(Lesson(t.choice, s, t.us * slower(t) * level[s["m"]]) for s, t in each)
 
 
 def test_what_lessons_teach_changes_the_order_within_the_bound() -> None:
@@ -43,14 +44,14 @@ def test_what_lessons_teach_changes_the_order_within_the_bound() -> None:
     after, said = ordered(forms(), before, lessons(), SIZES, DEFAULT)
     assert f"corrected by {len(lessons())} measurements" in said
     assert [t.us for t in after] == sorted(t.us for t in after)
-    alone = {t.key: t.us for t in before}
-    assert {t.key for t in after} == alone.keys() and len(after) == len(before)
-    factors = {w: [t.us / alone[t.key] for t in after[:300] if t.params["num_warps"] == w] for w in (4, 8)}
+    alone = {t.choice: t.us for t in before}
+    assert {t.choice for t in after} == alone.keys() and len(after) == len(before)
+    factors = {w: [t.us / alone[t.choice] for t in after[:300] if t.params["num_warps"] == w] for w in (4, 8)}
     assert np.mean(factors[8]) / np.mean(factors[4]) > 1.05
     assert all(1 / BOUND - 1e-9 <= f <= BOUND + 1e-9 for of in factors.values() for f in of)
     # The order is nearer to the truth than the model's.
-    true = {t.key: t.us * slower(t) for t in before}
-    assert true[after[0].key] <= true[before[0].key]
+    true = {t.choice: t.us * slower(t) for t in before}
+    assert true[after[0].choice] <= true[before[0].choice]
 
 
 @pytest.mark.parametrize("count", [0, LEAST - 1])
@@ -61,7 +62,7 @@ def test_few_lessons_teach_nothing(count: int) -> None:
 
 def test_one_size_teaches_nothing() -> None:
     before = trials(forms(), SIZES, DEFAULT)
-    same = [Lesson(x.template, x.params, SIZES, x.us) for x in lessons()]
+    same = [Lesson(x.choice, SIZES, x.us) for x in lessons()]
     assert ordered(forms(), before, same, SIZES, DEFAULT) == (before, "")
 
 
@@ -73,7 +74,7 @@ def test_without_scikit_learn_the_order_is_the_models_and_that_is_said(monkeypat
 
 
 def test_lessons_of_templates_that_are_gone_say_nothing() -> None:
-    gone = [Lesson("gone", x.params, x.sizes, x.us) for x in lessons()]
+    gone = [Lesson(Choice("gone", x.choice.params), x.sizes, x.us) for x in lessons()]
     before = trials(forms(), SIZES, DEFAULT)
     if correct.available():
         assert ordered(forms(), before, gone, SIZES, DEFAULT) == (before, "")

@@ -6,15 +6,16 @@ import random
 
 from neptune.autotune.rounds import FINAL, MARGIN, PRIOR, ROUND, Search, neighbours
 from neptune.autotune.space import Trial
+from neptune.choice import Choice
 
 
 def trial(us: float, template: str = "a", **params: int) -> Trial:
-    return Trial(template, params, us)
+    return Trial(Choice(template, params), us)
 
 
 def measure(search: Search, us: object = lambda t: t.us) -> list[Trial]:
     batch = search.next_round()
-    search.known |= {t.key: us(t) for t in batch}  # type: ignore[operator]
+    search.known |= {t.choice: us(t) for t in batch}  # type: ignore[operator]
     return batch
 
 
@@ -50,7 +51,7 @@ def test_half_of_a_round_are_neighbours_of_the_fastest() -> None:
     search = Search([*trials, near])
     measure(search)
     assert search.next_round()[0] == near
-    assert near not in Search([*trials, near], dict.fromkeys((t.key for t in trials[:3]), None)).next_round()
+    assert near not in Search([*trials, near], dict.fromkeys((t.choice for t in trials[:3]), None)).next_round()
 
 
 def test_neighbours() -> None:
@@ -63,12 +64,12 @@ def test_neighbours() -> None:
 
 def test_the_search_ends_where_the_model_sees_nothing_better() -> None:
     trials = [trial(10.0, n=0), trial(10.0 * MARGIN - 0.1, n=3), trial(10.0 * MARGIN + 0.1, n=6)]
-    search = Search(trials, {trials[0].key: 10.0})
+    search = Search(trials, {trials[0].choice: 10.0})
     assert search.next_round() == [trials[1]] and search.bound == trials[1].us / MARGIN
-    search.known[trials[1].key] = 30.0
+    search.known[trials[1].choice] = 30.0
     # Both were off by 1 and 2.4 times: the middle of that holds for the rest.
     assert search.next_round() == [] and search.bound is not None and search.bound > 10.0
-    search.known[trials[2].key] = None
+    search.known[trials[2].choice] = None
     assert search.bound is None
 
 
@@ -83,10 +84,10 @@ def test_what_fails_is_never_tried_again_nor_taken() -> None:
 
 def test_finalists_are_close_and_few_and_with_the_default() -> None:
     trials = [trial(10.0 + k / 100, n=k) for k in range(12)]
-    search = Search(trials, {t.key: t.us for t in trials[:11]} | {trials[11].key: 40.0})
+    search = Search(trials, {t.choice: t.us for t in trials[:11]} | {trials[11].choice: 40.0})
     assert search.finalists() == trials[:FINAL]
-    assert search.finalists(trials[11].key) == [*trials[:FINAL], trials[11]]
-    search.known[trials[0].key] = 5.0
+    assert search.finalists(trials[11].choice) == [*trials[:FINAL], trials[11]]
+    search.known[trials[0].choice] = 5.0
     assert search.finalists() == [trials[0]]
 
 
@@ -97,17 +98,20 @@ def test_the_best_is_found_where_the_model_errs_as_much_as_it_is_known_to() -> N
         trials = sorted(
             (trial(rng.uniform(10, 60), rng.choice("abc"), n=3 * k) for k in range(300)), key=lambda t: t.us
         )
-        true = {t.key: t.us * rng.uniform(0.9, 1.1) for t in trials}
+        true = {t.choice: t.us * rng.uniform(0.9, 1.1) for t in trials}
         search = Search(trials)
-        while measure(search, lambda t, true=true: true[t.key]):
+        while measure(search, lambda t, true=true: true[t.choice]):
             pass
-        assert search.best is not None and true[search.best.key] == min(true.values())
+        assert search.best is not None and true[search.best.choice] == min(true.values())
         assert len(search.known) < len(trials) / 2
 
 
 def test_what_records_put_first_is_measured_whatever_the_model_says() -> None:
     trials = [trial(10 + 0.1 * k, n=k) for k in range(20)] + [trial(500.0 + k, n=100 + k) for k in range(9)]
-    search = Search(trials, prior=[trial(0, n=108).key, trial(0, n=3).key, ("gone", ()), *(t.key for t in trials[20:])])
+    search = Search(
+        trials,
+        prior=[trial(0, n=108).choice, trial(0, n=3).choice, Choice("gone", {}), *(t.choice for t in trials[20:])],
+    )
     first = measure(search)
     assert first[:2] == [trials[28], trials[3]] and len(first) == ROUND
     # A few of them, and the model's own beside; no more of them later.

@@ -8,7 +8,8 @@ import pytest
 
 import neptune
 from neptune.autotune.rounds import neighbours
-from neptune.autotune.space import Form, Trial, forms_of, key_of, predicted, trials
+from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
+from neptune.choice import Choice
 from neptune.errors import ScheduleError
 from neptune.ops.attention import operator
 from neptune.ops.softmax import softmax
@@ -29,15 +30,15 @@ def decode() -> tuple[Form, ...]:
 def test_trials_are_in_the_models_order_and_each_there_once() -> None:
     found = trials(decode(), DECODE, H, numbers=False)
     assert {"flash_attention", "flash_decoding", "stagewise"} <= {t.template for t in found}
-    assert [t.us for t in found] == sorted(t.us for t in found) and len({t.key for t in found}) == len(found) > 100
+    assert [t.us for t in found] == sorted(t.us for t in found) and len({t.choice for t in found}) == len(found) > 100
     for form in decode():
-        own = {t.key: t.us for t in found if t.template == form.template}
+        own = {t.choice: t.us for t in found if t.template == form.template}
         order = ranked(form.tiles, DECODE, H)
         if not order:
             assert not own
             continue
         best = order[0]
-        assert own[key_of(form.template, best.params)] == pytest.approx(best.prediction.us)
+        assert own[Choice(form.template, best.params)] == pytest.approx(best.prediction.us)
         # Near equals are ordered by registers there.
         assert best.prediction.us <= 1.02 * min(own.values())
 
@@ -46,7 +47,7 @@ def test_what_does_not_fit_is_no_trial() -> None:
     found = trials(decode(), DECODE, H)
     most = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 4, "num_stages": 4}
     (large,) = predicted(decode()[0], [{**found[0].params, **most}], DECODE, H)
-    assert large.us == float("inf") and large.key not in {t.key for t in found}
+    assert large.us == float("inf") and large.choice not in {t.choice for t in found}
 
 
 def test_given_values_stay_and_only_what_takes_them_is_tried() -> None:
@@ -61,7 +62,7 @@ def test_numbers_of_parts_are_tried_where_launches_choose_them() -> None:
     """Around what the model's rule gives, none of them with an empty part; what a launch chooses has no number."""
     found = [t for t in trials(decode(), DECODE, H) if t.template == "flash_decoding"]
     plain = [t for t in found if "NUM_SPLITS" not in t.params]
-    assert [t.key for t in plain] == [t.key for t in trials(decode(), DECODE, H, numbers=False) if t in plain]
+    assert [t.choice for t in plain] == [t.choice for t in trials(decode(), DECODE, H, numbers=False) if t in plain]
     assert not any("NUM_SPLITS" in t.params for t in trials(decode(), DECODE, H, numbers=False))
     (form,) = (f for f in decode() if f.template == "flash_decoding")
     (rule,) = parts_of(form.tiles)
@@ -78,7 +79,7 @@ def test_numbers_of_parts_are_tried_where_launches_choose_them() -> None:
         assert usual_one.us == pytest.approx(t.us)
         assert all(neighbours(t, o) and neighbours(o, t) for o in tried.values())
     wider = {**plain[0].params, "num_warps": plain[0].params["num_warps"] * 2, "NUM_SPLITS": 8}
-    assert not neighbours(plain[0], Trial("flash_decoding", wider, 1.0))
+    assert not neighbours(plain[0], Trial(Choice("flash_decoding", wider), 1.0))
 
 
 def test_a_named_template_alone_or_what_is_wrong_with_it() -> None:

@@ -15,6 +15,7 @@ from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial, trials
 from neptune.autotune.tuner import Task, task_of, task_of_kernel, tuned
 from neptune.autotune.winners import together
+from neptune.choice import Choice
 from neptune.ops.linear import matmul
 from tests.unit.autotune.test_tuner import options, runs, store
 
@@ -35,8 +36,8 @@ def parts(kernel: neptune.Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def found(sizes: Mapping[str, int], params: Mapping[str, int], us: float) -> Tuned:
-    best = Trial("matmul_split", params, us)
-    return Tuned(sizes, best, best, us, us, 1, 1, 0, {}, "", {best.key: us})
+    best = Trial(Choice("matmul_split", params), us)
+    return Tuned(sizes, best, best, us, us, 1, 1, 0, {}, "", {best.choice: us})
 
 
 def check_right(kernel: neptune.Kernel, sizes: Mapping[str, int]) -> None:
@@ -45,7 +46,7 @@ def check_right(kernel: neptune.Kernel, sizes: Mapping[str, int]) -> None:
 
 
 def test_a_measured_number_is_that_of_its_shape_alone(tmp_path: Path) -> None:
-    usual = [parts(task().kernel(Trial("matmul_split", PARAMS, 1.0)), s) for s in SHAPES]
+    usual = [parts(task().kernel(Trial(Choice("matmul_split", PARAMS), 1.0)), s) for s in SHAPES]
     assert not {6, 5} & {*usual}
     numbered = [{**PARAMS, NUMBER: 6}, {**PARAMS, NUMBER: 5}, PARAMS]
     kernel = together(
@@ -55,7 +56,7 @@ def test_a_measured_number_is_that_of_its_shape_alone(tmp_path: Path) -> None:
     assert len(kernel.variants) == 1 and NUMBER not in kernel.params
     assert [parts(kernel, s) for s in SHAPES] == [6, 5, usual[2]]
     other = {**SHAPES[0], "m": 15}
-    assert parts(kernel, other) == parts(task().kernel(Trial("matmul_split", PARAMS, 1.0)), other)
+    assert parts(kernel, other) == parts(task().kernel(Trial(Choice("matmul_split", PARAMS), 1.0)), other)
     kernel.save(tmp_path / "kernel")
     loaded = neptune.load(tmp_path / "kernel", target="llvm")
     assert [parts(loaded, s) for s in SHAPES] == [6, 5, usual[2]]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import neptune
+from neptune.choice import Choice
 from neptune.driver import passes, pipeline
 from neptune.driver.counted import Forms
 from neptune.driver.forms import DECIDES, in_vain
@@ -24,7 +25,7 @@ from neptune.ops.cross_entropy import linear_cross_entropy
 from neptune.ops.linear import matmul
 from neptune.runtime.hopper import accepted
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import Candidate, Wishes, candidates
+from neptune.tune.choose import Scheduled, Wishes, candidates
 from neptune.tune.gains import Asked
 from neptune.tune.machine import DEFAULT
 
@@ -61,7 +62,7 @@ def said(kernel: Kernel) -> list[Mapping[str, Any]]:
     return [d for d in kernel.explain(json=True)["decisions"] if d["kind"] in ("template", "form")]
 
 
-def entropy(forms: Forms | None) -> Candidate:
+def entropy(forms: Forms | None) -> Scheduled:
     program, _ = cheaper(linear_cross_entropy(depth=4096))
     return next(candidates(program, None, Wishes(ROWS), DEFAULT, forms))
 
@@ -82,10 +83,10 @@ def test_a_loss_of_deep_products_takes_the_template_whose_form_is_faster() -> No
     ("told", "us"),
     [
         (None, 0),
-        (Formed(ROWS, "flash_decoding", {}, {}, 3000.0, 4000.0, "asynchronous"), 3000.0),
-        (Formed(ROWS, "flash_decoding", {}, {}, 4000.0, 3000.0, "asynchronous"), inf),
-        (Formed(ROWS, "flash_attention", {}, {}, 3000.0, 4000.0, "asynchronous"), inf),
-        (Formed({**ROWS, "rows": 64}, "flash_decoding", {}, {}, 30.0, 40.0, "asynchronous"), 0),
+        (Formed(ROWS, Choice("flash_decoding", {}, "asynchronous"), 3000.0, 4000.0), 3000.0),
+        (Formed(ROWS, Choice("flash_decoding", {}, "asynchronous"), 4000.0, 3000.0), inf),
+        (Formed(ROWS, Choice("flash_attention", {}, "asynchronous"), 3000.0, 4000.0), inf),
+        (Formed({**ROWS, "rows": 64}, Choice("flash_decoding", {}, "asynchronous"), 30.0, 40.0), 0),
     ],
 )
 def test_what_was_measured_counts_before_predictions(told: Formed | None, us: float) -> None:

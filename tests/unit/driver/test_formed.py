@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import neptune
-from neptune.driver.coded import coded
+from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
 from neptune.driver.known import Formed, formed
+from neptune.driver.recorded import written
 from neptune.ops.linear import matmul
 from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store
@@ -29,7 +30,10 @@ def of(made: type, levers: Mapping[str, Any] | None = None, **more: Any) -> Any:
     """A record, or a failure, of a product."""
     at: dict[str, Any] = {"structure": structure_of(imported(matmul(), None, None)), "template": "matmul"}
     at |= {"device": machine_for(parse_target("cuda:90")).device, "sizes": SIZES, "params": PARAMS}
-    at |= {"versions": versions(), "numbers": {} if levers is None else coded("asynchronous", levers)}
+    at |= {
+        "versions": versions(),
+        "numbers": {} if levers is None else written(Choice("matmul", {}, "asynchronous", levers)).params,
+    }
     return made(**{**at, **more})
 
 
@@ -55,9 +59,9 @@ def test_the_fastest_of_these_versions_counts_at_its_sizes() -> None:
     small, found = formed([slow, fast, tiles, elsewhere, older])
     small, found = (found, small) if small.us > found.us else (small, found)
     assert (small.sizes["m"], small.us, small.on_tiles) == (64, 1.0, None)
-    assert found == Formed(SIZES, "matmul", PARAMS, ODD, 21.0, 25.0, "asynchronous") and found.faster
+    assert found == Formed(SIZES, Choice("matmul", PARAMS, "asynchronous", ODD), 21.0, 25.0) and found.faster
     (left,) = formed([slow, fast, tiles], [of(Failure, ODD, how="failed")])
-    assert left == Formed(SIZES, "matmul", PARAMS, OTHER, 30.0, 25.0, "asynchronous") and not left.faster
+    assert left == Formed(SIZES, Choice("matmul", PARAMS, "asynchronous", OTHER), 30.0, 25.0) and not left.faster
     assert formed([tiles]) == () and formed([of(Record, us=[9.0], numbers={"NUM_SPLITS": 4})]) == ()
 
 

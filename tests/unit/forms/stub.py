@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from neptune.codegen.triton import generate
-from neptune.forms import Choice, Inspected, Made, Misfit, Source, Time
+from neptune.forms import Inspected, Made, Misfit, Source, Time, Wanted
 from neptune.runtime.addressing import Tensors
 from neptune.runtime.executable import Executable
 from neptune.runtime.parts import Parts
@@ -95,19 +95,19 @@ class Stub:
     reason: str = "a stub runs in the interpreter"
     levers: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"speed": (1, 2)})
 
-    def fits(self, of: Source, choice: Choice) -> Misfit | None:
+    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
         if len(of.tiles.kernels) > 1 or not list(dots(of.tiles.kernels[0])):
             return Misfit("a stub is one kernel with a product", ("matmul",))
         return Misfit("tiles are faster") if choice.ahead and self.factor > 1 else None
 
-    def lower(self, of: Source, choice: Choice) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
         if (wrong := of.differs(of.tiles)) is not None:
             return Misfit(wrong)
         levers = {"speed": 1, **choice.levers}
         text = generate(of.tiles, defaults(of.tiles), header=MARK)
         return Made(StubData(text, self.targets[0], levers), {"levers": levers}, levers, {})
 
-    def time(self, of: Source, choice: Choice, at: Sequence[Asked]) -> Sequence[Time]:
+    def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
         has = self.fits(of, choice) is None
         return [Time(self.factor * a.us if has else float("inf"), has) for a in at]
 

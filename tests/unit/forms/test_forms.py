@@ -18,10 +18,11 @@ from neptune.autotune.search import Tuned
 from neptune.autotune.space import trials
 from neptune.autotune.tuner import task_of
 from neptune.autotune.winners import together
-from neptune.driver.coded import coded, levers_of, without_levers
+from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.imports import imported
+from neptune.driver.recorded import read, written
 from neptune.errors import TargetError
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
@@ -206,13 +207,13 @@ def test_its_levers_are_candidates(stub: Stub) -> None:
     of = task_of(matmul(), "matmul", target="interpret", form=NAME)
     plain = list(trials(of.forms, SMALL, of.machine))
     found = other_trials(of.forms, plain, SMALL, of.machine)
-    assert [t.levers for t in found] == [{"speed": 2}, {"speed": 1}] and {t.form for t in found} == {NAME}
-    assert "matmul stub" in {t.kind for t in found} and str(found[0]).endswith("stub speed=2")
+    assert [t.choice.levers for t in found] == [{"speed": 2}, {"speed": 1}] and {t.choice.form for t in found} == {NAME}
+    assert "matmul stub" in {t.choice.kind for t in found} and str(found[0]).endswith("stub speed=2")
     kernel = of.kernel(found[0])
     made = kernel.executable.artifact.form
     assert made is not None and made.levers == {"speed": 2}
-    assert kernel.params.items() >= without_levers(found[0].params).items()
-    assert of.default(SMALL, found).form == NAME, "what a default kernel takes"
+    assert kernel.params.items() >= found[0].params.items()
+    assert of.default(SMALL, found).choice.form == NAME, "what a default kernel takes"
 
 
 def test_winners_of_either_form_are_variants_and_stay_when_saved(stub: Stub, tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_winners_of_either_form_are_variants_and_stay_when_saved(stub: Stub, tmp
     plain = list(trials(of.forms, SMALL, of.machine, numbers=False))
     best = [other_trials(of.forms, plain, SMALL, of.machine)[0], plain[0]]
     found = [
-        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.key: 9.0, o.key: 99.0})
+        Tuned(s, b, b, 9.0, 9.0, 1, 1, 0, {}, "", {b.choice: 9.0, o.choice: 99.0})
         for s, b, o in zip(shapes, best, reversed(best), strict=True)
     ]
     made = together(of.kernel, found)
@@ -231,18 +232,22 @@ def test_winners_of_either_form_are_variants_and_stay_when_saved(stub: Stub, tmp
         assert [k.chosen(**s).kernel.executable.form is not None for s in shapes] == [True, False]
 
 
+def coded(levers: Mapping[str, Any]) -> Mapping[str, int]:
+    return written(Choice("matmul", {}, NAME, levers)).params
+
+
 def record(levers: Mapping[str, Any] | None, us: float) -> Record:
     params = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 4, "num_stages": 3}
     return Record(
         structure=structure_of(imported(matmul(), None, None)), template="matmul", versions=versions(),
         device=machine_for(parse_target("interpret")).device, sizes=SMALL, params=params, us=[us],
-        numbers={} if levers is None else coded(NAME, levers),
+        numbers={} if levers is None else coded(levers),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("us", "made"), [(10.0, True), (30.0, False)])
 def test_what_was_measured_of_it_decides(stub: Stub, tmp_path: Path, us: float, made: bool) -> None:
-    assert coded(NAME, {"speed": 2}) == {"stub.speed": 2} and levers_of({"stub.speed": 3}) is None
+    assert coded({"speed": 2}) == {"stub.speed": 2} and read(Choice("matmul", {"stub.speed": 3})) is None
     store = Store(tmp_path / "cache")
     store.append(record({"speed": 2}, us))
     store.append(record(None, 20.0))

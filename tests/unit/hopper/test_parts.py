@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import neptune
 from bench.cost import MACHINE
+from neptune.forms import Wanted
 from neptune.hopper.acceptance import PARTS
 from neptune.hopper.acceptance import sizes as compared_at
 from neptune.hopper.check import check
@@ -20,7 +21,7 @@ from neptune.hopper.ir import Levers, Loop, walk_async
 from neptune.hopper.predict import Predictor
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.trials import sizes, trials
-from neptune.hopper.wanted import Wanted, ordered
+from neptune.hopper.wanted import ordered, predictor
 from neptune.kernel import Kernel
 from neptune.ops.linear import matmul
 from neptune.runtime.artifact import pack, unpack
@@ -251,6 +252,6 @@ def test_auto_leaves_out_what_is_far_behind(name: str, template: str, at: dict[s
 def test_a_number_that_a_caller_gives_is_that_of_both_forms() -> None:
     asked, program = predicted(LONG)
     walked = walked_of(program, split_of(program), {})
-    given = Wanted({}, {"NUM_SPLITS": 3}, LONG, MACHINE).predictor(program, walked)
+    given = predictor(Wanted({}, {"NUM_SPLITS": 3}, LONG, MACHINE), program, walked)
     levers = Levers(2, 4, "table", tiles={"BLOCK_N": 64, "BLOCK_K": 128})
     assert given.parts(levers) == {"NUM_SPLITS": 3} != asked.parts(levers)

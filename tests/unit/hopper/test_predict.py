@@ -9,9 +9,10 @@ import pytest
 
 from bench import hopper_cost
 from bench.cost import MACHINE
+from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.predict import Predictor
-from neptune.hopper.wanted import Wanted, ordered
+from neptune.hopper.wanted import ordered
 from neptune.tune.rank import ranked
 from tests.examples.walks import tiles_of, walked
 

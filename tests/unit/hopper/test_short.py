@@ -9,9 +9,9 @@ import pytest
 
 import neptune
 from neptune.driver.precision import short_functions
+from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.short import shortened, taken_in
-from neptune.hopper.wanted import Wanted
 from neptune.ir.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention

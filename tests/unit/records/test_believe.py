@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neptune.choice import Choice
 from neptune.records.believe import OTHER_SIZES, OTHER_VERSIONS, best
 from neptune.records.record import Record
 
@@ -21,7 +22,7 @@ def record(block: int, *us: float, **other: Any) -> Record:
 
 
 def said(*records: Record) -> list[tuple[int, float, float]]:
-    return [(b.params["BLOCK"], b.us, b.weight) for b in best(records, A, SIZES, "H200", NOW)]
+    return [(b.choice.params["BLOCK"], b.us, b.weight) for b in best(records, A, SIZES, "H200", NOW)]
 
 
 def test_nothing_is_known_of_others() -> None:
@@ -69,9 +70,9 @@ def test_the_nearest_sizes_come_first() -> None:
 
 def test_numbers_of_a_launch_are_a_candidates_own() -> None:
     two, four = (record(1, us, numbers={"NUM_SPLITS": n}) for us, n in ((3.0, 2), (2.0, 4)))
-    assert [(b.template, b.params, b.us) for b in best([two, four], A, SIZES, "H200", NOW)] == [
-        ("t", {"BLOCK": 1, "NUM_SPLITS": 4}, 2.0),
-        ("t", {"BLOCK": 1, "NUM_SPLITS": 2}, 3.0),
+    assert [(b.choice, b.us) for b in best([two, four], A, SIZES, "H200", NOW)] == [
+        (Choice("t", {"BLOCK": 1, "NUM_SPLITS": 4}), 2.0),
+        (Choice("t", {"BLOCK": 1, "NUM_SPLITS": 2}), 3.0),
     ]
 
 

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from neptune.choice import Choice
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
@@ -19,7 +20,7 @@ from neptune.tune.choose import Wishes, candidates
 from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
 from neptune.tune.machine import DEFAULT
 from neptune.tune.rows import Rows
-from neptune.tune.samples import Sample, candidate
+from neptune.tune.samples import Sample
 
 PROGRAMS = {
     "attention": prefill_causal,
@@ -118,7 +119,7 @@ MODELS = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warp
 
 
 def sample(slow=1.0, other=2.0, weight=1.0, **more):
-    times = {candidate("matmul", {**SLOW, **more}): slow, candidate("matmul", MODELS): other}
+    times = {Choice("matmul", {**SLOW, **more}): slow, Choice("matmul", MODELS): other}
     return Sample(HERE, times, weight)
 
 

@@ -13,7 +13,7 @@ import pytest
 from neptune.ops.linear import matmul
 from neptune.runtime.family import pick
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import Candidate, Wishes, candidates
+from neptune.tune.choose import Scheduled, Wishes, candidates
 from neptune.tune.gains import CLOSE, NONE, WITHIN, Asked, Counted, Gain
 from neptune.tune.machine import DEFAULT
 
@@ -34,7 +34,7 @@ class Form:
         return [self.of[template] * self.best if template in self.of else inf for _ in at]
 
 
-def chosen(form: Form | None, typical: Mapping[str, int]) -> Candidate:
+def chosen(form: Form | None, typical: Mapping[str, int]) -> Scheduled:
     return next(candidates(matmul(), None, Wishes(typical), DEFAULT, form))
 
 

@@ -7,8 +7,9 @@ from math import inf, log
 import numpy as np
 import pytest
 
+from neptune.choice import Choice
 from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured
-from neptune.tune.samples import Sample, candidate
+from neptune.tune.samples import Sample
 
 AT = {"m": 1024, "n": 64}
 TIMES = {1: 10.0, 2: 12.0, 3: 14.0}
@@ -20,7 +21,7 @@ def predict(template, choices, points):
 
 
 def sample(us, weight=0.5, sizes=AT):
-    return Sample(sizes, {candidate("t", {"BLOCK": b}): t for b, t in us.items()}, weight)
+    return Sample(sizes, {Choice("t", {"BLOCK": b}): t for b, t in us.items()}, weight)
 
 
 def factors(*samples, at=AT, blocks=(1, 2, 3, 4)):
