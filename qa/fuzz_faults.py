@@ -31,7 +31,7 @@ from neptune.mirage.foreign_json import graphs_of
 from neptune.ops.softmax import softmax
 from neptune.records.record import parse
 from neptune.records.store import SHIPPED
-from neptune.runtime import artifact, saved
+from neptune.runtime import artifact, refused, saved
 from neptune.runtime.hopper import accepted
 from neptune.schedule.trace import trace_from_json, trace_to_json
 from neptune.tune import calibrated
@@ -151,6 +151,12 @@ def verdict(draw: random.Random, folder: Path) -> Any:
     return _shelf(shelf, lambda: accept._kept(shelf, "key"), draw)
 
 
+def choice(draw: random.Random, folder: Path) -> Any:
+    shelf = refused.shelf(folder)
+    shelf.write("key", json.dumps({"choice": "key", "lacking": "shared memory", "said": "Triton: …"}).encode())
+    return _shelf(shelf, lambda: refused.read(shelf, "key") or None, draw)
+
+
 def _shelf(shelf: Any, get: Callable[[], Any], draw: random.Random) -> Any:
     """An entry that is damaged, and signed anew in most cases."""
     path = shelf.path("key")
@@ -193,7 +199,7 @@ def graphs(draw: random.Random, _: Path) -> Any:
     return graphs_of(any_damage(GRAPHS, draw).decode("utf-8", "replace"))
 
 
-KINDS = (calibration, manifest, entry, verdict, record, setting, trace, graphs)
+KINDS = (calibration, manifest, entry, verdict, choice, record, setting, trace, graphs)
 
 
 def trial(seed: int) -> Outcome:

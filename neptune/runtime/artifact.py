@@ -31,9 +31,10 @@ WIDER = "wider"
 OFFSETS = ("int32", "int64")
 WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
 """Entries of an explanation: what makes the kernel slow, what is predicted, and the sizes that it speaks of."""
-STAGES_OF_LOADS = "num_stages"
+STAGES_OF_LOADS, WARPS = "num_stages", "num_warps"
 PINNED = "pinned"
-"""The entry with the numbers of stages that the caller gave, which are not lowered; only where there are any."""
+"""The entry with the parameters that the caller gave, which stay as they are where a launch is refused
+(`neptune.runtime.refused`); only where there are any."""
 
 
 @dataclass(frozen=True)
@@ -116,23 +117,10 @@ class Artifact:
         return replace(self, explanation={**kept, **({AT: dict(at)} if at else {})})
 
     def pinning(self, names: Iterable[str]) -> Artifact:
-        """The same kernel, whose numbers of stages among these names are the caller's."""
+        """The same kernel, whose parameters with these names are the caller's."""
         kept = {k: v for k, v in self.explanation.items() if k != PINNED}
-        stages = sorted(n for n in names if n.rpartition(".")[2] == STAGES_OF_LOADS)
-        return replace(self, explanation={**kept, **({PINNED: stages} if stages else {})})
-
-    def shallower(self) -> Artifact | None:
-        """The same kernel on tiles alone, or with loads one stage less ahead, which takes less shared memory; None
-        where that is the caller's to say, or nothing is loaded ahead.
-
-        num_stages=4  →  num_stages=3
-        """
-        if self.form is not None:
-            return self.with_values({})
-        stages = self.params.get(STAGES_OF_LOADS, 1)
-        if stages == 1 or PINNED in self.explanation:
-            return None
-        return self.with_values({STAGES_OF_LOADS: stages - 1})
+        given = sorted(names)
+        return replace(self, explanation={**kept, **({PINNED: given} if given else {})})
 
     def with_values(self, numbers: Mapping[str, int]) -> Artifact:
         """The same kernel with other values of its parameters, which are known to be legal."""

@@ -6,8 +6,7 @@ settings, and no other.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from neptune.ir.expr import Expr
 from neptune.ir.integers import evaluate_size
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
+from neptune.runtime import refused
 from neptune.runtime.arguments import Call, Signature, checked_call_sizes
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.capability import check_dtypes
@@ -26,7 +26,7 @@ from neptune.runtime.empty import is_empty, run_empty
 from neptune.runtime.family import Members, Standby
 from neptune.runtime.forms import FormData
 from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import REFUSED, Launch, Target, capturing, gpu_target, make_launch, parse_target, runs_other
+from neptune.runtime.launch import Launch, Target, capturing, gpu_target, make_launch, parse_target, runs_other
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
 from neptune.runtime.plans import NOTHING, Plan, Plans, Special
@@ -35,8 +35,6 @@ from neptune.runtime.recording import Launcher
 from neptune.runtime.workspace import Place, deal, places
 from neptune.runtime.workspace import check as check_workspace
 from neptune.runtime.workspace import size as bytes_of
-
-LOG = logging.getLogger("neptune.runtime")
 
 
 class Executable:
@@ -57,8 +55,11 @@ class Executable:
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
         self.standby: Standby[Executable] | None = None
-        # The same kernel with fewer stages, which launches where a launch of this was refused.
-        self._fewer: Executable | None = None
+        # The choices next to this one, each for where it was refused (`neptune.runtime.refused`).
+        self._next: dict[tuple[str, bool], Executable | None] = {}
+        self._stands_in = False
+        # What was launched, where that decides the bits of later calls.
+        self._bound: Executable | None = None
         self.modules = Modules(
             artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.form, self._has_room
         )
@@ -94,21 +95,73 @@ class Executable:
     def _served(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None
     ) -> Plan | None:
-        """Launch the variant that the sizes take; where its first launch is refused (no room in shared memory, wrong
-        code), it with fewer stages, then another."""
+        """Launch the variant that the sizes take. Where its first launch is refused (no room in shared memory, wrong
+        code), the choices next to it take its place, then other variants; TargetError where nothing is left."""
         numbers = params if isinstance(params, Mapping) else {}
-        of = self if self.members is None else self.members.of(call.scalars, numbers)
+        first = of = self if self.members is None else self.members.of(call.scalars, numbers)
+        error: TargetError | None = None
+        gone: list[Executable] = []
         while True:
+            one = of.fitting()
+            if one is None:
+                gone.append(of)
+                other = None if self.members is None or of._bound is not None else self.members.instead(of)
+                if other is not None:
+                    of = other
+                    continue
+                if error is not None:
+                    chains = [[x.artifact for x in each._choices()] for each in dict.fromkeys(gone)]
+                    raise refused.none_is_left(error, chains) from None
+                # What was remembered may hold no longer.
+                one = of._bound or of
             try:
-                return (of._fewer or of)._launched(call, workspace, params, launcher)
-            except TargetError as error:
-                other = of._shallower() if error.kind == REFUSED else None
-                if other is None and error.kind == REFUSED and self.members is not None:
-                    other = self.members.instead(of)
-                if other is None:
+                plan = one._launched(call, workspace, params, launcher)
+            except TargetError as found:
+                if found.kind != refused.REFUSED:
                     raise
-                LOG.warning("a variant of `%s` is not used: %s", self.artifact.name, error)
-                of = other
+                error = error or found
+                # Where there is another form it may have been refused on tiles, for these tensors alone.
+                refused.remember(one._choice, found, keep=of._bound is None and one.artifact.form is None)
+                continue
+            if one is not first:
+                refused.tell([x._choice for x in first._choices()], one.artifact)
+            of._launches(one)
+            return plan
+
+    def fitting(self) -> Executable | None:
+        """This choice, or the first one behind it that no launch has refused; None where none is left."""
+        return next((of for of in self._choices() if not refused.lacking(of._choice)), None)
+
+    def _choices(self) -> Iterator[Executable]:
+        """This choice and those behind it, as far as they are known to be refused, and one more."""
+        of = self._bound or self
+        yield of
+        while lacking := refused.lacking(of._choice):
+            other = of._lower(lacking, self._bound is not None)
+            if other is None:
+                return
+            of = other
+            yield of
+
+    def _lower(self, lacking: str, same_bits: bool) -> Executable | None:
+        """The choice next to this one."""
+        if (lacking, same_bits) not in self._next:
+            artifact = refused.lower(self.artifact, lacking, same_bits)
+            made = None if artifact is None else Executable(artifact, self.loops)
+            if made is not None:
+                made._stands_in = True
+            self._next.setdefault((lacking, same_bits), made)
+        return self._next[lacking, same_bits]
+
+    def _launches(self, one: Executable) -> None:
+        """Keep to what was launched where later calls are promised its bits."""
+        if self.artifact.explanation.get("promises") or torch.are_deterministic_algorithms_enabled():
+            self._bound = self._bound or one
+
+    @cached_property
+    def _choice(self) -> str:
+        """The name of this choice where it runs."""
+        return refused.name_of(self.artifact, str(self._present() or self.target))
 
     def _first_kernel(self, call: Call, params: Mapping[str, int] | None) -> Executable | None:
         """The kernel of the first calls, where that serves a call: a capture must not load another one, either."""
@@ -116,14 +169,6 @@ class Executable:
         if of is None or not (capturing() or of.serves(self.members, call.scalars, params or ())):
             return None
         return of.first
-
-    def _shallower(self) -> Executable | None:
-        """This variant, whose launches have one stage fewer from now on; None where there is no such kernel."""
-        fewer = (self._fewer or self).artifact.shallower()
-        if fewer is None:
-            return None
-        self._fewer = Executable(fewer, self.loops)
-        return self
 
     def _launched(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None
@@ -144,18 +189,22 @@ class Executable:
             places = self._places(scalars)
             others = (*call.inputs, *call.outputs)
             asked = f"call of kernel `{self.artifact.name}`"
-            check_workspace(workspace, bytes_of(places), device, others, asked)
-            own = dict(zip((p.name for p in places), deal(workspace, places), strict=True))
+            needed = bytes_of(places)
+            # The caller was told what another choice needs: where that is too little, memory is this kernel's own.
+            less = self._stands_in and isinstance(workspace, torch.Tensor) and workspace.numel() < needed
+            check_workspace(workspace, 0 if less else needed, device, others, asked)
+            own = {} if less else dict(zip((p.name for p in places), deal(workspace, places), strict=True))
         more = () if launcher is None else (launcher,)
         return self.launch(call.inputs, call.outputs, scalars, own, *more)
 
     def on_no_memory(self, scalars: Mapping[str, int | float], launcher: Launcher) -> None:
         """Show the launches of a call with these scalars, on dense tensors that have no memory, to a launcher."""
         device = torch.device(self.target.device)
-        numbers = self._numbers.of_call(self._sizes(scalars), device)
+        one = self.fitting() or self
+        numbers = one._numbers.of_call(one._sizes(scalars), device)
         of = self.loops
         inputs, outputs = ([_shape_of(b, scalars) for b in buffers] for buffers in (of.inputs, of.outputs))
-        self.launch(inputs, outputs, {**scalars, **numbers}, {}, launcher)
+        one.launch(inputs, outputs, {**scalars, **numbers}, {}, launcher)
 
     def checked_call(
         self,
@@ -188,8 +237,8 @@ class Executable:
         Smaller sizes may take another variant, so that it is the most of all.
         """
         if self.members is not None:
-            return max(e._workspace(sizes) for e in self.members.all())
-        return self._workspace(sizes)
+            return max((e.fitting() or e)._workspace(sizes) for e in self.members.all())
+        return (self.fitting() or self)._workspace(sizes)
 
     def _workspace(self, sizes: Mapping[str, int]) -> int:
         asked = f"workspace of kernel `{self.artifact.name}`"

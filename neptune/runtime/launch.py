@@ -26,6 +26,7 @@ from neptune.runtime.capability import check_dtypes
 from neptune.runtime.modules import Form, Modules
 from neptune.runtime.plans import Plan, enter_thread
 from neptune.runtime.recording import Launcher, distinct_floats, launching, make_plan, recording, with_values
+from neptune.runtime.refused import REFUSED
 from neptune.versions import untested
 
 LOG = logging.getLogger("neptune.runtime")
@@ -38,8 +39,6 @@ Launch: TypeAlias = Callable[..., "Plan | None"]
 """(inputs, outputs, every scalar by name, temporaries in a caller's memory) → the outputs are written; on a GPU, how to
 do it again. The other targets have temporaries of their own. On a GPU a further argument is a Launcher, which decides
 what is done with every launch: then nothing is to be done again."""
-REFUSED = "triton"
-"""The kind of error of a first launch that Triton refuses."""
 NONE: Temporaries = MappingProxyType({})
 WORD = 4
 MOST_SPILLED = 1024

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import neptune
+from neptune.runtime.refused import lower
 
 ARCHIVE = Path(__file__).parents[2] / "golden" / "saved.tar.xz"
 with tarfile.open(ARCHIVE) as archive:
@@ -64,6 +65,6 @@ def test_its_text_is_what_was_saved(name, corpus):
     if form == "asynchronous":
         # What is tried where its launch is refused.
         artifact = kernel.executable.artifact
-        tiles = artifact.shallower()
+        tiles = lower(artifact)
         assert tiles.form is None and tiles.params == artifact.params
     assert kernel.explain() and kernel.ir("tile") == (corpus / name / "kernel" / "tile.txt").read_text()
