@@ -16,6 +16,7 @@ from neptune.schedule.roles import (
     behind_the_chain,
     chain,
     elementwise_kernels,
+    fuse_front,
     group_loop,
     pack_rows,
     spread,
@@ -43,8 +44,7 @@ def flash_attention(sch: Schedule, block_m: Var, block_n: Var, packed: bool | No
     i0, j0 = tiled(sch, parts, block_m, block_n)
     spread(sch, first, i0, first=heads)
     before_the_chain(sch, parts, i0, block_n)
-    for stage in parts.maps_before:
-        sch.fuse_at(stage, j0)
+    fuse_front(sch, parts, j0)
     for stage in parts.reductions:
         sch.rolling_update(stage, j0)
     behind_the_chain(sch, parts, i0)

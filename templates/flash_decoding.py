@@ -19,6 +19,7 @@ from neptune.schedule.roles import (
     before_the_chain,
     chain,
     elementwise_kernels,
+    fuse_front,
     group_loop,
     only_axis,
     pack_rows,
@@ -64,8 +65,7 @@ def _parts(sch: Schedule, local: Chain, block_m: Var, block_n: Var) -> Loop:
     i0, j0 = tiled(sch, local, block_m, block_n)
     spread(sch, first, i0, first=heads)
     before_the_chain(sch, local, i0, block_n)
-    for stage in local.maps_before:
-        sch.fuse_at(stage, j0)
+    fuse_front(sch, local, j0)
     for stage in local.reductions:
         # One that belongs to the vector of another came with that.
         if not any(f.var == j0.var for f in sch.loops(stage)):

@@ -167,7 +167,21 @@ def align(state: State, d: Definition, nest: Nest) -> dict[str, StageAxis]:
                 if same_extent(d, mine, other, theirs, env) and _free(state, (host, theirs), result, nest):
                     result[mine] = (host, theirs)
     covered = frozenset[str]().union(*(variables(state.axes[h][a]) for h, a in result.values()))
-    return result if nest.names <= covered else _through_others(state, d, nest, hosts, result)
+    if not nest.names <= covered:
+        result = _through_others(state, d, nest, hosts, result)
+    return {a: place for a, place in result.items() if not _carried_in_blocks(state, d, a, nest, result)}
+
+
+def _carried_in_blocks(state: State, d: Definition, axis: str, nest: Nest, aligned: Mapping[str, StageAxis]) -> bool:
+    """True for an axis of a result that a loop of the nest carries, where a host goes through it in blocks inside.
+
+    The accumulator is one tile, and no block of it: v[j, c] is k[j, c], whose product before sums c in blocks.
+    """
+    now = {a: state.axes[h][b] for a, (h, b) in aligned.items()}
+    carries = any(variables(now[a]) & nest.names for a in d.reduced if a in now)
+    return (
+        carries and axis not in d.reduced and not isinstance(now[axis], Var) and not variables(now[axis]) & nest.names
+    )
 
 
 def tiled(

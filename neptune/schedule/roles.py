@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var, variables
+from neptune.ir.integers import constant_length
 from neptune.schedule.alignment import Axes, StageAxis
 from neptune.schedule.pack import group_matrices, group_sizes, reads_each, row_shared, whole_groups
 from neptune.schedule.schedule import ScheduleBase
@@ -96,18 +98,40 @@ def tiled(sch: ScheduleBase, parts: Chain, block_m: Var, block_n: Var) -> tuple[
     A product in front whose depth is long, or not known, is summed in blocks of BLOCK_K: a tile of whole rows would not
     fit on chip, as in front of a loss over a vocabulary.
     """
-    first, blocks = parts.first, [block_m, block_n]
-    d = sch.definition(first)
-    axes = [parts.row_axis, parts.fused_axis]
-    if first not in parts.all_reductions and len(d.reduced) == 1 and not _is_short(d.extents[d.reduced[0]]):
-        axes.append(d.reduced[0])
-        blocks.append(sch.param("BLOCK_K", [64, 32, 128, 16]))
-    i0, j0, *_ = sch.tile([sch.loop_of(first, a) for a in axes], blocks)
+    first = parts.first
+    blocks = {parts.row_axis: block_m, parts.fused_axis: block_n}
+    if first not in parts.all_reductions:
+        blocks |= _blocks(sch, parts, first)
+    i0, j0, *_ = sch.tile([sch.loop_of(first, a) for a in blocks], list(blocks.values()))
     return i0, j0
 
 
-def _is_short(depth: Expr) -> bool:
-    return isinstance(depth, Const) and int(depth.value) <= LONG
+def fuse_front(sch: ScheduleBase, parts: Chain, j0: Loop) -> None:
+    """Fuse what else stands before a chain under the loop over tiles of its fused axis; of a sum of products, such as
+    q·k + r·p, each that is long has blocks of its own, whichever comes first."""
+    for stage in parts.maps_before:
+        sch.fuse_at(stage, j0)
+        for depth, block in _blocks(sch, parts, stage).items():
+            k0, _ = sch.split(sch.loop_of(stage, depth), block)
+            loops = sch.loops(stage)
+            sch.reorder(k0, *[f for f in loops[[f.var for f in loops].index(j0.var) + 1 :] if f != k0])
+
+
+def _blocks(sch: ScheduleBase, parts: Chain, stage: str) -> dict[str, Var]:
+    """The axis that a stage in front of a chain sums in blocks, with their size; nothing where its rows are whole in a
+    tile, or where it takes over the blocks of one before it, with which it has an operand in common.
+
+    Whole are those that the chain has on chip anyway: keys that are the values, too, are then read once.
+    """
+    d, front = sch.definition(stage), [parts.first, *parts.maps_before]
+    depth = next(iter(d.reduced), "")
+    if len(d.reduced) != 1 or (length := constant_length(d.extents[depth])) <= LONG:
+        return {}
+    axes = Axes({s: sch.definition(s) for s in sch.stages})
+    axes.join_through_inputs()
+    taken = any(axes.of(s, (stage, depth)) is not None for s in front[: front.index(stage)])
+    kept = (axes.of(s, (stage, depth)) in {a.name for a in sch.definition(s).spatial} for s in parts.reductions)
+    return {} if taken or (length < inf and any(kept)) else {depth: sch.param("BLOCK_K", [64, 32, 128, 16])}
 
 
 def _reduces(sch: ScheduleBase, axes: Axes, stage: str, fused: StageAxis) -> bool:

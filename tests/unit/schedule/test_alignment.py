@@ -104,3 +104,18 @@ def test_of_two_axes_in_one_class_the_nearest_are_each_others() -> None:
     assert axes.of("q", ("s", "i")) == "i" and axes.of("k", ("s", "j")) == "i"
     assert axes.of("s", ("o", "i")) == "i" and axes.of("s", ("o", "j")) == "j"
     assert axes.of("o", ("v", "i")) == "j" and axes.of("o", ("q", "i")) == "i"
+
+
+def test_what_a_loop_carries_is_whole_though_a_product_reads_its_matrix_in_blocks() -> None:
+    """Of s = x·xᵀ and o = s·x, columns of o are depth of s: its blocks are no blocks of the sum that keys carry."""
+    m = var("m")
+    x, p, j = placeholder((m, 8), name="x"), reduce_axis((0, 8), "p"), reduce_axis((0, m), "j")
+    s = compute((m, m), lambda i, k: sum(x[i, p] * x[k, p], axis=p), "s")
+    before = build(compute((m, 8), lambda i, c: sum(s[i, j] * x[j, c], axis=j), "o"))
+    sch = Schedule(before)
+    _, j0, *_ = sch.tile(sch.loops("s"), [4, 2, 2])
+    state = state_of(sch)
+    assert align(state, state.definitions["o"], nest_of(state, j0)) == {"i": ("s", "i"), "j": ("s", "k")}
+    sch.fuse_at("o", j0)
+    assert [f.var for f in sch.loops("o")] == ["i0", "k0", "i1", "c", "k1"]
+    check_same(before, sch.program)
