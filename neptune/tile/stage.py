@@ -217,10 +217,12 @@ class StageTranslator:
             length = f"axis `{f.var}` of `{buffer}` ({print_expr(f.hi)} elements)"
             if isinstance(f.hi, Const) and f.hi.value > MAX_AXIS:
                 raise _unsupported(self.stage, f"{length} fits no tile (at most {MAX_AXIS})", "split or tile it")
+            # What the user can give as a number is a size that the axis is as long as, not a count of its tiles.
+            number = f"give `{f.hi.name}` as a number, " if isinstance(f.hi, Var) else ""
             raise _unsupported(
                 self.stage,
                 f"{length} stays a loop: a tile axis is a constant or a param, and no other loop's bounds use it",
-                "split or bind it, move reduction loops inside it, or leave this stage in a kernel of its own",
+                f"{number}split or bind it, move reduction loops inside it, or leave this stage in a kernel of its own",
             )
 
     def filled(self, value: TExpr, dims: tuple[str, ...]) -> TExpr:

@@ -21,7 +21,7 @@ from neptune.tune.slow_loops import (
     scalar_loops,
     temporaries_inside,
 )
-from neptune.tune.slow_products import Found, lost_products, widened_products
+from neptune.tune.slow_products import Found, lost_products, unknown_widths, widened_products
 from neptune.tune.subject import Subject
 
 
@@ -56,6 +56,13 @@ RULES = (
         '`{stage}` multiplies {why}, with input_precision="ieee": at the rate of float32, several times as '
         "slow as 16 bits",
         "{remedy}",
+    ),
+    Rule(
+        "unknown-width",
+        unknown_widths,
+        "`{stage}` runs over `{axis}`, as long as {sizes}, which only a call knows: no tile is, and {elements} written "
+        "to memory",
+        "a tile axis is a constant or a param: give {sizes} as a number; predicted {times} times as fast at {at}",
     ),
     Rule(
         "scalar-loop",

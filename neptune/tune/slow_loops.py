@@ -24,12 +24,10 @@ from neptune.tile.ir import (
 )
 from neptune.tile.passes.util import Block
 from neptune.tune.facts import sweeps, trips
-from neptune.tune.slow_products import Found
+from neptune.tune.slow_products import Found, listed
 from neptune.tune.subject import Subject, around
 from neptune.tune.work import work_of
 
-SHOWN = 3
-"""Names of a list that are shown."""
 MANY = 4096
 """Runs of a scalar loop, in all programs, from which on it costs time."""
 PASSES = 2
@@ -112,18 +110,7 @@ def temporaries_inside(s: Subject) -> Iterator[Found]:
     """Buffers in memory that one kernel both writes and reads back."""
     for kernel in s.tiles.kernels:
         if (names := reread(kernel.body)) and not _is_small(s):
-            yield names[0], {"kernel": kernel.name, "names": _listed(names, "is", "are")}
-
-
-def _listed(names: Sequence[str], one: str, many: str) -> str:
-    """A few names of many, with the verb.
-
-    >>> _listed(["a"], "is", "are"), _listed([*"abcde"], "is", "are")
-    ('`a` is', '`a`, `b`, `c` and 2 more are')
-    """
-    shown = ", ".join(f"`{n}`" for n in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{shown}{more} {one if len(names) == 1 else many}"
+            yield names[0], {"kernel": kernel.name, "names": listed(names, "is", "are")}
 
 
 # --- small pieces ---------------------------------------------------------------------------------
@@ -139,7 +126,7 @@ def scalar_loops(s: Subject) -> Iterator[Found]:
                 found.setdefault(stages[-1], f"loop `{loops[-1].var}`" if loops else "each program")
         if found:
             first, where = next(iter(found.items()))
-            names = _listed([*found], "is", "are")
+            names = listed([*found], "is", "are")
             yield first, {"kernel": kernel.name, "where": where, "names": names}
 
 

@@ -1,20 +1,33 @@
-"""Products of matrices that the matrix unit does not compute, or not at the rate of its narrow operands."""
+"""Products of matrices that the matrix unit does not compute, or not at the rate of its narrow operands, and results
+that no kernel holds, so that what they are summed from goes through memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
+from neptune.fusion.schedule import Schedule
 from neptune.ir.contraction import NARROW, Contraction, NoProduct, factors, grouped, matrix_product, product_form
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Cast, Const, Expr, Select, binary, variables
+from neptune.ir.expr import Cast, Const, Expr, Select, binary, substitute, variables
 from neptune.ir.printer import print_expr
-from neptune.ir.program import For, Stage, Update
+from neptune.ir.program import Buffer, For, Program, Stage, Update, map_exprs
+from neptune.schedule.alignment import Axes
+from neptune.schedule.roles import reaches
 from neptune.tile.ir import Assign, Dot, Local, Rearrange, Scalar, TExpr, TileKernel, walk_stmts
 from neptune.tile.registers import dots
+from neptune.tune.choose import Wishes, candidates
+from neptune.tune.facts import read_facts
+from neptune.tune.rank import ranked
 from neptune.tune.subject import Subject
 
+SHOWN = 3
+"""Names of a list that are shown."""
+USUAL = 128
+"""The width of a result that is looked at where none was named: that of a head."""
+FASTER = 1.5
+"""How many times as fast a width as a number is predicted to be, where it is worth a word."""
 Found = tuple[str, Mapping[str, str]]
 """A stage or an input, and what the words of a rule's message and remedy are."""
 SHORTEST = 8
@@ -160,3 +173,71 @@ def _why_widened(a: str, b: str) -> dict[str, str]:
         remedy = f'cast integers, exactly, by way of {to}: x.astype("{to}").astype("float32")'
     shown = " by ".join(f"{d} widened to float32" if d in WIDENED else DTYPES[d].name for d in (a, b))
     return {"why": shown, "remedy": remedy}
+
+
+# --- results that no kernel holds -------------------------------------------------------------------
+
+
+def unknown_widths(s: Subject) -> Iterator[Found]:
+    """Results of chains of reductions, such as attention's, that are as wide as a size, where a number is faster: a
+    tile holds o[i, c] then, and the scores before it stay on chip."""
+    stored = read_facts(s.tiles).temporaries
+    sch = Schedule(s.loops)
+    d = {x: sch.definition(x) for x in sch.stages if stored}
+    axes = Axes(d)
+    pairs = [(x, y) for x in sch.reductions if x in d for y in sch.reductions if y in reaches(sch, [x])]
+    for early, late in pairs:
+        over = [b for a in d[early].reduced for b in d[late].reduced if axes.same((early, a), (late, b))]
+        like = [*((early, a.name) for a in d[early].spatial), *((late, b) for b in over)]
+        wide = [
+            a for a in d[late].spatial if variables(a.extent) and not any(axes.same((late, a.name), x) for x in like)
+        ]
+        elements = [e for e in stored if e in d and {axes.of(e, x) for x in like} <= {a.name for a in d[e].spatial}]
+        if over and wide and elements:
+            names = sorted(frozenset[str]().union(*(variables(a.extent) for a in wide)))
+            at = {n: s.sizes[n] if s.given else USUAL for n in names}
+            if (times := _times_as_fast(s, at)) >= FASTER:
+                words = {"axis": wide[0].name, "sizes": " and ".join(f"`{n}`" for n in names), "times": f"{times:.1f}"}
+                shown = ", ".join(f"{n}={v}" for n, v in at.items())
+                yield late, {**words, "elements": listed(elements, "is", "are"), "at": shown}
+                return
+
+
+def listed(names: Sequence[str], one: str, many: str) -> str:
+    """A few names of many, with the verb.
+
+    >>> listed(["a"], "is", "are"), listed([*"abcde"], "is", "are")
+    ('`a` is', '`a`, `b`, `c` and 2 more are')
+    """
+    shown = ", ".join(f"`{n}`" for n in names[:SHOWN])
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{shown}{more} {one if len(names) == 1 else many}"
+
+
+def _times_as_fast(s: Subject, numbers: Mapping[str, int]) -> float:
+    """How many times as fast the best schedule is predicted where some sizes are numbers."""
+    sizes = {**s.sizes, **numbers}
+    best = next(candidates(_with_numbers(s.loops, numbers), None, Wishes(sizes), s.machine))
+    ours, theirs = (ranked(t, sizes, s.machine) for t in (s.tiles, best.lowered.tiles))
+    return ours[0].prediction.us / theirs[0].prediction.us if ours and theirs else 0.0
+
+
+def _with_numbers(program: Program, numbers: Mapping[str, int]) -> Program:
+    """A program with some of its sizes as numbers."""
+    env: dict[str, Expr] = {n: Const(v, "int32") for n, v in numbers.items()}
+
+    def buffers(group: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(replace(b, shape=tuple(substitute(e, env) for e in b.shape)) for b in group)
+
+    return replace(
+        program,
+        inputs=buffers(program.inputs),
+        outputs=buffers(program.outputs),
+        temporaries=buffers(program.temporaries),
+        scalars=tuple(
+            replace(x, upto=None if x.upto is None else substitute(x.upto, env))
+            for x in program.scalars
+            if x.name not in numbers
+        ),
+        body=map_exprs(program.body, lambda e: substitute(e, env)),
+    )

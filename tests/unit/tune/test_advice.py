@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.chain_programs import ROW_CHAINS
-from neptune.frontend.builder import build, compute, maximum, placeholder, reduce_axis, select, sum, var
+from neptune.frontend.builder import build, compute, exp, max, maximum, placeholder, reduce_axis, select, sum, var
 from neptune.ops.attention import OPERATORS, operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.shipped import OPERATORS as SHIPPED
@@ -164,6 +164,47 @@ def test_a_matrix_times_a_vector_is_no_lost_product():
 def test_widened_operands_are_told_with_what_to_write(left, right, remedy):
     (found,) = judged(product(left, right), "matmul")
     assert (found.code, found.stage) == ("widened-product", "c") and remedy in found.remedy
+
+
+# --- widths ----------------------------------------------------------------------------------------
+
+
+def of_depth(depth, values):
+    """Attention without a mask, of keys and values as deep as these."""
+    q, k, v = (placeholder((n, d), "float16", x) for n, d, x in ((M, depth, "q"), (N, depth, "key"), (N, values, "v")))
+    d, a, b, c = (reduce_axis((0, e), x) for e, x in ((depth, "d"), (N, "a"), (N, "b"), (N, "c")))
+    s = compute((M, N), lambda i, j: sum(q[i, d].astype("float32") * k[j, d].astype("float32"), axis=d), "s")
+    top = compute((M,), lambda i: max(s[i, a], axis=a), "top")
+    p = compute((M, N), lambda i, j: exp(s[i, j] - top[i]), "p")
+    total = compute((M,), lambda i: sum(p[i, b], axis=b), "total")
+
+    def kept(i, e):
+        return sum(p[i, c].astype("float16").astype("float32") * v[c, e].astype("float32"), axis=c)
+
+    o = compute((M, values), kept, "o")
+    return build(compute((M, values), lambda i, e: o[i, e] / total[i], "out"), name="attention")
+
+
+@pytest.mark.parametrize(("shapes", "at"), [(None, "at k=128"), ({"m": 2048, "n": 2048, "k": 64}, "at k=64")])
+def test_a_depth_that_is_a_size_is_told_with_what_a_number_gains(shapes, at):
+    (found,) = [r for r in judged(of_depth(K, K), "stagewise", shapes) if r.code == "unknown-width"]
+    assert found.stage == "o" and "runs over `e`, as long as `k`, which only a call knows" in found.message
+    assert "`s`, `p` are written to memory" in found.message and "give `k` as a number" in found.remedy
+    assert float(re.search(r"predicted ([0-9.]+) times", found.remedy)[1]) > 1.5 and found.remedy.endswith(at)
+
+
+@pytest.mark.parametrize(
+    ("program", "template", "shapes"),
+    [
+        (of_depth(64, 64), "stagewise", None),
+        (of_depth(K, 64), "flash_attention", None),
+        # A number would not help: results as wide as this fit no tile.
+        (of_depth(K, K), "stagewise", {"m": 2048, "n": 2048, "k": 8192}),
+        (product("float16", "float16"), "stagewise", None),
+    ],
+)
+def test_a_width_that_no_number_makes_faster(program, template, shapes):
+    assert "unknown-width" not in [c for c, _ in codes(program, template, shapes)]
 
 
 # --- distances -------------------------------------------------------------------------------------
