@@ -27,6 +27,7 @@ from qa.harness import Outcome, command
 
 HEADS, ROWS, COLUMNS = 3, 9, 11
 COMPILED = 1000
+DRAWS = 6
 UNARY = (
     *("torch.exp", "torch.log1p", "torch.expm1", "torch.tanh", "torch.sigmoid", "torch.erf", "torch.erfc", "torch.sin"),
     *("torch.cos", "torch.atan", "torch.asinh", "torch.sinh", "torch.square", "torch.neg", "torch.abs", "torch.sqrt"),
@@ -58,26 +59,26 @@ OF_EQUALS = ("minimum", "maximum", "fmax", "fmin", "max", "min", "clamp", "relu"
 
 
 class Unsettled(TorchFunctionMode):
-    """Torch, moved one way in what neither IEEE 754 nor torch settles.
+    """Torch, moved in what neither IEEE 754 nor torch settles, each call in a way that is drawn.
 
     That is: the last digits of functions that are not correctly rounded, the sign of a NaN, and which of two zeros
     a maximum takes.
     """
 
-    def __init__(self, way: int) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        self.way = way
+        self.random = random.Random(seed)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return out
-        name = func.__name__.strip("_")
+        name, way = func.__name__.strip("_"), self.random.choice((1, -1))
         if name in OF_EQUALS:
-            out = torch.where(out == 0, self.way * torch.zeros_like(out), out)
+            out = torch.where(out == 0, way * torch.zeros_like(out), out)
         elif name.removeprefix("r") not in EXACT:
-            out = out * (1 + self.way * max(1e-12, torch.finfo(out.dtype).eps))
-        return torch.where(out.isnan(), torch.copysign(out, self.way * torch.ones_like(out)), out)
+            out = out * (1 + way * max(1e-12, torch.finfo(out.dtype).eps))
+        return torch.where(out.isnan(), torch.copysign(out, way * torch.ones_like(out)), out)
 
 
 class Writer:
@@ -174,13 +175,14 @@ def trial(seed: int) -> Outcome:
         ours = modded(mod, "score_mod", *at, wide="float64")
     except NeptuneError as error:
         return Outcome("refused", str(error).splitlines()[1].strip(), text)
-    near = [_by_torch(mod, (at[0] * (1 + way * 1e-12), *at[1:]), torch.int32, Unsettled(way)) for way in (1, -1)]
+    moved = ((at[0] * (1 + (-1) ** k * 1e-12), *at[1:]) for k in range(DRAWS))
+    near = np.stack([_by_torch(mod, points, torch.int32, Unsettled(k)) for k, points in enumerate(moved)])
     with np.errstate(all="ignore"):
-        room = 1e-9 * np.abs(right) + 1e-300 + 10 * np.nan_to_num(np.abs(near[0] - near[1]), posinf=np.inf)
+        room = 1e-9 * np.abs(right) + 1e-300 + 10 * np.nan_to_num(np.ptp(near, axis=0), posinf=np.inf)
         off = (np.isnan(ours) != np.isnan(right)) | (
             (ours != right) & ~(np.abs(ours - right) <= room) & ~np.isnan(ours)
         )
-    off &= np.isnan(near[0]) == np.isnan(near[1])
+    off &= np.isnan(near).all(axis=0) == np.isnan(near).any(axis=0)
     if off.any():
         k = int(np.flatnonzero(off)[0])
         return Outcome("wrong", f"{ours[k]!r}, not {right[k]!r}", f"{text}\nat {[float(x[k]) for x in at]}")
