@@ -8,16 +8,22 @@ import neptune
 from bench.chain_attention import ATTENTION
 from bench.chain_programs import ROW_CHAINS
 from neptune import Program, Schedule
+from neptune.driver.device import machine_for
 from neptune.frontend.builder import abs, build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator
+from neptune.ops.norm import layer_norm
+from neptune.runtime.launch import parse_target
 from neptune.templates.flash_attention import flash_attention
 from neptune.templates.softmax_online import softmax_online
 from neptune.templates.softmax_row import softmax_row
 from neptune.tile.ir import Assign, TileProgram, TStmt
 from neptune.tile.pipeline import lower
 from neptune.tile.registers import dots, registers
+from neptune.tune.choose import lowered as lowered_by
+from neptune.tune.columns import Points
 from neptune.tune.defaults import BUDGET, defaults, fits
 from neptune.tune.params import resolve_params
+from neptune.tune.rank import model_of, predictions
 from tests.examples.kernels import put, tile
 from tests.texts import generate
 from tests.unit.tile.test_registers import load, program
@@ -111,3 +117,27 @@ def test_defaults_do_not_spill(target: str) -> None:
     """A chain whose first candidates do, on every target."""
     made = neptune.compile(CHAINS["standardise_linear"].build(64), target="interpret")
     assert [r.spill_bytes for r in made.resources(target)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "values", "squeezed"),
+    [
+        ({"rows": 2048, "cols": 32768}, {"BLOCK_M": 1, "num_warps": 16}, True),
+        ({"rows": 2048, "cols": 32768}, {"BLOCK_M": 1, "num_warps": 32}, True),
+        ({"rows": 2048, "cols": 65536}, {"BLOCK_M": 1, "num_warps": 32}, False),
+        ({"rows": 8192, "cols": 4096}, {"BLOCK_M": 8, "num_warps": 16}, False),
+    ],
+)
+def test_a_row_that_is_a_little_too_long_is_squeezed(
+    sizes: dict[str, int], values: dict[str, int], squeezed: bool
+) -> None:
+    """What the estimate says, beside what the compiler makes of it; of several rows there are smaller tiles."""
+    program, target = layer_norm("bfloat16", gain=True, bias=True), "cuda:90"
+    machine = machine_for(parse_target(target))
+    tiles = lowered_by("softmax_row", program).lowered.tiles
+    point = Points.at([{**values, "num_stages": 2}], sizes)
+    (kernel,) = predictions(model_of(tiles), point, machine).at(0).kernels
+    assert (not kernel.needs.too_large(values["num_warps"], machine)) == squeezed
+    if values["BLOCK_M"] == 1:
+        made = neptune.compile(program, "softmax_row", target=target, params=values, shapes=sizes)
+        assert (made.resources(target)[0].spill_bytes == 0) == squeezed
