@@ -129,16 +129,30 @@ def with_records(asked: cache.Request) -> cache.Request:
     return asked
 
 
-def kept(program: Program, template: str | None, target: str) -> Kernel | None:
-    """What `compile` gives with these arguments alone, where nothing is compiled or run for it: its kernel is in the
-    cache, and so is the verdict on its form. None where anything is missing."""
+def kept(program: Program, template: str | None, target: str, variant: int | None = None) -> Kernel | None:
+    """What `compile` gives with these arguments alone, or its variant of that number, where nothing is compiled or run
+    for it: its kernel is in the cache, and so is the verdict on its form. None where anything is missing."""
     settings, chosen = config.read(), parse_target(target)
     form = form_for(None, chosen, settings.form, promised=False)
     loops, machine = imported(program, None, None), machine_for(chosen)
     asked = cache.Request(loops, template, str(chosen), {}, {}, {}, settings, machine.name, form=form)
     asked = with_records(asked)
     entry = cache.entry(asked)
+    if entry is not None and variant is not None and entry.family is not None:
+        choice = entry.family["variants"][variant]
+        # One that shares the form of the kernel is compared with it where it is first called.
+        asked = _of_variant(asked, choice, forced=asked.form in FORMS)
+        entry = None if SHARED in choice else cache.entry(asked)
     return _compiled(asked) if entry is not None and decided(entry) else None
+
+
+def _of_variant(asked: cache.Request, choice: Mapping[str, Any], forced: bool) -> cache.Request:
+    """The request for another variant of a kernel."""
+    # What a caller gave beside tiles, such as a number of parts, holds for all of them.
+    values = {**asked.params, **choice["params"]}
+    one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
+    # The form that was asked for is of this kernel; another variant may have none.
+    return replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
 
 
 def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
@@ -154,12 +168,7 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
     def variant(choice: Mapping[str, Any]) -> Kernel:
         if SHARED in choice and asked.form == AUTO:
             return with_verdict(sharing(kernel, choice))
-        # What a caller gave beside tiles, such as a number of parts, holds for all of them.
-        values = {**asked.params, **choice["params"]}
-        one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
-        # The form that was asked for is of this kernel; another variant may have none.
-        one = replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
-        return _compiled(one, forced)
+        return _compiled(_of_variant(asked, choice, forced), forced)
 
     forced = forced or asked.form in FORMS
     kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)

@@ -153,7 +153,7 @@ def first(
     never = config.read().tiered == config.NEVER
     better = kept(program, template, target)
     if better is not None:
-        _stand_by(better, better, job, never)
+        _stand_by(better, better, program, job, never)
         return better
     kernel = compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
 
@@ -163,7 +163,7 @@ def first(
         if better is None:
             LOG.warning("`%s`: the first kernel stays: nothing better has a verdict, or may take over", program.name)
             return
-        _stand_by(better, kernel, job, never)
+        _stand_by(better, kernel, program, job, never)
         takes_over(better)
 
     if not never:
@@ -184,16 +184,25 @@ def applies(target: str) -> bool:
     return parse_target(target).on_gpu
 
 
-def _stand_by(better: Kernel, kernel: Kernel, job: Job, never: bool) -> None:
-    """Have `kernel` serve calls whose variant of the better one is not there, and this variant made beside."""
+def _stand_by(better: Kernel, kernel: Kernel, program: Program, job: Job, never: bool) -> None:
+    """Have `kernel` serve calls whose variant of the better one is not there, nor in the cache, and this variant made
+    beside."""
     members = better.executable.members
     if members is None and better is kernel:
         return
+    looked: set[int] = set()
 
-    def ask(variant: int, sizes: Mapping[str, int | float]) -> None:
-        if members is not None and not never:
+    def ask(variant: int, sizes: Mapping[str, int | float]) -> bool:
+        if members is None:
+            return False
+        if variant not in looked:
+            looked.add(variant)
+            if kept(program, job.template, job.target, variant) is not None:
+                return True
+        if not never:
             of = Job(job.program, job.template, job.target, variant, _integers(sizes))
             JOBS.ask(of, lambda: members.member(variant))
+        return False
 
     own = kernel.executable if better is not kernel or members is None else members.member(members.own)
     better.executable.standby = Standby(own, ask)

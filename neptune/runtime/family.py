@@ -190,17 +190,14 @@ class Members(Generic[M]):
 class Standby(Generic[M]):
     """The kernel of the first calls, beside a better one of the same program that has taken over (tiered compilation,
     `neptune.driver.tiers`): it serves the calls whose variant of that one is not there. `ask` has it made beside, by
-    its number and the sizes of a call."""
+    its number and the sizes of a call; True where that takes no compilation, so that the call need not be served."""
 
     first: M
-    ask: Callable[[int, Mapping[str, int | float]], None]
+    ask: Callable[[int, Mapping[str, int | float]], bool]
 
     def serves(self, members: Members[M] | None, sizes: Mapping[str, int | float], asked: Collection[str]) -> bool:
         """True for a call that the better kernel, of these variants, does not serve yet."""
         if members is None:
             return False
         variant = members.number_of(sizes, asked)
-        if members.is_made(variant):
-            return False
-        self.ask(variant, sizes)
-        return True
+        return not (members.is_made(variant) or self.ask(variant, sizes))

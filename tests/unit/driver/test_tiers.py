@@ -231,7 +231,7 @@ def test_a_call_whose_variant_is_not_there_does_not_wait(family, monkeypatch):
     monkeypatch.setattr(own, "_made", {k: m for k, m in own._made.items() if k != number})
     first = neptune.compile(attention(depth=64, causal=True), target="llvm").with_params()
     asked = []
-    kernel.executable.standby = Standby(first.executable, lambda k, at: asked.append((k, at["s_kv"])))
+    kernel.executable.standby = Standby(first.executable, lambda k, at: bool(asked.append((k, at["s_kv"]))))
     for _ in range(3):
         kernel(*args)
     # Each call asks: jobs are done once by whoever does them.
@@ -241,13 +241,32 @@ def test_a_call_whose_variant_is_not_there_does_not_wait(family, monkeypatch):
     assert len(asked) == 3
 
 
+def test_a_variant_of_the_cache_is_taken_at_once(jobs):
+    """One job makes the kernel and the variant for the sizes that were called. Neither this process nor another one has
+    calls served by what is slower then, or a variant made beside."""
+    program, q, k = attention(depth=64), torch.randn(1, 2, 1, 64).half(), torch.randn(1, 2, 300, 64).half()
+
+    def taken(kernel):
+        kernel(q, k, k)
+        members = kernel.executable.members
+        number = members.number_of(sizes(q, k))
+        return number != members.own and members.is_made(number)
+
+    came = []
+    tiers.first(program, None, "llvm", sizes(q, k), came.append)
+    assert jobs.wait(120) and taken(*came)
+    jobs.forget()
+    assert taken(tiers.first(program, None, "llvm", sizes(q, k), came.append))
+    assert jobs.wait(60) and len(jobs._worker.asked) == len(came) == 1
+
+
 def test_a_capture_takes_the_kernel_that_is_loaded(family, monkeypatch):
     kernel, args = family
     first = neptune.compile(attention(depth=64, causal=True), target="llvm").with_params()
     served = []
     call = first.executable.call
     monkeypatch.setattr(first.executable, "call", lambda *a: (served.append(1), call(*a))[1])
-    kernel.executable.standby = Standby(first.executable, lambda k, at: None)
+    kernel.executable.standby = Standby(first.executable, lambda k, at: False)
     monkeypatch.setattr(executable, "capturing", lambda: True)
     kernel(*args)
     assert served == [1]
