@@ -95,6 +95,11 @@ class Artifact:
         return dict(self.explanation["shapes"])
 
     @property
+    def chosen_at(self) -> dict[str, int]:
+        """The sizes that its choice is for; nothing where none were named, nor told apart from others."""
+        return self.shapes or dict(self.explanation.get(AT) or (self.family or {}).get(AT) or {})
+
+    @property
     def facts(self) -> Facts:
         """Kernels, loops, temporaries and traversals, read off the explanation."""
         return facts_of(self.explanation)

@@ -36,6 +36,9 @@ from neptune.runtime.workspace import Place, deal, places
 from neptune.runtime.workspace import check as check_workspace
 from neptune.runtime.workspace import size as bytes_of
 
+FAR = 4
+"""Times as long as where it was chosen: a tile beyond that is another variant's."""
+
 
 class Executable:
     """A compiled kernel as something to call; `neptune.Kernel` adds what shows and changes it.
@@ -166,9 +169,17 @@ class Executable:
     def _first_kernel(self, call: Call, params: Mapping[str, int] | None) -> Executable | None:
         """The kernel of the first calls, where that serves a call: a capture must not load another one, either."""
         of = self.standby
-        if of is None or not (capturing() or of.serves(self.members, call.scalars, params or ())):
-            return None
-        return of.first
+        if of is None or capturing():
+            return None if of is None else of.first
+        stretched = of.first._is_stretched(call.scalars)
+        return of.first if not stretched and of.serves(self.members, call.scalars, params or ()) else None
+
+    def _is_stretched(self, sizes: Mapping[str, int | float]) -> bool:
+        """True where a tile that covers a size is far longer than at the sizes that this choice is for: its binary
+        takes longer to compile than the variant for these sizes does, and spills."""
+        declared, at = self.modules.declared, {**sizes, **self.artifact.chosen_at}
+        here, there = covers(declared, sizes), covers(declared, at)
+        return any(n > FAR * there[name] for name, n in here.items())
 
     def _launched(
         self, call: Call, workspace: Any, params: Mapping[str, int] | None, launcher: Launcher | None

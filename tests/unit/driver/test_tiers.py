@@ -260,6 +260,22 @@ def test_a_variant_of_the_cache_is_taken_at_once(jobs):
     assert jobs.wait(60) and len(jobs._worker.asked) == len(came) == 1
 
 
+def test_no_call_is_served_by_a_tile_of_far_longer_rows(jobs):
+    """A row of 128 is a tile: 4096 wait for their own variant, which takes no longer to compile."""
+    came = []
+    first = tiers.first(softmax("float32"), None, "llvm", {"rows": 3, "cols": 128}, came.append)
+    assert jobs.wait(120)
+    members, standby = came[0].executable.members, came[0].executable.standby
+    assert standby.first is first.executable
+    for cols, served in ((512, True), (4096, False)):
+        members._made = {members.own: members._made[members.own]}
+        number = members.number_of({"rows": 3, "cols": cols})
+        came[0].executable.standby = Standby(standby.first, lambda k, at: False)
+        x = torch.randn(3, cols)
+        torch.testing.assert_close(came[0](x), x.softmax(-1))
+        assert number != members.own and members.is_made(number) != served
+
+
 def test_a_capture_takes_the_kernel_that_is_loaded(family, monkeypatch):
     kernel, args = family
     first = neptune.compile(attention(depth=64, causal=True), target="llvm").with_params()
