@@ -71,8 +71,9 @@ class Unsettled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.__name__ == "__rsub__" and args[0].dtype == torch.bfloat16 and self.random.random() < 0.5:
-            out = func(args[0].float(), *args[1:]).to(out.dtype)
+        if func.__name__ == "__rsub__" and args[0].dtype == torch.bfloat16:
+            rounded = torch.tensor(args[1], dtype=self.random.choice((torch.bfloat16, torch.float32))).item()
+            out = func(args[0].float(), rounded).to(out.dtype)
         if not isinstance(out, torch.Tensor) or not out.is_floating_point():
             return out
         name, way = func.__name__.strip("_"), self.random.choice((1, -1))
