@@ -52,9 +52,11 @@ HELD = {
 
 
 # What is exact, or correctly rounded, in every implementation: a jump that follows has to be the same.
-EXACT = ("add", "sub", "mul", "div", "floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod",
-         "heaviside", "neg", "abs", "where", "copysign", "getitem", "nan_to_num", "double", "view", "transpose",
-         "to")  # fmt: skip
+EXACT = (
+    *("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "radd", "rsub", "rmul", "rdiv", "rtruediv"),
+    *("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "heaviside", "neg", "abs"),
+    *("where", "copysign", "getitem", "nan_to_num", "double", "float", "view", "transpose", "to", "rfloordiv"),
+)
 OF_EQUALS = ("minimum", "maximum", "fmax", "fmin", "max", "min", "clamp", "relu", "hardtanh")
 
 
@@ -79,7 +81,7 @@ class Unsettled(TorchFunctionMode):
         name, way = func.__name__.strip("_"), self.random.choice((1, -1))
         if name in OF_EQUALS:
             out = torch.where(out == 0, way * torch.zeros_like(out), out)
-        elif name.removeprefix("r") not in EXACT:
+        elif name not in EXACT:
             out = out * (1 + way * max(1e-12, torch.finfo(out.dtype).eps))
         return torch.where(out.isnan(), torch.copysign(out, way * torch.ones_like(out)), out)
 
