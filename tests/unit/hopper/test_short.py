@@ -12,6 +12,7 @@ from neptune.driver.precision import short_functions
 from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.short import shortened, taken_in
+from neptune.hopper.wanted import times
 from neptune.ir.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention
@@ -91,6 +92,6 @@ def test_the_instruction_counts_where_times_are_predicted() -> None:
     on_tiles = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
     of = Wanted(sizes=sizes, on_tiles=on_tiles, short=(Taken("score", ("tanh",), {}),))
     levers = Levers(2, 2, "table", tiles={"BLOCK_N": 128})
-    short, long = (w.times(tiles, walked(tiles), levers) for w in (of, replace(of, short=())))
+    short, long = (times(w, tiles, walked(tiles), levers) for w in (of, replace(of, short=())))
     assert short is not None and long is not None
     assert short["us"] < 0.8 * long["us"] and short["triton"] == long["triton"]
