@@ -44,7 +44,7 @@ def test_the_fastest_of_each_setup_ship() -> None:
     assert {b.weight for b in found} == {0.5}
     us, variant = min((c["us"], c["variant"]) for c in row["candidates"])
     assert (found[0].us, found[0].choice.template) == (us, variant.split()[0])
-    assert {f"{n}={v}" for n, v in found[0].params.items()} == set(variant.split()[1:])
+    assert {f"{n}={v}" for n, v in found[0].choice.params.items()} == set(variant.split()[1:])
 
 
 def test_setups_that_are_gone_are_left_out(capsys) -> None:
