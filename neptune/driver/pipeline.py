@@ -129,20 +129,21 @@ def with_records(asked: cache.Request) -> cache.Request:
     return asked
 
 
-def kept(program: Program, template: str | None, target: str, variant: int | None = None) -> Kernel | None:
-    """What `compile` gives with these arguments alone, or its variant of that number, where nothing is compiled or run
-    for it: its kernel is in the cache, and so is the verdict on its form. None where anything is missing."""
+def kept(
+    program: Program, template: str | None, target: str, variant: Mapping[str, Any] | None = None
+) -> Kernel | None:
+    """What `compile` gives with these arguments alone, or a `variant` as its family describes it, where nothing is
+    compiled or run for it: its kernel is in the cache, and so is the verdict on its form. None where anything is
+    missing."""
     settings, chosen = config.read(), parse_target(target)
     form = form_for(None, chosen, settings.form, promised=False)
     loops, machine = imported(program, None, None), machine_for(chosen)
     asked = cache.Request(loops, template, str(chosen), {}, {}, {}, settings, machine.name, form=form)
     asked = with_records(asked)
-    entry = cache.entry(asked)
-    if entry is not None and variant is not None and entry.family is not None:
-        choice = entry.family["variants"][variant]
-        # One that shares the form of the kernel is compared with it where it is first called.
-        asked = _of_variant(asked, choice, forced=asked.form in FORMS)
-        entry = None if SHARED in choice else cache.entry(asked)
+    if variant is not None:
+        asked = _of_variant(asked, variant, forced=asked.form in FORMS)
+    # One that shares the form of the kernel is compared with it where it is first called.
+    entry = None if variant is not None and SHARED in variant else cache.entry(asked)
     return _compiled(asked) if entry is not None and decided(entry) else None
 
 

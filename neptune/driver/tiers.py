@@ -187,17 +187,17 @@ def applies(target: str) -> bool:
 def _stand_by(better: Kernel, kernel: Kernel, program: Program, job: Job, never: bool) -> None:
     """Have `kernel` serve calls whose variant of the better one is not there, nor in the cache, and this variant made
     beside."""
-    members = better.executable.members
+    members, family = better.executable.members, better.executable.artifact.family
     if members is None and better is kernel:
         return
     looked: set[int] = set()
 
     def ask(variant: int, sizes: Mapping[str, int | float]) -> bool:
-        if members is None:
+        if members is None or family is None:
             return False
         if variant not in looked:
             looked.add(variant)
-            if kept(program, job.template, job.target, variant) is not None:
+            if kept(program, job.template, job.target, family["variants"][variant]) is not None:
                 return True
         if not never:
             of = Job(job.program, job.template, job.target, variant, _integers(sizes))

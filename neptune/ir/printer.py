@@ -73,10 +73,9 @@ def print_expr(e: Expr, level: int = 0) -> str:
             if strength is None:
                 suffix = "" if args or dtype == "float32" else f":{DTYPES[dtype].short}"
                 return f"{name}({', '.join(print_expr(a) for a in args)}){suffix}"
-            left, right = print_expr(args[0], strength), print_expr(args[1], strength + 1)
-            if OPS[name].kind == "compare":
-                left = print_expr(args[0], strength + 1)
-            text = f"{left} {OPS[name].infix} {right}"
+            # Comparisons do not chain. Each side is printed once: twice were exponential in the depth.
+            left = print_expr(args[0], strength + (OPS[name].kind == "compare"))
+            text = f"{left} {OPS[name].infix} {print_expr(args[1], strength + 1)}"
             return f"({text})" if strength < level else text
 
 

@@ -62,7 +62,6 @@ class Executable:
         self._next: dict[tuple[str, bool], Executable | None] = {}
         self._stands_in = False
         # What was launched, where that decides the bits of later calls.
-        self._bound: Executable | None = None
         self.modules = Modules(
             artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.form, self._has_room
         )
@@ -108,7 +107,7 @@ class Executable:
             one = of.fitting()
             if one is None:
                 gone.append(of)
-                other = None if self.members is None or of._bound is not None else self.members.instead(of)
+                other = None if self.members is None or of._promises else self.members.instead(of)
                 if other is not None:
                     of = other
                     continue
@@ -116,7 +115,7 @@ class Executable:
                     chains = [[x.artifact for x in each._choices()] for each in dict.fromkeys(gone)]
                     raise refused.none_is_left(error, chains) from None
                 # What was remembered may hold no longer.
-                one = of._bound or of
+                one = of
             try:
                 plan = one._launched(call, workspace, params, launcher)
             except TargetError as found:
@@ -124,11 +123,10 @@ class Executable:
                     raise
                 error = error or found
                 # Where there is another form it may have been refused on tiles, for these tensors alone.
-                refused.remember(one._choice, found, keep=of._bound is None and one.artifact.form is None)
+                refused.remember(one._choice, found, keep=not of._promises and one.artifact.form is None)
                 continue
             if one is not first:
                 refused.tell([x._choice for x in first._choices()], one.artifact)
-            of._launches(one)
             return plan
 
     def fitting(self) -> Executable | None:
@@ -137,10 +135,10 @@ class Executable:
 
     def _choices(self) -> Iterator[Executable]:
         """This choice and those behind it, as far as they are known to be refused, and one more."""
-        of = self._bound or self
+        of = self
         yield of
         while lacking := refused.lacking(of._choice):
-            other = of._lower(lacking, self._bound is not None)
+            other = of._lower(lacking, self._promises)
             if other is None:
                 return
             of = other
@@ -156,10 +154,11 @@ class Executable:
             self._next.setdefault((lacking, same_bits), made)
         return self._next[lacking, same_bits]
 
-    def _launches(self, one: Executable) -> None:
-        """Keep to what was launched where later calls are promised its bits."""
-        if self.artifact.explanation.get("promises") or torch.are_deterministic_algorithms_enabled():
-            self._bound = self._bound or one
+    @property
+    def _promises(self) -> bool:
+        """True where nothing that rounds otherwise may take a choice's place: which one does would follow from the
+        sizes and addresses of whatever call was refused before, here or in another process."""
+        return bool(self.artifact.explanation.get("promises")) or torch.are_deterministic_algorithms_enabled()
 
     @cached_property
     def _choice(self) -> str:

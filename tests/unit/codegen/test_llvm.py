@@ -250,9 +250,10 @@ def test_what_is_not_chosen_is_not_executed() -> None:
     assert pointwise(safe, [v, d], "int32").tolist() == [0, 5, 0, 2]
 
 
-@pytest.mark.parametrize("kind", ["select", "or"])
+@pytest.mark.parametrize("kind", ["select", "or", "compare"])
 def test_conditions_in_conditions_are_compiled(kind: str) -> None:
-    """Forty deep: passes of TVM's take twice as long for each, so that without places this would not end."""
+    """Forty deep: passes of TVM's take twice as long for each, so that without places this would not end; nor would it
+    where both sides of a comparison were printed twice."""
     v, d = torch.randn(64), torch.randint(-4, 4, (64,), dtype=torch.int32)
     condition, right = x() > 0.0, v > 0
     for k in range(40):
@@ -262,6 +263,8 @@ def test_conditions_in_conditions_are_compiled(kind: str) -> None:
                 select(condition, x(1, "int32") > at, x() > 0.1 * at),
                 torch.where(right, d > at, v > 0.1 * at),
             )
+        elif kind == "compare":
+            condition, right = eq(select(condition, x(1, "int32"), 3), at), torch.where(right, d, 3) == at
         else:
             condition, right = op("not", logical_or(condition, eq(x(1, "int32"), at))), ~(right | (d == at))
     assert torch.equal(pointwise(condition, [v, d], "bool"), right)

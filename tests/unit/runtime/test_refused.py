@@ -222,28 +222,21 @@ def test_memory_that_is_too_little_for_what_runs_is_left(room):
 # --- bits ----------------------------------------------------------------------------------------
 
 
-def test_bits_that_are_promised_follow_from_what_was_launched(room, monkeypatch, tmp_path, own):
+def test_bits_that_are_promised_do_not_follow_from_what_was_refused(room, monkeypatch, tmp_path, own):
+    """Fewer stages round alike; smaller tiles do not, and nothing is kept that others would follow."""
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
     tried = room(lambda params: params["BLOCK_N"] < own["BLOCK_N"])
-    kernel = online(deterministic=True)
-    right(kernel)
-    taken = tried[-1]
-    assert taken["BLOCK_N"] < own["BLOCK_N"]
-    files = sorted(tmp_path.glob("refused/*"))
-    # As with tensors at other addresses.
-    launch, refuse = kernel.executable.fitting().launch, [True]
+    with pytest.raises(TargetError, match="tried: softmax_online") as error:
+        right(online(deterministic=True))
+    assert "num_stages=1" in error.value.wrong and {p["BLOCK_N"] for p in tried} == {own["BLOCK_N"]}
+    assert not [*tmp_path.glob("refused/*")]
 
-    def at_times(*args):
-        if refuse:
-            raise TargetError("run", SHARED, kind=REFUSED)
-        return launch(*args)
 
-    kernel.executable.fitting().__dict__["launch"] = at_times
-    with pytest.raises(TargetError, match="shared memory"):
-        right(kernel)
-    refuse.clear()
-    right(kernel)
-    assert tried[-1] == taken and sorted(tmp_path.glob("refused/*")) == files
+@pytest.mark.parametrize("promised", [True, False])
+def test_fewer_stages_keep_what_is_promised(room, own, promised):
+    tried = room(lambda params: params["num_stages"] == 1)
+    right(online(deterministic=promised))
+    assert tried[-1] == {**own, "num_stages": 1}
 
 
 # --- what is remembered --------------------------------------------------------------------------
