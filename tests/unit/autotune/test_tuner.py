@@ -248,7 +248,9 @@ def test_the_order_follows_from_what_was_measured_before(tmp_path: Path, monkeyp
     (tmp_path / "log").unlink()
     other = {"rows": 4, "cols": 100}
     tuned(task(), other, few)
-    assert {x.choice.template for x in seen} == {"softmax_row"} and all(x.sizes == SIZES and x.us == OTHERS for x in seen)
+    assert {x.choice.template for x in seen} == {"softmax_row"} and all(
+        x.sizes == SIZES and x.us == OTHERS for x in seen
+    )
     last = trials(task().forms, other, task().machine)[-1]
     assert any(all(f"{n}={v}" in line.split() for n, v in last.params.items()) for line in runs(tmp_path))
 
