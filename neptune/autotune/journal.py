@@ -10,7 +10,7 @@ from typing import Protocol
 from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Trial
 from neptune.choice import Choice
-from neptune.driver.recorded import choice_of, read, written
+from neptune.driver.recorded import read, written
 from neptune.errors import RecordError
 from neptune.records.believe import best
 from neptune.records.record import Failure, Record
@@ -59,7 +59,7 @@ class Journal:
 
         found = (r for r in self.records.find(self.structure, self.device) if same(r))
         failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
-        told = {self._of(choice_of(r)): median(r.us) for r in found} | {self._of(choice_of(f)): None for f in failed}
+        told = {self._of(r.choice): median(r.us) for r in found} | {self._of(f.choice): None for f in failed}
         return {choice: us for choice, us in told.items() if choice is not None}
 
     def lessons(self) -> list[Lesson]:
@@ -76,7 +76,7 @@ class Journal:
             return []
         found = self.records.find(self.structure, self.device)
         told = best(found, self.structure, sizes, self.device, versions())
-        own = (self._of(read(b.choice)) for b in told if b.weight < 1 and b.choice.template in self._back)
+        own = (self._of(b.choice) for b in told if b.weight < 1 and b.choice.template in self._back)
         return [choice for choice in own if choice is not None]
 
     def keep(self, sizes: Mapping[str, int], trial: Trial, us: Sequence[float], clocks: Mapping[str, int]) -> None:
@@ -108,6 +108,7 @@ class Journal:
         """Templates by what records call them."""
         return {own: name for name, own in self.names.items()}
 
-    def _of(self, recorded: Choice | None) -> Choice | None:
+    def _of(self, recorded: Choice) -> Choice | None:
         """What a record is of, by the names of trials; None where it is nothing that there is."""
-        return None if recorded is None else replace(recorded, template=self._back[recorded.template])
+        own = read(recorded)
+        return None if own is None else replace(own, template=self._back[own.template])

@@ -86,7 +86,7 @@ class Run:
     sizes: Mapping[str, int]
     search: Search
     default: Trial
-    kernel: Callable[[Trial], Kernel]
+    kernel: Callable[[Choice], Kernel]
     executor: Executor
     journal: Journal
     clock: Clock
@@ -157,7 +157,7 @@ class Run:
         kernels: list[tuple[Trial, Kernel]] = []
         for trial in batch:
             try:
-                kernels.append((trial, self.kernel(trial)))
+                kernels.append((trial, self.kernel(trial.choice)))
             except NeptuneError as error:
                 # A check rejects it, say.
                 self._fails(trial, "failed", f"{error.asked}: {error.wrong}")
@@ -195,7 +195,7 @@ class Run:
             for trial in finalists:
                 if not self.clock.left:
                     break
-                outcome = self.executor.time(self.kernel(trial))
+                outcome = self.executor.time(self.kernel(trial.choice))
                 if outcome.failed:
                     self._fails(trial, outcome.failed, outcome.why)
                 else:

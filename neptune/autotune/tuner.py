@@ -75,13 +75,12 @@ class Task:
     own: Sequence[Any] | None = None
     numbers: frozenset[str] = frozenset()
 
-    def kernel(self, trial: Trial) -> Kernel:
+    def kernel(self, choice: Choice) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
-        form = next(f for f in self.forms if f.template == trial.template)
-        taken = trial.choice
-        if taken.form is None:
-            return form.kernel().with_params(taken.params)
-        return form.others[taken.form](taken.params, taken.levers)
+        form = next(f for f in self.forms if f.template == choice.template)
+        if choice.form is None:
+            return form.kernel().with_params(choice.params)
+        return form.others[choice.form](choice.params, choice.levers)
 
     def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
         """What the model takes at some sizes; one in another form than tiles is among these."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from neptune.autotune.search import Tuned
-from neptune.autotune.space import Trial
 from neptune.choice import Choice
 from neptune.driver.explain import family_json
 from neptune.kernel import Kernel
@@ -27,11 +26,11 @@ from neptune.tune.family import of_winners
 
 
 def together(
-    kernel: Callable[[Trial], Kernel], found: Sequence[Tuned], numbers: frozenset[str] = frozenset()
+    kernel: Callable[[Choice], Kernel], found: Sequence[Tuned], numbers: frozenset[str] = frozenset()
 ) -> Kernel:
     """The kernel of the winners; of a single one, that for all sizes. `numbers` are those of parts that were tuned."""
     winners = list(dict.fromkeys(t.best.choice.without(numbers) for t in found))
-    made = [_with_numbers(kernel(Trial(w, 0.0)), found, numbers) for w in winners]
+    made = [_with_numbers(kernel(w), found, numbers) for w in winners]
     if len(winners) == 1:
         return _alone(made[0], found[0])
     times = [[_time(w, t, numbers) for t in found] for w in winners]

@@ -14,7 +14,7 @@ from statistics import median
 
 from neptune.choice import Choice
 from neptune.config import Config
-from neptune.driver.recorded import choice_of
+from neptune.driver.recorded import read
 from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, structure_of
@@ -64,7 +64,7 @@ def formed(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple
     bad = {f.choice for f in failures if made_with(f.versions) == here}
     times: dict[tuple[tuple[str, int], ...], dict[Choice, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in (r for r in records if made_with(r.versions) == here and r.choice not in bad):
-        if (choice := choice_of(r)) is not None:
+        if (choice := read(r.choice)) is not None:
             times[tuple(sorted(r.sizes.items()))][choice].extend(r.us)
     found = []
     for sizes, us in sorted(times.items()):

@@ -13,7 +13,6 @@ from typing import Any
 
 from neptune.choice import Choice
 from neptune.forms import FORMS
-from neptune.records.record import Failure, Record
 
 
 def written(choice: Choice) -> Choice:
@@ -30,13 +29,14 @@ def written(choice: Choice) -> Choice:
     return Choice(choice.template, {**choice.params, **codes})
 
 
-def choice_of(record: Record | Failure) -> Choice | None:
-    """What a record is of; None where its form, or one of its levers, is none that there is."""
-    return read(record.choice)
-
-
 def read(choice: Choice) -> Choice | None:
-    """The choice that is `written` so; None where its form, or one of its levers, is none that there is."""
+    """The choice that is `written` so; None where its form, or one of its levers, is none that there is.
+
+    >>> print(read(Choice("matmul_split", {"BLOCK_M": 64, "NUM_SPLITS": 4})))
+    matmul_split BLOCK_M=64 NUM_SPLITS=4
+    >>> print(read(Choice("matmul", {"asynchronous.consumers": 9})))
+    None
+    """
     own = names() & choice.params.keys()
     if not own:
         return choice

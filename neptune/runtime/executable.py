@@ -61,7 +61,6 @@ class Executable:
         # The choices next to this one, each for where it was refused (`neptune.runtime.refused`).
         self._next: dict[tuple[str, bool], Executable | None] = {}
         self._stands_in = False
-        # What was launched, where that decides the bits of later calls.
         self.modules = Modules(
             artifact.modules, artifact.declarations, tiles, artifact.of_one, artifact.form, self._has_room
         )
@@ -168,10 +167,11 @@ class Executable:
     def _first_kernel(self, call: Call, params: Mapping[str, int] | None) -> Executable | None:
         """The kernel of the first calls, where that serves a call: a capture must not load another one, either."""
         of = self.standby
-        if of is None or capturing():
-            return None if of is None else of.first
+        if of is None:
+            return None
         stretched = of.first._is_stretched(call.scalars)
-        return of.first if not stretched and of.serves(self.members, call.scalars, params or ()) else None
+        serves = capturing() or (not stretched and of.serves(self.members, call.scalars, params or ()))
+        return of.first if serves else None
 
     def _is_stretched(self, sizes: Mapping[str, int | float]) -> bool:
         """True where a tile that covers a size is far longer than at the sizes that this choice is for: its binary

@@ -345,7 +345,7 @@ def test_a_promise_of_bits_is_kept() -> None:
     kernel = neptune.compile(softmax(), target="llvm", batch_invariant=True)
     own = task_of_kernel(kernel, (torch.ones(4, 40),), SIZES)
     assert [f.template for f in own.forms] == [kernel.chosen(**SIZES).template]
-    made = own.kernel(own.default(SIZES))
+    made = own.kernel(own.default(SIZES).choice)
     assert "batch_invariant" in str(made.explain(json=True)["promises"])
     assert len(task_of_kernel(neptune.compile(softmax(), target="llvm"), (), SIZES).forms) > 1
 

@@ -46,7 +46,7 @@ def check_right(kernel: neptune.Kernel, sizes: Mapping[str, int]) -> None:
 
 
 def test_a_measured_number_is_that_of_its_shape_alone(tmp_path: Path) -> None:
-    usual = [parts(task().kernel(Trial(Choice("matmul_split", PARAMS), 1.0)), s) for s in SHAPES]
+    usual = [parts(task().kernel(Choice("matmul_split", PARAMS)), s) for s in SHAPES]
     assert not {6, 5} & {*usual}
     numbered = [{**PARAMS, NUMBER: 6}, {**PARAMS, NUMBER: 5}, PARAMS]
     kernel = together(
@@ -56,7 +56,7 @@ def test_a_measured_number_is_that_of_its_shape_alone(tmp_path: Path) -> None:
     assert len(kernel.variants) == 1 and NUMBER not in kernel.params
     assert [parts(kernel, s) for s in SHAPES] == [6, 5, usual[2]]
     other = {**SHAPES[0], "m": 15}
-    assert parts(kernel, other) == parts(task().kernel(Trial(Choice("matmul_split", PARAMS), 1.0)), other)
+    assert parts(kernel, other) == parts(task().kernel(Choice("matmul_split", PARAMS)), other)
     kernel.save(tmp_path / "kernel")
     loaded = neptune.load(tmp_path / "kernel", target="llvm")
     assert [parts(loaded, s) for s in SHAPES] == [6, 5, usual[2]]

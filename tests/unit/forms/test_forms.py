@@ -209,7 +209,7 @@ def test_its_levers_are_candidates(stub: Stub) -> None:
     found = other_trials(of.forms, plain, SMALL, of.machine)
     assert [t.choice.levers for t in found] == [{"speed": 2}, {"speed": 1}] and {t.choice.form for t in found} == {NAME}
     assert "matmul stub" in {t.choice.kind for t in found} and str(found[0]).endswith("stub speed=2")
-    kernel = of.kernel(found[0])
+    kernel = of.kernel(found[0].choice)
     made = kernel.executable.artifact.form
     assert made is not None and made.levers == {"speed": 2}
     assert kernel.params.items() >= found[0].params.items()
