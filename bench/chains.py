@@ -96,7 +96,7 @@ def choice(program: neptune.Program) -> tuple[str, dict[str, str]]:
     refused: dict[str, str] = {}
     for name in ("flash_attention", "softmax_online", "softmax_row", "stagewise"):
         try:
-            tiles = lowered(name, program, strict=name != "stagewise").lowered.tiles
+            tiles = lowered(name, program, strict=name != "stagewise").tiles
         except NeptuneError as error:
             refused[name] = " ".join(x.strip() for x in str(error).splitlines()[:2])
             continue

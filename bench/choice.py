@@ -100,7 +100,7 @@ def candidates(of: Sequence[Setup], count: int) -> list[Tried]:
     found: list[Tried] = []
     for template in AUTOMATIC:
         with suppress(NeptuneError):
-            tiles = lowered(template, of[0].program(), strict=template != AUTOMATIC[-1]).lowered.tiles
+            tiles = lowered(template, of[0].program(), strict=template != AUTOMATIC[-1]).tiles
             every = worth_trying(tiles, [s.sizes for s in of], machine, {})
             asked = Points.product(every, [s.sizes for s in of])
             us = np.asarray(predictions(model_of(tiles), asked, machine).us).reshape(len(every), len(of))

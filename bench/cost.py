@@ -77,7 +77,7 @@ def _attention(name: str, depth: int, template: str) -> Model:
 
 def modelled(program: Any, template: Any) -> Model:
     """The model of what a template makes of a program."""
-    return Model(lowered(template, as_program(program)).lowered.tiles)
+    return Model(lowered(template, as_program(program)).tiles)
 
 
 def points() -> list[Point]:

@@ -49,7 +49,7 @@ def compared(setup: Setup, tried: Tried, target: str) -> list[dict[str, Any]]:
     """A row for each kernel of a candidate."""
     program = setup.program()
     machine = machine_for(parse_target(target))
-    tiles = lowered(tried.template, program, strict=False).lowered.tiles
+    tiles = lowered(tried.template, program, strict=False).tiles
     found = predictions(model_of(tiles), Points.at([tried.params], setup.sizes), machine).at(0)
     shapes = dict(setup.sizes)
     kernel = neptune.compile(program, tried.template, target=target, params=dict(tried.params), shapes=shapes)

@@ -90,12 +90,12 @@ def forms_of(
 
     if template is not None:
         made = lowered(template, definitions)
-        return (Form(made.template, made.lowered.tiles, cache(lambda: compiled(template)), makes(template)),)
+        return (Form(made.template, made.tiles, cache(lambda: compiled(template)), makes(template)),)
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         with suppress(NeptuneError):
-            tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).lowered.tiles
+            tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).tiles
             found.append(Form(name, tiles, cache(partial(compiled, name)), makes(name)))
     return tuple(found)
 

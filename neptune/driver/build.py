@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from neptune import logs
 from neptune.codegen.modules import all_modules, declarations
+from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
 from neptune.driver.judgement import judged, subject_of
 from neptune.driver.snapshots import Snapshot
+from neptune.driver.stages import Lowered
 from neptune.forms import Made
+from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.launch import Target
@@ -22,13 +27,15 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
-from neptune.tune.outlook import Rival
+from neptune.tune.outlook import Rival, of_family, of_ranking
 from neptune.tune.parts import invariant, parts_of, repeatable
 from neptune.tune.subject import Subject
 from neptune.verify.exact import ExactReport
 
 REJECTED = "rejected by the check"
 """The verdict on a template whose program differs from the expression."""
+REPAIRS = frozenset({"rolling_update", "split_k", "privatize"})
+LOG = logging.getLogger("neptune.compiler")
 
 
 @dataclass(frozen=True)
@@ -124,3 +131,58 @@ class Build:
             parts=self.parts,
             form=None if form is None else replace(form, parts=self._allowed(form.parts)),
         ).pinning(self.pinned)
+
+
+def built(made: Lowered, trail: Sequence[Snapshot]) -> Build:
+    """The Build of a compilation that has run all of its passes."""
+    prepared, asked, by = made.of, made.of.asked, made.by
+    target = prepared.target
+    return Build(
+        loops=asked.loops,
+        scheduled=_before_repairs(prepared.definitions, by.schedule),
+        # Tiles are summed in trees; loops, which run as they are on a CPU, are not.
+        fused=in_partial_sums(made.program) if target.kind == "llvm" else made.program,
+        tiles=made.tiles,
+        header=made.header,
+        target=target,
+        template=by.template,
+        params=made.params,
+        trace=tuple(str(s) for s in by.schedule.trace),
+        decisions=(*prepared.rejections, *prepared.notes, *by.decisions, *made.notes, *by.schedule.decisions),
+        checks=made.checks,
+        bounds=asked.bounds,
+        shapes=asked.shapes,
+        trail=tuple(trail),
+        family=by.family,
+        own=by.own,
+        rivals=_rivals(made),
+        at=asked.at,
+        deterministic=asked.deterministic,
+        deciding=prepared.wishes.deciding,
+        assume=asked.assume,
+        form=made.form,
+        wider=made.wider,
+        pinned=tuple(asked.params),
+    )
+
+
+def _rivals(made: Lowered) -> tuple[Rival, ...]:
+    """What else was compared when the template or its parameters were chosen."""
+    asked, by = made.of.asked, made.by
+    if by.family is not None:
+        return of_family(by.family, by.own)
+    try:
+        return of_ranking(by.template, made.tiles, made.params, asked.params, asked.shapes, made.of.machine)
+    except Exception as error:
+        logs.defect(LOG, f"the cost model on `{asked.loops.name}`", error)
+        return ()
+
+
+def _before_repairs(program: Program, sch: Schedule) -> Program:
+    """The program as tiled and fused by the template up to its first repair."""
+    before = program
+    for step in sch.trace:
+        if step.primitive in REPAIRS:
+            return before
+        before = step.program or before
+    return before

@@ -3,96 +3,98 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from neptune import logs
-from neptune.driver.build import REJECTED, Build
+from neptune.driver.build import REJECTED, Build, built
 from neptune.driver.cache import Request
-from neptune.driver.counted import Uncounted
 from neptune.driver.device import machine_for
 from neptune.driver.dump import dump_failure
-from neptune.driver.outcome import built
-from neptune.driver.passes import LOG, PIPELINE, Pass, Rejection, Work, choose_template
+from neptune.driver.passes import LOG, LOWERING, PREPARATION, Pass, attempts
+from neptune.driver.snapshots import Snapshot
+from neptune.driver.stages import Attempt, Differs, Failed, Lowered, Prepared, Uncounted
 from neptune.errors import FusionError, InternalError, NeptuneError
-from neptune.forms import forms_of
 from neptune.runtime.launch import Target
 from neptune.schedule.state import Decision
-from neptune.tune.choose import Wishes
-from neptune.tune.invariance import reduced_sizes
 
 
 def compiled(asked: Request, target: Target) -> Build:
     """The Build of a request, made anew."""
-    settings = asked.settings
-    deciding = reduced_sizes(asked.loops) if asked.batch_invariant else None
-    wishes = Wishes(asked.shapes, asked.bounds, asked.params, deciding, asked.samples, asked.failed)
-    work = Work(asked.loops, asked.template, settings, wishes, machine_for(target), form=asked.form)
-    work.others = forms_of(asked.form, str(target))
-    work.levers, work.at, work.formed, work.counting = asked.levers, asked.at, asked.formed, asked.counting
-    for form in work.others:
+    prepared = Prepared(asked, target, machine_for(target), asked.loops, asked.counting)
+    for form in prepared.others:
         form.ready()
+    trail: list[Snapshot] = []
     try:
-        run_all(work)
-        return built(work, asked, target)
+        return built(run_all(prepared, trail), trail)
     except BaseException as error:
         # An interrupted compilation is one that its user wants to look into.
-        if settings.dump is not None and work.trail:
-            dump_failure(settings.dump, work.loops.name, work.trail, error)
+        if asked.settings.dump is not None and trail:
+            dump_failure(asked.settings.dump, asked.loops.name, trail, error)
         raise
 
 
-def run_all(work: Work) -> None:
-    """Run every pass. Where a check rejects what the automatic choice made, the passes from `schedule` on are run again
-    with the next template."""
-    first = next(k for k, step in enumerate(PIPELINE) if step.run is choose_template)
-    for step in PIPELINE[:first]:
-        _run(step, work)
-    before = len(work.trail)
-    while True:
-        try:
-            for step in PIPELINE[first:]:
-                _run(step, work)
-            return
-        except Rejection as rejection:
-            _reject(work, rejection)
-        except Uncounted as refused:
-            why = f"the form for which it was chosen is refused: {refused}"
-            work.rejections += (Decision("template", work.used, "not taken", why),)
-            work.candidates, work.counting = None, False
-        except NeptuneError:
+def run_all(prepared: Prepared, trail: list[Snapshot]) -> Lowered:
+    """Run every pass. Where a check rejects what the automatic choice made, it goes on with the next template; where
+    the form for which that was chosen is refused, it begins anew without forms."""
+    prepared = _run(PREPARATION, prepared, trail)
+    before, left = len(trail), attempts(prepared, trail)
+    while (attempt := next(left, None)) is not None:
+        made = _lowered(replace(attempt, of=prepared), trail)
+        if isinstance(made, Lowered):
+            return made
+        del trail[before:]
+        prepared = replace(prepared, rejections=(*prepared.rejections, _rejection(attempt, made)))
+        if isinstance(made, Uncounted):
+            prepared = replace(prepared, counting=False)
+            left = attempts(prepared, trail)
+    reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in prepared.rejections)
+    raise InternalError(f"what each template makes of `{prepared.loops.name}` was rejected by a check\n{reasons}")
+
+
+def _lowered(attempt: Attempt, trail: list[Snapshot]) -> Lowered | Differs | Uncounted | Failed:
+    """What becomes of a template's schedule, or why it is not taken; an error where no other one is to be tried."""
+    try:
+        made: Lowered | Differs | Uncounted = _run(LOWERING, attempt, trail)
+        return made
+    except NeptuneError:
+        raise
+    except Exception as error:
+        if attempt.of.asked.template is not None:
             raise
-        except Exception as error:
-            _fails(work, error)
-        del work.trail[before:]
-        work.checks.clear()
-        # Sizes that serve one template hold values of its tunables, which mean something else in another.
-        work.shared.clear()
+        logs.defect(LOG, f"template {attempt.by.template} on `{attempt.of.loops.name}`", error)
+        return Failed(f"{type(error).__name__}: {error}")
 
 
-def _reject(work: Work, rejection: Rejection) -> None:
-    """Take note of a template that a check rejected; raise where no other one is to be tried."""
-    LOG.info("template %s: %s: %s", work.used, REJECTED, rejection.text(""))
-    if work.settings.strict:
-        raise InternalError(rejection.text(f" of `{work.loops.name}` (template `{work.used}`)")) from None
-    if work.template is not None:
+def _rejection(attempt: Attempt, why: Differs | Uncounted | Failed) -> Decision:
+    """Take note of a template that is not taken; raise where no other one is to be tried."""
+    of, name = attempt.of, attempt.by.template
+    if isinstance(why, Uncounted):
+        return Decision("template", name, "not taken", f"the form for which it was chosen is refused: {why.why}")
+    if isinstance(why, Failed):
+        return Decision("template", name, REJECTED, why.why)
+    LOG.info("template %s: %s: %s", name, REJECTED, why.text())
+    if of.settings.strict:
+        raise InternalError(why.text(f" of `{of.loops.name}` (template `{name}`)"))
+    if of.asked.template is not None:
         raise FusionError(
-            f"compile `{work.loops.name}` with template `{work.used}`",
-            rejection.text(""),
+            f"compile `{of.loops.name}` with template `{name}`",
+            why.text(),
             hint="another template, or none: then one is chosen",
-        ) from None
-    work.rejections += (Decision("template", work.used, REJECTED, rejection.text("")),)
+        )
+    return Decision("template", name, REJECTED, why.text())
 
 
-def _fails(work: Work, error: Exception) -> None:
-    """Take note of a template on which a pass or a check fails; raise where no other one is to be tried."""
-    if work.template is not None or not work.used:
-        raise error
-    logs.defect(LOG, f"template {work.used} on `{work.loops.name}`", error)
-    work.rejections += (Decision("template", work.used, REJECTED, f"{type(error).__name__}: {error}"),)
-
-
-def _run(step: Pass, work: Work) -> None:
-    start = time.perf_counter()
-    made = step.run(work)
-    if made is not None:
-        work.saw(step.name, step.why, made)
-    LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
+def _run(passes: Sequence[Pass], stage: Any, trail: list[Snapshot]) -> Any:
+    """Run passes, up to one that says why there is no next stage; what each has made is in the trail."""
+    for step in passes:
+        start = time.perf_counter()
+        stage = step.run(stage)
+        if isinstance(stage, Differs | Uncounted):
+            return stage
+        shown = step.shows(stage)
+        if shown is not None:
+            trail += shown if isinstance(shown, tuple) else (Snapshot(step.name, step.name, step.why, shown),)
+        LOG.info("pass %s: %.1f ms", step.name, 1e3 * (time.perf_counter() - start))
+    return stage

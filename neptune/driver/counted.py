@@ -30,10 +30,6 @@ SHORT = 20.0
 """Microseconds: what takes no longer is not timed in another form."""
 
 
-class Uncounted(Exception):
-    """The form for which a template was chosen is refused."""
-
-
 @dataclass(frozen=True)
 class Forms:
     """What the model says of programs in the fastest of some forms, with the levers that a caller settles; where it was

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from neptune import config
 from neptune.codegen.triton import generate
-from neptune.driver.counted import Forms, Uncounted, by_time, decided
+from neptune.driver.counted import Forms, by_time, decided
 from neptune.driver.forms import made_of, refused
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import Formed
-from neptune.driver.outcome import params_of
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
+from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Uncounted
 from neptune.errors import ExpressionError, InternalError
-from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
+from neptune.forms import AUTO, TRITON, Form, Made, Misfit, Source, Wanted
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -35,16 +34,13 @@ from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
 from neptune.tile.passes.addresses import addressed
-from neptune.tile.pipeline import Lowering, lowering
+from neptune.tile.pipeline import lowering
 from neptune.tile.verify import verify_tiles
 from neptune.tile.verify_addresses import verify_addresses
-from neptune.tune.choose import AnyTemplate, Scheduled, Wishes, apply, brought, candidates, check_settled, named
+from neptune.tune.choose import Scheduled, apply, brought, candidates, check_settled, named
 from neptune.tune.defaults import defaults
-from neptune.tune.family import Family
 from neptune.tune.invariance import check_invariant
-from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.points import reference
-from neptune.verify.draws import Shared
 from neptune.verify.exact import Counterexample, ExactReport, unchecked
 from neptune.verify.pieces import check
 
@@ -52,342 +48,353 @@ LOG = logging.getLogger("neptune.compiler")
 EVERY_FORM = 2
 """The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
 is verified, not the last one alone: 2 to 5 % of a compilation."""
-
-
-@dataclass
-class Work:
-    """A compilation in progress: the request, and what the passes have made of it so far.
-
-    `loops` is the expression as imported, `definitions` what is scheduled: the same but for forms of functions. With
-    `counting` templates are compared by the fastest of their forms; `by_form`: this one was chosen for one of
-    the `others`, those that `form` stands for.
-    """
-
-    loops: Program
-    template: AnyTemplate
-    settings: config.Config
-    wishes: Wishes = field(default_factory=Wishes)
-    machine: Machine = DEFAULT
-    definitions: Program = field(init=False)
-    schedule: Schedule = field(init=False)
-    fused: Program = field(init=False)
-    tiles: TileProgram = field(init=False)
-    header: str = field(init=False)
-    used: str = ""
-    candidates: Iterator[Scheduled] | None = None
-    lowered: Lowering | None = None
-    family: Family | None = None
-    own: int = 0
-    rejections: tuple[Decision, ...] = ()
-    forms: tuple[Decision, ...] = ()
-    choice: tuple[Decision, ...] = ()
-    checks: dict[str, ExactReport] = field(default_factory=dict)
-    shared: list[Shared] = field(default_factory=list)
-    trail: list[Snapshot] = field(default_factory=list)
-    form: str | None = None
-    levers: Mapping[str, Any] = field(default_factory=dict)
-    at: Mapping[str, int] | None = None
-    formed: tuple[Formed, ...] = ()
-    counting: bool = True
-    by_form: bool = False
-    others: tuple[Form, ...] = ()
-    made: Made | None = None
-    wider: tuple[Program, TileProgram] | None = None
-
-    def saw(self, name: str, why: str, made: Program | TileProgram | ExactReport | str) -> None:
-        """Remember a form for dumps and reports."""
-        self.trail.append(Snapshot(name, name, why, made))
-
-
-class Rejection(Exception):
-    """A template's program differs from the expression: `what` names the differing form, `report` is the check's."""
-
-    def __init__(self, what: str, report: ExactReport) -> None:
-        self.what, self.report = what, report
-        super().__init__(what, report)
-
-    def text(self, by: str) -> str:
-        """Describe the difference. `by` names the program and the template."""
-        c = self.report.counterexample
-        return f"the {self.what}{by} differs from the expression\n  {c}\n  in the {self.report.model}"
+Shown: TypeAlias = "Program | TileProgram | ExactReport | str | tuple[Snapshot, ...] | None"
+"""What there is new to see of a stage."""
+Checked = TypeVar("Checked", bound=Fused)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the compiler. `run` changes the Work and returns what to show of it (None: nothing new to see)."""
+    """A step of the compiler. `run` makes the next stage of the one before, or a value that says why there is none;
+    `shows` is what there is new to see of it."""
 
     name: str
     why: str
-    run: Callable[[Work], Program | TileProgram | ExactReport | str | None]
+    run: Callable[[Any], Any]
+    shows: Callable[[Any], Shown] = lambda _: None
 
 
-def _import(w: Work) -> Program:
-    # Imported by `compile`, since the key of the cache is of the Program.
-    return w.loops
+# --- what is scheduled --------------------------------------------------------------------------------
 
 
-def _verify(w: Work) -> None:
-    if not w.settings.verify:
-        return
-    check_reads(w.loops)
+def _verified(p: Prepared) -> Prepared:
+    if not p.settings.verify:
+        return p
+    check_reads(p.loops)
     try:
-        verify(w.loops)
+        verify(p.loops)
     except InternalError as error:
         # A Program can be written by hand.
-        raise ExpressionError(f"compile `{w.loops.name}`", error.wrong) from None
+        raise ExpressionError(f"compile `{p.loops.name}`", error.wrong) from None
+    return p
 
 
-def _forms(w: Work) -> Program | None:
-    w.definitions, taken = cheaper(w.loops)
-    w.forms = form_decisions(taken)
-    return w.definitions if taken else None
+def _forms(p: Prepared) -> Prepared:
+    definitions, taken = cheaper(p.loops)
+    return replace(p, definitions=definitions, notes=form_decisions(taken))
 
 
-def choose_template(w: Work) -> None:
-    if w.template is None:
-        w.used = ""
-        if w.candidates is None:
-            w.candidates = candidates(w.definitions, w.settings.fuel, w.wishes, w.machine, _counted(w))
-        chosen = next(w.candidates, None)
-        if chosen is None:
-            reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in w.rejections)
-            raise InternalError(f"what each template makes of `{w.loops.name}` was rejected by a check\n{reasons}")
-        w.used, w.schedule, w.by_form = chosen.template, chosen.schedule, chosen.by_form
-        w.choice = (*chosen.decisions, *decided(w.loops.name, chosen))
-        w.lowered, w.family, w.own = chosen.lowered, chosen.family, chosen.own
-        w.trail += schedule_forms(w.schedule)
-    else:
-        w.used, template = named(w.template)
-        w.schedule = Schedule(brought(template, w.definitions))
-        w.choice += template.notes if isinstance(template, Rewriting) else ()
-        try:
-            w.choice += apply(template, w.schedule, w.settings.fuel)
-        finally:
-            # Where the template fails, its steps until then are what one wants to see.
-            w.trail += schedule_forms(w.schedule)
-    made = [(str(s), s.program) for s in w.schedule.trace if s.program is not None]
-    for step, program in made if _every_form(w) else made[-1:]:
-        _well_formed(w, step, program)
+def _other_definitions(p: Prepared) -> Program | None:
+    return p.definitions if p.notes else None
 
 
-def _counted(w: Work) -> Forms | None:
+# --- schedules ----------------------------------------------------------------------------------------
+
+
+def attempts(p: Prepared, trail: list[Snapshot]) -> Iterator[Attempt]:
+    """What templates make of the definitions, best first: of the one that the caller names alone, where there is one.
+    The steps of each are in the `trail`."""
+    if p.asked.template is not None:
+        yield Attempt(p, _as_named(p, trail))
+        return
+    for made in candidates(p.definitions, p.settings.fuel, p.wishes, p.machine, _counted(p)):
+        trail += schedule_forms(made.schedule)
+        yield Attempt(p, replace(made, decisions=(*made.decisions, *decided(p.loops.name, made))))
+
+
+def _as_named(p: Prepared, trail: list[Snapshot]) -> Scheduled:
+    name, template = named(p.asked.template)
+    schedule = Schedule(brought(template, p.definitions))
+    notes = template.notes if isinstance(template, Rewriting) else ()
+    try:
+        spent = apply(template, schedule, p.settings.fuel)
+    finally:
+        # Where the template fails, its steps until then are what one wants to see.
+        trail += schedule_forms(schedule)
+    return Scheduled(name, schedule, None, (*notes, *spent))
+
+
+def _counted(p: Prepared) -> Forms | None:
     """The forms that count where templates are compared, if some do."""
-    if not w.counting or not w.others:
+    if not p.counting or not p.others:
         return None
-    return Forms(w.others, w.wishes, w.levers, w.machine, w.formed)
+    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.formed)
 
 
-def _every_form(w: Work) -> bool:
-    return w.settings.strict or w.settings.verify >= EVERY_FORM
+def _well_scheduled(a: Attempt) -> Attempt:
+    made = [(str(s), s.program) for s in a.by.schedule.trace if s.program is not None]
+    for step, program in made if _every_form(a.of) else made[-1:]:
+        _well_formed(a.of, step, program)
+    return a
 
 
-def _well_formed(w: Work, step: str, made: Program | TileProgram) -> None:
+def _every_form(p: Prepared) -> bool:
+    return p.settings.strict or p.settings.verify >= EVERY_FORM
+
+
+def _well_formed(p: Prepared, step: str, made: Program | TileProgram) -> None:
     """Raise InternalError where a form is not well-formed; the log says which step made it."""
-    if not w.settings.verify:
+    if not p.settings.verify:
         return
     try:
         verify_tiles(made) if isinstance(made, TileProgram) else verify(made)
     except InternalError:
-        LOG.error("`%s` is not well-formed after %s", w.loops.name, step)
+        LOG.error("`%s` is not well-formed after %s", p.loops.name, step)
         raise
 
 
-def _settled(w: Work) -> None:
-    check_settled(w.schedule.program)
+def _settled(a: Attempt) -> Attempt:
+    check_settled(a.by.schedule.program)
+    return a
 
 
-def _place(w: Work) -> Program:
-    w.fused = _placed(w.schedule.program)
-    if w.settings.verify:
-        verify(w.fused, lowered=True)
-    return w.fused
+def _place(a: Attempt) -> Fused:
+    program = _placed(a.by.schedule.program)
+    if a.of.settings.verify:
+        verify(program, lowered=True)
+    return Fused(a.of, a.by, program)
 
 
 def _placed(scheduled: Program) -> Program:
     return localize(arrange(started(scheduled)), strict=False)
 
 
-def _check_fused(w: Work) -> ExactReport | None:
-    _check_widths(w)
-    return _check(w, "fused program", w.fused)
+def _check_fused(f: Fused) -> Fused | Differs:
+    return _unfit_widths(f) or _checked(f, "fused program", f.program)
 
 
-def _lower(w: Work) -> None:
+# --- tiles --------------------------------------------------------------------------------------------
+
+
+def _lower(f: Fused) -> Lowered:
     def seen(name: str, why: str, made: TileProgram) -> None:
-        if _every_form(w):
-            _well_formed(w, f"tile pass {name}", made)
+        if _every_form(f.of):
+            _well_formed(f.of, f"tile pass {name}", made)
 
-    if w.lowered is None:
-        w.lowered = lowering(w.schedule.program, seen)
+    made = f.by.lowered
+    if made is None:
+        made = lowering(f.by.schedule.program, seen)
     else:
         # By these tiles the automatic choice has judged the template.
-        for form in w.lowered.forms:
+        for form in made.forms:
             seen(*form)
-    w.tiles = w.lowered.tiles
-    if w.wishes.deciding is not None:
-        check_invariant(w.tiles, w.wishes.deciding)
-    if (error := w.lowered.relaxed) is not None:
-        loops = Decision("lowering", w.loops.name, "some tile axes stay loops", f"{error.asked}: {error.wrong}")
-        w.choice = (*w.choice, loops)
-    w.choice += short_products(w.tiles)
-    for name, why, made in w.lowered.forms:
-        w.saw(f"tile-{name}", why, made)
-    wide = wider(w.schedule.program)
-    w.wider = None if wide is None else (_placed(wide), lowering(wide).tiles)
+    if f.of.wishes.deciding is not None:
+        check_invariant(made.tiles, f.of.wishes.deciding)
+    notes = short_products(made.tiles)
+    if (error := made.relaxed) is not None:
+        why = f"{error.asked}: {error.wrong}"
+        notes = (Decision("lowering", f.of.loops.name, "some tile axes stay loops", why), *notes)
+    wide = wider(f.by.schedule.program)
+    both = None if wide is None else (_placed(wide), lowering(wide).tiles)
+    return Lowered(f.of, f.by, f.program, f.checks, f.shared, lowering=made, wider=both, notes=notes)
 
 
-def _verify_tiles(w: Work) -> None:
+def _tile_forms(made: Lowered) -> tuple[Snapshot, ...]:
+    return tuple(Snapshot(f"tile-{name}", f"tile-{name}", why, form) for name, why, form in made.lowering.forms)
+
+
+def _verify_tiles(w: Lowered) -> Lowered:
     for tiles in (w.tiles, *(w.wider or ())[1:]):
-        _well_formed(w, "the last tile pass", tiles)
+        _well_formed(w.of, "the last tile pass", tiles)
+    return w
 
 
-def _check_tiles(w: Work) -> ExactReport | None:
-    if w.wider is not None:
-        _check(w, "tile program in 64 bits", w.wider[1])
-    return _check(w, "tile program", w.tiles)
+def _check_tiles(w: Lowered) -> Lowered | Differs:
+    wide = w if w.wider is None else _checked(w, "tile program in 64 bits", w.wider[1])
+    return wide if isinstance(wide, Differs) else _checked(wide, "tile program", w.tiles)
 
 
-def _address(w: Work) -> str:
+def _address(w: Lowered) -> Lowered:
     """The addresses of each module that `generate` writes, as text: the ways to load, with int32 offsets."""
     shown = []
     for loads, int64 in product(LOADS, (False, True)):
         tiles = w.tiles if w.wider is None or not int64 else w.wider[1]
         for k in tiles.kernels:
             made = addressed(tiles, k, boxes=loads == "descriptor", int64=int64)
-            if w.settings.verify:
+            if w.of.settings.verify:
                 verify_addresses(made, k)
             shown += [] if int64 else [f"{loads}s\n{made}"]
-    return "\n".join(shown)
+    return replace(w, addresses="\n".join(shown))
 
 
-def _generate(w: Work) -> str:
-    w.header = header(w.loops, w.used)
-    return generate(w.tiles, defaults(w.tiles), header=w.header)
+def _generate(w: Lowered) -> Lowered:
+    above = header(w.of.loops, w.by.template)
+    return replace(w, header=above, text=generate(w.tiles, defaults(w.tiles), header=above))
 
 
-def _other_form(w: Work) -> str | None:
-    if not w.others:
-        return None
-    choice = _choice(w)
-    told = next((f for f in w.formed if f.sizes == choice.sizes and f.choice.template == w.used), None)
-    if told is not None and w.form == AUTO and not told.faster:
-        w.choice += (Decision("form", w.loops.name, TRITON, f"records: {told}"),)
-        return None
-    recorded = None if told is None else _as_recorded(w, told, choice)
-    w.made = recorded or _first_that_fits(w, choice)
-    return None if w.made is None else w.made.data.text
+# --- another form -------------------------------------------------------------------------------------
 
 
-def _first_that_fits(w: Work, choice: Wanted) -> Made | None:
-    """Of several forms the fastest that the program has; None with the reasons where it has none, which is an error
+def _other_form(w: Lowered) -> Lowered | Uncounted:
+    p = w.of
+    if not p.others:
+        return w
+    asked = _wanted(w)
+    told = next((f for f in p.asked.formed if f.sizes == asked.sizes and f.choice.template == w.by.template), None)
+    if told is not None and p.asked.form == AUTO and not told.faster:
+        return _noted(w, Decision("form", p.loops.name, TRITON, f"records: {told}"))
+    recorded = None if told is None else _as_recorded(w, told, asked)
+    if isinstance(recorded, Misfit):
+        w = _noted(w, Decision("form", p.loops.name, "not as recorded", recorded.why))
+    return recorded if isinstance(recorded, Lowered) else _first_that_fits(w, asked)
+
+
+def _noted(w: Lowered, *notes: Decision) -> Lowered:
+    return replace(w, notes=(*w.notes, *notes))
+
+
+def _first_that_fits(w: Lowered, asked: Wanted) -> Lowered | Uncounted:
+    """With the fastest of several forms that the program has; with the reasons where it has none, which is an error
     where one was asked for."""
     misfits = []
-    for form in by_time(w.others, Source(w.tiles, shapes=w.wishes.typical), choice):
-        made = made_of(form, _source(w, form), choice)
-        if isinstance(made, Made):
+    for form in by_time(w.of.others, Source(w.tiles, shapes=w.of.wishes.typical), asked):
+        made = _with_form(w, form, asked)
+        if isinstance(made, Lowered):
             return made
         misfits.append((form, made))
-    if w.form != AUTO:
+    if w.of.asked.form != AUTO:
         raise refused(w.tiles.name, *misfits[0])
-    if w.by_form:
-        raise Uncounted("; ".join(m.why for _, m in misfits))
+    if w.by.by_form:
+        return Uncounted("; ".join(m.why for _, m in misfits))
     why = (f"it has no {form.name} form: {m.why}" for form, m in misfits)
-    w.choice += tuple(Decision("form", w.loops.name, TRITON, x) for x in why)
-    return None
+    return _noted(w, *(Decision("form", w.of.loops.name, TRITON, x) for x in why))
 
 
-def _source(w: Work, form: Form) -> Source:
-    """What a form is made of, with the exact check of what it makes of the tiles."""
+def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Misfit:
+    """With a form, and the exact check of what it makes of the tiles; or why there is none."""
+    checked: list[Lowered] = []
 
     def differs(made: TileProgram) -> str | None:
-        try:
-            _check(w, f"{form.name} form", made)
-        except Rejection as rejection:
-            return rejection.text("")
+        found = _checked(w, f"{form.name} form", made)
+        if isinstance(found, Differs):
+            return found.text()
+        checked.append(found)
         return None
 
-    return Source(w.tiles, w.header, w.wishes.typical, differs)
+    made = made_of(form, Source(w.tiles, w.header, w.of.wishes.typical, differs), asked)
+    return replace(checked[-1] if checked else w, form=made) if isinstance(made, Made) else made
 
 
-def _as_recorded(w: Work, told: Formed, choice: Wanted) -> Made | None:
-    """The form that records put first; None where there is none with these levers: anybody may have written them."""
-    form = next((f for f in w.others if f.name == told.choice.form), None)
+def _as_recorded(w: Lowered, told: Formed, asked: Wanted) -> Lowered | Misfit | None:
+    """With the form that records put first; None or a Misfit where there is none with these levers: anybody may have
+    written them."""
+    form = next((f for f in w.of.others if f.name == told.choice.form), None)
     if form is None:
         return None
-    choice = replace(choice, levers=told.choice.levers, params={**told.choice.params, **w.wishes.params}, ahead=False)
-    made = made_of(form, _source(w, form), choice)
-    if isinstance(made, Made):
-        w.choice += (Decision("form", w.loops.name, form.name, f"records: {told}"),)
+    params = {**told.choice.params, **w.of.wishes.params}
+    made = _with_form(w, form, replace(asked, levers=told.choice.levers, params=params, ahead=False))
+    if isinstance(made, Misfit):
         return made
-    w.choice += (Decision("form", w.loops.name, "not as recorded", made.why),)
-    return None
+    return _noted(made, Decision("form", w.of.loops.name, form.name, f"records: {told}"))
 
 
-def _choice(w: Work) -> Wanted:
+def _wanted(w: Lowered) -> Wanted:
     """What is asked of a form: with "auto", that it is not predicted to be far behind."""
-    sizes = w.at or reference(w.loops, w.wishes.typical, w.wishes.bounds)
-    ahead = w.form == AUTO and not w.levers
-    return Wanted(w.levers, w.wishes.params, sizes, w.machine, params_of(w), ahead, short_functions(w.loops))
+    asked, wishes = w.of.asked, w.of.wishes
+    sizes = asked.at or reference(w.of.loops, wishes.typical, wishes.bounds)
+    ahead = asked.form == AUTO and not asked.levers
+    return Wanted(asked.levers, wishes.params, sizes, w.of.machine, w.params, ahead, short_functions(w.of.loops))
 
 
-PIPELINE = (
-    Pass("import", "everything below knows Programs only, whatever the front end", _import),
-    Pass("verify", "a defect of a front end should not look like one of a template", _verify),
-    Pass("forms", "what error a result can bear is read off the expression, before it is taken apart", _forms),
-    Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", choose_template),
-    Pass("obligations", "past this point the program must compute what the expression says", _settled),
-    Pass("place", "inits become explicit and tiles local: the form that every target executes", _place),
-    Pass("check-fused", "before lowering, so that a wrong fusion is told from a wrong translation", _check_fused),
-    Pass("lower", "loops become tiles, on which the tile passes work", _lower),
-    Pass("verify-tiles", "the generator and the evaluator trust what it checks", _verify_tiles),
-    Pass("check-tiles", "on the last form that is not text", _check_tiles),
-    Pass("addresses", "last before text: a printer only writes down how memory is reached", _address),
-    Pass("generate", "the text is a function of the tiles and their default values", _generate),
-    Pass("form", "last: another form of the same tiles, where it was asked for", _other_form),
-)
+def _form_text(w: Lowered) -> str | None:
+    return None if w.form is None else w.form.data.text
 
 
-# --- checking -------------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------------
 
 
 SHORT = 1 << 10
 """Sizes for which every program must get along with the widths of its integers."""
 
 
-def _check_widths(w: Work) -> None:
-    """Raise Rejection where arithmetic on indices leaves its dtype for small sizes, but for what the expression itself
-    does: a bound that meets a tile in too few bits."""
-    if not w.settings.draws:
-        return
-    tiles = {t.name: (1, max(t.candidates, default=SHORT)) for t in w.fused.tunables}
-    small = {s.name: (-SHORT, SHORT) for s in w.fused.scalars} | sizes_of(w.fused, SHORT)
-    own = next(unfit(w.definitions, small), None)
-    wrong = None if own is not None else next(unfit(w.fused, {**small, **tiles}), None)
-    if wrong is not None:
-        sizes = {s.name: SHORT for s in w.fused.scalars}
-        why = Counterexample(sizes, 0, "", (), f"`{print_expr(wrong)}` may leave {wrong.dtype}")
-        bound = f"sizes up to {SHORT}"
-        raise Rejection("fused program", ExactReport("widths of integers", 0, (), (), "rejected", 0, why, bound))
-
-
-def _check(w: Work, what: str, made: Program | TileProgram) -> ExactReport | None:
-    if not w.settings.draws:
+def _unfit_widths(f: Fused) -> Differs | None:
+    """That arithmetic on indices leaves its dtype for small sizes, but for what the expression itself does: a bound
+    that meets a tile in too few bits."""
+    if not f.of.settings.draws:
         return None
+    tiles = {t.name: (1, max(t.candidates, default=SHORT)) for t in f.program.tunables}
+    small = {s.name: (-SHORT, SHORT) for s in f.program.scalars} | sizes_of(f.program, SHORT)
+    own = next(unfit(f.of.definitions, small), None)
+    wrong = None if own is not None else next(unfit(f.program, {**small, **tiles}), None)
+    if wrong is None:
+        return None
+    sizes = {s.name: SHORT for s in f.program.scalars}
+    why = Counterexample(sizes, 0, "", (), f"`{print_expr(wrong)}` may leave {wrong.dtype}")
+    bound = f"sizes up to {SHORT}"
+    return Differs("fused program", ExactReport("widths of integers", 0, (), (), "rejected", 0, why, bound))
+
+
+def _checked(stage: Checked, what: str, made: Program | TileProgram) -> Checked | Differs:
+    """A stage with the exact check of what was made, unless that is rejected."""
+    report = _check(stage, made)
+    if report is None:
+        return stage
+    if report.verdict == "rejected":
+        return Differs(what, report)
+    return replace(stage, checks={**stage.checks, what: report})
+
+
+def _check(stage: Fused, made: Program | TileProgram) -> ExactReport | None:
+    if not stage.of.settings.draws:
+        return None
+    decisions = stage.by.schedule.decisions
     try:
-        decisions = w.schedule.decisions
-        report = check(
-            w.definitions,
+        return check(
+            stage.of.definitions,
             made,
-            draws=w.settings.draws,
+            draws=stage.of.settings.draws,
             finite=frozenset(name for d in decisions for name in d.finite),
             ranges=[r for d in decisions for r in d.ranges],
             magnitudes=True,
-            shared=w.shared,
+            shared=stage.shared,
         )
     except EvaluationError as error:
         # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
-        report = unchecked(str(error))
-    if report.verdict == "rejected":
-        raise Rejection(what, report)
-    w.checks[what] = report
-    return report
+        return unchecked(str(error))
+
+
+def _report_of(what: str) -> Callable[[Fused], ExactReport | None]:
+    return lambda f: f.checks.get(what)
+
+
+PREPARATION = (
+    # Imported by `compile`, since the key of the cache is of the Program.
+    Pass("import", "everything below knows Programs only, whatever the front end", lambda p: p, lambda p: p.loops),
+    Pass("verify", "a defect of a front end should not look like one of a template", _verified),
+    Pass(
+        "forms",
+        "what error a result can bear is read off the expression, before it is taken apart",
+        _forms,
+        _other_definitions,
+    ),
+)
+"""What comes before a template."""
+LOWERING = (
+    Pass("schedule", "the template tiles and fuses; each repair is proved before it moves anything", _well_scheduled),
+    Pass("obligations", "past this point the program must compute what the expression says", _settled),
+    Pass(
+        "place",
+        "inits become explicit and tiles local: the form that every target executes",
+        _place,
+        lambda f: f.program,
+    ),
+    Pass(
+        "check-fused",
+        "before lowering, so that a wrong fusion is told from a wrong translation",
+        _check_fused,
+        _report_of("fused program"),
+    ),
+    Pass("lower", "loops become tiles, on which the tile passes work", _lower, _tile_forms),
+    Pass("verify-tiles", "the generator and the evaluator trust what it checks", _verify_tiles),
+    Pass("check-tiles", "on the last form that is not text", _check_tiles, _report_of("tile program")),
+    Pass(
+        "addresses",
+        "last before text: a printer only writes down how memory is reached",
+        _address,
+        lambda w: w.addresses,
+    ),
+    Pass("generate", "the text is a function of the tiles and their default values", _generate, lambda w: w.text),
+    Pass("form", "last: another form of the same tiles, where it was asked for", _other_form, _form_text),
+)
+"""What becomes of each template's schedule, until one passes all checks."""
+PIPELINE = (*PREPARATION, *LOWERING)

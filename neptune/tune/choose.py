@@ -23,6 +23,7 @@ from neptune.runtime.family import pick
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting, Template
+from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
@@ -124,15 +125,22 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A template that schedules a program, with the schedule, the tiles by which it was judged, and the reasons why
-    earlier templates were not taken. `family` are the choices for all sizes, of which this one is the number `own`."""
+    """A template that schedules a program, with the schedule, the tiles by which it was judged (None where nobody has),
+    and the reasons why earlier templates were not taken. `family` are the choices for all sizes, of which this one is
+    the number `own`."""
 
     template: str
     schedule: Schedule
-    lowered: Lowering
+    lowered: Lowering | None
     decisions: tuple[Decision, ...]
     family: Family | None = None
     own: int = 0
+
+    @property
+    def tiles(self) -> TileProgram:
+        """Those by which it was judged."""
+        assert self.lowered is not None
+        return self.lowered.tiles
 
     @property
     def by_form(self) -> bool:
@@ -233,8 +241,8 @@ def _best(
         at = points(program, wishes.typical, wishes.bounds)
         samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
         marked = _measured_at(samples, wishes, at)
-        given = {n: space_of(c.lowered.tiles).ranked(wishes.params) for n, c in made.items()}
-        tiles = {n: c.lowered.tiles for n, c in made.items()}
+        given = {n: space_of(c.tiles).ranked(wishes.params) for n, c in made.items()}
+        tiles = {n: c.tiles for n, c in made.items()}
         family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
         if family is None:
             return None
@@ -286,7 +294,7 @@ def _applying(
 
 def _taking(made: Mapping[str, Scheduled], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Scheduled]:
     """The candidates that take these parameters; all of them where none does, so that one says what is legal."""
-    able = {n: c for n, c in made.items() if not params or space_of(c.lowered.tiles).takes(params)}
+    able = {n: c for n, c in made.items() if not params or space_of(c.tiles).takes(params)}
     if able:
         others = (n for n in made if n not in able)
         passed += [Decision("template", n, "not taken", "it does not take these parameters") for n in others]
@@ -299,7 +307,7 @@ def _following(
     """The candidates in which nothing follows from other sizes; all of them where none does, so that one says why."""
     if deciding is None:
         return dict(made)
-    why = {n: ", ".join(varying(c.lowered.tiles, deciding)) for n, c in made.items()}
+    why = {n: ", ".join(varying(c.tiles, deciding)) for n, c in made.items()}
     able = {n: c for n, c in made.items() if not why[n]}
     if able:
         passed += [Decision("template", n, "not taken", why[n]) for n in made if why[n]]
@@ -308,8 +316,8 @@ def _following(
 
 def _structure(one: Scheduled) -> tuple[bool, int, int]:
     try:
-        facts = read_facts(one.lowered.tiles)
-        return not fits(one.lowered.tiles), len(facts.temporaries), len(facts.kernels)
+        facts = read_facts(one.tiles)
+        return not fits(one.tiles), len(facts.temporaries), len(facts.kernels)
     except Exception as error:
         logs.defect(LOG, f"what the tiles of template {one.template} take", error)
         return True, sys.maxsize, 0

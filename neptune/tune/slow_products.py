@@ -218,7 +218,7 @@ def _times_as_fast(s: Subject, numbers: Mapping[str, int]) -> float:
     """How many times as fast the best schedule is predicted where some sizes are numbers."""
     sizes = {**s.sizes, **numbers}
     best = next(candidates(_with_numbers(s.loops, numbers), None, Wishes(sizes), s.machine))
-    ours, theirs = (ranked(t, sizes, s.machine) for t in (s.tiles, best.lowered.tiles))
+    ours, theirs = (ranked(t, sizes, s.machine) for t in (s.tiles, best.tiles))
     return ours[0].prediction.us / theirs[0].prediction.us if ours and theirs else 0.0
 
 

@@ -362,8 +362,8 @@ body:
 def test_l2_rows_that_are_loaded_are_no_boxes(index: str, template: str | None) -> None:
     program = parse_program(GATHERED.replace("INDEX", index))
     made = next(choose.candidates(program)) if template is None else choose.lowered(template, program)
-    for kernel in made.lowered.tiles.kernels:
-        loads = addressed(made.lowered.tiles, kernel, boxes=True).kernel
+    for kernel in made.tiles.kernels:
+        loads = addressed(made.tiles, kernel, boxes=True).kernel
         boxes = [x for s in walk_stmts(loads.body) for e in stmt_exprs(s) for x in walk(e) if _reads(x, "q")]
         assert any(isinstance(x.at, Box) for x in boxes), "what addresses nothing is a box as ever"
         tables = [x for s in walk_stmts(loads.body) for e in stmt_exprs(s) for x in walk(e) if _reads(x, "table")]
@@ -470,7 +470,7 @@ def test_programs_of_rank_0(shape: str) -> None:
 def test_l18_tiles_of_large_constants_cover_what_they_covered() -> None:
     program = _attention(96, 10000)
     made = choose.lowered("flash_attention", program)
-    for original, tiles in (shrink(program, made.lowered.tiles), shrink(program, made.lowered.tiles, edges=False)):
+    for original, tiles in (shrink(program, made.tiles), shrink(program, made.tiles, edges=False)):
         depth = next(d.value for d in original.inputs[0].shape[-1:] if isinstance(d, Const))
         extents = [e.value for k in tiles.kernels for a, e in k.axes if isinstance(e, Const)]  # type: ignore[union-attr]
         assert extents and min(extents) >= depth
@@ -489,7 +489,7 @@ def test_c2_no_template_is_accused_falsely(depth: int) -> None:
     program = _attention(depth, 3, "float32")
     for template in ("flash_attention", "softmax_row"):
         made = choose.lowered(template, program)
-        original, tiles = shrink(program, made.lowered.tiles)
+        original, tiles = shrink(program, made.tiles)
         assert isinstance(original, Program)
         report = check_exact(original, tiles, draws=2)
         assert report.accepted, report
@@ -519,7 +519,7 @@ def _attention(depth: int, window: int, dtype: str = "bfloat16") -> Program:
 def test_l18_a_check_has_a_bound_on_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where small constants accuse, those as they are decide as far as the work goes: then the accusation stands."""
     program = _attention(96, 10000)
-    tiles = choose.lowered("flash_attention", program).lowered.tiles
+    tiles = choose.lowered("flash_attention", program).tiles
     monkeypatch.setattr("neptune.verify.shrink._choices", lambda constants: dict.fromkeys(constants, 2))
     spent: list[int] = []
     real = Work.spend
@@ -536,7 +536,7 @@ def test_l18_a_check_has_a_bound_on_its_work(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_l18_work_counts_the_elements_of_tiles() -> None:
     program = _attention(96, 100)
-    tiles = choose.lowered("flash_attention", program).lowered.tiles
+    tiles = choose.lowered("flash_attention", program).tiles
     sizes = {"h": 1, "n": 2, "m": 2} | {t.name: 64 for t in tiles.tunables if t.covers is None}
     inputs = {b.name: np.zeros([1 if d == Var("h") else 2 if isinstance(d, Var) else d.value for d in b.shape])  # type: ignore[union-attr]
               for b in program.inputs}  # fmt: skip

@@ -29,9 +29,9 @@ def compiled(monkeypatch):
     seen = []
     built = compilation.built
 
-    def counted(work, asked, target):
-        seen.append(work.used)
-        return built(work, asked, target)
+    def counted(made, trail):
+        seen.append(made.by.template)
+        return built(made, trail)
 
     monkeypatch.setattr(compilation, "built", counted)
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", "0")
@@ -185,7 +185,7 @@ def test_a_variant_that_a_check_rejects_is_not_used(monkeypatch, caplog):
     monkeypatch.setenv("NEPTUNE_STRICT", "0")
     kernel = neptune.compile(prefill_global(depth=16), target="llvm")
 
-    def refused(work):
+    def refused(prepared, trail):
         raise FusionError("compile", "it differs")
 
     monkeypatch.setattr(compilation, "run_all", refused)

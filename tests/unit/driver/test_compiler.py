@@ -12,6 +12,7 @@ import neptune
 from neptune.driver import passes
 from neptune.driver import pipeline as compiler
 from neptune.driver.pipeline import compile, compile_scheduled
+from neptune.driver.stages import Differs
 from neptune.errors import (
     ExpressionError,
     FusionError,
@@ -165,15 +166,15 @@ def test_a_wrong_transformation_is_caught(monkeypatch):
 
 def rejecting(monkeypatch, *rejected, what="fused program"):
     """A check that rejects one form of what these templates make, whatever it is."""
-    check = passes._check
+    check = passes._checked
 
-    def checked(w, form, made):
-        if w.used in rejected and form == what:
+    def checked(stage, form, made):
+        if stage.by.template in rejected and form == what:
             found = Counterexample({"m": 2, "n": 3}, 7, "y", (1,), "output y[1] differs")
-            raise passes.Rejection(form, replace(passes.unchecked(""), counterexample=found, model="field pair"))
-        return check(w, form, made)
+            return Differs(form, replace(passes.unchecked(""), counterexample=found, model="field pair"))
+        return check(stage, form, made)
 
-    monkeypatch.setattr(passes, "_check", checked)
+    monkeypatch.setattr(passes, "_checked", checked)
 
 
 @pytest.mark.compared
@@ -255,9 +256,9 @@ def test_fuel_does_not_change_the_template(expression):
     for fuel in range(4):
         less = next(choose.candidates(expression(), fuel))
         assert less.template == full.template
-        kernels.append(len(less.lowered.tiles.kernels))
+        kernels.append(len(less.tiles.kernels))
     # More of it fuses more, and enough of it everything.
-    assert kernels == sorted(kernels, reverse=True) and kernels[0] > kernels[-1] == len(full.lowered.tiles.kernels)
+    assert kernels == sorted(kernels, reverse=True) and kernels[0] > kernels[-1] == len(full.tiles.kernels)
 
 
 def test_each_candidate_is_the_best_of_those_that_are_left():

@@ -95,7 +95,7 @@ def test_what_was_measured_counts_before_predictions(told: Formed | None, us: fl
     # Tiles alone have none.
     plain = next(c for c in chosen.family.choices if c.template == "stagewise")
     program, _ = cheaper(matmul())
-    tiles = next(candidates(program, None, Wishes(HERE))).lowered.tiles
+    tiles = next(candidates(program, None, Wishes(HERE))).tiles
     forms = Forms(ALL, Wishes(), {}, DEFAULT, () if told is None else (told,))
     asked = Asked({**HERE}, {**plain.params, **dict.fromkeys(("GROUP_M",), 8)}, 1e6)
     (predicted,) = Forms(ALL, Wishes(), {}, DEFAULT).us("flash_decoding", tiles, [asked])

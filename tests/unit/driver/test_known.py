@@ -132,7 +132,7 @@ def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     seen: list[str] = []
     run = compilation.run_all
-    monkeypatch.setattr(compilation, "run_all", lambda w: (seen.append(w.loops.name), run(w))[1])
+    monkeypatch.setattr(compilation, "run_all", lambda w, trail: (seen.append(w.loops.name), run(w, trail))[1])
     return seen
 
 

@@ -10,9 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 import neptune
-from neptune.driver.report import report
+from neptune.driver.report import report, source_html
 from neptune.driver.report_diff import code_html, diff_html
-from neptune.driver.report_style import source_html
 from neptune.errors import NeptuneError
 from neptune.ops.softmax import softmax
 

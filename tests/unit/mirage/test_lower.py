@@ -182,7 +182,7 @@ def test_a_grid_over_columns_of_values_has_no_fold_of_scores_computed_twice() ->
     program, graph = BENCHMARKS["GQA"].program(), GRAPHS["GQA"]()
     (fused,) = graph.kernels
     wide = graph.with_steps(replace(fused, grid=("h", "i", "d")))
-    tiles = [scheduled(lowered(g, program).template, program).lowered.tiles for g in (graph, wide)]
+    tiles = [scheduled(lowered(g, program).template, program).tiles for g in (graph, wide)]
     assert [[a.var for a in t.kernels[0].grid] for t in tiles] == [["h", "i0"]] * 2
 
 
@@ -191,5 +191,5 @@ def test_a_fold_that_is_complete_for_a_tile_already_stands_behind_the_loop() -> 
     nodes = ["xa = matmul(x, a) over p", "up = matmul(xa, b) over e", "low = acc(up) over p"]
     nodes += ["xw = matmul(x, w) over p", "c = acc(xw) over p", "z = add(c, low)"]
     graph = with_kernel(reference(program), "i, j", "p", *nodes)
-    tiles = scheduled(lowered(graph, program).template, program).lowered.tiles
+    tiles = scheduled(lowered(graph, program).template, program).tiles
     assert len(tiles.kernels) == 1

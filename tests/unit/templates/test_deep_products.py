@@ -22,14 +22,14 @@ SMALL = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 64}
 @pytest.mark.parametrize("depth", [None, 4096])
 @pytest.mark.parametrize("template", ["flash_attention", "flash_decoding"])
 def test_logits_are_never_stored(template, depth):
-    tiles = lowered(template, linear_cross_entropy(depth=depth), strict=False).lowered.tiles
+    tiles = lowered(template, linear_cross_entropy(depth=depth), strict=False).tiles
     assert not {"s", "e"} & set(read_facts(tiles).temporaries)
     assert "dot(x," in str(tiles) and "BLOCK_K" in {t.name for t in tiles.tunables}
 
 
 @pytest.mark.parametrize("depth", [64, 256])
 def test_a_short_depth_stays_one_tile(depth):
-    tiles = lowered("flash_attention", attention(depth=depth, heads=1), strict=False).lowered.tiles
+    tiles = lowered("flash_attention", attention(depth=depth, heads=1), strict=False).tiles
     assert "BLOCK_K" not in {t.name for t in tiles.tunables}
 
 
@@ -101,7 +101,7 @@ def numbers(kind, depth, n=19, m=37):
 def test_products_of_a_score_in_either_order(template, long_first, own_values):
     """Blocks of the depth, unless the keys are whole on chip as values: then they are read once."""
     program = latent(512, own_values=own_values, long_first=long_first)
-    tiles = lowered(template, program, strict=False).lowered.tiles
+    tiles = lowered(template, program, strict=False).tiles
     kernel = tiles.kernels[0]
     assert ("BLOCK_K" in {t.name for t in tiles.tunables}) == own_values
     # Three products in the pieces with and without a mask.
@@ -111,7 +111,7 @@ def test_products_of_a_score_in_either_order(template, long_first, own_values):
 
 def test_a_second_product_of_unknown_depth_is_summed_in_blocks():
     program = latent(64, rope=var("rope"), own_values=True)
-    tiles = lowered("flash_attention", program, strict=False).lowered.tiles
+    tiles = lowered("flash_attention", program, strict=False).tiles
     assert len([*dots(tiles.kernels[0])]) == 6
 
 
@@ -119,7 +119,7 @@ def test_a_second_product_of_unknown_depth_is_summed_in_blocks():
 @pytest.mark.parametrize("template", ["flash_attention", "flash_decoding"])
 def test_products_with_a_common_operand_share_its_blocks(template, depth):
     program = latent(depth, rope=depth, own_values=True, common=True)
-    tiles = lowered(template, program, strict=False).lowered.tiles
+    tiles = lowered(template, program, strict=False).tiles
     assert len([*dots(tiles.kernels[0])]) == 6
 
 

@@ -27,7 +27,7 @@ M, N, K = var("m"), var("n"), var("k")
 
 
 def subject(program, template, shapes=None):
-    tiles = lowered(template, program, strict=False).lowered.tiles
+    tiles = lowered(template, program, strict=False).tiles
     sizes = reference(program, shapes or {}, {})
     given = set(shapes or {}) >= set(sizes_of(program))
     return Subject(program, tiles, defaults(tiles), sizes, given, {}, DEFAULT)
@@ -384,7 +384,7 @@ def test_sizes_for_which_launches_choose_enough_parts_leave_none_idle():
     best = next(candidates(matmul(), None, Wishes(few)))
     assert best.template == "matmul_split"
     params = best.family.choices[best.own].params
-    assert advice(Subject(matmul(), best.lowered.tiles, params, few, True, {}, DEFAULT)) == ()
+    assert advice(Subject(matmul(), best.tiles, params, few, True, {}, DEFAULT)) == ()
 
 
 def test_idle_processors_at_all_sizes():
@@ -415,7 +415,7 @@ def test_no_shipped_operator_warns(name):
     best = next(candidates(program, None, Wishes()))
     sizes = best.family.points[0]
     params = best.family.choices[best.own].params
-    assert advice(Subject(program, best.lowered.tiles, params, sizes, False, {}, DEFAULT)) == ()
+    assert advice(Subject(program, best.tiles, params, sizes, False, {}, DEFAULT)) == ()
 
 
 @pytest.mark.parametrize("program", [softmax(), matmul(), matmul("float32"), prefill_causal(dtype="float32")])
@@ -425,7 +425,7 @@ def test_sizes_of_every_kind_do_not_warn_of_what_cannot_be_better(program):
     for k, choice in enumerate(best.family.choices[:4]):
         if choice.template == best.template:
             at = best.family.points[k]
-            assert advice(Subject(program, best.lowered.tiles, choice.params, at, False, {}, DEFAULT)) == ()
+            assert advice(Subject(program, best.tiles, choice.params, at, False, {}, DEFAULT)) == ()
 
 
 def test_every_rule_is_told_by_some_test():

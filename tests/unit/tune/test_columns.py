@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 def tiles_of(template: str, program: Program) -> TileProgram:
-    return lowered(template, program).lowered.tiles
+    return lowered(template, program).tiles
 
 
 @pytest.mark.parametrize("template", PROGRAMS)

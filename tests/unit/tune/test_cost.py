@@ -37,7 +37,7 @@ def tiles(name):
         "product of 16 bits": lambda: lowered("matmul", scaled_matmul("float16")),
         "online": lambda: lowered("softmax_online", softmax()),
     }
-    return made[name]().lowered.tiles
+    return made[name]().tiles
 
 
 def us(name, params, sizes, machine=H200):
@@ -83,7 +83,7 @@ def test_masked_tiles_are_not_counted():
     tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
     sizes = {"batch": 4, "heads": 16, "s_q": 4096, "s_kv": 4096}
     (kernel,) = Model(tiles("causal")).predict(tile, sizes, H200).kernels
-    full = Model(lowered("flash_attention", operator("prefill_global", heads=None)).lowered.tiles)
+    full = Model(lowered("flash_attention", operator("prefill_global", heads=None)).tiles)
     ratio = kernel.us / full.predict(tile, sizes, H200).kernels[0].us
     assert 0.5 < ratio < 0.65
 
@@ -134,7 +134,7 @@ def test_spilled_registers_cost():
 
 def test_ties_go_to_fewer_registers_three_stages_and_larger_tiles():
     """Where memory is the limit, all predictions are equal: what was measured to be best has few threads."""
-    decode = ranked(lowered("flash_attention", operator("decode_gqa")).lowered.tiles, {"batch": 64, "s_kv": 8192}, H200)
+    decode = ranked(lowered("flash_attention", operator("decode_gqa")).tiles, {"batch": 64, "s_kv": 8192}, H200)
     assert decode[0].params == {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
     assert ranked(tiles("rows"), {"rows": 17, "cols": 29}, H200)[0].params["num_warps"] == 4
 
@@ -202,7 +202,7 @@ def test_columns_take_the_time_that_their_lines_take(name: str) -> None:
     chain = next(c for c in ROW_CHAINS if c.name == name).build(64)
     found: dict[float, float] = {}
     for (template, rows, cols, warps, parts), us in MEASURED_BY_COLUMNS[name].items():
-        made = lowered(template, chain).lowered.tiles
+        made = lowered(template, chain).tiles
         params = {"num_warps": warps, "num_stages": 2}
         names = [t.name for t in made.tunables]
         params |= {n: rows if n == "BLOCK_M" else cols for n in names}

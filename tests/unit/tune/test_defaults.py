@@ -134,7 +134,7 @@ def test_a_row_that_is_a_little_too_long_is_squeezed(
     """What the estimate says, beside what the compiler makes of it; of several rows there are smaller tiles."""
     program, target = layer_norm("bfloat16", gain=True, bias=True), "cuda:90"
     machine = machine_for(parse_target(target))
-    tiles = lowered_by("softmax_row", program).lowered.tiles
+    tiles = lowered_by("softmax_row", program).tiles
     point = Points.at([{**values, "num_stages": 2}], sizes)
     (kernel,) = predictions(model_of(tiles), point, machine).at(0).kernels
     assert (not kernel.needs.too_large(values["num_warps"], machine)) == squeezed

@@ -54,7 +54,7 @@ def test_sizes_between_points_take_nothing_that_is_spilled_there(program):
     found, draw = next(candidates(program)).family, random.Random(0)
     at = [{n: int(2 ** draw.uniform(3, 17)) for n in found.points[0]} for _ in range(100)]
     at += [{"rows": m, "cols": n} for m in (512, 2048, 3072) for n in (24576, 32768, 49152, 65536)]
-    tiles = {c.template: choosing.lowered(c.template, program).lowered.tiles for c in found.choices}
+    tiles = {c.template: choosing.lowered(c.template, program).tiles for c in found.choices}
     times = np.stack([Rows(tiles[c.template], at, DEFAULT, {}).predicted([c.params], at)[0] for c in found.choices])
     taken = np.array([times[pick(found.tree, sizes), k] for k, sizes in enumerate(at)])
     assert (taken / times.min(axis=0)).max() < 2.0
@@ -98,7 +98,7 @@ def test_without_predictions_templates_come_by_their_structure(monkeypatch):
     monkeypatch.setattr(choosing, "choose", lambda *args: None)
     found = list(candidates(softmax()))
     assert all(c.family is None for c in found) and {c.template for c in found} >= {"softmax_row", "softmax_online"}
-    kernels = [len(c.lowered.tiles.kernels) for c in found]
+    kernels = [len(c.tiles.kernels) for c in found]
     assert kernels[0] == 1
 
 

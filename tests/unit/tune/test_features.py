@@ -18,7 +18,7 @@ TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 
 @pytest.fixture(scope="module")
 def asked():
-    model = Model(lowered("matmul", matmul()).lowered.tiles)
+    model = Model(lowered("matmul", matmul()).tiles)
     columns = {"m": 4096, "n": 4096, "k": 4096, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8}
     columns = {n: np.full(3, v, float) for n, v in columns.items()}
     # The last needs more shared memory than there is.

@@ -50,7 +50,7 @@ def chain() -> Program:
 @pytest.mark.parametrize("size", [0, 1, 2**31 - 1, 10**120, 10**400], ids=lambda n: f"{len(str(n))} digits, {n % 10}")
 def test_any_sizes(template: str, size: int) -> None:
     program = PROGRAMS[template]
-    tiles = lowered(template, program).lowered.tiles
+    tiles = lowered(template, program).tiles
     names = [s.name for s in program.scalars]
     for known in (dict.fromkeys(names, size), *({n: size if n == m else 48 for n in names} for m in names)):
         assert ranked(tiles, known, H200)
@@ -81,7 +81,7 @@ def us(tiles: TileProgram, choices: list[dict[str, int]], sizes: dict[str, int])
 
 
 def test_many_parameters_are_not_all_combined() -> None:
-    tiles = lowered("stagewise", chain()).lowered.tiles
+    tiles = lowered("stagewise", chain()).tiles
     assert prod(len(values) for values in _space(tiles).values()) > 100 * MOST
     sizes = {"m": 1024, "n": 512, "k": 256}
     best = ranked(tiles, sizes, H200)[0]
@@ -94,7 +94,7 @@ def test_many_parameters_are_not_all_combined() -> None:
 
 def test_groups_of_kernels_are_told_apart() -> None:
     """What one kernel reads is looked for beside nothing else, and their times add up."""
-    tiles = lowered("stagewise", chain()).lowered.tiles
+    tiles = lowered("stagewise", chain()).tiles
     space = {n: values for n, values in _space(tiles).items() if n not in ("num_warps", "num_stages")}
     groups = _groups(Model(tiles), space)
     names = [n for of, _ in groups for n in of]
@@ -104,7 +104,7 @@ def test_groups_of_kernels_are_told_apart() -> None:
 
 def test_a_kernel_with_too_many_values_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where even one kernel has more combinations than are compared, one value at a time is changed: no worse."""
-    tiles = lowered("matmul", matmul()).lowered.tiles
+    tiles = lowered("matmul", matmul()).tiles
     whole = ranked_at(tiles, [SQUARE], H200, {})[0][0]
     monkeypatch.setattr(rank, "MOST", 8)
     found = ranked_at(tiles, [SQUARE], H200, {})[0][0]
@@ -116,14 +116,14 @@ def test_a_kernel_with_many_values_does_not_take_long() -> None:
     m, n = var("m"), var("n")
     x, p = placeholder((m, n), name="x"), reduce_axis((0, n), "p")
     program = build(compute((m,), lambda i: top_k(x[i, p], 4, axis=p), "y"), name="best")
-    (kernel,) = lowered("stagewise", program).lowered.tiles.kernels
+    (kernel,) = lowered("stagewise", program).tiles.kernels
     values = {"ROW_M": 4, "ROW_N": 128, "num_warps": 4, "num_stages": 2}
     assert calls(lambda: registers(kernel, values)) < 53_000
 
 
 def test_the_first_of_an_order() -> None:
     """Where only the best is asked for, the others are not spelled out; it is the same one."""
-    tiles = lowered("matmul", matmul()).lowered.tiles
+    tiles = lowered("matmul", matmul()).tiles
     many = [SQUARE, {"m": 4096, "n": 512, "k": 2048}]
     whole, first = (ranked_at(tiles, many, H200, {}, most) for most in (None, 1))
     assert [len(order) for order in first] == [1, 1] and min(map(len, whole)) > 20
@@ -134,10 +134,10 @@ def test_the_first_of_an_order() -> None:
 
 def test_longer_pipelines_are_for_few_rows() -> None:
     """Nothing was measured of five stages beside tiles of a warp group, or where threads compute an operand."""
-    every = ranked(lowered("matmul", matmul()).lowered.tiles, {"m": 16, "n": 6144, "k": 4096}, H200)
+    every = ranked(lowered("matmul", matmul()).tiles, {"m": 16, "n": 6144, "k": 4096}, H200)
     deep = [r.params for r in every if r.params["num_stages"] == rank.DEEP]
     assert deep and all(p["BLOCK_M"] < rank.GROUP_ROWS for p in deep)
-    attention = lowered("flash_attention", operator("decode_gqa")).lowered.tiles
+    attention = lowered("flash_attention", operator("decode_gqa")).tiles
     for candidates in (
         [r.params for r in ranked(attention, {"batch": 8, "s_kv": 1024}, H200)],
         rank.worth_trying(attention, [], H200, {}),
