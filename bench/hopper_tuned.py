@@ -39,7 +39,7 @@ def product_of(name: str) -> neptune.Kernel:
     """A product in its asynchronous form with these levers; one kernel serves all sizes."""
     tiles, levers = PRODUCTS[name]
     return neptune.compile(
-        matmul(), "matmul", target=TARGET, form="asynchronous", params=dict(tiles), levers=dict(levers)
+        matmul(), "matmul", target=TARGET, form="asynchronous", params={**dict(tiles), **dict(levers)}
     )
 
 
@@ -47,9 +47,9 @@ def product_of(name: str) -> neptune.Kernel:
 def attention_of(depth: int, causal: bool, consumers: int, keys: int, stages: int) -> neptune.Kernel:
     """Attention in its asynchronous form with these levers; one kernel serves all lengths."""
     levers = {"consumers": consumers, "stages": stages, "persistent": ORDERS[causal]}
-    params = {"BLOCK_M": 64, "BLOCK_N": keys}
+    params = {"BLOCK_M": 64, "BLOCK_N": keys, **levers}
     program = attention(batch=1, depth=depth, causal=causal)
-    return neptune.compile(program, "flash_attention", target=TARGET, form="asynchronous", params=params, levers=levers)
+    return neptune.compile(program, "flash_attention", target=TARGET, form="asynchronous", params=params)
 
 
 def _best(calls: Mapping[str, Callable[[], Callable[[], object]]], work: float, rounds: int) -> Row:

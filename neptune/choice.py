@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
-Key: TypeAlias = "tuple[str, tuple[tuple[str, int], ...], str | None, tuple[tuple[str, int | str], ...]]"
+Key: TypeAlias = "tuple[str, str | None, tuple[tuple[str, int | str], ...]]"
+
+
+def qualified(form: str, levers: Mapping[str, Any]) -> dict[str, Any]:
+    """A form's parameters by the names that they have beside those of tiles.
+
+    >>> qualified("asynchronous", {"consumers": 2})
+    {'asynchronous.consumers': 2}
+    """
+    return {f"{form}.{n}": v for n, v in levers.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A template and values for its parameters: tunables, num_warps and num_stages, and what launches would choose
-    otherwise (NUM_SPLITS). In another `form` than tiles it has that one's levers, too.
+    """A template and values for all parameters: tunables, num_warps and num_stages, what launches would choose
+    otherwise (NUM_SPLITS), and, in another `form` than tiles, that one's, which have its name in front. These are
+    `params` and `form` of `neptune.compile`.
 
     Two are equal where their keys are: the order of names says nothing.
 
     >>> a = Choice("matmul", {"num_warps": 4, "BLOCK_M": 64})
     >>> a == Choice("matmul", {"BLOCK_M": 64, "num_warps": 4}), a.key
-    (True, ('matmul', (('BLOCK_M', 64), ('num_warps', 4)), None, ()))
-    >>> print(a.formed("asynchronous", {"consumers": 2}))
-    matmul num_warps=4 BLOCK_M=64 asynchronous consumers=2
+    (True, ('matmul', None, (('BLOCK_M', 64), ('num_warps', 4))))
+    >>> made = a.formed("asynchronous", {"consumers": 2})
+    >>> print(made, made.values["asynchronous.consumers"], made.params == a.params)
+    matmul num_warps=4 BLOCK_M=64 asynchronous consumers=2 2 True
     """
 
     template: str
-    params: Mapping[str, int]
+    values: Mapping[str, Any]
     form: str | None = None
-    levers: Mapping[str, int | str] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> Key:
         """What tells choices apart."""
-        return self.template, tuple(sorted(self.params.items())), self.form, tuple(sorted(self.levers.items()))
+        return self.template, self.form, tuple(sorted(self.values.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Choice) and self.key == other.key
@@ -40,10 +50,15 @@ class Choice:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @property
-    def values(self) -> dict[str, int | str]:
-        """Parameters and levers by name."""
-        return {**self.params, **self.levers}
+    @cached_property
+    def params(self) -> dict[str, int]:
+        """The values that are not the form's."""
+        return {n: v for n, v in self.values.items() if self.form is None or not n.startswith(f"{self.form}.")}
+
+    @cached_property
+    def levers(self) -> dict[str, int | str]:
+        """The form's values, by the names that they have in it."""
+        return {n.partition(".")[2]: v for n, v in self.values.items() if n not in self.params}
 
     @property
     def kind(self) -> str:
@@ -52,11 +67,11 @@ class Choice:
 
     def formed(self, form: str, levers: Mapping[str, int | str]) -> Choice:
         """The same in another form than tiles."""
-        return replace(self, form=form, levers=levers)
+        return replace(self, values={**self.params, **qualified(form, levers)}, form=form)
 
     def without(self, names: frozenset[str]) -> Choice:
         """The same, where launches choose these numbers."""
-        return replace(self, params={n: v for n, v in self.params.items() if n not in names})
+        return replace(self, values={n: v for n, v in self.values.items() if n not in names})
 
     def plain(self) -> dict[str, Any]:
         """Plain values; `form` and `levers` of another form than tiles alone."""

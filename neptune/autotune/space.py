@@ -34,10 +34,8 @@ from neptune.tune.rank import model_of, predictions, worth_trying
 
 TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
-Levers: TypeAlias = "Mapping[str, int | str]"
-"""As `compile` takes them."""
-Make: TypeAlias = "Callable[[Mapping[str, int], Levers], Kernel]"
-"""A kernel in another form than tiles, of values and levers."""
+Make: TypeAlias = "Callable[[Choice], Kernel]"
+"""The kernel of a choice in another form than tiles."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -76,7 +74,7 @@ def forms_of(
     loops: Program,
     template: AnyTemplate,
     compiled: Callable[[AnyTemplate], Kernel],
-    others: Mapping[str, Callable[[AnyTemplate, Mapping[str, int], Levers], Kernel]] = NONE,
+    others: Mapping[str, Callable[[AnyTemplate, Choice], Kernel]] = NONE,
 ) -> tuple[Form, ...]:
     """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
     `others` compile candidates in other forms, by name, where such ones are asked for.
@@ -86,7 +84,7 @@ def forms_of(
     definitions = cheaper(loops)[0]
 
     def makes(of: AnyTemplate) -> dict[str, Make]:
-        return {name: _kept(partial(make, of)) for name, make in others.items()}
+        return {name: cache(partial(make, of)) for name, make in others.items()}
 
     if template is not None:
         made = lowered(template, definitions)
@@ -98,19 +96,6 @@ def forms_of(
             tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).tiles
             found.append(Form(name, tiles, cache(partial(compiled, name)), makes(name)))
     return tuple(found)
-
-
-def _kept(make: Make) -> Make:
-    """The same, which makes each kernel once."""
-    made: dict[tuple[tuple[str, int | str], ...], Kernel] = {}
-
-    def kernel(params: Mapping[str, int], levers: Levers) -> Kernel:
-        key = (*params.items(), *levers.items())
-        if key not in made:
-            made[key] = make(params, levers)
-        return made[key]
-
-    return kernel
 
 
 def trials(

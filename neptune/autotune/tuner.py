@@ -12,8 +12,8 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ from neptune.autotune.progress import Progress, shown
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.rounds import Search
 from neptune.autotune.search import Run, Tuned, shape_text
-from neptune.autotune.space import Form, Levers, Trial, forms_of, predicted, trials
+from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
 from neptune.autotune.winners import together
 from neptune.boundary import public
-from neptune.choice import Choice
+from neptune.choice import Choice, qualified
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
-from neptune.driver.forms import checked_form
+from neptune.driver.forms import checked_form, in_two
 from neptune.driver.imports import imported
 from neptune.driver.pipeline import compile, target_for
 from neptune.errors import NeptunePerformanceWarning, ScheduleError, ShapeError
@@ -61,8 +61,8 @@ Sizes = Mapping[str, int]
 class Task:
     """What is tuned: a program, the forms that templates make of it, and what a default kernel would take at some
     sizes (in another form than tiles, its tile sizes are among the levers). `given` are values that the caller fixed,
-    `own` arguments of a call, `names` what records call the templates, `numbers` the numbers of parts that may be other
-    ones than launches choose."""
+    `settled` those of other forms' parameters, `own` arguments of a call, `names` what records call the templates,
+    `numbers` the numbers of parts that may be other ones than launches choose."""
 
     loops: Program
     target: Target
@@ -74,13 +74,14 @@ class Task:
     names: Mapping[str, str]
     own: Sequence[Any] | None = None
     numbers: frozenset[str] = frozenset()
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
     def kernel(self, choice: Choice) -> Kernel:
         """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
         form = next(f for f in self.forms if f.template == choice.template)
         if choice.form is None:
             return form.kernel().with_params(choice.params)
-        return form.others[choice.form](choice.params, choice.levers)
+        return form.others[choice.form](choice)
 
     def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
         """What the model takes at some sizes; one in another form than tiles is among these."""
@@ -147,7 +148,7 @@ def autotune(
     trials: int | None = None,
     inputs: Sequence[Any] | None = None,
     target: str | None = None,
-    params: Mapping[str, int] | None = None,
+    params: Mapping[str, Any] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
     executor: str = "local",
@@ -183,15 +184,17 @@ def task_of(
     template: AnyTemplate = None,
     inputs: Sequence[Any] | None = None,
     target: str | None = None,
-    params: Mapping[str, int] | None = None,
+    params: Mapping[str, Any] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
     form: str | None = None,
 ) -> Task:
     """The task of an expression; arguments as in `neptune.compile`."""
     loops, where = imported(expr, inputs, name), target_for(target, config.read())
-    given = checked_params(loops, params)
+    on_tiles, settled = in_two(params, None, form, template)
+    given = checked_params(loops, on_tiles)
     also = other_forms(checked_form(form, where), str(where))
+    every = {**given, **{n: v for f in also for n, v in qualified(f.name, settled).items()}}
 
     def compiled(
         t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
@@ -202,17 +205,17 @@ def task_of(
             more = {"form": TRITON, "records": False, **more}
             return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
 
-    def other(form: str, t: AnyTemplate, values: Mapping[str, int], levers: Levers) -> Kernel:
-        return compiled(t, values, form=form, levers=levers)
+    def other(t: AnyTemplate, choice: Choice) -> Kernel:
+        return compiled(t, choice.values, form=choice.form)
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
-        return compiled(template, given, dict(sizes), form=AUTO if also else TRITON).chosen(**dict(sizes))
+        return compiled(template, every, dict(sizes), form=AUTO if also else TRITON).chosen(**dict(sizes))
 
     def chosen(sizes: Sizes) -> Choice:
         return choice_of_variant(default(tuple(sizes.items())), given)
 
-    forms = forms_of(loops, template, compiled, {f.name: partial(other, f.name) for f in also})
+    forms = forms_of(loops, template, compiled, {f.name: other for f in also})
     return Task(
         loops,
         where,
@@ -224,6 +227,7 @@ def task_of(
         _recorded(forms, template),
         # With bounds all launches have the number of the largest sizes.
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
+        settled=settled,
     )
 
 
@@ -307,10 +311,16 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
     return Tuning(together(task.kernel, found, task.numbers), tuple(found))
 
 
+def others_of(task: Task, on_tiles: Sequence[Trial], sizes: Sizes) -> list[Trial]:
+    """The candidates in other forms than tiles that have what the caller settled."""
+    every = other_trials(task.forms, on_tiles, sizes, task.machine, task.given)
+    return [t for t in every if t.choice.levers.items() >= task.settled.items()]
+
+
 def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
     every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
     plain = [t for t in every if not task.numbers & t.params.keys()]
-    others = other_trials(task.forms, plain, sizes, task.machine, task.given)
+    others = others_of(task, plain, sizes)
     default = task.default(sizes, others)
     if not every:
         raise ScheduleError(

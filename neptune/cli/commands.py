@@ -95,7 +95,7 @@ def _request(command: F) -> F:
             "or FILE:FUNCTION of your own; chosen automatically by default.",
         ),
         click.option("--target", metavar="TARGET", help="cuda, cuda:90, hip:gfx942, interpret or llvm."),
-        click.option("--param", "-p", "params", multiple=True, metavar="NAME=N", help="A tile size; repeatable."),
+        click.option("--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A tile size; repeatable."),
         click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
         click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
         click.option("--strict", is_flag=True, help="Refuse a kernel that is slower than it need be."),
@@ -104,7 +104,7 @@ def _request(command: F) -> F:
             metavar="FORM",
             help=f"{OTHERS}, auto or triton: see docs/hopper.md.",
         ),
-        click.option("--lever", "levers", multiple=True, metavar="NAME=VALUE", help="Of that form; repeatable."),
+        click.option("--lever", "levers", multiple=True, hidden=True, help="A former name of --param."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
     ]
     for option in reversed(options):
@@ -317,7 +317,7 @@ def _kernel(
             expression(reference),
             how,
             target=where,
-            params=named_numbers(params, "--param"),
+            params=named_values(params, "--param"),
             shapes=named_numbers(shapes, "--shape"),
             bounds=named_numbers(bounds, "--bound"),
             strict=strict,

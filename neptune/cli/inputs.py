@@ -96,28 +96,30 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
 
 
 def named_values(texts: tuple[str, ...], option: str) -> dict[str, int | bool | str]:
-    """Several NAME=VALUE of one option; `true` and `false` are truth values, digits a number.
+    """Several NAME=VALUE of one option: numbers, `true` and `false`, or words, which a form's parameters may have.
 
-    >>> named_values(("stages=2", "own_out=true", "persistent=table"), "--lever")
-    {'stages': 2, 'own_out': True, 'persistent': 'table'}
+    >>> named_values(("stages=2", "own_out=true", "asynchronous.persistent=table"), "--param")
+    {'stages': 2, 'own_out': True, 'asynchronous.persistent': 'table'}
     """
     made: dict[str, int | bool | str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier() or not value.strip():
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE, e.g. stages=2", param_hint=option)
-        plain = value.strip()
-        made[name] = int(plain) if plain.isdecimal() else {"true": True, "false": False}.get(plain.lower(), plain)
+        word = value.strip().lower()
+        if equals and word.isidentifier() and name.replace(".", "").isidentifier():
+            made[name] = {"true": True, "false": False}.get(word, value.strip())
+        else:
+            made |= dict([named_number(text, option)])
     return made
 
 
 def named_number(text: str, option: str) -> tuple[str, int]:
     """`BLOCK_M=128`."""
     name, equals, value = text.partition("=")
-    example = "BLOCK_M=128" if option == "--param" else "rows=4096"
-    if equals and name.isidentifier() and re.fullmatch(r"-\d+|\d+\.\d*", value.strip()):
+    example = {"--param": "BLOCK_M=128", "--lever": "stages=3"}.get(option, "rows=4096")
+    known = name.replace(".", "").isidentifier() if option == "--param" else name.isidentifier()
+    if equals and known and re.fullmatch(r"-\d+|\d+\.\d*", value.strip()):
         raise click.BadParameter(f"{text!r}: {value.strip()} is no whole number of 0 or more", param_hint=option)
-    if not equals or not name.isidentifier() or not value.strip().isdecimal():
+    if not equals or not known or not value.strip().isdecimal():
         raise click.BadParameter(f"{text!r} is not NAME=N, e.g. {example}", param_hint=option)
     return name, int(value)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from neptune.cli.inputs import checked_target, expression, named_numbers, shapes_of, template
+from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, shapes_of, template
 from neptune.cli.outputs import guarded, say
 
 INTERRUPTED = 130
@@ -18,7 +18,7 @@ INTERRUPTED = 130
 @click.argument("reference", metavar="FILE[:FUNCTION]|OPERATOR")
 @click.option("--template", "-t", "schedule", metavar="NAME", help="This template alone, shipped or FILE:FUNCTION.")
 @click.option("--target", metavar="TARGET", help="cuda or hip; by default the GPU here.")
-@click.option("--param", "-p", "params", multiple=True, metavar="NAME=N", help="A value that stays; repeatable.")
+@click.option("--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A value that stays; repeatable.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A size; each one is needed.")
 @click.option("--at", "at", multiple=True, metavar="NAME=N,…", help="One of several shapes; repeatable.")
 @click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable.")
@@ -69,7 +69,7 @@ def autotune_command(
             expression(reference),
             how,
             target=where,
-            params=named_numbers(params, "--param"),
+            params=named_values(params, "--param"),
             bounds=named_numbers(bounds, "--bound"),
             form=form,
         )

@@ -45,28 +45,51 @@ def checked_form(form: str | None, target: Target) -> str | None:
     return form if here else None
 
 
-def checked_levers(levers: Any, form: str | None) -> dict[str, Any]:
-    """The levers of a request; TargetError for one that there is not, for a value that it does not have, and where no
-    form was asked for that has any."""
-    asked = f"compile with levers={levers!r:.60}"
-    every = {n: values for f in forms_of(form if form in FORMS else AUTO) for n, values in f.levers.items()}
+def in_two(params: Any, levers: Any, form: str | None, template: Any) -> tuple[Any, dict[str, Any]]:
+    """The values of a request: those of tiles and launches, which are checked where there are some, and those of the
+    `form` that is asked for. TargetError for a value that it does not have, for a parameter that no form has, and where
+    no form was asked for that has any.
+
+    A form's have its name in front, or none where the template declares no such one; one that is a plain function is
+    not known to.
+
+        {"BLOCK_M": 64, "consumers": 2, "asynchronous.stages": 3}   →   {"BLOCK_M": 64}, {"consumers": 2, "stages": 3}
+    """
     if not isinstance(levers or {}, Mapping):
-        raise TargetError(asked, "levers is a mapping of names to values", legal=tuple(every))
-    if levers and form not in (*FORMS, AUTO):
-        said = " and ".join(f"the {name} form" for name in FORMS)
-        raise TargetError(asked, f"these are levers of {said}, and form is {form!r}", legal=tuple(FORMS))
-    for name, value in (levers or {}).items():
-        if name not in every:
-            raise TargetError(asked, f"there is no lever {name!r}", legal=tuple(every))
-        if not any(type(value) is type(v) and value == v for v in every[name]):
-            raise TargetError(asked, f"{name} is not {value!r}", legal=tuple(map(str, every[name])))
-    return dict(levers or {})
+        raise TargetError(f"compile with levers={levers!r:.60}", "levers is a mapping of names to values")
+    own = {n: v for n, v in params.items() if _is_of_form(n, template)} if isinstance(params, Mapping) else {}
+    left = {n: v for n, v in params.items() if n not in own} if own else params
+    every = {n: values for f in forms_of(form if form in FORMS else AUTO) for n, values in f.levers.items()}
+    found: dict[str, Any] = {}
+    for name, value in (*own.items(), *(levers or {}).items()):
+        asked, plain = f"compile with {name}={value!r:.60}", str(name).rpartition(".")[2]
+        if form not in (*FORMS, AUTO):
+            said = " and ".join(f"the {name} form" for name in FORMS)
+            raise TargetError(asked, f"this is a parameter of {said}, and form is {form!r}", legal=tuple(FORMS))
+        if plain not in every:
+            raise TargetError(asked, f"there is no parameter {plain!r} of a form", legal=tuple(every))
+        if not any(type(value) is type(v) and value == v for v in every[plain]):
+            raise TargetError(asked, f"{plain} is not {value!r}", legal=tuple(map(str, every[plain])))
+        if found.setdefault(plain, value) != value:
+            raise TargetError(asked, f"it is {found[plain]!r}, too", legal=(f"one value of {plain}",))
+    return left, found
+
+
+def _is_of_form(name: Any, template: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    of, dot, _ = name.partition(".")
+    if dot:
+        return of in FORMS
+    declared = getattr(template, "tunables", None)
+    known = template is None or isinstance(template, str) or (isinstance(declared, Mapping) and name not in declared)
+    return known and any(name in f.levers for f in forms_of(AUTO))
 
 
 def made_of(form: Form, of: Source, choice: Wanted) -> Made | Misfit:
-    """A form of a program, or why it has none: also where it does not have one of the levers."""
+    """A form of a program, or why it has none: also where it does not have one of the parameters."""
     if other := [n for n in choice.levers if n not in form.levers]:
-        return Misfit(f"it has no lever {other[0]!r}", tuple(form.levers))
+        return Misfit(f"it has no parameter {other[0]!r}", tuple(form.levers))
     return form.fits(of, choice) or form.lower(of, choice)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING
 
 from neptune.boundary import frames_of_package
@@ -17,6 +18,13 @@ def warn(kernel: Kernel) -> None:
     for remark in kernel.warnings:
         said = NeptunePerformanceWarning(f"kernel `{kernel.name}`: {remark}")
         warnings.warn(said, stacklevel=frames_of_package() + 1)
+
+
+@cache
+def say_of_levers() -> None:
+    """Warn once that levers have another name by now."""
+    said = "`levers` is a former name: give them among `params`, such as params={'consumers': 2}"
+    warnings.warn(said, FutureWarning, stacklevel=frames_of_package() + 1)
 
 
 def refuse(kernel: Kernel) -> None:

@@ -11,7 +11,7 @@ from neptune import config, logs
 from neptune.boundary import public
 from neptune.driver import cache, loud
 from neptune.driver.device import machine_for
-from neptune.driver.forms import checked_levers, decided, form_for, in_vain, sharing, with_verdict
+from neptune.driver.forms import decided, form_for, in_two, in_vain, sharing, with_verdict
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import formed_of, known_of
@@ -43,7 +43,7 @@ def compile(
     *,
     inputs: Sequence[Any] | None = None,
     target: str | None = None,
-    params: Mapping[str, int] | None = None,
+    params: Mapping[str, Any] | None = None,
     shapes: Mapping[Any, int] | None = None,
     bounds: Mapping[Any, int] | None = None,
     name: str | None = None,
@@ -65,7 +65,9 @@ def compile(
     `target`: "cuda", "cuda:90", "hip", "hip:gfx942", "interpret" or "llvm"; by default $NEPTUNE_TARGET, else
     the GPU where there is one, else "llvm" where TVM is installed, else "interpret". All targets execute the same
     fused program.
-    `params`: values of tunables, num_warps and num_stages. `shapes`: typical sizes, which never matter for
+    `params`: values of tunables, num_warps and num_stages, and of the parameters of a form that is asked for
+    (docs/knobs.md): `consumers`, `stages`, `persistent`, `own_out`, `ahead`, with "asynchronous." in front where the
+    template is a function, which may have such names of its own. `shapes`: typical sizes, which never matter for
     correctness; with all of them given, template and values are those that the cost model predicts to be fastest for
     them on the target's GPU. `bounds`: the largest value of symbolic sizes, checked at each call. Both by name or
     by the variable. `name`: of the kernel.
@@ -80,8 +82,8 @@ def compile(
     where what was compiled is accepted, on dense tensors on 16 bytes (docs/hopper.md). "auto" makes it where a kernel
     has one that is not predicted to be far slower, and takes the form that is measured to be faster; both count where
     templates are chosen. "triton": tiles alone. None: $NEPTUNE_FORM, else "auto" where the GPU here has that form,
-    unless bits are promised, else "triton". `levers` settles consumers, stages, persistent, own_out or ahead of that
-    form (docs/knobs.md); others are those that the cost model puts first.
+    unless bits are promised, else "triton". Parameters of a form that are not given are those that the cost model
+    puts first. `levers` is a former name of `params` for these.
 
     Raises ExpressionError, ScheduleError, FusionError, ShapeError or TargetError, each saying what is legal.
 
@@ -99,12 +101,14 @@ def compile(
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
     said, form = form, form_for(form, chosen, settings.form, bool(deterministic or batch_invariant))
-    settled = checked_levers(levers, said or form)
+    if levers is not None:
+        loud.say_of_levers()
+    on_tiles, settled = in_two(params, levers, said or form, template)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
-    values = checked_params(loops, params)
+    values = checked_params(loops, on_tiles)
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
     asked = cache.Request(
         loops, template, str(chosen), values, typical, largest, settings, machine_for(chosen).name,

@@ -1,32 +1,32 @@
-"""Choices as records hold them: levers of a form are among the values of a candidate, which are whole numbers.
+"""Choices as records hold them: all values of a candidate are whole numbers, and its form is told by their names.
 
-    Choice(…, form="asynchronous", levers={"consumers": 2, "persistent": "table", …})
+    Choice(…, {…, "asynchronous.consumers": 2, "asynchronous.persistent": "table", …}, "asynchronous")
     ↔  Choice(…, {…, "asynchronous.consumers": 2, "asynchronous.persistent": 2, …})
 
-A record keeps them among its `numbers`. No tunable has such a name, and what a launch is given beside (NUM_SPLITS) has
-no dot: a record without them is of a kernel on tiles.
+A record keeps those of a form among its `numbers`. No tunable has such a name, and what a launch is given beside
+(NUM_SPLITS) has no dot: a record without them is of a kernel on tiles.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from neptune.choice import Choice
+from neptune.choice import Choice, qualified
 from neptune.forms import FORMS
 
 
 def written(choice: Choice) -> Choice:
-    """The choice with every lever as a number among the values: a word by its place among those that there are.
+    """The choice with every value as a number: a word by its place among those that there are.
 
     >>> levers = {"consumers": 2, "stages": 3, "persistent": "table", "own_out": True, "ahead": False}
-    >>> written(Choice("matmul", {}, "asynchronous", levers)).params["asynchronous.persistent"]
+    >>> written(Choice("matmul", {}).formed("asynchronous", levers)).values["asynchronous.persistent"]
     2
     """
     if choice.form is None:
         return choice
     legal = FORMS[choice.form]().levers
-    codes = {f"{choice.form}.{n}": _code(values, choice.levers[n]) for n, values in legal.items()}
-    return Choice(choice.template, {**choice.params, **codes})
+    codes = {n: _code(values, choice.levers[n]) for n, values in legal.items()}
+    return Choice(choice.template, {**choice.params, **qualified(choice.form, codes)})
 
 
 def read(choice: Choice) -> Choice | None:
@@ -37,14 +37,14 @@ def read(choice: Choice) -> Choice | None:
     >>> print(read(Choice("matmul", {"asynchronous.consumers": 9})))
     None
     """
-    own = names() & choice.params.keys()
+    own = names() & choice.values.keys()
     if not own:
         return choice
     plain = choice.without(own)
     for form, load in FORMS.items():
         legal = load().levers
         if own == {f"{form}.{n}" for n in legal}:
-            found = {n: _lever(values, choice.params[f"{form}.{n}"]) for n, values in legal.items()}
+            found = {n: _lever(values, choice.values[f"{form}.{n}"]) for n, values in legal.items()}
             return None if None in found.values() else plain.formed(form, found)
     return None
 

@@ -72,5 +72,6 @@ def test_the_command_line() -> None:
     there = dict(commands(app))
     assert shown.keys() == there.keys()
     for name, command in there.items():
-        options = {o for p in command.params for o in p.opts if o.startswith("--")} - {"--json"}
+        shown_options = (p for p in command.params if not getattr(p, "hidden", False))
+        options = {o for p in shown_options for o in p.opts if o.startswith("--")} - {"--json"}
         assert set(QUOTED.findall(shown[name].partition("|")[0])) == options, name

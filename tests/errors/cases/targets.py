@@ -170,7 +170,7 @@ def a_form_that_does_not_fit():
 
 @case(TargetError)
 def a_lever_that_is_none():
-    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", levers={"warps": 4})
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", params={"asynchronous.warps": 4})
 
 
 @case(TargetError)
@@ -180,12 +180,20 @@ def levers_that_are_no_mapping():
 
 @case(TargetError)
 def a_value_that_a_lever_does_not_have():
-    neptune.compile(rows_program(), rows_fused, target="cuda:90", form="asynchronous", levers={"consumers": 4})
+    neptune.compile(
+        rows_program(), rows_fused, target="cuda:90", form="asynchronous", params={"asynchronous.consumers": 4}
+    )
 
 
 @case(TargetError)
 def levers_of_a_form_that_was_not_asked_for():
-    neptune.compile(rows_program(), rows_fused, target="cuda:90", levers={"stages": 3})
+    neptune.compile(rows_program(), rows_fused, target="cuda:90", params={"asynchronous.stages": 3})
+
+
+@case(TargetError)
+def a_parameter_of_a_form_with_two_values():
+    own = {"stages": 3, "asynchronous.stages": 4}
+    neptune.compile(product(), "matmul", target="cuda:90", form="asynchronous", params=own)
 
 
 @case(TargetError)
@@ -229,7 +237,7 @@ def kernels_none_of_which_has_the_form():
 
 
 def _asynchronous(program, template, params=None, **levers):
-    neptune.compile(program, template, target="cuda:90", form="asynchronous", params=params, levers=levers)
+    neptune.compile(program, template, target="cuda:90", form="asynchronous", params={**(params or {}), **levers})
 
 
 def _fresh() -> neptune.Program:

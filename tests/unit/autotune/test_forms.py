@@ -47,7 +47,7 @@ def task(form: str | None = "auto") -> Task:
 
 @cache
 def kernel() -> Kernel:
-    return neptune.compile(matmul(), "matmul", target="cuda:90", params=GIVEN, form="asynchronous", levers=TWO)
+    return neptune.compile(matmul(), "matmul", target="cuda:90", params=GIVEN | TWO, form="asynchronous")
 
 
 def candidates(of: Task) -> tuple[list[Trial], list[Trial]]:
@@ -65,12 +65,12 @@ def levers_in(k: Kernel) -> Mapping[str, Any]:
 
 
 def coded(levers: Mapping[str, Any]) -> Mapping[str, int]:
-    return written(Choice("matmul", {}, ASYNCHRONOUS, levers)).params
+    return written(Choice("matmul", {}).formed(ASYNCHRONOUS, levers)).params
 
 
 def test_levers_are_numbers_of_a_record_and_come_back() -> None:
     every = [{**TWO, n: v} for n, legal in FORM.levers.items() for v in legal]
-    choices = [Choice("matmul", {"BLOCK_M": 64}, ASYNCHRONOUS, x) for x in every]
+    choices = [Choice("matmul", {"BLOCK_M": 64}).formed(ASYNCHRONOUS, x) for x in every]
     assert [read(written(c)) for c in choices] == choices
     codes = [coded(x) for x in every]
     assert len({tuple(c.values()) for c in codes}) == len({tuple(x.values()) for x in every})
@@ -84,7 +84,7 @@ def test_levers_are_numbers_of_a_record_and_come_back() -> None:
 )
 def test_what_is_no_lever_is_no_choice(wrong: Mapping[str, int]) -> None:
     """Anybody may have written a record."""
-    assert read(Choice("matmul", coded(TWO))) == Choice("matmul", {}, ASYNCHRONOUS, TWO)
+    assert read(Choice("matmul", coded(TWO))) == Choice("matmul", {}).formed(ASYNCHRONOUS, TWO)
     assert read(Choice("matmul", {**coded(TWO), **wrong})) is None
     assert read(Choice("matmul", {n: v for n, v in coded(TWO).items() if n != "asynchronous.stages"})) is None
 
@@ -259,3 +259,15 @@ def test_what_is_timed_is_the_form() -> None:
         plain = kernel().with_params(BLOCK_M=64)
         assert judged(plain, [(odd, b)]) == (plain, "")
     assert "refused" in judged(kernel().keeping(clean), [(a, b)])[1]
+
+
+def test_parameters_of_the_form_that_are_given_hold_for_all_candidates() -> None:
+    of = task_of(matmul(), "matmul", target="cuda:90", params={**GIVEN, "consumers": 2, "stages": 3}, form="auto")
+    assert of.given == GIVEN
+    found = tuner.others_of(of, list(trials(of.forms, SIZES, of.machine, of.given)), SIZES)
+    assert found and all(t.choice.levers.items() >= {"consumers": 2, "stages": 3}.items() for t in found)
+    assert len(found) < len(candidates(task())[1])
+    default = of.chosen(SIZES)
+    assert default.form is None or default.levers.items() >= {"consumers": 2, "stages": 3}.items()
+    with pytest.raises(TargetError, match="parameter of the asynchronous form"):
+        task_of(matmul(), "matmul", target="cuda:90", params={"consumers": 2}, form="triton")

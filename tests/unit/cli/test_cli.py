@@ -61,14 +61,16 @@ def test_compile_prints_the_source(file):
     compile(done.stdout, "source", "exec")
 
 
-def test_the_asynchronous_form_and_its_levers_are_options():
+def test_the_asynchronous_form_and_its_parameters_are_options():
     asked = ("compile", "matmul", "--target", "cuda:90", "--form", "asynchronous")
-    done = invoke(*asked, "--lever", "stages=3", "--lever", "persistent=stride")
+    done = invoke(*asked, "--param", "stages=3", "--param", "asynchronous.persistent=stride")
     assert done.exit_code == 0, done.output
     assert "@gluon.jit" in done.stdout and "@triton.jit" not in done.stdout
-    wrong = invoke(*asked, "--lever", "stages=9")
+    wrong = invoke(*asked, "--param", "stages=9")
     assert wrong.exit_code == 1 and "stages is not 9" in wrong.stderr
-    assert invoke(*asked, "--lever", "stages").exit_code == 2
+    assert invoke(*asked, "--param", "stages").exit_code == 2
+    # By their former name.
+    assert invoke(*asked, "--lever", "stages=3", "--lever", "persistent=stride").stdout == done.stdout
     assert "no such form" in invoke("compile", "matmul", "--target", "cuda:90", "--form", "asnyc").stderr
 
 

@@ -324,9 +324,8 @@ def test_levers_are_a_choice_of_the_caller() -> None:
         prefill_causal(heads=2, depth=64),
         "flash_attention",
         target="cuda:90",
-        params={"BLOCK_N": 64},
+        params={"BLOCK_N": 64} | levers,
         form="asynchronous",
-        levers=levers,
     )
     of = made.executable.artifact.form
     assert of is not None and levers.items() <= of.levers.items() and of.levers["BLOCK_N"] == 64

@@ -32,7 +32,7 @@ def of(made: type, levers: Mapping[str, Any] | None = None, **more: Any) -> Any:
     at |= {"device": machine_for(parse_target("cuda:90")).device, "sizes": SIZES, "params": PARAMS}
     at |= {
         "versions": versions(),
-        "numbers": {} if levers is None else written(Choice("matmul", {}, "asynchronous", levers)).params,
+        "numbers": {} if levers is None else written(Choice("matmul", {}).formed("asynchronous", levers)).values,
     }
     return made(**{**at, **more})
 
@@ -59,9 +59,9 @@ def test_the_fastest_of_these_versions_counts_at_its_sizes() -> None:
     small, found = formed([slow, fast, tiles, elsewhere, older])
     small, found = (found, small) if small.us > found.us else (small, found)
     assert (small.sizes["m"], small.us, small.on_tiles) == (64, 1.0, None)
-    assert found == Formed(SIZES, Choice("matmul", PARAMS, "asynchronous", ODD), 21.0, 25.0) and found.faster
+    assert found == Formed(SIZES, Choice("matmul", PARAMS).formed("asynchronous", ODD), 21.0, 25.0) and found.faster
     (left,) = formed([slow, fast, tiles], [of(Failure, ODD, how="failed")])
-    assert left == Formed(SIZES, Choice("matmul", PARAMS, "asynchronous", OTHER), 30.0, 25.0) and not left.faster
+    assert left == Formed(SIZES, Choice("matmul", PARAMS).formed("asynchronous", OTHER), 30.0, 25.0) and not left.faster
     assert formed([tiles]) == () and formed([of(Record, us=[9.0], numbers={"NUM_SPLITS": 4})]) == ()
 
 
@@ -77,7 +77,7 @@ def test_a_default_takes_the_levers_that_won(own: Store) -> None:
     assert "records: 20.0 µs with BLOCK_K=64" in kernel.explain() and "on tiles 25.0 µs" in kernel.explain()
     assert levers(compiled(records=False)) == before
     # What a caller settles holds.
-    asked = levers(compiled(levers={"consumers": 3}))
+    asked = levers(compiled(params={"consumers": 3}))
     assert asked is not None and asked["consumers"] == 3
 
 

@@ -146,24 +146,24 @@ def test_targets_forms_and_levers_are_those_of_the_rows(stub: Stub) -> None:
         compiled("another")
     assert tuple(error.value.legal) == ("triton", "asynchronous", NAME, "auto")
     with pytest.raises(TargetError, match="speed is not 3"):
-        compiled(levers={"speed": 3})
-    with pytest.raises(TargetError, match="no lever 'consumers'"):
-        compiled(levers={"consumers": 2})
-    with pytest.raises(TargetError, match="levers of the asynchronous form and the stub form"):
-        compiled("triton", levers={"speed": 2})
+        compiled(params={"speed": 3})
+    with pytest.raises(TargetError, match="no parameter 'consumers'"):
+        compiled(params={"consumers": 2})
+    with pytest.raises(TargetError, match="a parameter of the asynchronous form and the stub form"):
+        compiled("triton", params={f"{NAME}.speed": 2})
     # With "auto" they may be those of any form.
-    assert "no lever 'consumers'" in compiled("auto", levers={"consumers": 2}).explain()
+    assert "no parameter 'consumers'" in compiled("auto", params={"consumers": 2}).explain()
 
 
 def test_explain_says_it_in_its_own_words(stub: Stub) -> None:
-    kernel = compiled(levers={"speed": 2})
+    kernel = compiled(params={"speed": 2})
     assert "\nstub at speed 2: {'runs': True}\n" in kernel.explain()
     assert kernel.explain(json=True)[NAME] == {"levers": {"speed": 2}, "verdict": {"runs": True}}
     assert NAME not in kernel.for_target("llvm").explain(json=True)
 
 
 def test_it_is_saved_and_loaded(stub: Stub, ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = compiled(levers={"speed": 2})
+    kernel = compiled(params={"speed": 2})
     kernel.save(tmp_path / "k")
     assert MARK in (tmp_path / "k" / "kernel_stub.py").read_text()
     loaded = neptune.load(tmp_path / "k", target="interpret")
@@ -233,7 +233,7 @@ def test_winners_of_either_form_are_variants_and_stay_when_saved(stub: Stub, tmp
 
 
 def coded(levers: Mapping[str, Any]) -> Mapping[str, int]:
-    return written(Choice("matmul", {}, NAME, levers)).params
+    return written(Choice("matmul", {}).formed(NAME, levers)).params
 
 
 def record(levers: Mapping[str, Any] | None, us: float) -> Record:

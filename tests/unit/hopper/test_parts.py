@@ -148,10 +148,8 @@ def test_a_wait_that_is_dropped_is_found(name: str, template: str, options: dict
 
 @cache
 def compiled() -> Kernel:
-    tiles, levers = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}, {"consumers": 2, "stages": 4}
-    return neptune.compile(
-        matmul(), "matmul_split", target="cuda:90", form="asynchronous", shapes=LONG, params=tiles, levers=levers
-    )
+    params = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "consumers": 2, "stages": 4}
+    return neptune.compile(matmul(), "matmul_split", target="cuda:90", form="asynchronous", shapes=LONG, params=params)
 
 
 def test_launches_choose_parts_for_their_own_groups() -> None:
