@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
 import torch
 
 from neptune import config
+from neptune.boundary import frames_of_package
+from neptune.errors import NeptunePerformanceWarning
 from neptune.runtime.launch import Target, gpu_target
 from neptune.tune.calibrated import kept, with_measured
 from neptune.tune.machine import DEFAULT, Machine, machine_of, named
@@ -22,9 +27,18 @@ def machine_for(target: Target) -> Machine:
     present = gpu_target()
     if present is not None and at_hand(target):
         name = torch.cuda.get_device_name()
-        measured = kept(config.read().cache_dir, name, str(present))
-        return with_measured(machine_of(present.arch, name), measured, named(present.arch, name) is not None)
+        measured, known = kept(config.read().cache_dir, name, str(present)), named(present.arch, name) is not None
+        if measured is None and not known:
+            _say_unknown(name, machine_of(present.arch).name)
+        return with_measured(machine_of(present.arch, name), measured, known)
     return machine_of(target.arch) if target.arch else DEFAULT
+
+
+@cache
+def _say_unknown(name: str, like: str) -> None:
+    """Warn once that choices are made for another GPU than the one that is here."""
+    said = f"no figures are known of {name}: choices are those for {like}; `neptune calibrate` measures it in seconds"
+    warnings.warn(NeptunePerformanceWarning(said), stacklevel=frames_of_package() + 1)
 
 
 def at_hand(target: Target) -> bool:

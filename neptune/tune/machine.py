@@ -85,6 +85,12 @@ _ROWS = (
     replace(_HOPPER, name="H100 SXM", memory=3050.0, source="NVIDIA H100 white paper; memory at 0.91 of 3350 GB/s"),
     replace(_HOPPER, name="H100 PCIe", processors=114, clock=1.5, memory=1850.0,
             source="NVIDIA H100 white paper; memory at 0.91 of 2039 GB/s"),
+    replace(_HOPPER, name="H100 NVL", clock=1.6, memory=3580.0,
+            source="NVIDIA H100 NVL product brief, 3938 GB/s; clock between SXM and PCIe, no card was at hand"),
+    replace(_HOPPER, name="GH200", clock=1.75, memory=3640.0,
+            source="NVIDIA GH200 datasheet, 96 GB of 4000 GB/s; clock of an H200, no card was at hand"),
+    replace(_HOPPER, name="GH200 144G", memory=4450.0,
+            source="NVIDIA GH200 datasheet, 144 GB of 4900 GB/s; clock of an H200, no card was at hand"),
     Machine("A100", "sm_80", 108, 1.41, 1800.0, 40 * MB, _units(2048, int8=4096, tf32=1024), shared=167936,
             shared_own=1024, shared_limit=166912, source="NVIDIA A100 white paper; memory at 0.9 of 2039 GB/s"),
     Machine("A10", "sm_86", 72, 1.5, 540.0, 6 * MB, _units(1024, int8=2048, tf32=512), shared=102400,
@@ -117,14 +123,18 @@ def machine_of(arch: str, name: str = "") -> Machine:
 
 
 def named(arch: str, name: str) -> Machine | None:
-    """The row of a GPU by its name; None where the table does not have it.
+    """The row of a GPU by its name; None where the table does not have it. Of several that a name may be of, it is the
+    one of which it has the most words.
 
-    >>> named("90", "NVIDIA GH200") is None
+    >>> [named("90", f"NVIDIA {n}").name for n in ("H100 NVL", "H100 PCIe", "GH200 480GB", "GH200 144G HBM3e", "H200")]
+    ['H100 NVL', 'H100 PCIe', 'GH200', 'GH200 144G', 'H200']
+    >>> named("90", "NVIDIA H20") is None
     True
     """
     words = set(re.split(r"[\s-]+", name))
     known = [m for m in _ROWS if m.arch == _own(arch) and m.name.split()[0] in words]
-    return next((m for m in known if ("PCIe" in m.name) == ("PCIe" in words)), known[0] if known else None)
+    # The first of those alike, so that "H100 80GB HBM3" is an SXM card, which its name does not say.
+    return max(known, key=lambda m: len(words & set(m.name.split())), default=None)
 
 
 def _own(arch: str) -> str:

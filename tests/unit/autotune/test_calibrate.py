@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from neptune.autotune.space import Trial
 from neptune.choice import Choice
 from neptune.cli import calibrated as cli
 from neptune.driver import device
-from neptune.errors import TargetError
+from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.records.store import Store
 from neptune.records.structure import DIGITS
 from neptune.runtime.launch import Target
@@ -97,7 +98,7 @@ def test_of_a_gpu_in_the_table_its_own_clock_and_memory_rate_are_taken(monkeypat
     assert (known.clock, known.memory, known.processors) == pytest.approx((1.6, 4100, 120))
     assert (known.special, known.matrix) == (16, DEVICES["H200"].matrix)
     assert other.special == pytest.approx(29.6) and other.port == known.port == 64
-    for name, special in ((NAME, 16.0), ("NVIDIA GH200 480GB", 29.6)):
+    for name, special in ((NAME, 16.0), ("NVIDIA H20", 29.6)):
         keep(tmp_path, name, ARCH, off)
         assert machine_here(monkeypatch, tmp_path, name).special == pytest.approx(special)
 
@@ -251,3 +252,16 @@ def test_reads_are_wide_and_all_there() -> None:
         # 16 floats a thread, four to a load.
         assert loop.ldg == 4
     assert all(loop.ldg % 4 == 0 for loop in loops("read", 8, x="*fp32", out="*fp32", steps="i32"))
+
+
+def test_a_gpu_of_which_nothing_is_known_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device._say_unknown.cache_clear()
+    with pytest.warns(NeptunePerformanceWarning, match="no figures are known of NVIDIA H20: .* H200; `nep"):
+        assert machine_here(monkeypatch, tmp_path, "NVIDIA H20").name == "H200"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine_here(monkeypatch, tmp_path, "NVIDIA H20")
+        device._say_unknown.cache_clear()
+        machine_here(monkeypatch, tmp_path, NAME)
+        keep(tmp_path, "NVIDIA H20", ARCH, calibrate(Planted()).constants)
+        machine_here(monkeypatch, tmp_path, "NVIDIA H20")
