@@ -155,7 +155,7 @@ def first(
     if better is not None:
         _stand_by(better, better, program, job, never)
         return better
-    kernel = compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
+    kernel = quick(program, template, target, sizes)
 
     def done() -> None:
         # What is promised by now may not have been before.
@@ -169,6 +169,15 @@ def first(
     if not never:
         JOBS.ask(job, done)
     return kernel
+
+
+def quick(program: Program, template: str | None, target: str, sizes: Mapping[str, int | float]) -> Kernel:
+    """The kernel that is there soonest for the class of some sizes: the one that is in the cache, else what compiles
+    fastest."""
+    kernel = kept(program, template, target) if applies(target) else compile(program, template, target=target)
+    if kernel is not None:
+        return kernel
+    return compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
 
 
 def applies(target: str) -> bool:

@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
-from neptune.graph.choose import Judged, Take, choice
+from neptune.graph.choose import Judged, Take, choice, example_sizes, serving
 from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
@@ -169,9 +169,10 @@ def _looked_at(graph: torch.fx.Graph, index: Node, size: Any) -> Node:
 def replace_region(module: GraphModule, c: Judged) -> None:
     """Put a call of the kernel's operator in the place of a region's results."""
     assert c.made is not None and c.kernel is not None
-    graph, made, kernel = module.graph, c.made, c.kernel
+    graph, made = module.graph, c.made
     vals = [n.meta["val"] for n in made.outputs]
-    op = operator(kernel, c.region.name, tuple(map(Result.of, vals)), made.merges, bool(made.gathers))
+    serves = serving(c.kernel, made.program, tuple(example_sizes(made).items()))
+    op = operator(serves, c.region.name, tuple(map(Result.of, vals)), made.merges, bool(made.gathers))
     last = c.region.nodes[-1]
     assert len(set(made.inputs)) == len(made.inputs)
     sizes = SizeNodes(graph, last.next)

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from torch.fx import Node
 
 import neptune
+from neptune.driver import tiers
 from neptune.driver.device import machine_for
 from neptune.driver.judgement import subject_of
 from neptune.errors import NeptuneError, NeptunePerformanceWarning
@@ -60,8 +61,8 @@ def choice(region: Region, target: str, take: Take) -> Judged:
     except Unknown as why:
         return Judged(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
     try:
-        kernel = _compiled(made.program, target)
         sizes = example_sizes(made)
+        kernel = _compiled(made.program, target, tuple(sizes.items()))
         us = predicted(kernel, sizes)
     except NeptuneError as error:
         return Judged(region, False, f"not compiled: {_short(error)}", made, bound=bound)
@@ -79,11 +80,32 @@ def _short(error: NeptuneError) -> str:
 
 
 @lru_cache(maxsize=256)
-def _compiled(program: Program, target: str) -> Kernel:
-    """The kernel of a Program: one for all layers of a model."""
+def _compiled(program: Program, target: str, sizes: tuple[tuple[str, int], ...]) -> Kernel:
+    """The kernel by which a Program is judged: one for all layers of a model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        if dict(sizes).keys() >= set(sizes_of(program)):
+            return tiers.quick(program, None, target, dict(sizes))
         return neptune.compile(program, target=target)
+
+
+class Serving:
+    """What serves a region that is taken: the kernel by which it was judged, until the better one takes over between
+    two calls (`neptune.driver.tiers`)."""
+
+    def __init__(self, judged: Kernel, program: Program, sizes: Mapping[str, int]) -> None:
+        self.kernel, target = judged, judged.target
+        if sizes.keys() >= set(sizes_of(program)) and tiers.applies(target):
+            self.kernel = tiers.first(program, None, target, sizes, self._take_over)
+
+    def _take_over(self, better: Kernel) -> None:
+        self.kernel = better
+
+
+@lru_cache(maxsize=256)
+def serving(kernel: Kernel, program: Program, sizes: tuple[tuple[str, int], ...]) -> Serving:
+    """What serves all regions that were judged by one kernel."""
+    return Serving(kernel, program, dict(sizes))
 
 
 def example_sizes(made: Imported) -> dict[str, int]:

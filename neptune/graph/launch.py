@@ -16,8 +16,8 @@ import torch
 
 from neptune.errors import ShapeError
 from neptune.functional.tensors import dense
+from neptune.graph.choose import Serving
 from neptune.graph.sizes import hint
-from neptune.kernel import Kernel
 from neptune.runtime.indices import may_look
 
 _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -72,18 +72,18 @@ class Result(NamedTuple):
 
 @cache
 def operator(
-    kernel: Kernel,
+    serving: Serving,
     name: str,
     results: tuple[Result, ...],
     merges: tuple[tuple[int, ...], ...],
     waits: bool = False,
 ) -> Any:
-    """The operator of a kernel: (*tensors, sizes that it is passed, a shape for each result) → a tuple of `results`.
-    `merges` are those of `Imported`; `waits`: results of checks come last, which the kernel runs behind."""
+    """The operator of what serves a region: (*tensors, sizes that it is passed, a shape for each result) → a tuple of
+    `results`. `merges` are those of `Imported`; `waits`: results of checks come last, which the kernel runs behind."""
     # Inductor keeps what it compiled by this name: strides are part of it.
     laid = "".join(f"_{''.join(map(str, r.order))}" for r in results if r.order is not None)
     own = f"{name}_{next(_NUMBERS)}{laid}"
-    tensors = [f"Tensor x{k}" for k in range(len(kernel.inputs))]
+    tensors = [f"Tensor x{k}" for k in range(len(serving.kernel.inputs))]
     shapes = [f"SymInt[] shape{k}" for k in range(len(results))]
     gives = f"({', '.join('Tensor' for _ in results)})" if len(results) > 1 else "Tensor"
     checks = ["Tensor[] checks"] if waits else []
@@ -92,7 +92,7 @@ def operator(
 
     def launch(*args: Any) -> Any:
         inputs, sizes, out_shapes = args[:n], args[n], args[n + 1 : behind]
-        made = kernel(*map(_flattened, inputs, merges), *sizes)
+        made = serving.kernel(*map(_flattened, inputs, merges), *sizes)
         outs = [made] if isinstance(made, torch.Tensor) else list(made)
         shaped = tuple(r.laid(o.reshape(s)) for r, o, s in zip(results, outs, out_shapes, strict=True))
         return shaped if len(shaped) > 1 else shaped[0]

@@ -18,6 +18,7 @@ from neptune import config
 from neptune.driver import tiers
 from neptune.errors import FusionError
 from neptune.functional import kernels
+from neptune.graph import choose
 from neptune.ops.attention import attention
 from neptune.ops.softmax import softmax
 from neptune.runtime import executable
@@ -286,6 +287,52 @@ def test_a_capture_takes_the_kernel_that_is_loaded(family, monkeypatch):
     monkeypatch.setattr(executable, "capturing", lambda: True)
     kernel(*args)
     assert served == [1]
+
+
+# --- regions of graphs -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def regions(jobs, monkeypatch):
+    """The Serving of each region that is taken, of graphs that are compiled from now on."""
+    torch._dynamo.reset()
+    made = []
+    serving_of = choose.Serving.__init__
+    monkeypatch.setattr(choose.Serving, "__init__", lambda self, *a: (made.append(self), serving_of(self, *a))[1])
+    for known in (choose._compiled, choose.serving):
+        known.cache_clear()
+    yield made
+    for known in (choose._compiled, choose.serving):
+        known.cache_clear()
+    torch._dynamo.reset()
+
+
+@torch.no_grad()
+def test_a_region_is_served_at_once_and_the_better_kernel_takes_over(jobs, regions):
+    go = threading.Event()
+    jobs._worker.answer = lambda header: (go.wait(60), tiers.handle(header, b""))[1]
+    fused = neptune.fuse(lambda x: torch.softmax(x, -1), target="llvm", take="all")
+    x = torch.randn(5, 33)
+    y = fused(x)
+    (serves,) = regions
+    first = serves.kernel
+    assert sorted(first.explain(json=True)["shapes"].values()) == [5, 33] and len(first.variants) == 1
+    go.set()
+    assert jobs.wait(120) and len(jobs._worker.asked) == 1
+    assert serves.kernel is not first and len(serves.kernel.variants) > 1
+    torch.testing.assert_close(fused(x), y, rtol=0, atol=1e-7)
+    wide = torch.randn(3, 700)
+    torch.testing.assert_close(fused(wide), torch.softmax(wide, -1))
+    torch.testing.assert_close(y, torch.softmax(x, -1))
+
+
+@torch.no_grad()
+def test_nothing_is_made_beside_for_what_is_inductors(jobs, regions):
+    fused = neptune.fuse(lambda x: torch.softmax(x, -1), target="llvm", take="predicted")
+    x = torch.randn(5, 33)
+    torch.testing.assert_close(fused(x), torch.softmax(x, -1))
+    (report,) = fused.reports
+    assert jobs.wait(60) and len(jobs._worker.asked) == len(regions) == len(report.taken)
 
 
 # --- processes -------------------------------------------------------------------------------------
