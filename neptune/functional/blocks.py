@@ -1,9 +1,11 @@
 """A BlockMask of FlexAttention as a mask that reads its blocks.
 
     kv_indices of row 0: 2 0 | full_kv_indices of row 0: 1        table of row 0: partial full partial -
+                                                                  keys of row 0: from 0 to 3 · 128
 
-Each call makes the table anew from the lists, [b, h, rows, columns] of int8, and a kernel reads it as it reads any
-captured tensor: its loops are bounded by a scan of it. What is in the lists is all that is seen: of a partial block
+Each call makes the table anew from the lists, [b, h, rows, columns] of int8, with the first and the last key of each
+row of blocks, and a kernel reads them as it reads any captured tensor: its loops run from the one to the other. What
+is in the lists is all that is seen: of a partial block
 what the mask_mod says, of a full block everything.
 """
 
@@ -52,13 +54,25 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
         wrong = f"block_mask has blocks {shape_of(table)} of {of_rows} queries, q is {shape_of(q)}"
         refuse(name, wrong, legal=["a row for each block of queries; batches and heads as of q, or 1"])
     of_b, of_h = table.shape[0] > 1, table.shape[1] > 1
+    first, last = _ends(table, of_columns)
 
     def seen(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        kind = table[b if of_b else 0, h if of_h else 0, q_idx // of_rows, kv_idx // of_columns]
+        row = (b if of_b else 0, h if of_h else 0, q_idx // of_rows)
+        kind = table[*row, kv_idx // of_columns]
         shown: Tensor = rule(b, h, q_idx, kv_idx)
-        return (kind >= FULL) | ((kind == PARTIAL) & shown) if full else (kind == PARTIAL) & shown
+        listed = (kind >= FULL) | ((kind == PARTIAL) & shown) if full else (kind == PARTIAL) & shown
+        return (kv_idx >= first[row]) & (kv_idx < last[row]) & listed
 
     return seen
+
+
+def _ends(table: Tensor, of_columns: int) -> tuple[Tensor, Tensor]:
+    """The first key of each row of blocks, and one behind the last, [b, h, rows] of int32; none where none is listed."""
+    columns = table.shape[-1]
+    at = UNTYPED.arange(columns, dtype=torch.int32, device=table.device)
+    first = torch.where(table != 0, at, columns).amin(-1) if columns else table.new_zeros(table.shape[:-1])
+    last = torch.where(table != 0, at + 1, 0).amax(-1) if columns else table.new_zeros(table.shape[:-1])
+    return (first * of_columns).to(torch.int32), (last * of_columns).to(torch.int32)
 
 
 def _listed(counts: Tensor, indices: Tensor, columns: Any) -> Tensor:
