@@ -189,7 +189,7 @@ def chances(
     `room` is log₂ of the product of all first primes in which draws are made.
     """
     certificates = Certificates(forms.heights, seed, primes)
-    chance = np.frompyfunc(lambda n: _chance(forms.heights, certificates, n, primes, room), 1, 1)
+    chance = np.frompyfunc(lambda n: _chance(certificates, n, room), 1, 1)
     return {name: np.asarray(chance(x), object) for name, x in forms.differences.items()}, certificates.why
 
 
@@ -207,33 +207,42 @@ def _variables(reference: Graph, at: Witness, heights: Heights) -> tuple[dict[st
     return draw_inputs(Named(), reference, at, np.random.default_rng(0))
 
 
-def _chance(
-    heights: Heights, certificates: Certificates, n: Form, primes: tuple[int, int], room: float
-) -> Chance | None:
+def _chance(certificates: Certificates, n: Form, room: float) -> Chance | None:
     """What a draw misses of a difference n; None without a bound."""
     degree, exponents = max(1, round(n.degree + 0.5)), n.all_exponents()
     roots = certificates.behind(n.all_roots())
     if _is_zero(n):
         return Chance(-inf, EXACT)
-    plain = not (roots or heights.numbers or certificates.behind_exponents(exponents))
-    paper = _paper(n, degree, primes[1]) if plain else None
-    try:
-        certificates.numbers()
-        certificates.signs()
-        height = n.height * 2 ** len(heights.numbers)
-        if height >= room - 1e-6:
-            raise Fails(f"coefficients of the difference may reach 2^{height:.0f}, beyond the primes")
-        certificates.independent(roots, primes[0])
-        if not exponents:
-            return Chance(len(roots) + log2(degree / primes[0]), STRONG, degree, n.height, len(roots), 0, paper)
-        basis = certificates.basis(exponents)
-        spread = certificates.spreading(basis)
-        total = 2 ** len(roots) * degree * basis.spread * spread.atom + spread.bad
-        radicands = len(roots | certificates.behind_exponents(exponents))
-        return Chance(log2(total / primes[1]), STRONG, degree, n.height, radicands, len(basis.pieces), paper)
-    except Fails as error:
-        certificates.why = str(error)
-        return None if paper is None else Chance(paper, PAPER, degree, n.height, 0, len(exponents), paper)
+    plain = not (roots or certificates.heights.numbers or certificates.behind_exponents(exponents))
+    paper = _paper(n, degree, certificates.primes[1]) if plain else None
+    strong = _strong(certificates, n, degree, room, paper)
+    if isinstance(strong, Chance):
+        return strong
+    certificates.why = strong.why
+    return None if paper is None else Chance(paper, PAPER, degree, n.height, 0, len(exponents), paper)
+
+
+def _strong(certificates: Certificates, n: Form, degree: int, room: float, paper: float | None) -> Chance | Fails:
+    """What a draw misses of a difference by the theorem on independent exponents, or the step that does not hold."""
+    roots, exponents, primes = certificates.behind(n.all_roots()), n.all_exponents(), certificates.primes
+    if (wrong := certificates.numbers() or certificates.signs()) is not None:
+        return wrong
+    height = n.height * 2 ** len(certificates.heights.numbers)
+    if height >= room - 1e-6:
+        return Fails(f"coefficients of the difference may reach 2^{height:.0f}, beyond the primes")
+    if (wrong := certificates.independent(roots, primes[0])) is not None:
+        return wrong
+    if not exponents:
+        return Chance(len(roots) + log2(degree / primes[0]), STRONG, degree, n.height, len(roots), 0, paper)
+    basis = certificates.basis(exponents)
+    if isinstance(basis, Fails):
+        return basis
+    spread = certificates.spreading(basis)
+    if isinstance(spread, Fails):
+        return spread
+    total = 2 ** len(roots) * degree * basis.spread * spread.atom + spread.bad
+    radicands = len(roots | certificates.behind_exponents(exponents))
+    return Chance(log2(total / primes[1]), STRONG, degree, n.height, radicands, len(basis.pieces), paper)
 
 
 def _paper(n: Form, degree: int, q: int) -> float | None:
