@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Value
+from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Unevaluated, Value, every
 from neptune.mirage.certificates import Certificates, Fails
 from neptune.mirage.evaluate import Evaluator
 from neptune.mirage.fields import P, Q, RootField
@@ -112,14 +112,11 @@ def check(
     """
     at = at or witness(reference)
     maxima = any(n.op in _MAXIMA for g in (reference, graph) for n in nodes(g))
-    forms, why = None, ""
-    try:
-        forms = differences(reference, graph, at, seed)
-    except EvaluationError as error:
-        return Checked(False, 0, 0, None, "", None, str(error))
-    except OutsideFragment as error:
-        why = str(error)
-    found = _in_pairs(reference, graph, at, forms, why, seed, target)
+    forms = differences(reference, graph, at, seed)
+    if isinstance(forms, EvaluationError):
+        return Checked(False, 0, 0, None, "", None, str(forms))
+    known, why = (None, str(forms)) if isinstance(forms, OutsideFragment) else (forms, "")
+    found = _in_pairs(reference, graph, at, known, why, seed, target)
     if found.accepted or not maxima:
         return found
     why = "it holds for maxima alone, not for any number in their place"
@@ -165,17 +162,20 @@ def _is_zero(n: Form) -> bool:
     return n.exact is not None and not n.exact.terms
 
 
-def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms:
-    """The differences. Raises EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
+def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms | Unevaluated:
+    """The differences; an EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
     heights = Heights()
     inputs, scalars = _variables(reference, at, heights)
     evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)
-    want, got = (evaluator.outputs(g) for g in (reference, graph))
+    both = every(evaluator.evaluated(g) for g in (reference, graph))
+    if isinstance(both, Unevaluated):
+        return both
+    want, got = both
     if want.keys() != got.keys():
-        raise EvaluationError("it has other outputs")
+        return EvaluationError("it has other outputs")
     for name, x in want.items():
         if x.shape != got[name].shape:
-            raise EvaluationError(f"output `{name}` has other axes")
+            return EvaluationError(f"output `{name}` has other axes")
     # An output without dimensions is an array too.
     apart = {name: np.asarray(heights.apply("sub", (got[name], x))[0], object) for name, x in want.items()}
     return Forms(heights, apart)
@@ -326,16 +326,16 @@ def _count(
     field = RootField(draws, seed, *primes)
     inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng(seed))
     evaluator = Evaluator(field, at, inputs, scalars, free=free, seed=seed)
-    try:
-        want, got = (evaluator.outputs(g) for g in (reference, graph))
-    except EvaluationError as error:
-        return str(error)
+    both = every(evaluator.evaluated(g) for g in (reference, graph))
+    if isinstance(both, Unevaluated):
+        return str(both)
+    want, got = both
     for name, a in want.items():
         b = got.get(name)
         if b is None or a.p.shape != b.p.shape:
             return f"output `{name}` has other axes"
-        both = (field.known(a) & field.known(b)).sum(0)
-        counted[name] = counted.get(name, 0) + both
+        counts = (field.known(a) & field.known(b)).sum(0)
+        counted[name] = counted.get(name, 0) + counts
         if field.differs(a, b).any():
             return f"output `{name}` differs"
     return ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -318,7 +319,15 @@ def _exactly(check: Check) -> ExactReport:
     return replace(ordered if field.accepted else field, notes=(*field.notes, note))
 
 
-def check_exact(
+def check_exact(original: Program, transformed: AnyProgram, **options: Any) -> ExactReport:
+    """`exact_report` with its options; EvaluationError is raised where the original itself cannot be run."""
+    report = exact_report(original, transformed, **options)
+    if isinstance(report, EvaluationError):
+        raise report
+    return report
+
+
+def exact_report(
     original: Program,
     transformed: AnyProgram,
     *,
@@ -330,15 +339,15 @@ def check_exact(
     ranges: Sequence[RangePredicate] = (),
     magnitudes: bool = False,
     shared: list[Shared] | None = None,
-) -> ExactReport:
+) -> ExactReport | EvaluationError:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
     names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. With `magnitudes` two
     Programs are also compared as rounded to their dtypes, at all magnitudes that `ranges` allow. A mismatch is
-    reported, not raised; EvaluationError is raised only where the original itself cannot be run. Large constants are
-    made small where that is safe; a rejection is confirmed on the programs as they are. What checks of further
-    programs against the same original can use is kept in `shared`.
+    reported; an EvaluationError is the answer only where the original itself cannot be run. Large constants are made
+    small where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs
+    against the same original can use is kept in `shared`.
     """
     forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
     forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
