@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Unevaluated, Value, every
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import OPS, Const, Expr, Op, walk
 from neptune.ir.program import Program, Update, updates
@@ -28,7 +28,7 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
-from neptune.verify.evaluate import evaluate
+from neptune.verify.evaluate import evaluated
 from neptune.verify.field import OF_TWO, OPAQUE, FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
 from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
@@ -150,13 +150,18 @@ def _first_difference(
     return None
 
 
-def _run(check: Check, make_model: MakeModel) -> ExactReport:
-    """All draws in one model; OutsideFragment where it has no value for a result."""
+def _try(check: Check, make_model: MakeModel) -> ExactReport:
+    """All draws in one model; undecided where it has no value for a result. Raises EvaluationError where the original
+    makes no sense on any instance."""
     seeds: list[int] = []
     tried: list[Sizes] = []
     compared = 0
     counterexample: Counterexample | None = None
     for found in draws(check, make_model):
+        if isinstance(found, EvaluationError):
+            raise found
+        if isinstance(found, OutsideFragment):
+            return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(found),))
         seeds.append(found[0][0].seed)
         tried.append(found[0][0].sizes)
         compared += sum(instance.compared for instance, _ in found)
@@ -177,30 +182,21 @@ def _difference(check: Check, instance: Instance, got: Mapping[str, Value] | Eva
     return None if different is None else Counterexample(instance.sizes, instance.seed, *different)
 
 
-def _try(check: Check, make_model: MakeModel) -> ExactReport:
-    """`_run`, undecided where the model has no value for a result."""
-    try:
-        return _run(check, make_model)
-    except OutsideFragment as error:
-        bound = "no draw"
-        return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, bound, (str(error),))
-
-
 def _bound(check: Check, report: ExactReport) -> str:
     """A false-accept bound for rational functions; else the report's own words."""
     worst = 0
-    try:
-        for seed, sizes in zip(report.seeds, report.sizes, strict=True):
-            rng = np.random.default_rng(seed)
-            inputs, full = draw_inputs(check.original, sizes, FieldPair(seed), rng, 0, check.make)
-            shapes = {b.name: inputs[b.name] for b in check.original.inputs}
-            arrays = {n: v.p if hasattr(v, "p") else v for n, v in shapes.items()}
-            numbers = {n: v.p if hasattr(v, "p") else v for n, v in full.items()}
-            old, new = (evaluate(p, arrays, numbers, Degrees()) for p in (check.original, check.transformed))
-            pairs = zip(check.original.outputs, check.transformed.outputs, strict=True)
-            worst = max([worst, *(agreement(old[a.name], new[b.name]) for a, b in pairs if is_float(a.dtype))])
-    except (OutsideFragment, EvaluationError):
-        return report.bound
+    for seed, sizes in zip(report.seeds, report.sizes, strict=True):
+        rng = np.random.default_rng(seed)
+        inputs, full = draw_inputs(check.original, sizes, FieldPair(seed), rng, 0, check.make)
+        shapes = {b.name: inputs[b.name] for b in check.original.inputs}
+        arrays = {n: v.p if hasattr(v, "p") else v for n, v in shapes.items()}
+        numbers = {n: v.p if hasattr(v, "p") else v for n, v in full.items()}
+        both = every(evaluated(p, arrays, numbers, Degrees()) for p in check.runnable)
+        if isinstance(both, Unevaluated):
+            return report.bound
+        old, new = both
+        pairs = zip(check.original.outputs, check.transformed.outputs, strict=True)
+        worst = max([worst, *(agreement(old[a.name], new[b.name]) for a, b in pairs if is_float(a.dtype))])
     if worst >= P:
         return report.bound
     return (
@@ -279,19 +275,18 @@ def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
         return report
     sizes = max(report.sizes, key=lambda x: volume(original, x))
     elements = ELEMENTS if check.effort.budget < CONFIRM else CONFIRM
-    try:
-        scaled = compare_magnitudes(
-            original,
-            made,
-            sizes,
-            check.seed,
-            make=check.make,
-            ranges=check.ranges,
-            finite=check.finite,
-            elements=elements,
-        )
-    except (EvaluationError, OutsideFragment) as error:
-        return replace(report, notes=(*report.notes, f"{MAGNITUDES}: {error}"))
+    scaled = compare_magnitudes(
+        original,
+        made,
+        sizes,
+        check.seed,
+        make=check.make,
+        ranges=check.ranges,
+        finite=check.finite,
+        elements=elements,
+    )
+    if isinstance(scaled, Unevaluated):
+        return replace(report, notes=(*report.notes, f"{MAGNITUDES}: {scaled}"))
     if scaled.difference is None:
         note = f"{MAGNITUDES}: {scaled.compared} elements of {scaled.instances} instances agree"
         return replace(report, notes=(*report.notes, note))
@@ -367,9 +362,9 @@ def exact_report(
         try:
             common = None if accused or shared is None else _common(shared, form[0])
             report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
-        except EvaluationError:
+        except EvaluationError as error:
             if more == 0 and accused is None:
-                raise
+                return error.with_traceback(None)
             continue
         if report.accepted:
             return replace(report, notes=(*report.notes, "large constants were made small")) if more else report
