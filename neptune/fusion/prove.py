@@ -261,15 +261,20 @@ def _is_zero(e: Any) -> str | None:
 
 
 @lru_cache(maxsize=1024)
+def same(left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]) -> str | None:
+    """How left = right is shown for all values of their symbols, which are real and signed as `signs` says.
+
+    None where SymPy does not bring the difference to 0.
+    """
+    build, facts = _builders(), dict(signs)
+    return _is_zero(_sympy(left, facts, build) - _sympy(right, facts, build))
+
+
 def prove_identity(
     name: str, statement: str, left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]
 ) -> ObligationRecord:
-    """left = right for all values of their symbols, which are real and signed as `signs` says.
-
-    Raises Unproved where SymPy does not bring the difference to 0.
-    """
-    build, facts = _builders(), dict(signs)
-    how = _is_zero(_sympy(left, facts, build) - _sympy(right, facts, build))
+    """The record of left = right; raises Unproved where they are not known to be the `same`."""
+    how = same(left, right, signs)
     if how is None:
         raise Unproved(ObligationRecord(name, statement, "SymPy: the difference does not simplify to 0"))
     return ObligationRecord(name, statement, how)
