@@ -16,7 +16,7 @@ from neptune.fusion.prove import same
 from neptune.fusion.roles import ALL, FOLDED, ObligationRecord, Query, Repair, change, slot
 from neptune.fusion.shifts import has_select
 from neptune.fusion.symbols import Symbols
-from neptune.fusion.taylor import taylor
+from neptune.fusion.taylor import polynomial
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -99,7 +99,7 @@ def _rest(
 ) -> tuple[Rest, ObligationRecord] | None:
     """Σ (A - ρ·B) is 0 where ρ = ΣA / ΣB, both being predecessors or B a constant."""
     mean, value = repair.means[k], repair.slots[i].value
-    coefficients = taylor(value, [m.load for m in repair.means])
+    coefficients = polynomial(value, [m.load for m in repair.means])
     if len(coefficients) != 2 or coefficients[1].orders[k] != 1:
         return None
     bare = rewrite(symbols.apply(value), lambda x: _ZERO if x == mean.load else None)
