@@ -214,10 +214,9 @@ def _proved(state: State, d: ReductionDef, h: Hoisted, name: str, request: str) 
         raise FusionError(request, wrong, hint=p.hint, kind="range")
     evidence = Evidence(obligations=(*ranges.records, NOT_FINITE))
     repair = Repair((Slot("sum", h.psi, dtype),), times(product(phis, dtype), dtype), evidence=evidence)
-    try:
-        obligations = prove(query, symbols, repair)
-    except Unproved as e:
-        raise FusionError(request, f"{e.record.statement} was not proved ({e.record.how})") from None
+    obligations = prove(query, symbols, repair)
+    if isinstance(obligations, Unproved):
+        raise FusionError(request, f"{obligations.record.statement} was not proved ({obligations.record.how})")
     evidence = Evidence(
         g=f"g = {pretty(symbols.apply(whole))}",
         h=f"sum of g = φ * sum of {pretty(symbols.apply(h.psi))}",

@@ -191,12 +191,11 @@ def assume(e: Expr, predicates: tuple[Expr, ...]) -> Expr:
 # --- SymPy -------------------------------------------------------------------------------------
 
 
-class Unproved(Exception):
+@dataclass(frozen=True)
+class Unproved:
     """An obligation that could not be proved; never seen by users as such."""
 
-    def __init__(self, record: ObligationRecord) -> None:
-        super().__init__(record.statement)
-        self.record = record
+    record: ObligationRecord
 
 
 def _builders() -> dict[str, Callable[..., Any]]:
@@ -272,9 +271,9 @@ def same(left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]) -> 
 
 def prove_identity(
     name: str, statement: str, left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]
-) -> ObligationRecord:
-    """The record of left = right; raises Unproved where they are not known to be the `same`."""
+) -> ObligationRecord | Unproved:
+    """The record of left = right; Unproved where they are not known to be the `same`."""
     how = same(left, right, signs)
     if how is None:
-        raise Unproved(ObligationRecord(name, statement, "SymPy: the difference does not simplify to 0"))
+        return Unproved(ObligationRecord(name, statement, "SymPy: the difference does not simplify to 0"))
     return ObligationRecord(name, statement, how)
