@@ -150,16 +150,16 @@ def _first_difference(
     return None
 
 
-def _try(check: Check, make_model: MakeModel) -> ExactReport:
-    """All draws in one model; undecided where it has no value for a result. Raises EvaluationError where the original
-    makes no sense on any instance."""
+def _try(check: Check, make_model: MakeModel) -> ExactReport | EvaluationError:
+    """All draws in one model: undecided where it has no value for a result, EvaluationError where the original makes no
+    sense on any instance."""
     seeds: list[int] = []
     tried: list[Sizes] = []
     compared = 0
     counterexample: Counterexample | None = None
     for found in draws(check, make_model):
         if isinstance(found, EvaluationError):
-            raise found
+            return found
         if isinstance(found, OutsideFragment):
             return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(found),))
         seeds.append(found[0][0].seed)
@@ -247,22 +247,29 @@ def _in_range(check: Check, report: ExactReport) -> ExactReport:
     return report
 
 
-def _decide(check: Check) -> ExactReport:
+def _decide(check: Check) -> ExactReport | EvaluationError:
     report = _exactly(check)
-    if report.verdict == "rejected" and (report.model == OrderedRationals.name or _guessed(check)):
-        report = _by_value(check, report)
+    if isinstance(report, ExactReport) and report.verdict == "rejected":
+        guessed = report.model == OrderedRationals.name or _guessed(check)
+        report = _by_value(check, report) if guessed else report
+    if isinstance(report, EvaluationError):
+        return report
     if report.accepted and (depends_on_order(check.original) or depends_on_order(check.transformed)):
         report = _in_range(check, report)
     if report.verdict == "undecided" and not (jumps(check.original) or jumps(check.transformed)):
         # Both exact models are without a value: an exponential of an exponential, say.
         floats = _try(check, _floats)
+        if isinstance(floats, EvaluationError):
+            return floats
         report = replace(floats, notes=(*report.notes, *floats.notes))
     return _at_all_magnitudes(check, report) if report.accepted and check.magnitudes else report
 
 
-def _by_value(check: Check, report: ExactReport) -> ExactReport:
+def _by_value(check: Check, report: ExactReport) -> ExactReport | EvaluationError:
     """A rejection, where float64 confirms it: the model has made up the values of functions or of constants."""
     floats = _try(check, ByValue)
+    if isinstance(floats, EvaluationError):
+        return floats
     if not floats.accepted:
         return report
     return replace(floats, notes=(*report.notes, f"{report.model}: {report.counterexample}, with values made up"))
@@ -295,14 +302,16 @@ def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
     return replace(report, model=MAGNITUDES, verdict="rejected", counterexample=counterexample, bound="no bound")
 
 
-def _exactly(check: Check) -> ExactReport:
+def _exactly(check: Check) -> ExactReport | EvaluationError:
     field = _try(check, FieldPair)
-    if depends_on_order(check.original) or depends_on_order(check.transformed):
-        if field.accepted:
-            return field
-        ordered = _try(check, OrderedRationals)
+    orders = depends_on_order(check.original) or depends_on_order(check.transformed)
+    if isinstance(field, EvaluationError) or (orders and field.accepted):
+        return field
+    ordered = _try(check, OrderedRationals if orders else _exact_rationals)
+    if isinstance(ordered, EvaluationError):
+        return ordered
+    if orders:
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
-    ordered = _try(check, _exact_rationals)
     if field.verdict == "rejected" and ordered.verdict != "rejected" and _guessed(check):
         # They are arbitrary functions in the field; log and pow are what they are in the rationals.
         return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
@@ -359,12 +368,9 @@ def exact_report(
     )
     accused: ExactReport | None = None
     for more, form in enumerate(forms, 1 - len(forms)):
-        try:
-            common = None if accused or shared is None else _common(shared, form[0])
-            report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
-        except EvaluationError as error:
-            if more == 0 and accused is None:
-                return error.with_traceback(None)
+        common = None if accused or shared is None else _common(shared, form[0])
+        report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
+        if isinstance(report, EvaluationError):
             continue
         if report.accepted:
             return replace(report, notes=(*report.notes, "large constants were made small")) if more else report
