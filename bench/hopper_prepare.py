@@ -30,7 +30,9 @@ def compiled(make: Callable[[], neptune.Kernel]) -> str:
             kernel = make()
         artifact = kernel.executable.artifact
         if artifact.form is not None:
-            judged(form_of(artifact), split_of(artifact))
+            found = judged(form_of(artifact), split_of(artifact))
+            if isinstance(found, NeptuneError):
+                raise found
         else:
             kernel.resources()
     except NeptuneError as error:

@@ -18,7 +18,6 @@ is rounded behind a factor, or multiplied in fewer bits than are summed, holds i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
@@ -37,7 +36,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Made, Store, seq, stages, writes
 from neptune.schedule.cache_read import own_nest
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define
-from neptune.schedule.inline import inline_loads, inliner
+from neptune.schedule.inline import inline_loads, inlined_stores
 from neptune.schedule.state import Decision, State, fresh_name, names_in_use, replace_node
 
 NARROWEST = 32
@@ -160,11 +159,9 @@ def _moving_maps(definitions: Mapping[str, Definition], d: ReductionDef) -> dict
     todo = [x for x in d.reads() if any(variables(i) & set(d.reduced) for i in x.index)]
     for x in todo:
         name, m = maps.get(x.buffer, ("", None))
-        if m is not None and name not in found:
-            with suppress(ScheduleError):
-                inliner(name, m)
-                found[name] = m
-                todo += m.reads()
+        if m is not None and name not in found and not isinstance(inlined_stores(m), str):
+            found[name] = m
+            todo += m.reads()
     return found
 
 
@@ -217,10 +214,9 @@ def _proved(state: State, d: ReductionDef, h: Hoisted, name: str, request: str) 
         raise FusionError(request, wrong, hint=p.hint, kind="range")
     evidence = Evidence(obligations=(*ranges.records, NOT_FINITE))
     repair = Repair((Slot("sum", h.psi, dtype),), times(product(phis, dtype), dtype), evidence=evidence)
-    try:
-        obligations = prove(query, symbols, repair)
-    except Unproved as e:
-        raise FusionError(request, f"{e.record.statement} was not proved ({e.record.how})") from None
+    obligations = prove(query, symbols, repair)
+    if isinstance(obligations, Unproved):
+        raise FusionError(request, f"{obligations.record.statement} was not proved ({obligations.record.how})")
     evidence = Evidence(
         g=f"g = {pretty(symbols.apply(whole))}",
         h=f"sum of g = φ * sum of {pretty(symbols.apply(h.psi))}",
@@ -268,7 +264,8 @@ class _Known:
 
 def _known(state: State, h: Hoisted) -> _Known:
     """The factors over what they are computed from: what reductions fold bounds them, and says how they grow."""
-    stores = {b: a for n, m in state.maps.items() if m.when is None for b, a in _store(n, m).items()}
+    maps = (inlined_stores(m) for m in state.maps.values() if m.when is None)
+    stores = {b: a for made in maps if not isinstance(made, str) for b, a in made.items()}
     reads: dict[Load, Load] = {}
     found: list[Predecessor] = []
 
@@ -295,13 +292,6 @@ def _known(state: State, h: Hoisted) -> _Known:
             factors[load] = load
             found.append(Predecessor(load, "max", of))
     return _Known(h.names, factors, tuple(found), reads)
-
-
-def _store(name: str, m: MapDef) -> dict[str, Store]:
-    try:
-        return inliner(name, m)
-    except ScheduleError:
-        return {}
 
 
 # --- what it becomes ------------------------------------------------------------------------------

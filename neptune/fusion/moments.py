@@ -23,7 +23,7 @@ from neptune.fusion.linear import scaled, summands
 from neptune.fusion.prove import sign
 from neptune.fusion.roles import ALL, FOLDED, Evidence, Mean, Problem, Query, Repair, Slot, change, slot
 from neptune.fusion.shifts import find_shifts
-from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, taylor
+from neptune.fusion.taylor import Coefficient, NotPolynomial, below, binomial, polynomial, taylor
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, binary, cast, rewrite, walk
 from neptune.ir.printer import print_expr
@@ -118,15 +118,15 @@ def _vector(
     loads = tuple(m.load for m in means)
     by_term: list[tuple[tuple[Expr, ...], tuple[Coefficient, ...]]] = []
     for phis, psi in terms.items():
-        try:
-            by_term.append((phis, taylor(psi, loads)))
-        except NotPolynomial as e:
-            name = e.part.name if isinstance(e.part, Op) else "it"
-            problems.append(Problem("moments", e.part, f"{name} is no polynomial in r of a low degree"))
+        found = taylor(psi, loads)
+        if isinstance(found, NotPolynomial):
+            name = found.part.name if isinstance(found.part, Op) else "it"
+            problems.append(Problem("moments", found.part, f"{name} is no polynomial in r of a low degree"))
             return None
+        by_term.append((phis, found))
     # What another is repaired with comes behind it, and so is of a lower degree. A multiple of the number of elements
     # needs no accumulator.
-    every = {c.value: len(taylor(c.value, loads)) for _, coefficients in by_term for c in coefficients}
+    every = {c.value: len(polynomial(c.value, loads)) for _, coefficients in by_term for c in coefficients}
     order = sorted((e for e in every if not _counted(e, query)), key=lambda e: -every[e])
     if len(order) > MOST:
         problems.append(Problem("moments", query.value, f"it takes {len(order)} accumulators, more than {MOST}"))

@@ -14,12 +14,12 @@ and for `finish`, f, over what is folded, ψ, by ⊕':
 
 SymPy is asked whether differences are 0; order (max, min, choices) is decided by the sign and direction rules.  The
 solver's word is taken for nothing here but for bounds of exponents, which `fusion.factor` proves as it splits.
-What cannot be proved raises Unproved.
+What cannot be proved is Unproved, and ends the proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from neptune.fusion.monotone import HOLE, direction, fill, shown
@@ -58,14 +58,21 @@ from neptune.ir.expr import (
 )
 from neptune.ir.printer import print_expr
 
+Claims = Iterator["ObligationRecord | Unproved"]
 Signs = tuple[tuple[str, str | None], ...]
 _ONE, _ZERO = Const(1.0, "float32"), Const(0.0, "float32")
 
 
-def prove(query: Query, symbols: Symbols, repair: Repair) -> tuple[ObligationRecord, ...]:
-    """The obligations of `repair`, or Unproved; those that its evidence holds already come last."""
+def prove(query: Query, symbols: Symbols, repair: Repair) -> tuple[ObligationRecord, ...] | Unproved:
+    """The obligations of `repair`, or the first that is Unproved; those that its evidence holds already come last."""
     prover = Prover(query, symbols, repair)
-    return (*prover.finish(), *prover.update(), *prover.commute(), *prover.compose(), *prover.ends())
+    found: list[ObligationRecord] = []
+    for part in (prover.finish, prover.update, prover.commute, prover.compose, prover.ends):
+        for claim in part():
+            if isinstance(claim, Unproved):
+                return claim
+            found.append(claim)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -129,47 +136,38 @@ class Prover:
             return one
         return several.format(k=k, rho=self.named("ρ")[0].name, d=self.named("δ")[0].name)
 
-    def update(self) -> list[ObligationRecord]:
-        for s in self.repair.slots:
-            self.follows(s)
+    def update(self) -> Claims:
+        yield from filter(None, map(self.unfollowed, self.repair.slots))
         psi = "ψ" if self.repair.deferred else "g"
         one, several = f"h({psi}(r, c), r, r') = {psi}(r', c)", "h{k}(ψ(c, {rho})) = ψ{k}(c, {rho} + {d})"
         single = [self.at(s.value, 0) for s in self.repair.slots]
-        return [
-            prove_identity(
-                "update",
-                self.says(k, one, several),
-                self.step(e, single, 0, 1, _ONE),
-                self.at(s.value, 1),
-                self.on_the_way,
-            )
-            for k, s, e in self.steps
-        ]
+        for k, s, e in self.steps:
+            after, now = self.step(e, single, 0, 1, _ONE), self.at(s.value, 1)
+            yield prove_identity("update", self.says(k, one, several), after, now, self.on_the_way)
 
-    def follows(self, s: Slot) -> None:
-        """Raise Unproved where what is folded reads an r or a mean that no step follows."""
+    def unfollowed(self, s: Slot) -> Unproved | None:
+        """What is folded reads an r or a mean that no step follows."""
         read = set(loads(s.value))
         left = {x for x in read if x.buffer in self.query.roles.buffers} - self.repair.followed
         if left or (s.step is None and any(m.load in read for m in self.repair.means)):
             statement = f"a step for {print_expr(s.value)}"
-            raise Unproved(ObligationRecord("update", statement, "it reads what changes in the loop"))
+            return Unproved(ObligationRecord("update", statement, "it reads what changes in the loop"))
+        return None
 
-    def commute(self) -> list[ObligationRecord]:
+    def commute(self) -> Claims:
         x, y = ([_sym(n if not self.repair.means else f"{n}{k}") for k in range(len(self.repair.slots))] for n in "xy")
         both = [binary("add", a, b) for a, b in zip(x, y, strict=True)]
         a, b = _sym("nx"), _sym("ny")
         one, several = "h(x + y, r, r') = h(x, r, r') + h(y, r, r')", "h{k}(x + y) = h{k}(x) + h{k}(y)"
-        records = []
         for k, s, e in self.steps:
             if s.fold != "sum":
-                records.append(self.ordered_step(s.fold, e))
+                yield self.ordered_step(s.fold, e)
                 continue
             whole = self.step(e, both, 0, 1, binary("add", a, b))
             separately = binary("add", self.step(e, x, 0, 1, a), self.step(e, y, 0, 1, b))
-            records.append(prove_identity("commute", self.says(k, one, several), whole, separately, self.on_the_way))
-        return records
+            yield prove_identity("commute", self.says(k, one, several), whole, separately, self.on_the_way)
 
-    def ordered_step(self, fold: str, e: Expr) -> ObligationRecord:
+    def ordered_step(self, fold: str, e: Expr) -> ObligationRecord | Unproved:
         """A step by a positive factor keeps the order."""
         record = ObligationRecord(
             "commute",
@@ -178,7 +176,7 @@ class Prover:
         )
         by = scale_of(e)
         if fold not in ("max", "min") or by is None or sign(by, self.query.roles) != "+":
-            raise Unproved(record)
+            return Unproved(record)
         return record
 
     def factor(self, e: Expr) -> Expr:
@@ -186,75 +184,78 @@ class Prover:
         by = scale_of(e)
         return self.at(e if by is None else by, 1, 0)
 
-    def compose(self) -> list[ObligationRecord]:
+    def compose(self) -> Claims:
         t = [_sym("t" if not self.repair.means else f"t{k}") for k in range(len(self.repair.slots))]
-        n, records = _sym("n"), []
+        n = _sym("n")
         moved: list[Expr] = list(t)
         for k, _, e in self.steps:
             moved[k] = self.step(e, t, 0, 1, n)
         for k, _, e in self.steps:
             twice, at_once = self.step(e, moved, 1, 2, n), self.step(e, t, 0, 2, n)
             text = self.says(k, "h(h(t, r, r'), r', r'') = h(t, r, r'')", "h{k}(h(t, {d}), {d}') = h{k}(t, {d} + {d}')")
-            records.append(prove_identity("compose", text, twice, at_once, self.on_the_way))
+            yield prove_identity("compose", text, twice, at_once, self.on_the_way)
             text = self.says(k, "h(t, r, r) = t", "h{k}(t, 0) = t{k}")
-            records.append(prove_identity("compose", text, self.step(e, t, 0, 0, n), t[k], self.on_the_way))
-        return records
+            yield prove_identity("compose", text, self.step(e, t, 0, 0, n), t[k], self.on_the_way)
 
-    def ends(self) -> list[ObligationRecord]:
+    def ends(self) -> Claims:
         """Definedness before anything is folded and on the way; the last ρ is the expression's."""
-        records = [x for k, m in enumerate(self.repair.means) for x in self.mean(m, self.named("ρ")[k].name)]
+        for k, m in enumerate(self.repair.means):
+            yield from self.mean(m, self.named("ρ")[k].name)
         if self.repair.means:
             nothing = "the accumulators and the count start from 0, and a multiple of 0 is added to each"
-            return [*records, ObligationRecord("defined", "h before anything is folded", nothing)]
+            yield ObligationRecord("defined", "h before anything is folded", nothing)
+            return
         for _, _, e in self.steps:
             starts = dict.fromkeys(x.buffer for x in loads(e) if x in self.repair.followed)
             statement = f"h and ψ at every r, also before {', '.join(starts)} has folded anything"
             how = "r is read inside exp only, and as a finite number"
-            records.append(ObligationRecord("defined", statement, how))
+            yield ObligationRecord("defined", statement, how)
             how = "r only moves one way, and the exponent falls with it"
-            records.append(ObligationRecord("range", f"{pretty(self.factor(e))} <= 1", how))
-        return [*records, *self.repair.evidence.obligations]
+            yield ObligationRecord("range", f"{pretty(self.factor(e))} <= 1", how)
+        yield from self.repair.evidence.obligations
 
-    def mean(self, m: Mean, name: str) -> list[ObligationRecord]:
+    def mean(self, m: Mean, name: str) -> Claims:
         """A mean is the expression's where all is folded, and something on the way."""
         last = _last(m)
         n = extent(self.query, self.symbols, m.value)
         at_end = substitute(self.symbols.apply(last), {COUNT.name: n, ALL.name: n})
         value = self.symbols.apply(m.value)
         says = f"{name} = {print_expr(m.value)} where all is folded"
-        record = prove_identity("final", says, at_end, value, self.on_the_way)
+        yield prove_identity("final", says, at_end, value, self.on_the_way)
         on_the_way = print_expr(substitute(last, {COUNT.name: Var("count"), ALL.name: Var("all")}))
         how = "divided by a number of elements, at least 1"
         if m.helpers:
             how = "weighted by absolute values until all is folded, and as it was while these are 0"
         elif isinstance(m.running, Select):
             how = f"and as it was where {print_expr(m.running.pred)} does not hold"
-        return [record, ObligationRecord("defined", f"{name} = {on_the_way} on the way", how)]
+        yield ObligationRecord("defined", f"{name} = {on_the_way} on the way", how)
 
     # --- what is applied behind the loop -------------------------------------------------------
 
-    def finish(self) -> list[ObligationRecord]:
+    def finish(self) -> Claims:
         """f(ψ) = g, and f commutes with ⊕."""
         if self.repair.means:
-            return [self.term_by_term()]
+            return iter([self.term_by_term()])
         if not self.repair.deferred:
             return self.as_it_is()
         if self.query.reducer == "prod":
             return self.exponential()
         return self.function() if self.repair.slots[0].start is not None else self.shift_or_scale()
 
-    def as_it_is(self) -> list[ObligationRecord]:
-        """Prove that the folded value is g."""
+    def as_it_is(self) -> Claims:
+        """The folded value is g, which goes without saying where it is proved."""
         value = self.repair.slots[0].value
         if value != self.query.value:
             g, psi = self.symbols.apply(self.query.value), self.symbols.apply(value)
             says = f"{print_expr(value)} is what the reduction folds"
             if any(isinstance(x, Load) for x in walk(psi)):
-                raise Unproved(ObligationRecord("split", says, "it reads something else"))
-            prove_identity("split", says, g, psi, self.at_end)
-        return []
+                yield Unproved(ObligationRecord("split", says, "it reads something else"))
+                return
+            claim = prove_identity("split", says, g, psi, self.at_end)
+            if isinstance(claim, Unproved):
+                yield claim
 
-    def term_by_term(self) -> ObligationRecord:
+    def term_by_term(self) -> ObligationRecord | Unproved:
         """g is what the total makes of a single element."""
         means: dict[Expr, Expr] = {m.load: self.symbols.apply(m.value) for m in self.repair.means}
         single = [rewrite(self.symbols.apply(s.value), means.get) for s in self.repair.slots]
@@ -262,7 +263,7 @@ class Prover:
         says = f"g = the sum of φ(r)·ψ({self.named('ρ')[0].name}, c), term by term"
         return prove_identity("split", says, self.symbols.apply(self.query.value), whole, self.on_the_way)
 
-    def shift_or_scale(self) -> list[ObligationRecord]:
+    def shift_or_scale(self) -> Claims:
         """T·φ or T + φ. A guard only chooses 0 where φ is undefined: the identity is about where it is defined."""
         fold, f, psi = self.query.reducer, self.repair.finish, self.symbols.apply(self.repair.slots[0].value)
         phi = scale_of(f)
@@ -282,15 +283,14 @@ class Prover:
         commute = ObligationRecord("commute", *moves)
         ordered = fold in ORDERED and (how == "add" or not_negative(bare, self.query.roles))
         if not ordered and (how, fold) != ("mul", "sum"):
-            raise Unproved(commute)
+            yield Unproved(commute)
+            return
         g, whole = self.symbols.apply(self.query.value), Op(how, (psi, by), "float32")
-        return [
-            prove_identity("split", f"g = ({pretty(psi)}){mark}({text})", g, whole, self.at_end),
-            commute,
-            ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original"),
-        ]
+        yield prove_identity("split", f"g = ({pretty(psi)}){mark}({text})", g, whole, self.at_end)
+        yield commute
+        yield ObligationRecord("defined", f"{text} at the final r only", "applied once, as in the original")
 
-    def function(self) -> list[ObligationRecord]:
+    def function(self) -> Claims:
         """A rising f, applied once to the element that was chosen."""
         f, body, whole = self.repair.finish, self.repair.slots[0].value, self.query.value
         if (
@@ -309,17 +309,16 @@ class Prover:
         commute = ObligationRecord("commute", f"{plus}(f(x), f(y)) = f({plus}(x, y))", how)
         slope = direction(f, body, self.query.roles)
         if slope != "+" and not (slope == "0+" and plus in ORDERED):
-            raise Unproved(commute)
+            yield Unproved(commute)
+            return
         statement = f"g = f({psi}), f(t) = {pretty(symbols.apply(shown(f)))}"
         original = "one of the values of the original"
-        return [
-            prove_identity("split", statement, symbols.apply(whole), symbols.apply(fill(f, body)), self.at_end),
-            commute,
-            ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", original),
-            ObligationRecord("range", "f(ψ) is computed as in the original, once", original),
-        ]
+        yield prove_identity("split", statement, symbols.apply(whole), symbols.apply(fill(f, body)), self.at_end)
+        yield commute
+        yield ObligationRecord("defined", f"f at the final r and the {plus} of ψ only", original)
+        yield ObligationRecord("range", "f(ψ) is computed as in the original, once", original)
 
-    def exponential(self) -> list[ObligationRecord]:
+    def exponential(self) -> Claims:
         """A product taken as exp of a sum of logarithms."""
         body, finish = self.repair.slots[0].value, rewrite(self.repair.finish, unguarded)
         symbols = self.symbols.opened(body) if body in walk(self.query.value) else self.symbols
@@ -335,17 +334,15 @@ class Prover:
         )
         logs = {e for e in (*walk(body), *walk(finish)) if isinstance(e, Op) and e.name == "log"}
         if any(sign(e.args[0], self.query.roles) != "+" for e in logs - set(walk(self.query.value))):
-            raise Unproved(positive)
+            yield Unproved(positive)
+            return
         alone, pair = f(symbols.apply(body), 1.0), Op("mul", (f(x, 1.0), f(y, 1.0)), "float32")
         says = f"f(x, 1)*f(y, 1) = f(x + y, 2), f(t, n) = {pretty(f(_sym('t'), 1.0))}"
-        return [
-            prove_identity("split", f"g = {pretty(alone)}", symbols.apply(self.query.value), alone, self.at_end),
-            prove_identity("commute", says, pair, f(binary("add", x, y), 2.0), self.at_end),
-            positive,
-            ObligationRecord(
-                "range", "a sum of logarithms stays in range", "each is below 750, whatever the product is"
-            ),
-        ]
+        yield prove_identity("split", f"g = {pretty(alone)}", symbols.apply(self.query.value), alone, self.at_end)
+        yield prove_identity("commute", says, pair, f(binary("add", x, y), 2.0), self.at_end)
+        yield positive
+        how = "each is below 750, whatever the product is"
+        yield ObligationRecord("range", "a sum of logarithms stays in range", how)
 
 
 def unguarded(e: Expr) -> Expr | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -33,7 +32,7 @@ from neptune.ir.program import (
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import Nest, align, nest_of
 from neptune.schedule.definition import Definition, ReductionDef
-from neptune.schedule.inline import inline_loads, inliner
+from neptune.schedule.inline import inline_loads, inlined_stores, inliner
 from neptune.schedule.state import Loop, State
 
 
@@ -169,8 +168,8 @@ def _predecessor(
                 env[mine] = Var(axis)
     complete = set(other.names) <= set(env)
     for between in frontier(state, name, nest).between:
-        with suppress(ScheduleError):
-            known = {**inliner(between, state.definitions[between]), **known}
+        made = inlined_stores(state.definitions[between])
+        known = known if isinstance(made, str) else {**made, **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
     return part_read(action, load, value, bool(state.made("repair", name)))
 

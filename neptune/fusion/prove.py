@@ -191,12 +191,11 @@ def assume(e: Expr, predicates: tuple[Expr, ...]) -> Expr:
 # --- SymPy -------------------------------------------------------------------------------------
 
 
-class Unproved(Exception):
+@dataclass(frozen=True)
+class Unproved:
     """An obligation that could not be proved; never seen by users as such."""
 
-    def __init__(self, record: ObligationRecord) -> None:
-        super().__init__(record.statement)
-        self.record = record
+    record: ObligationRecord
 
 
 def _builders() -> dict[str, Callable[..., Any]]:
@@ -261,15 +260,20 @@ def _is_zero(e: Any) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def prove_identity(
-    name: str, statement: str, left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]
-) -> ObligationRecord:
-    """left = right for all values of their symbols, which are real and signed as `signs` says.
+def same(left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]) -> str | None:
+    """How left = right is shown for all values of their symbols, which are real and signed as `signs` says.
 
-    Raises Unproved where SymPy does not bring the difference to 0.
+    None where SymPy does not bring the difference to 0.
     """
     build, facts = _builders(), dict(signs)
-    how = _is_zero(_sympy(left, facts, build) - _sympy(right, facts, build))
+    return _is_zero(_sympy(left, facts, build) - _sympy(right, facts, build))
+
+
+def prove_identity(
+    name: str, statement: str, left: Expr, right: Expr, signs: tuple[tuple[str, str | None], ...]
+) -> ObligationRecord | Unproved:
+    """The record of left = right; Unproved where they are not known to be the `same`."""
+    how = same(left, right, signs)
     if how is None:
-        raise Unproved(ObligationRecord(name, statement, "SymPy: the difference does not simplify to 0"))
+        return Unproved(ObligationRecord(name, statement, "SymPy: the difference does not simplify to 0"))
     return ObligationRecord(name, statement, how)

@@ -67,22 +67,24 @@ def solve(query: Query) -> Repair:
         candidate = solver(query, tried)
         # What the last one says comes first.
         problems = [*tried, *problems]
-        try:
-            if candidate is not None:
-                return _settled(query, symbols, candidate)
-        except Unproved as e:
-            if solver is by_inverse:
-                break
-            wrong = f"{e.record.statement} was not proved ({e.record.how})"
-            problems = [Problem(e.record.name, query.value, wrong)]
-            break
+        if candidate is None:
+            continue
+        settled = _settled(query, symbols, candidate)
+        if isinstance(settled, Repair):
+            return settled
+        if solver is not by_inverse:
+            wrong = f"{settled.record.statement} was not proved ({settled.record.how})"
+            problems = [Problem(settled.record.name, query.value, wrong)]
+        break
     raise _refusal(query, symbols, problems)
 
 
-def _settled(query: Query, symbols: Symbols, repair: Repair) -> Repair:
-    """A repair with its proofs, moved by what rounding leaves of its means; raises Unproved."""
+def _settled(query: Query, symbols: Symbols, repair: Repair) -> Repair | Unproved:
+    """A repair with its proofs, moved by what rounding leaves of its means; or what of it is Unproved."""
     _check_fixed(query, repair)
     obligations = prove(query, symbols, repair)
+    if isinstance(obligations, Unproved):
+        return obligations
     rests, records = find_rests(query, symbols, repair)
     evidence = replace(
         repair.evidence,

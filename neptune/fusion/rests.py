@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from neptune.fusion.linear import scaled
 from neptune.fusion.moments import never_negative
 from neptune.fusion.obligations import Prover, Signs, extent
-from neptune.fusion.prove import Unproved, prove_identity
+from neptune.fusion.prove import same
 from neptune.fusion.roles import ALL, FOLDED, ObligationRecord, Query, Repair, change, slot
 from neptune.fusion.shifts import has_select
 from neptune.fusion.symbols import Symbols
-from neptune.fusion.taylor import taylor
+from neptune.fusion.taylor import polynomial
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -99,7 +99,7 @@ def _rest(
 ) -> tuple[Rest, ObligationRecord] | None:
     """Σ (A - ρ·B) is 0 where ρ = ΣA / ΣB, both being predecessors or B a constant."""
     mean, value = repair.means[k], repair.slots[i].value
-    coefficients = taylor(value, [m.load for m in repair.means])
+    coefficients = polynomial(value, [m.load for m in repair.means])
     if len(coefficients) != 2 or coefficients[1].orders[k] != 1:
         return None
     bare = rewrite(symbols.apply(value), lambda x: _ZERO if x == mean.load else None)
@@ -114,11 +114,10 @@ def _rest(
     n = extent(query, symbols, mean.value)
     left = binary("mul", symbols.apply(mean.value), substitute(symbols.apply(bottom), {ALL.name: n}))
     text = print_expr(rewrite(value, lambda x: Var("ρ", x.dtype) if x == mean.load else None))
-    try:
-        record = prove_identity("rest", f"Σ {text} = 0 at the end", left, symbols.apply(top), signs)
-    except Unproved:
+    how = same(left, symbols.apply(top), signs)
+    if how is None:
         return None
-    return Rest(k, i, cast(bottom, query.dtype)), record
+    return Rest(k, i, cast(bottom, query.dtype)), ObligationRecord("rest", f"Σ {text} = 0 at the end", how)
 
 
 def _times_all(e: Expr, query: Query) -> Expr:
@@ -132,9 +131,6 @@ def _sum_of(e: Expr, query: Query, symbols: Symbols, signs: Signs) -> Expr | Non
         folded = symbols.apply(pre.value) if plain and pre.value is not None else None
         if folded is None or any(isinstance(x, Load) for x in walk(folded)):
             continue  # it folds what g does not read
-        try:
-            prove_identity("rest", "", e, folded, signs)
-        except Unproved:
-            continue
-        return pre.load
+        if same(e, folded, signs) is not None:
+            return pre.load
     return None

@@ -18,6 +18,7 @@ from math import comb, prod
 from neptune.fusion.linear import scaled
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, op, select, walk
 from neptune.ir.ops import OPS
+from neptune.ir.printer import print_expr
 
 Terms = list[tuple[Fraction, Expr]]
 Orders = tuple[int, ...]
@@ -25,12 +26,11 @@ HIGHEST = 6
 """The highest degree that is taken apart."""
 
 
-class NotPolynomial(Exception):
-    """`part` is no polynomial in ρ."""
+@dataclass(frozen=True)
+class NotPolynomial:
+    """A part of an expression that is no polynomial in ρ of a low degree."""
 
-    def __init__(self, part: Expr) -> None:
-        super().__init__(part)
-        self.part = part
+    part: Expr
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,16 @@ class Coefficient:
     value: Expr
 
 
-def taylor(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...]:
-    """All coefficients but zeros, that of order 0, `e` itself, first. Raises NotPolynomial."""
+def polynomial(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...]:
+    """`taylor` of what is known to be a polynomial in ρ."""
+    found = taylor(e, shifts)
+    assert not isinstance(found, NotPolynomial), print_expr(found.part)
+    return found
+
+
+def taylor(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...] | NotPolynomial:
+    """All coefficients but zeros, that of order 0, `e` itself, first; NotPolynomial where there are no such."""
+    other: list[Expr] = []
     found: dict[Orders, Terms] = {(0,) * len(shifts): [(Fraction(1), e)]}
     todo = list(found)
     for orders in todo:
@@ -51,10 +59,12 @@ def taylor(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...]:
             higher = (*orders[:k], orders[k] + 1, *orders[k + 1 :])
             if higher in found:
                 continue
-            terms = [(c * d / higher[k], x) for c, term in found[orders] for d, x in _derivative(term, shift)]
+            terms = [(c * d / higher[k], x) for c, term in found[orders] for d, x in _derivative(term, shift, other)]
+            if other:
+                return NotPolynomial(other[0])
             if terms := _collected(terms):
                 if sum(higher) > HIGHEST:
-                    raise NotPolynomial(e)
+                    return NotPolynomial(e)
                 found[higher] = terms
                 todo.append(higher)
     return tuple(_coefficient(orders, terms) for orders, terms in found.items())
@@ -89,8 +99,8 @@ def _collected(terms: Terms) -> Terms:
     return [(c, x) for x, c in total.items() if c]
 
 
-def _derivative(e: Expr, by: Load) -> Terms:
-    """∂e/∂ρ as terms; factors 1 are left out."""
+def _derivative(e: Expr, by: Load, other: list[Expr]) -> Terms:
+    """∂e/∂ρ as terms; factors 1 are left out. `other` gets the parts that are no polynomials in ρ."""
     if not any(x == by for x in walk(e)):
         return []
     match e:
@@ -100,23 +110,25 @@ def _derivative(e: Expr, by: Load) -> Terms:
             terms: Terms = []
             for k, (a, partial) in enumerate(zip(args, OPS[name].partials, strict=True)):
                 slope = partial(op, *args)
-                for c, x in _derivative(a, by):
+                for c, x in _derivative(a, by, other):
                     whole = isinstance(slope, int)
                     terms.append((c * slope, x) if whole else (c, scaled(x, slope) if k == 0 else scaled(slope, x)))
             return _collected(terms)
         case Op("div", (a, b), _) if not any(x == by for x in walk(b)):
-            return [(c, binary("div", x, b)) for c, x in _derivative(a, by)]
+            return [(c, binary("div", x, b)) for c, x in _derivative(a, by, other)]
         case Op("pow", (a, Const(value, _)), _) if value >= 1 and float(value).is_integer():
             n = int(value)
             power: Expr = a if n == 2 else op("pow", a, Const(float(n - 1), a.dtype))
-            return [(c * n, x if n == 1 else scaled(power, x)) for c, x in _derivative(a, by)]
+            return [(c * n, x if n == 1 else scaled(power, x)) for c, x in _derivative(a, by, other)]
         case Cast(a, dtype):
             return [
-                (c, Const(1.0, dtype) if x == Const(1.0, x.dtype) else cast(x, dtype)) for c, x in _derivative(a, by)
+                (c, Const(1.0, dtype) if x == Const(1.0, x.dtype) else cast(x, dtype))
+                for c, x in _derivative(a, by, other)
             ]
         case Select(p, a, b) if not any(x == by for x in walk(p)):
             zero = Const(0.0, e.dtype)
-            left = [(c, select(p, x, zero)) for c, x in _derivative(a, by)]
-            return [*left, *((c, select(p, zero, x)) for c, x in _derivative(b, by))]
+            left = [(c, select(p, x, zero)) for c, x in _derivative(a, by, other)]
+            return [*left, *((c, select(p, zero, x)) for c, x in _derivative(b, by, other))]
         case _:
-            raise NotPolynomial(e)
+            other.append(e)
+            return []

@@ -6,13 +6,12 @@ y[i, j] += x[i, k] * r[i] * w[k, j]     uncover(sch): sch.hoist_factor("y")     
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 
-from neptune.errors import NeptuneError
 from neptune.fusion.hoist_factor import hoisted
 from neptune.fusion.schedule import Schedule
 from neptune.ir.contraction import SUMS, Contraction, NoProduct, operand_dtype
+from neptune.schedule.checked import attempt
 from neptune.schedule.definition import Definition, ReductionDef
 from neptune.schedule.operands import as_written
 
@@ -25,17 +24,15 @@ def uncover(sch: Schedule, *, assuming: bool = True) -> None:
     """
     for stage in sch.reductions:
         definitions = {s: sch.definition(s) for s in sch.stages}
-        if uncovered(definitions, stage) != as_written(definitions, stage):
-            with suppress(NeptuneError):
-                if assuming or _proved(sch, stage):
-                    sch.hoist_factor(stage)
+        found = uncovered(definitions, stage) != as_written(definitions, stage)
+        if found and (assuming or _proved(sch, stage)):
+            attempt(sch.hoist_factor, stage)
 
 
 def _proved(sch: Schedule, stage: str) -> bool:
     """True where hoisting takes nothing for granted."""
     trial = Schedule(sch.program)
-    trial.hoist_factor(stage)
-    return not trial.decisions[-1].assumed
+    return attempt(trial.hoist_factor, stage) is None and not trial.decisions[-1].assumed
 
 
 def uncovered(definitions: Mapping[str, Definition], stage: str) -> Contraction | NoProduct:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from neptune import config, private
+from neptune.errors import TargetError
 from neptune.hopper.compile import Built, compile_gluon
 from neptune.runtime.hopper.accepted import (
     NOT_COMPARED,
@@ -66,13 +67,13 @@ def judged(
     *,
     protocol: Callable[[], str] | None = None,
     compare: Callable[[], Compared | str | None] | None = None,
-) -> Verdict | None:
+) -> Verdict | TargetError | None:
     """The verdict on a form, with all that the checks given can say; kept in the cache.
 
     `split` are the registers of a consumer and of the producer that the form asks for. A form that is broken already
     is not compared: that would run it. `compare` gives how it ended where it hung or died, which is kept like a result,
     and None where nothing came of it, as with too little memory. While a CUDA graph is captured nothing is compiled or
-    run: then it is what is known. Raises TargetError where the form does not compile.
+    run: then it is what is known. TargetError where the form does not compile.
     """
     found = known(of)
     if capturing():
@@ -80,7 +81,10 @@ def judged(
     before = found
     if found is None or found.split != split:
         ahead = _ahead.pop((key_of(of), split), None)
-        found = examined(of, split) if ahead is None else ahead.result()
+        try:
+            found = examined(of, split) if ahead is None else ahead.result()
+        except TargetError as error:
+            return error
     if found.protocol is None and protocol is not None:
         found = replace(found, protocol=protocol())
     if found.compared is None and compare is not None and found.faults == (NOT_COMPARED,):

@@ -46,16 +46,17 @@ def record_of(kernel: Executable) -> Mapping[str, Any] | None:
     if of.architecture == str(launch.gpu_target()):
         split = split_of(kernel.artifact)
         beside = Beside(on_trial(kernel.artifact, split), replace(kernel.artifact, form=None).alone())
-        try:
-            # A form whose protocol is refused is never made.
-            at_all = sizes(kernel.loops, kernel.artifact.chosen)
-            compare = partial(beside.compared, at_all)
-            found = judged(of, split, protocol=lambda: accepted.CLEAN, compare=compare)
-            at = typical(kernel)
-            if found is not None and at is not None:
-                found = timed(of, found, _rival(beside.triton, at), partial(beside.timed, at))
-        except TargetError as error:
-            LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.artifact.name, error.wrong)
+        # A form whose protocol is refused is never made.
+        at_all = sizes(kernel.loops, kernel.artifact.chosen)
+        compare = partial(beside.compared, at_all)
+        now = judged(of, split, protocol=lambda: accepted.CLEAN, compare=compare)
+        at = typical(kernel)
+        if isinstance(now, TargetError):
+            LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.artifact.name, now.wrong)
+        elif now is not None and at is not None:
+            found = timed(of, now, _rival(beside.triton, at), partial(beside.timed, at))
+        else:
+            found = now
     return of.record if found is None else accepted.written(found)
 
 

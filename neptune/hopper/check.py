@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from neptune.hopper.emulate.roles import ProtocolError
 from neptune.hopper.emulate.stub import Untraceable
 from neptune.hopper.emulate.text import steps
-from neptune.hopper.protocol import Finding, TooLarge, causal, explore, traces
+from neptune.hopper.protocol import Finding, causal, explore, traces
 
 
 @dataclass(frozen=True)
@@ -86,10 +85,9 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
             unreached -= {a.line for role in made.roles for a in role}
             findings = [*made.findings, *causal(made)]
             if most_states and not findings:
-                with contextlib.suppress(TooLarge):
-                    visited = explore(made, most_states)
-                    states += visited.states
-                    findings = [visited.finding] if visited.finding else []
+                visited = explore(made, most_states)
+                states += visited.states if visited.whole else 0
+                findings = [visited.finding] if visited.finding else []
             if findings:
                 break
         if findings:

@@ -23,10 +23,6 @@ Offsets = Mapping[str, int]
 """By how much each counter is ahead of the one that takes its place."""
 
 
-class _Apart(Exception):
-    """Counters whose difference is not known."""
-
-
 def advanced(counter: str) -> Assign:
     """The statement that counts a turn."""
     return Assign(counter, Op("add", (Local(counter, (), "int32"), Scalar(Const(1, "int32"))), "int32"), counter)
@@ -45,36 +41,25 @@ def shared(counters: tuple[str, ...], bodies: tuple[Body, ...], name: str) -> tu
     while left:
         group = [left.pop(0)]
         for other in tuple(left):
-            if all(_apart(b, (*group, other)) is None for b in bodies):
+            if all(_merged(b, (*group, other), group[0]) is not None for b in bodies):
                 group.append(other)
                 left.remove(other)
         if len(group) > 1:
             kept.append(group[0] if name in kept else name)
-            bodies = tuple(_merged(b, tuple(group), kept[-1]) for b in bodies)
+            bodies = tuple(_merged(b, tuple(group), kept[-1]) or b for b in bodies)
         else:
             kept += group
     return tuple(kept), bodies
 
 
-def _merged(body: Body, group: tuple[str, ...], name: str) -> Body:
-    """A role's body with one counter for a group. Raises _Apart."""
-    out, end = _block(body, dict.fromkeys(group, 0), name)
-    if any(end.values()):
-        raise _Apart
-    return out
+def _merged(body: Body, group: tuple[str, ...], name: str) -> Body | None:
+    """A role's body with one counter for a group; None where they have none in common."""
+    made = _block(body, dict.fromkeys(group, 0), name)
+    return None if made is None or any(made[1].values()) else made[0]
 
 
-def _apart(body: Body, group: tuple[str, ...]) -> _Apart | None:
-    """Why a group has no counter in common."""
-    try:
-        _merged(body, group, group[0])
-    except _Apart as apart:
-        return apart
-    return None
-
-
-def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets]:
-    """A block, and the offsets behind it."""
+def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets] | None:
+    """A block, and the offsets behind it; None where one is not known somewhere."""
     steps = {c: [k for k, s in enumerate(body) if isinstance(s, Assign) and s.name == c] for c in offsets}
     counts = {len(x) for x in steps.values()}
     # Where all advance as often, the new counter does with the last of them, else with the first in the group.
@@ -88,13 +73,16 @@ def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets]:
         if isinstance(s, Assign) and s.name in now:
             now[s.name] += 1
         elif isinstance(s, Loop | Branch):
-            inner, behind = _block(inside(s), now, name)
+            made = _block(inside(s), now, name)
+            if made is None:
+                return None
+            inner, behind = made
             out.append(with_inside(s, inner))
             if isinstance(s, Branch) and _other_side(s, body, k):
                 either = dict(behind)
                 continue
             if dict(behind) != (now if either is None else either):
-                raise _Apart
+                return None
             now, either = dict(behind), None
         else:
             out.append(_counted(s, now, name))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -166,43 +165,43 @@ def derived(
     broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
     begin: Callable[[Draft], None] = lambda _: None,
     wanted: Wanted = FREE,
-) -> Derived:
+) -> Derived | Refusal:
     """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
     `shapes` are typical sizes, `wanted` what else a caller says of the form, `differs` says how a tile program differs
     from the expression (None: it does not).
     `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
     tried, a few, before they stay on tiles; where none is left, the first form is the result. `begin` sees the first
-    form before anything of it is checked: it may be compiled beside the checks. Raises Refusal with the reason of each
-    kernel where there is no such form.
+    form before anything of it is checked: it may be compiled beside the checks. Refusal with the reason of each kernel
+    where there is no such form.
     """
     checked = program
     short = {t.stage for t in wanted.short}
     walks, tried, left = _first(program, shapes, wanted)
     drafts: dict[tuple[str, ...], Draft] = {}
+    draft = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header, short) if tried else None
     # What is wrong with it is said below, where each step has its turn.
-    with suppress(Refusal, InternalError):
-        if tried:
-            drafts[tuple(tried)] = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header, short)
-            begin(drafts[tuple(tried)])
+    if isinstance(draft, Draft):
+        drafts[tuple(tried)] = draft
+        begin(draft)
     for name, first in walks.items():
-        try:
-            checked = with_walk(checked, first, differs)
-        except Refusal as refusal:
+        replaced = with_walk(checked, first, differs)
+        if isinstance(replaced, Refusal):
             del tried[name]
-            left[name] = refusal
+            left[name] = replaced
+        else:
+            checked = replaced
     at = dict.fromkeys(tried, 0)
     best: Derived | None = None
     while at:
-        try:
-            draft = None if any(at.values()) else drafts.get(tuple(at))
-            form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
-            times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
-            form = replace(form, times=times)
-        except Refusal as refusal:
-            left[refusal.kernel] = refusal
-            del at[refusal.kernel]
+        draft = None if any(at.values()) else drafts.get(tuple(at))
+        form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
+        if isinstance(form, Refusal):
+            left[form.kernel] = form
+            del at[form.kernel]
             continue
+        times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
+        form = replace(form, times=times)
         best = best or form
         bad = {n: why for n, why in broken(form).items() if n in at}
         if not bad:
@@ -211,9 +210,7 @@ def derived(
         for name in [n for n, k in at.items() if k == len(tried[n])]:
             left[name] = Refusal(f"what it compiles to is refused: {bad[name]}")
             del at[name]
-    if best is None:
-        raise _none(left)
-    return best
+    return best or _none(left)
 
 
 def refused(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> Refusal | None:
@@ -230,27 +227,33 @@ def _first(
     tried: dict[str, list[Levers]] = {}
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
-        try:
-            first = walked_of(program, kernel, shapes)
-            tried[kernel.name] = _tried(first, program, wanted)
-            walks[kernel.name] = first
-        except Refusal as refusal:
-            left[kernel.name] = refusal
+        first = walked_of(program, kernel, shapes)
+        if isinstance(first, Refusal):
+            left[kernel.name] = first
+            continue
+        levers = _tried(first, program, wanted)
+        if isinstance(levers, Refusal):
+            left[kernel.name] = levers
+        else:
+            walks[kernel.name], tried[kernel.name] = first, levers
     return walks, tried, left
 
 
-def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked:
+def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Refusal:
     """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Refusal where it has none."""
     return _walked(program, kernel, tuple(_covering(program, shapes).items()))
 
 
 @lru_cache(maxsize=32)
-def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked:
-    """Kept: forms are compared by it before one is derived."""
-    return walk(program, kernel, Levers(tiles=dict(tiles)))
+def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Refusal:
+    """Kept: forms are compared by it before one is derived. Any step of a walk may refuse the kernel."""
+    try:
+        return walk(program, kernel, Levers(tiles=dict(tiles)))
+    except Refusal as refusal:
+        return refusal.with_traceback(None)
 
 
-def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram:
+def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram | Refusal:
     """The program with the kernel of a walk in place of its own, checked against the expression; Refusal where that is
     another function. Its tile sizes are its own."""
     assert walked.symbolic is not None
@@ -258,7 +261,8 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
     if len(program.kernels) > 1:
         used = Names(frozenset(names_in(kernel) | program.globals.keys() | {t.name for t in program.tunables}))
         own = {t.name: used.of(f"{t.name}_own") for t in program.tunables if t.name in walked.values}
-        _check_own(program, kernel, own.keys())
+        if tied := _tied(program, kernel, own.keys()):
+            return tied
         env: dict[str, Expr] = {n: var(x) for n, x in own.items()}
         kernel = in_kernel(kernel, lambda e: substitute(e, env))
         tunables = (*program.tunables, *(replace(t, name=own[t.name]) for t in program.tunables if t.name in own))
@@ -266,22 +270,23 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
     made = replace(program, kernels=tuple(kernel if k.name == kernel.name else k for k in program.kernels))
     wrong = differs(made)
     if wrong is not None:
-        raise Refusal(f"another order of its tiles is another function: {wrong}", kernel.name)
+        return Refusal(f"another order of its tiles is another function: {wrong}", kernel.name)
     return made
 
 
-def _check_own(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> None:
-    """Raise Refusal where what other kernels leave ties this one's tiles, or its loops, to theirs."""
+def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Refusal | None:
+    """What of other kernels ties this one's tiles, or its loops, to theirs."""
     sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
     if tied := sorted(sizes & set(own)):
-        raise Refusal(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
+        return Refusal(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
     made = {b.name for b in program.temporaries if not is_float(b.dtype)}
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
             for x in nodes(e):
                 if isinstance(x, LoadTile) and x.buffer in made and not x.dims:
                     # The check of the protocol runs this kernel alone.
-                    raise Refusal(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
+                    return Refusal(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
+    return None
 
 
 def form_of(
@@ -291,19 +296,23 @@ def form_of(
     left: Mapping[str, Refusal] = NOTHING,
     draft: Draft | None = None,
     short: Collection[str] = (),
-) -> Derived:
+) -> Derived | Refusal:
     """The form in which the kernels of these names have these levers. Refusal, which names the kernel, where the text
     says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if there is
     one. In the stages of `short` functions are single instructions."""
     start = time.perf_counter()
     made = draft or _drafted(program, levers, header, short)
+    if isinstance(made, InternalError):
+        raise made
+    if isinstance(made, Refusal):
+        return made
     parts, text, kernels = made.parts, made.text, [p.kernel for p in made.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
     reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
     for k, report in zip(kernels, reports, strict=True):
         if report.unread:
             why = f"what its roles do is not known before they run: {report.unread}"
-            raise Refusal(why, k.name, kernel=k.name)
+            return Refusal(why, k.name, kernel=k.name)
         if not report.ok:
             raise InternalError(f"the roles of `{k.name}` do not keep in step\n{report}")
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
@@ -312,12 +321,18 @@ def form_of(
     return Derived(parts, stay, text, together(reports), made.chosen)
 
 
-def _drafted(program: TileProgram, levers: Mapping[str, Levers], header: str, short: Collection[str]) -> Draft:
-    parts = tuple(_part(program, k, levers[k.name], short) for k in program.kernels if k.name in levers)
-    kernels = [p.kernel for p in parts]
-    grids = {k.name: tuple(g.extent for g in k.grid) for k in kernels}
-    chosen = with_grids(program, grids, {k.name: k.levers.tiles for k in kernels})
-    return Draft(parts, generate(program, *kernels, params=defaults(program), header=header), chosen)
+def _drafted(
+    program: TileProgram, levers: Mapping[str, Levers], header: str, short: Collection[str]
+) -> Draft | Refusal | InternalError:
+    """A form, or why one of its kernels has none, or what is wrong with its roles: any step of them may say so."""
+    try:
+        parts = tuple(_part(program, k, levers[k.name], short) for k in program.kernels if k.name in levers)
+        kernels = [p.kernel for p in parts]
+        grids = {k.name: tuple(g.extent for g in k.grid) for k in kernels}
+        chosen = with_grids(program, grids, {k.name: k.levers.tiles for k in kernels})
+        return Draft(parts, generate(program, *kernels, params=defaults(program), header=header), chosen)
+    except (Refusal, InternalError) as wrong:
+        return wrong
 
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Collection[str]) -> Part:
@@ -342,11 +357,14 @@ def _none(left: Mapping[str, Refusal]) -> Refusal:
     return Refusal(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
 
 
-def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
+def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
     found: dict[tuple[int, float], Levers] = {}
     counts = Counts(walked)
-    for levers in ordered(walked, program, wanted):
+    order = ordered(walked, program, wanted)
+    if isinstance(order, Refusal):
+        return order
+    for levers in order:
         found.setdefault((levers.consumers, counts.needs(levers).registers), levers)
     return list(found.values())[:TRIED]
 

@@ -7,7 +7,6 @@ estimated(program, [Asked({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -48,9 +47,10 @@ def _both(
     wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in at]
     kernels: list[tuple[Walked, list[Levers]]] = []
     for kernel in program.kernels:
-        with suppress(Refusal):
-            walked = walked_of(program, kernel, shapes)
-            kernels.append((walked, ordered(walked, program, wishes[0])))
+        walked = walked_of(program, kernel, shapes)
+        order = walked if isinstance(walked, Refusal) else ordered(walked, program, wishes[0])
+        if isinstance(walked, Walked) and isinstance(order, list):
+            kernels.append((walked, order))
     for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
         found = []
         for walked, order in kernels:

@@ -45,11 +45,10 @@ class Hopper:
         from neptune.hopper.derive import derived
         from neptune.hopper.refusal import Refusal
 
-        try:
-            # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
-            made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
-        except Refusal as refusal:
-            return _misfit(refusal)
+        # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
+        made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
+        if isinstance(made, Refusal):
+            return _misfit(made)
         tiles = made.kernel.levers.tiles
         levers = {n: v for n, v in made.levers.items() if n not in tiles}
         return Made(made.plain(), made.said(), levers, tiles)
@@ -124,10 +123,9 @@ def broken(form: Derived) -> dict[str, str]:
     from neptune.hopper.accept import judged
 
     names = [p.kernel.name for p in form.parts]
-    try:
-        found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
-    except TargetError as error:
-        return dict.fromkeys(names, error.wrong)
+    found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
+    if isinstance(found, TargetError):
+        return dict.fromkeys(names, found.wrong)
     if found is None:
         return {}
     unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (found, *found.others), strict=True) if f.unfit}

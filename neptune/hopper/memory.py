@@ -300,13 +300,13 @@ def _with_wider(candidates: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), WIDEST))))
 
 
-def check_fits(walked: Walked, program: TileProgram, levers: Levers) -> None:
-    """Raise Refusal where a form does not fit, with the nearest that do."""
+def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Refusal | None:
+    """Why a form does not fit, with the nearest that do; None of one that does."""
     counts = Counts(walked)
     tiles = {**walked.values, **levers.tiles}
     wrong = wrong_with(counts.needs(replace(levers, tiles=tiles)), levers)
     if wrong is None:
-        return
+        return None
     rows = counts.extents[counts.rows]
     shown = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != rows}
 
@@ -316,7 +316,7 @@ def check_fits(walked: Walked, program: TileProgram, levers: Levers) -> None:
 
     asked = said(replace(levers, tiles=tiles))
     near = sorted(map(said, forms(walked, program)), key=lambda x: sum(a != b for a, b in zip(x, asked, strict=False)))
-    raise Refusal(
+    return Refusal(
         f"the form of {', '.join(asked)} {wrong}",
         walked.kernel.name,
         legal=[", ".join(x) for x in dict.fromkeys(near) if x != asked][:4],

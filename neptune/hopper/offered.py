@@ -7,7 +7,6 @@ tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -62,9 +61,8 @@ def offers(
     found: dict[tuple[object, ...], Offer] = {}
     kernels: dict[str, Predictor] = {}
     for kernel in program.kernels:
-        try:
-            walked = walked_of(program, kernel, {})
-        except Refusal:
+        walked = walked_of(program, kernel, {})
+        if isinstance(walked, Refusal):
             continue
         at = with_parts(sizes, program, given or {})
         predictor = kernels[kernel.name] = predictor_of(program, walked, at, machine)
@@ -83,11 +81,8 @@ def offers(
 
 def tile_names(program: TileProgram) -> frozenset[str]:
     """The tile sizes that forms choose, of kernels that have one."""
-    found: set[str] = set()
-    for kernel in program.kernels:
-        with suppress(Refusal):
-            found |= {t.name for t in free_tiles(walked_of(program, kernel, {}), program)}
-    return frozenset(found)
+    walks = (walked_of(program, kernel, {}) for kernel in program.kernels)
+    return frozenset(t.name for w in walks if not isinstance(w, Refusal) for t in free_tiles(w, program))
 
 
 def _orders(levers: Levers) -> list[Levers]:

@@ -20,7 +20,7 @@ from neptune.hopper.consume import consumed
 from neptune.hopper.counters import advanced, shared, turn_of
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Out, Ring, with_inside
 from neptune.hopper.live import with_live
-from neptune.hopper.memory import check_fits, producer_registers
+from neptune.hopper.memory import misfit, producer_registers
 from neptune.hopper.products import separated, unused
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.sent import sent
@@ -48,7 +48,8 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
     an extent of an axis is. Raises Refusal for a product or a load that the form does not take, and for
     levers that need more memory or registers than there are."""
     levers = replace(levers, producer=max(levers.producer, producer_registers(walked)))
-    check_fits(walked, program, levers)
+    if (unfit := misfit(walked, program, levers)) is not None:
+        raise unfit
     if levers.consumers != walked.consumers:
         raise InternalError(f"the walk of {walked.kernel.name} is one of {walked.consumers} consumers")
     kernel = walked.kernel

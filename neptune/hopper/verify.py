@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.errors import InternalError
 from neptune.hopper.bands import across_of
 from neptune.hopper.ir import (
     AStmt,
@@ -34,22 +33,20 @@ from neptune.hopper.ir import (
 )
 from neptune.hopper.plain import as_tiles
 from neptune.hopper.together import apart
-from neptune.ir.check import report
+from neptune.ir.check import report, reported
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_int
 from neptune.ir.expr import Const, Expr, Load, Op, loads
 from neptune.ir.printer import print_expr
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare, read_by
 from neptune.tile.passes.util import scalar_names
-from neptune.tile.verify import verify_tiles
+from neptune.tile.verify import mistakes
 
 
 def verify_async(kernel: AsyncKernel, program: TileProgram) -> None:
     """Raise InternalError with every way in which `kernel`, of `program`, is not well-formed."""
-    findings = [*_declarations(kernel)]
-    try:
-        verify_tiles(as_tiles(kernel, program))
-    except InternalError as error:
-        findings.append(error.wrong)
+    tiles = as_tiles(kernel, program)
+    wrong = reported(f"tile program {tiles.name}", mistakes(tiles))
+    findings = [*_declarations(kernel), *([wrong] if wrong else [])]
     for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
         found = dict.fromkeys(_Role(kernel, role).findings(body))
         beside = sorted(set(apart(kernel.rings, body)))

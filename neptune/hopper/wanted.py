@@ -9,7 +9,7 @@ from typing import Any
 
 from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
-from neptune.hopper.memory import Counts, check_fits, forms
+from neptune.hopper.memory import Counts, forms, misfit
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.short import shortened
@@ -65,7 +65,7 @@ def _predictor(
     return Predictor(model_of(made), dict(sizes), machine, late=late, carried=carried, name=name, tiles=tiles)
 
 
-def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
+def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
     """The levers that fit and are asked for, the best first: by predicted times where sizes are known.
 
     Refusal where there are none, with what is legal, or where all are far behind the Triton form, if they may not be.
@@ -77,7 +77,7 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
     asked = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
     if asked:
         return asked if wanted.sizes is None else _by_time(asked, walked, program, wanted)
-    raise _without(every, walked, program, wanted)
+    return _without(every, walked, program, wanted)
 
 
 def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> Refusal:
@@ -95,13 +95,8 @@ def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, want
         near = sorted(kinds, key=lambda kind: sum(exclusive[n] != v for n, v in kind))
         why = f"it has no form with {said}: {_excluded(every, walked, exclusive)}"
         return Refusal(why, name, legal=[" and ".join(f"{n}={v!r}" for n, v in kind) for kind in near])
-    try:
-        for x in every:
-            if _has(x, exclusive):
-                check_fits(walked, program, replace(x, **wanted.levers))
-    except Refusal as refused:
-        return refused
-    return Refusal("no form that fits has all of these levers", name)
+    unfit = (misfit(walked, program, replace(x, **wanted.levers)) for x in every if _has(x, exclusive))
+    return next(filter(None, unfit), None) or Refusal("no form that fits has all of these levers", name)
 
 
 def _has(x: Levers, of: Mapping[str, Any]) -> bool:
@@ -123,7 +118,7 @@ def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any])
     return "others take too much memory"
 
 
-def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]:
+def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
     """Levers by their predicted times; Refusal where all are far behind the Triton form, if they may not be."""
     asked = predictor(wanted, program, walked)
     order = fastest(found, asked, wanted.on_tiles)
@@ -133,5 +128,5 @@ def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, want
         if ours > BEHIND * theirs:
             at = ", ".join(f"{n}={v}" for n, v in asked.sizes.items())
             why = f"it is predicted to take {ours:.0f} µs at {at}, and the Triton form {theirs:.0f} µs"
-            raise Refusal(why, walked.kernel.name)
+            return Refusal(why, walked.kernel.name)
     return order

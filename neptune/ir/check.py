@@ -17,10 +17,15 @@ SHOWN = 20
 
 def report(subject: str, findings: Iterable[str]) -> None:
     """Raise InternalError where there are findings, each said once."""
+    if said := reported(subject, findings):
+        raise InternalError(said)
+
+
+def reported(subject: str, findings: Iterable[str]) -> str:
+    """The text of findings, each said once; "" without any."""
     unique = list(dict.fromkeys(findings))
-    if unique:
-        more = [f"and {len(unique) - SHOWN} more"] if len(unique) > SHOWN else []
-        raise InternalError("\n  - ".join([f"{subject} is not well-formed:", *unique[:SHOWN], *more]))
+    more = [f"and {len(unique) - SHOWN} more"] if len(unique) > SHOWN else []
+    return "\n  - ".join([f"{subject} is not well-formed:", *unique[:SHOWN], *more]) if unique else ""
 
 
 def check_expr(e: Expr, names: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Iterator[str]:

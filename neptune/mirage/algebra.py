@@ -34,8 +34,8 @@ NOTHING, ONE = 0, 1
 """The forms 0 (no term) and 1 (the empty product)."""
 
 
-class Foreign(Exception):
-    """An atom was asked for that a closed Algebra does not have."""
+FOREIGN = -1
+"""In place of a form that would have an atom that a closed Algebra does not have."""
 
 
 class Side(NamedTuple):
@@ -68,7 +68,7 @@ class Atom(NamedTuple):
 class Algebra:
     """The forms of one search. Every method takes and gives forms.
 
-    Where it is `closed`, an operator whose result would have a new atom raises `Foreign`.
+    Where it is `closed`, an operator whose result would have a new atom gives `FOREIGN`.
     """
 
     atoms: list[Atom] = field(default_factory=list)
@@ -89,12 +89,12 @@ class Algebra:
         self._overs: dict[tuple[int, int], Term | None] = {}
 
     def unit(self, kind: str, label: Hashable, args: tuple[int, ...] = ()) -> int:
-        """The field of an atom with a 1 in it. Atoms are made as they are asked for."""
+        """The field of an atom with a 1 in it. Atoms are made as they are asked for; 0 where it is closed."""
         key = Atom(kind, label, args)
         i = self._atom_ids.get(key)
         if i is None:
             if self.closed:
-                raise Foreign(kind)
+                return 0
             i = self._atom_ids[key] = len(self.atoms)
             self.atoms.append(key)
             self.guard |= 1 << (BITS * i + BITS - 1)
@@ -129,17 +129,22 @@ class Algebra:
         return [self.terms[i] for i in self.forms[f]]
 
     def atom(self, kind: str, label: Hashable, args: tuple[int, ...] = ()) -> int:
-        return self.form([Term(Side(self.unit(kind, label, args)))])
+        unit = self.unit(kind, label, args)
+        return self.form([Term(Side(unit))]) if unit else FOREIGN
 
     # -- operators
 
     def add(self, f: int, g: int) -> int:
+        if f < 0 or g < 0:
+            return FOREIGN
         return self._of(tuple(sorted(self.forms[f] + self.forms[g])))
 
     def mul(self, f: int, g: int) -> int:
         key = (f, g) if f <= g else (g, f)
         made = self._products.get(key)
-        if made is None:
+        if made is None and key[0] < 0:
+            made = self._products[key] = FOREIGN
+        elif made is None:
             left, right = self.forms[f], self.forms[g]
             if len(left) == 1 == len(right):
                 made = self._of((self._number(self.times(self.terms[left[0]], self.terms[right[0]])),))
@@ -174,7 +179,8 @@ class Algebra:
     def div(self, f: int, g: int) -> int:
         """f/g; a denominator of several terms is an atom, and one below another denominator is a factor again."""
         if len(self.forms[g]) != 1:
-            return self.mul(f, self.form([Term(UNIT, Side(self.unit("over", "", (g,))))]))
+            over = self.unit("over", "", (g,))
+            return self.mul(f, self.form([Term(UNIT, Side(over))])) if over else FOREIGN
         (below,) = self.summands(g)
         made = ONE
         atoms = below.den.atoms

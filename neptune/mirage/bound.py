@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Value
+from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Unevaluated, Value, every
 from neptune.mirage.certificates import Certificates, Fails
 from neptune.mirage.evaluate import Evaluator
 from neptune.mirage.fields import P, Q, RootField
@@ -112,14 +112,11 @@ def check(
     """
     at = at or witness(reference)
     maxima = any(n.op in _MAXIMA for g in (reference, graph) for n in nodes(g))
-    forms, why = None, ""
-    try:
-        forms = differences(reference, graph, at, seed)
-    except EvaluationError as error:
-        return Checked(False, 0, 0, None, "", None, str(error))
-    except OutsideFragment as error:
-        why = str(error)
-    found = _in_pairs(reference, graph, at, forms, why, seed, target)
+    forms = differences(reference, graph, at, seed)
+    if isinstance(forms, EvaluationError):
+        return Checked(False, 0, 0, None, "", None, str(forms))
+    known, why = (None, str(forms)) if isinstance(forms, OutsideFragment) else (forms, "")
+    found = _in_pairs(reference, graph, at, known, why, seed, target)
     if found.accepted or not maxima:
         return found
     why = "it holds for maxima alone, not for any number in their place"
@@ -165,17 +162,20 @@ def _is_zero(n: Form) -> bool:
     return n.exact is not None and not n.exact.terms
 
 
-def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms:
-    """The differences. Raises EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
+def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms | Unevaluated:
+    """The differences; an EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
     heights = Heights()
     inputs, scalars = _variables(reference, at, heights)
     evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)
-    want, got = (evaluator.outputs(g) for g in (reference, graph))
+    both = every(evaluator.evaluated(g) for g in (reference, graph))
+    if isinstance(both, Unevaluated):
+        return both
+    want, got = both
     if want.keys() != got.keys():
-        raise EvaluationError("it has other outputs")
+        return EvaluationError("it has other outputs")
     for name, x in want.items():
         if x.shape != got[name].shape:
-            raise EvaluationError(f"output `{name}` has other axes")
+            return EvaluationError(f"output `{name}` has other axes")
     # An output without dimensions is an array too.
     apart = {name: np.asarray(heights.apply("sub", (got[name], x))[0], object) for name, x in want.items()}
     return Forms(heights, apart)
@@ -189,7 +189,7 @@ def chances(
     `room` is log₂ of the product of all first primes in which draws are made.
     """
     certificates = Certificates(forms.heights, seed, primes)
-    chance = np.frompyfunc(lambda n: _chance(forms.heights, certificates, n, primes, room), 1, 1)
+    chance = np.frompyfunc(lambda n: _chance(certificates, n, room), 1, 1)
     return {name: np.asarray(chance(x), object) for name, x in forms.differences.items()}, certificates.why
 
 
@@ -207,33 +207,42 @@ def _variables(reference: Graph, at: Witness, heights: Heights) -> tuple[dict[st
     return draw_inputs(Named(), reference, at, np.random.default_rng(0))
 
 
-def _chance(
-    heights: Heights, certificates: Certificates, n: Form, primes: tuple[int, int], room: float
-) -> Chance | None:
+def _chance(certificates: Certificates, n: Form, room: float) -> Chance | None:
     """What a draw misses of a difference n; None without a bound."""
     degree, exponents = max(1, round(n.degree + 0.5)), n.all_exponents()
     roots = certificates.behind(n.all_roots())
     if _is_zero(n):
         return Chance(-inf, EXACT)
-    plain = not (roots or heights.numbers or certificates.behind_exponents(exponents))
-    paper = _paper(n, degree, primes[1]) if plain else None
-    try:
-        certificates.numbers()
-        certificates.signs()
-        height = n.height * 2 ** len(heights.numbers)
-        if height >= room - 1e-6:
-            raise Fails(f"coefficients of the difference may reach 2^{height:.0f}, beyond the primes")
-        certificates.independent(roots, primes[0])
-        if not exponents:
-            return Chance(len(roots) + log2(degree / primes[0]), STRONG, degree, n.height, len(roots), 0, paper)
-        basis = certificates.basis(exponents)
-        spread = certificates.spreading(basis)
-        total = 2 ** len(roots) * degree * basis.spread * spread.atom + spread.bad
-        radicands = len(roots | certificates.behind_exponents(exponents))
-        return Chance(log2(total / primes[1]), STRONG, degree, n.height, radicands, len(basis.pieces), paper)
-    except Fails as error:
-        certificates.why = str(error)
-        return None if paper is None else Chance(paper, PAPER, degree, n.height, 0, len(exponents), paper)
+    plain = not (roots or certificates.heights.numbers or certificates.behind_exponents(exponents))
+    paper = _paper(n, degree, certificates.primes[1]) if plain else None
+    strong = _strong(certificates, n, degree, room, paper)
+    if isinstance(strong, Chance):
+        return strong
+    certificates.why = strong.why
+    return None if paper is None else Chance(paper, PAPER, degree, n.height, 0, len(exponents), paper)
+
+
+def _strong(certificates: Certificates, n: Form, degree: int, room: float, paper: float | None) -> Chance | Fails:
+    """What a draw misses of a difference by the theorem on independent exponents, or the step that does not hold."""
+    roots, exponents, primes = certificates.behind(n.all_roots()), n.all_exponents(), certificates.primes
+    if (wrong := certificates.numbers() or certificates.signs()) is not None:
+        return wrong
+    height = n.height * 2 ** len(certificates.heights.numbers)
+    if height >= room - 1e-6:
+        return Fails(f"coefficients of the difference may reach 2^{height:.0f}, beyond the primes")
+    if (wrong := certificates.independent(roots, primes[0])) is not None:
+        return wrong
+    if not exponents:
+        return Chance(len(roots) + log2(degree / primes[0]), STRONG, degree, n.height, len(roots), 0, paper)
+    basis = certificates.basis(exponents)
+    if isinstance(basis, Fails):
+        return basis
+    spread = certificates.spreading(basis)
+    if isinstance(spread, Fails):
+        return spread
+    total = 2 ** len(roots) * degree * basis.spread * spread.atom + spread.bad
+    radicands = len(roots | certificates.behind_exponents(exponents))
+    return Chance(log2(total / primes[1]), STRONG, degree, n.height, radicands, len(basis.pieces), paper)
 
 
 def _paper(n: Form, degree: int, q: int) -> float | None:
@@ -317,16 +326,16 @@ def _count(
     field = RootField(draws, seed, *primes)
     inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng(seed))
     evaluator = Evaluator(field, at, inputs, scalars, free=free, seed=seed)
-    try:
-        want, got = (evaluator.outputs(g) for g in (reference, graph))
-    except EvaluationError as error:
-        return str(error)
+    both = every(evaluator.evaluated(g) for g in (reference, graph))
+    if isinstance(both, Unevaluated):
+        return str(both)
+    want, got = both
     for name, a in want.items():
         b = got.get(name)
         if b is None or a.p.shape != b.p.shape:
             return f"output `{name}` has other axes"
-        both = (field.known(a) & field.known(b)).sum(0)
-        counted[name] = counted.get(name, 0) + both
+        counts = (field.known(a) & field.known(b)).sum(0)
+        counted[name] = counted.get(name, 0) + counts
         if field.differs(a, b).any():
             return f"output `{name}` differs"
     return ""

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neptune.errors import ExpressionError
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Value
+from neptune.ir.evaluate.domains import Array, Unevaluated, Value
 from neptune.mirage.evaluate import Evaluator, Tiled
 from neptune.mirage.fields import RootField
 from neptune.mirage.ir import Graph
@@ -94,10 +93,9 @@ FEW = "too few draws count"
 def compare(drawn: Drawn, graph: Graph) -> Outcome:
     """Compare the outputs of a graph with those of the reference, by name."""
     draws, fewest = drawn.field.draws, drawn.field.draws
-    try:
-        outputs = drawn.evaluator.outputs(graph)
-    except (EvaluationError, ExpressionError, OutsideFragment) as error:
-        return Outcome(False, draws, 0, str(error))
+    outputs = drawn.evaluator.evaluated(graph)
+    if isinstance(outputs, Unevaluated):
+        return Outcome(False, draws, 0, str(outputs))
     if outputs.keys() != drawn.expected.keys():
         return Outcome(False, draws, 0, "it has other outputs")
     for name, want in drawn.expected.items():

@@ -19,15 +19,18 @@ import numpy as np
 from neptune.ir.evaluate.domains import Array
 from neptune.mirage.fields import power, root
 from neptune.mirage.heights import MAXIMUM, PRIMES, Heights
-from neptune.mirage.polynomials import Monomial, Poly, TooManyTerms, number, rank, variable
+from neptune.mirage.polynomials import Monomial, Poly, number, rank, variable
 
 K = TypeVar("K")
 POINTS = 1 << 12
 """Points that are tried for a certificate."""
 
 
-class Fails(Exception):
-    """A step of the theorem does not hold, or no certificate for it was found."""
+@dataclass(frozen=True)
+class Fails:
+    """A step of the theorem that does not hold, or no certificate for it was found."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -84,14 +87,15 @@ class Certificates:
 
     # --- radicands ---------------------------------------------------------------------------------
 
-    def numbers(self) -> None:
+    def numbers(self) -> Fails | None:
         """Roots of numbers: primes whose roots are taken are squares, and what came out of a root is one too."""
         for m in self.primes:
             for x in (*sorted(self.heights.numbers), *sorted(self.heights.scales)):
                 if x % m == 0 or pow(x, (m - 1) // 2, m) != 1:
-                    raise Fails(f"a root takes {x} for positive, and it is no square modulo {m}")
+                    return Fails(f"a root takes {x} for positive, and it is no square modulo {m}")
+        return None
 
-    def signs(self) -> None:
+    def signs(self) -> Fails | None:
         """Roots of products: no circle of them, so that roots of all factors can be chosen that give theirs."""
         group: dict[int, int] = {}
 
@@ -103,39 +107,36 @@ class Certificates:
         for pair, _ in sorted(self.heights.pairs, key=lambda x: (sorted(x[0]), x[1])):
             a, b = (of(v) for v in pair)
             if a == b:
-                raise Fails("roots of products of radicands go round in a circle")
+                return Fails("roots of products of radicands go round in a circle")
             group[a] = b
+        return None
 
-    def independent(self, roots: frozenset[int], modulus: int) -> None:
+    def independent(self, roots: frozenset[int], modulus: int) -> Fails | None:
         """Radicands that are independent modulo squares."""
         key = roots, modulus
         if key not in self._independent:
-            try:
-                self._decide(sorted(roots), modulus)
-                self._independent[key] = None
-            except Fails as error:
-                self._independent[key] = error
-        if (found := self._independent[key]) is not None:
-            raise found
+            self._independent[key] = self._decide(sorted(roots), modulus)
+        return self._independent[key]
 
-    def _decide(self, roots: Sequence[int], modulus: int) -> None:
+    def _decide(self, roots: Sequence[int], modulus: int) -> Fails | None:
         points, alive = self.points(roots, modulus, roots_too=False)
         inner = [r for r in roots if any(r in self.heights.roots[x].inside for x in roots)]
         for r in inner:
             square = self.heights.ring.squares[r].at(points, modulus)
             residue = power(square, (modulus - 1) // 2, modulus)
             if not (alive & (residue == modulus - 1)).any():
-                raise Fails("a radicand inside another may be a square")
+                return Fails("a radicand inside another may be a square")
             alive &= residue == 1
             points[r] = np.where(alive, root(square, modulus), 0)
         outer = [r for r in roots if r not in inner]
         if not outer:
-            return
+            return None
         residues = np.array([self._symbol(r, points, modulus) for r in outer])
         usable = alive & (residues != 0).all(0)
         rows = (residues[:, usable] == modulus - 1).astype(int)
         if rank([row[: 4 * len(outer) + 64] for row in rows.tolist()], 2) < len(outer):
-            raise Fails("radicands behind an element depend on each other, or may be squares")
+            return Fails("radicands behind an element depend on each other, or may be squares")
+        return None
 
     def _symbol(self, r: int, points: Mapping[int, Array], modulus: int) -> Array:
         square = self.heights.ring.squares[r].at(points, modulus)
@@ -157,27 +158,24 @@ class Certificates:
 
     # --- exponents ---------------------------------------------------------------------------------
 
-    def basis(self, exponents: frozenset[int]) -> Basis:
+    def basis(self, exponents: frozenset[int]) -> Basis | Fails:
         """A basis of exponents over the rationals, such that all are whole combinations up to one number.
 
         Drawn maxima are in it by themselves: s − m is a combination of s and m.
         """
         if exponents not in self._bases:
-            try:
-                self._bases[exponents] = self._chosen(sorted(exponents))
-            except (Fails, TooManyTerms) as error:
-                self._bases[exponents] = Fails(str(error) or "exponents are too large to be written out")
-        found = self._bases[exponents]
-        if isinstance(found, Fails):
-            raise found
-        return found
+            self._bases[exponents] = self._chosen(sorted(exponents))
+        return self._bases[exponents]
 
-    def _chosen(self, exponents: Sequence[int]) -> Basis:
+    def _chosen(self, exponents: Sequence[int]) -> Basis | Fails:
         parts = [self._split(*self.heights.exponents[e]) for e in exponents]
         rests = list(dict.fromkeys(piece for piece, _ in parts if piece.top.terms))
         maxima = sorted({m for _, more in parts for m in more})
         pieces = [Piece(variable(m), number(1), frozenset()) for m in maxima]
-        kept, of = self._independent_rests(rests)
+        vectors = self._common(rests)
+        if vectors is None:
+            return Fails("exponents are too large to be written out")
+        kept, of = _independent(rests, vectors)
         combinations = [
             {
                 **(of[piece] if piece.top.terms else {}),
@@ -187,7 +185,7 @@ class Certificates:
         ]
         scale = lcm(*(c.denominator for x in combinations for c in x.values()))
         if scale % self.primes[1] == 0:
-            raise Fails("exponents are combinations over q")
+            return Fails("exponents are combinations over q")
         pieces += kept
         positive = max(sum(max(c, Fraction(0)) for c in x.values()) for x in combinations) * scale
         negative = sum(max(max(-x.get(j, Fraction(0)), Fraction(0)) for x in combinations) for j in pieces) * scale
@@ -208,47 +206,27 @@ class Certificates:
         rest = by.get((), Poly(()))
         return Piece(rest, bottom if rest.terms else number(1), roots if rest.terms else frozenset()), found
 
-    def _independent_rests(self, rests: Sequence[Piece]) -> tuple[list[Piece], dict[Piece, dict[Piece, Fraction]]]:
-        """Those that are linearly independent, and each as a combination of them."""
-        kept: list[Piece] = []
-        of: dict[Piece, dict[Piece, Fraction]] = {}
-        echelon: list[tuple[dict[Monomial, Fraction], dict[Piece, Fraction]]] = []
-        for piece, vector in sorted(zip(rests, self._common(rests), strict=True), key=lambda x: len(x[1].terms)):
-            left = {m: Fraction(c) for m, c in vector.terms}
-            mine: dict[Piece, Fraction] = {}
-            for row, before in echelon:
-                pivot = next(iter(row))
-                if by := left.get(pivot, Fraction(0)) / row[pivot]:
-                    left, mine = _less(left, row, by), _less(mine, before, -by)
-            of[piece] = mine
-            if left:
-                echelon.append((left, {**{j: -c for j, c in mine.items()}, piece: Fraction(1)}))
-                kept.append(piece)
-                of[piece] = {piece: Fraction(1)}
-        return kept, of
-
-    def _common(self, pieces: Sequence[Piece]) -> list[Poly]:
-        """The numerators of exponents over one denominator."""
+    def _common(self, pieces: Sequence[Piece]) -> list[Poly] | None:
+        """The numerators of exponents over one denominator; None where one is too large."""
         bottoms = list(dict.fromkeys(x.bottom for x in pieces))
-        return [self.heights.ring.product([x.top, *(b for b in bottoms if b != x.bottom)]) for x in pieces]
+        made = [self.heights.ring.product([x.top, *(b for b in bottoms if b != x.bottom)]) for x in pieces]
+        written = [p for p in made if p is not None]
+        return written if len(written) == len(made) else None
 
     # --- how exponents are spread ------------------------------------------------------------------
 
-    def spreading(self, basis: Basis) -> Spreading:
+    def spreading(self, basis: Basis) -> Spreading | Fails:
         """How evenly the exponents of a basis are spread."""
         key = basis.pieces
         if any(pair & x.roots for pair, _ in self.heights.pairs for x in key):
-            raise Fails("an exponent has a root of a product of radicands")
+            return Fails("an exponent has a root of a product of radicands")
         if key not in self._spreadings:
             self._spreadings[key] = (
                 self._affine(key)
                 or self._apart(key)
                 or Fails("exponents are neither affine of full row rank in an input, nor each in variables of its own")
             )
-        found = self._spreadings[key]
-        if isinstance(found, Fails):
-            raise found
-        return found
+        return self._spreadings[key]
 
     def _affine(self, pieces: tuple[Piece, ...]) -> Spreading | None:
         """Affine with full row rank in the elements of one input, and the maxima: uniform and independent."""
@@ -334,12 +312,32 @@ class Certificates:
 
     def _with_roots(self, roots: frozenset[int], modulus: int) -> tuple[dict[int, Array], list[int]] | None:
         """Points where independent roots exist; None where they are not."""
-        try:
-            self.independent(roots, modulus)
-        except Fails:
+        if self.independent(roots, modulus) is not None:
             return None
         values, alive = self.points(sorted(roots), modulus, roots_too=True)
         return values, np.flatnonzero(alive).tolist()
+
+
+def _independent(
+    rests: Sequence[Piece], vectors: Sequence[Poly]
+) -> tuple[list[Piece], dict[Piece, dict[Piece, Fraction]]]:
+    """Those whose vectors are linearly independent, and each as a combination of them."""
+    kept: list[Piece] = []
+    of: dict[Piece, dict[Piece, Fraction]] = {}
+    echelon: list[tuple[dict[Monomial, Fraction], dict[Piece, Fraction]]] = []
+    for piece, vector in sorted(zip(rests, vectors, strict=True), key=lambda x: len(x[1].terms)):
+        left = {m: Fraction(c) for m, c in vector.terms}
+        mine: dict[Piece, Fraction] = {}
+        for row, before in echelon:
+            pivot = next(iter(row))
+            if by := left.get(pivot, Fraction(0)) / row[pivot]:
+                left, mine = _less(left, row, by), _less(mine, before, -by)
+        of[piece] = mine
+        if left:
+            echelon.append((left, {**{j: -c for j, c in mine.items()}, piece: Fraction(1)}))
+            kept.append(piece)
+            of[piece] = {piece: Fraction(1)}
+    return kept, of
 
 
 def _at(x: Array, k: int) -> int:

@@ -49,10 +49,6 @@ class Counts:
             self.prunes[kind] = self.prunes.get(kind, 0) + n
 
 
-class OutOfTime(Exception):
-    """The deadline came while a share was searched."""
-
-
 class Enumerator:
     """The kernels of one problem. Its tables serve every depth and share."""
 
@@ -61,16 +57,19 @@ class Enumerator:
         self.counts = Counts()
         self.deadline: float | None = None
 
-    def prefixes(self, depth: int, length: int) -> list[tuple[int, ...]]:
-        """The first choices, by their places among the candidates: each path that leads to a state is a share."""
+    def prefixes(self, depth: int, length: int) -> tuple[list[tuple[int, ...]], bool]:
+        """The first choices, by their places among the candidates: each path that leads to a state is a share.
+
+        Also whether that is all of them, as in `solve`.
+        """
         if depth < length + 3:
-            return [()]
+            return [()], True
         found: list[tuple[int, ...]] = []
         run = _Run(self, depth)
         run.paths = found
         run.path_length = length
         run.start(())
-        return found
+        return found, not run.late
 
     def solve(self, depth: int, path: tuple[int, ...] = ()) -> tuple[list[Solution], bool]:
         """All kernels with exactly `depth` operators (loads not counted) that begin with the choices of `path`.
@@ -78,17 +77,13 @@ class Enumerator:
         Also whether that is all of them: where the deadline came first, those found until then.
         """
         run = _Run(self, depth)
-        whole = True
-        try:
-            run.start(path)
-        except OutOfTime:
-            whole = False
+        run.start(path)
         self.counts.add(run.counted())
-        return run.found, whole
+        return run.found, not run.late
 
 
 class _Run:
-    """One depth-first walk."""
+    """One depth-first walk. It is `late` where the deadline ended it."""
 
     def __init__(self, owner: Enumerator, depth: int) -> None:
         self.owner = owner
@@ -102,6 +97,7 @@ class _Run:
         self.paths: list[tuple[int, ...]] | None = None
         self.path_length = 0
         self.ticks = 0
+        self.late = False
 
     def counted(self) -> Counts:
         prunes = {"duplicate": self.duplicates, "unused": self.unused, "expression": self.refused}
@@ -173,7 +169,8 @@ class _Run:
         t = self.table
         self.ticks += 1
         if self.owner.deadline is not None and self.ticks & 63 == 0 and time.process_time() > self.owner.deadline:
-            raise OutOfTime
+            self.late = True
+            return
         if self.paths is not None and len(taken) == self.path_length:
             self.paths.append(taken)
             return
@@ -233,6 +230,8 @@ class _Run:
                 present[v] = held
             chain.pop()
             values.pop()
+            if self.late:
+                return
 
     def close(self, n: int, others: int) -> None:
         """The last operator reads tensor n and all others that nothing reads: looked up, not tried one by one."""

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.evaluate.domains import Array, Value
+from neptune.ir.evaluate.domains import Array, Results, Unevaluated, Value, every
 from neptune.ir.evaluate.floats import round_to
 from neptune.mirage.evaluate import Evaluator, Reals, Tiled
 from neptune.mirage.ir import Graph, Node
@@ -72,20 +72,26 @@ class Gate:
         return f"{text}, {len(self.families)} kinds of inputs{more}"
 
 
-def gate(graph: Graph, expression: Graph, *, seed: int = 0, safe: bool = True, casts: bool = False) -> Gate:
+def gate(
+    graph: Graph, expression: Graph, *, seed: int = 0, safe: bool = True, casts: bool = False
+) -> Gate | Unevaluated:
     """Evaluate a graph and the expression's graph (`reference`) with roundings on inputs of all kinds.
 
     With `safe` a graph has to be finite also where the expression overflows. With `casts` the casts of both are all
     that rounds between, as in the graphs of Programs; else operands of products are rounded. Outputs correspond by
-    name.
+    name. Unevaluated where one has no value in float64.
     """
     at = witness(expression, LENGTHS, KEPT)
     names, inputs = _inputs(expression, at, np.random.default_rng((seed, 0x6A7E)))
     scalars = _scalars(expression, at, seed)
     count = len(names)
     with np.errstate(all="ignore"):
-        truth = Evaluator(Reals(count), at, inputs, scalars).outputs(expression)
-        mine, others = (_Emulated(g, at, inputs, scalars, casts).rounded(g) for g in (graph, expression))
+        exact = Evaluator(Reals(count), at, inputs, scalars)
+        emulated = ((_Emulated(g, at, inputs, scalars, casts), g) for g in (graph, expression))
+        found = every(e.evaluated(g) for e, g in ((exact, expression), *emulated))
+    if isinstance(found, Unevaluated):
+        return found
+    truth, mine, others = found
     families = []
     for k, name in enumerate(names):
         a, b = (_errors(expression, side, truth, k) for side in (mine, others))
@@ -187,10 +193,10 @@ class _Emulated(Evaluator):
         narrow = {t.dtype for t in graph.inputs if DTYPES[t.dtype].bits <= 16}
         self._narrow = min(narrow) if not casts and len(narrow) == 1 else ""
 
-    def rounded(self, graph: Graph) -> dict[str, Value]:
+    def outputs(self, graph: Graph) -> Results:
         """The outputs in their dtypes."""
         dtypes = {o.name: o.dtype for o in graph.outputs}
-        return {name: round_to(v, dtypes[name]) for name, v in self.outputs(graph).items()}
+        return {name: round_to(v, dtypes[name]) for name, v in super().outputs(graph).items()}
 
     def node(self, node: Node, operands: Sequence[Tiled]) -> Tiled:
         if node.op == "matmul" and self._narrow:

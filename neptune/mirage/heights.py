@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array, Elementwise, OutsideFragment, Value
-from neptune.mirage.polynomials import Poly, Ring, TooManyTerms, number, variable
+from neptune.mirage.polynomials import Poly, Ring, number, variable
 
 MAXIMUM = "maximum"
 """The owner of drawn maxima."""
@@ -161,7 +161,7 @@ class Heights(Elementwise):
         """A numerator times factors."""
         for f, n in by.items():
             for _ in range(n):
-                exact = self._exactly(a.exact, f.exact)
+                exact = self.ring.mul(a.exact, f.exact)
                 a = self._numerator(exact, a.degree + f.degree, a.height + f.height, a.terms * f.terms, (a, f), a.below)
         return a
 
@@ -174,26 +174,13 @@ class Heights(Elementwise):
         roots = frozenset[int]().union(*(x.roots for x in of))
         return Form(degree, height, terms, below, None, roots, frozenset[int]().union(*(x.exponents for x in of)))
 
-    def _exactly(self, a: Poly | None, b: Poly | None) -> Poly | None:
-        if a is None or b is None:
-            return None
-        try:
-            return self.ring.mul(a, b)
-        except TooManyTerms:
-            return None
-
     def _neg(self, a: Form) -> Form:
         return self._mul(a, self.of(number(-1)))
 
     def _add(self, a: Form, b: Form) -> Form:
         below = {f: max(a.below.get(f, 0), b.below.get(f, 0)) for f in (*a.below, *b.below)}
         a, b = (self._raised(x, {f: n - x.below.get(f, 0) for f, n in below.items()}) for x in (a, b))
-        exact = None
-        if a.exact is not None and b.exact is not None:
-            try:
-                exact = self.ring.add(a.exact, b.exact)
-            except TooManyTerms:
-                exact = None
+        exact = self.ring.add(a.exact, b.exact)
         height = max(a.height, b.height) + log2(1 + 2 ** -abs(a.height - b.height))
         return self._numerator(exact, max(a.degree, b.degree), height, a.terms + b.terms, (a, b), below)
 
@@ -202,7 +189,7 @@ class Heights(Elementwise):
 
     def _mul(self, a: Form, b: Form) -> Form:
         below = {f: a.below.get(f, 0) + b.below.get(f, 0) for f in (*a.below, *b.below)}
-        exact = self._exactly(a.exact, b.exact)
+        exact = self.ring.mul(a.exact, b.exact)
         if exact is not None and not exact.terms:
             below = {}
         return self._numerator(exact, a.degree + b.degree, a.height + b.height, a.terms * b.terms, (a, b), below)
@@ -230,14 +217,12 @@ class Heights(Elementwise):
             self.exponents.append((top, below, self._behind(a.all_roots())))
         return Form(1.0, 0.0, 1, {}, None, frozenset(), frozenset({k}))
 
-    def same(self, a: tuple[Poly, Poly], b: tuple[Poly, Poly]) -> bool:
-        """Return True where two fractions are one."""
+    def same(self, a: tuple[Poly | None, Poly | None], b: tuple[Poly, Poly]) -> bool:
+        """Return True where two fractions are known to be one."""
         if a == b:
             return True
-        try:
-            return self.ring.mul(a[0], b[1]) == self.ring.mul(b[0], a[1])
-        except TooManyTerms:
-            return False
+        left, right = self.ring.mul(a[0], b[1]), self.ring.mul(b[0], a[1])
+        return left is not None and left == right
 
     def _behind(self, roots: frozenset[int]) -> frozenset[int]:
         """The roots, and those in their radicands."""
@@ -301,25 +286,22 @@ class Heights(Elementwise):
             for up, (t, u) in ((1, (b.top, b.below)), (-1, (b.below, b.top))):
                 if a.top.degree - a.below.degree + t.degree - u.degree != degree:
                     continue
-                try:
-                    if self.same((self.ring.mul(a.top, t), self.ring.mul(a.below, u)), (top, below)):
-                        self.pairs.add((frozenset({v, w}), up))
-                        return {v: 1, w: up}
-                except TooManyTerms:
-                    continue
+                if self.same((self.ring.mul(a.top, t), self.ring.mul(a.below, u)), (top, below)):
+                    self.pairs.add((frozenset({v, w}), up))
+                    return {v: 1, w: up}
         return {self._root(top, below, scale): 1}
 
     def _root(self, top: Poly, below: Poly, scale: Fraction) -> int:
         """A new root, of scale·top/below."""
         v = next(self._names)
         bottom = self.ring.scaled(below, scale.denominator)
-        try:
-            self.ring.squares[v] = self.ring.mul(self.ring.scaled(top, scale.numerator), bottom)
-        except TooManyTerms:
-            raise OutsideFragment("a radicand that is too large to be written out") from None
+        radicand = self.ring.mul(self.ring.scaled(top, scale.numerator), bottom)
+        if radicand is None:
+            raise OutsideFragment("a radicand that is too large to be written out")
+        self.ring.squares[v] = radicand
         inside = frozenset(x for p in (top, below) for x in p.variables if x in self.roots)
         self.roots[v] = Root(top, below, scale, bottom, self._behind(inside))
-        square = self.of(self.ring.squares[v])
+        square = self.of(radicand)
         self._degrees[v], self._weights[v] = square.degree / 2, square.height / 2
         return v
 

@@ -82,10 +82,12 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
     """
     if len(graph.outputs) != len(other.outputs):
         return Proof(False, f"one has {len(graph.outputs)} outputs, the other {len(other.outputs)}")
-    try:
-        mine, others = indexed_forms(graph), indexed_forms(other)
-    except Undecided as error:
-        return Proof(False, str(error))
+    mine = indexed_forms(graph)
+    if isinstance(mine, Undecided):
+        return Proof(False, str(mine))
+    others = indexed_forms(other)
+    if isinstance(others, Undecided):
+        return Proof(False, str(others))
     for a, b in zip(graph.outputs, other.outputs, strict=True):
         if [d.key for d in mine[a.name][1]] != [d.key for d in others[b.name][1]]:
             return Proof(False, f"output `{a.name}` has another shape")
@@ -94,44 +96,51 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
     return Proof(True)
 
 
-def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]]:
-    """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions.
-
-    Raises Undecided, with the reason, where a value has no form.
-    """
+def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]] | Undecided:
+    """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions; Undecided, with
+    the reason, where a value has no form."""
     made = _walked(graph)
-    found = {}
+    if isinstance(made, Undecided):
+        return made
     for out in graph.outputs:
-        form = made.values[out.value].form
-        if part := forms.depends_on_cuts(form):
-            raise Undecided(f"output `{out.name}` depends on how axes are cut, by `{part}`")
-        form = forms.rename(form, {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)})
-        found[out.name] = form, tuple(made.domains[a] for a in out.axes)
-    return found
+        if part := forms.depends_on_cuts(made.values[out.value].form):
+            return Undecided(f"output `{out.name}` depends on how axes are cut, by `{part}`")
+    return made.outputs
 
 
-def lacks(graph: Graph, expression: Graph) -> list[Need]:
-    """What outputs of a graph need to have a value, and those of an expression in the same order and names do not.
-
-    Raises Undecided where a value of either has no form.
-    """
+def lacks(graph: Graph, expression: Graph) -> list[Need] | Undecided:
+    """What outputs of a graph need to have a value, and those of an expression in the same order and names do not;
+    Undecided where a value of either has no form."""
+    mine = _walked(graph)
+    if isinstance(mine, Undecided):
+        return mine
+    theirs = _walked(expression)
+    if isinstance(theirs, Undecided):
+        return theirs
     found: list[Need] = []
-    mine, theirs = _walked(graph), _walked(expression)
     for a, b in zip(graph.outputs, expression.outputs, strict=True):
         if a.axes != b.axes:
-            raise Undecided(f"output `{a.name}` has other axes")
+            return Undecided(f"output `{a.name}` has other axes")
         found += lacking(mine.values[a.value].needs, theirs.values[b.value].needs)
     return list(dict.fromkeys(found))
 
 
-def _walked(graph: Graph) -> _Walk:
+def _walked(graph: Graph) -> _Walk | Undecided:
+    """A graph with the values of its steps, or what is undecided of them: any form on the way may grow too large."""
     graph_types(graph)
-    made = _Walk(graph)
-    for step in graph.steps:
-        if isinstance(step, Kernel):
-            made.kernel(step)
-        else:
-            made.values[step.name] = made.node(step, made.values)
+    try:
+        made = _Walk(graph)
+        for step in graph.steps:
+            if isinstance(step, Kernel):
+                made.kernel(step)
+            else:
+                made.values[step.name] = made.node(step, made.values)
+        for out in graph.outputs:
+            names = {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)}
+            form = forms.rename(made.values[out.value].form, names)
+            made.outputs[out.name] = form, tuple(made.domains[a] for a in out.axes)
+    except Undecided as error:
+        return error.with_traceback(None)
     return made
 
 
@@ -143,6 +152,7 @@ class _Walk:
         self.sizes = {v.name for e in graph.axes.values() for v in _variables(e)}
         self.domains = {a: _domain(self.constant(e)) for a, e in graph.axes.items()}
         self.values: dict[str, _Value] = {}
+        self.outputs: dict[str, tuple[Form, tuple[Domain, ...]]] = {}
         for t in graph.inputs:
             variables = {a: {TILE: self.variable(a)} for a in t.axes}
             whole = {a: (self.variable(a),) for a in t.axes}

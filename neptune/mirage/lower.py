@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.boundary import public
+from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
 from neptune.mirage.definitions import Definitions, definitions
@@ -51,6 +52,14 @@ def lowered(
     text = "\n".join([repr(graph), f"safe={safe}", repr(sorted((orders or {}).items()))])
     template = Rewriting(graph.name, schedule, rewritten=made.program, text=text, notes=made.decisions)
     return Lowered(made.program, template, made.decisions)
+
+
+def lowered_or_why(graph: Graph, program: Program, safe: bool = True) -> Lowered | NeptuneError:
+    """What `lowered` gives, or why it refuses the graph."""
+    try:
+        return lowered(graph, program, safe)
+    except NeptuneError as error:
+        return error
 
 
 def joined(program: Program, parts: Sequence[tuple[Program, Graph | None]], safe: bool = True) -> Lowered:

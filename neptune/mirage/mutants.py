@@ -16,11 +16,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
-from neptune.errors import ExpressionError
 from neptune.ir.expr import Cast, Expr, Op, Var, as_expr, binary
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node, Step, Thread
 from neptune.mirage.ops import OPS
-from neptune.mirage.types import graph_types
+from neptune.mirage.types import fault
 
 KINDS = ("operator", "operand", "axis", "map", "part", "constant")
 PARTS = tuple(frozenset(x) for n in (1, 2, 3) for x in combinations((GRID, LOOP, TILE), n))
@@ -49,7 +48,7 @@ def mutants(graph: Graph, count: int | None = None, seed: int = 0) -> Iterator[M
     rng = random.Random(seed)
     after: dict[Hashable, list[Mutant]] = {}
     tries = 0
-    singles = [m for m in singles if count is not None and _valid(m.graph)]
+    singles = [m for m in singles if count is not None and fault(m.graph) is None]
     while count is not None and len(seen) <= count and singles and tries < 20 * count:
         tries += 1
         first = rng.choice(singles)
@@ -60,14 +59,6 @@ def mutants(graph: Graph, count: int | None = None, seed: int = 0) -> Iterator[M
         if (key := _key(second.graph)) not in seen:
             seen.add(key)
             yield Mutant(second.graph, f"{first.kind}, {second.kind}", f"{first.change}; {second.change}")
-
-
-def _valid(graph: Graph) -> bool:
-    try:
-        graph_types(graph)
-    except ExpressionError:
-        return False
-    return True
 
 
 def _key(graph: Graph) -> Hashable:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from neptune.mirage.abstract import ALL_BITS, GRID_BIT, Labels, apply, cut
-from neptune.mirage.algebra import Algebra, Foreign, Written
+from neptune.mirage.algebra import Algebra, Written
 from neptune.mirage.composites import COMPOSITE, Chain
 from neptune.mirage.contained import Target
 from neptune.mirage.features import Features
@@ -250,10 +250,7 @@ class Table:
         return (form, free, phase), made
 
     def _apply(self, op: Operator, forms: tuple[int, ...], taken: int = 0) -> int:
-        try:
-            return apply(self.algebra, op.name, forms, self._need(taken), op.label)
-        except Foreign:
-            return -1
+        return apply(self.algebra, op.name, forms, self._need(taken), op.label)
 
     def _taken(self, op: Operator, free: int, phase: int) -> int:
         """The parts of axes that a fold or an accumulator takes away; 0 where it is not legal, or never needed."""

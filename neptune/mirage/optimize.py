@@ -240,10 +240,9 @@ def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = T
         check_settled(sch.program)
         tiles = lowering(sch.program).tiles
         found = ranked(tiles, goal.sizes, goal.machine)
-    except NeptuneError as error:
-        return f"{error.asked}: {error.wrong.splitlines()[0]}"
-    except InternalError as error:
-        return str(error).splitlines()[0]
+    except (NeptuneError, InternalError) as error:
+        asked = f"{error.asked}: " if isinstance(error, NeptuneError) else ""
+        return f"{asked}{error.wrong.splitlines()[0]}"
     except Exception as error:
         # A graph for which no schedule can be written down is not taken, and the others are.
         if config.read().strict:

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from neptune.errors import ExpressionError, InternalError, NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import loads, variables
 from neptune.ir.program import Program, Seq, Stmt, seq, stages
@@ -27,7 +26,7 @@ from neptune.mirage.ir import Graph
 from neptune.mirage.lower import Lowered, joined
 from neptune.mirage.optimize import Goal, Optimizer, Progress, predicted
 from neptune.mirage.problems import Bounds
-from neptune.mirage.reference import reference
+from neptune.mirage.reference import graph_or_why
 from neptune.mirage.renamed import of_other, prefixed
 from neptune.records.structure import structure_of
 from neptune.schedule.stagewise import tile_stage
@@ -141,8 +140,8 @@ class _Partitioner:
         for begin in range(len(self.nests)):
             yield begin, begin + 1
             for end in range(begin + 2, min(len(self.nests), begin + STAGES) + 1):
-                graph = _graph(self.cut(begin, end))
-                if graph is None or len(graph.steps) > OPERATORS:
+                graph = graph_or_why(self.cut(begin, end))
+                if not isinstance(graph, Graph) or len(graph.steps) > OPERATORS:
                     break
                 yield begin, end
 
@@ -200,8 +199,8 @@ class _Partitioner:
         return graph, inf if graph is None else known.numbers.get(PREDICTED, 0) / 1e3
 
     def _searched(self, program: Program, sizes: Mapping[str, int]) -> tuple[Graph | None, float]:
-        expression = _graph(program)
-        if expression is None:
+        expression = graph_or_why(program)
+        if not isinstance(expression, Graph):
             return None, inf
         if time.process_time() >= self.end:
             self.skipped += 1
@@ -241,13 +240,6 @@ class _Partitioner:
         found = ranked(lowering(sch.program).tiles, self.sizes, self.machine)
         # Where the model says nothing, a kernel costs a launch.
         return found[0].prediction.us - FITTED.first + FITTED.further if found else FITTED.further
-
-
-def _graph(program: Program) -> Graph | None:
-    try:
-        return reference(program)
-    except (ExpressionError, InternalError, NeptuneError):
-        return None
 
 
 def _split(graph: Graph) -> bool:

@@ -1,7 +1,8 @@
 """Polynomials with integer coefficients, exact and small: exponents and radicands at witness sizes.
 
 A polynomial maps monomials to coefficients; a monomial is a sorted tuple of (variable, power). A `Ring` knows which
-variables are roots, T² = R with R a polynomial in earlier variables, and reduces their powers to 0 and 1.
+variables are roots, T² = R with R a polynomial in earlier variables, and reduces their powers to 0 and 1. What would
+have too many terms is None, and so is all that is computed from it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,6 @@ from neptune.mirage.fields import power, reduced
 Monomial: TypeAlias = tuple[tuple[int, int], ...]
 TERMS = 600
 """The most terms of a polynomial."""
-
-
-class TooManyTerms(Exception):
-    """A polynomial is too large to be written out."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +88,13 @@ def variable(index: int) -> Poly:
     return Poly(((((index, 1),), 1),))
 
 
-def collected(terms: Iterable[tuple[Monomial, int]]) -> Poly:
-    """The polynomial of terms in any order. Raises TooManyTerms."""
+def collected(terms: Iterable[tuple[Monomial, int]]) -> Poly | None:
+    """The polynomial of terms in any order; None of too many."""
     found: dict[Monomial, int] = {}
     for m, c in terms:
         found[m] = found.get(m, 0) + c
     if len(found) > TERMS:
-        raise TooManyTerms
+        return None
     return Poly(tuple(sorted((m, c) for m, c in found.items() if c)))
 
 
@@ -114,26 +111,26 @@ class Ring:
 
     squares: dict[int, Poly] = field(default_factory=dict)
 
-    def add(self, a: Poly, b: Poly) -> Poly:
-        return collected((*a.terms, *b.terms))
+    def add(self, a: Poly | None, b: Poly | None) -> Poly | None:
+        return None if a is None or b is None else collected((*a.terms, *b.terms))
 
     def scaled(self, a: Poly, by: int) -> Poly:
         return Poly(tuple((m, c * by) for m, c in a.terms)) if by else Poly(())
 
-    def mul(self, a: Poly, b: Poly) -> Poly:
-        if len(a.terms) * len(b.terms) > 4 * TERMS:
-            raise TooManyTerms
+    def mul(self, a: Poly | None, b: Poly | None) -> Poly | None:
+        if a is None or b is None or len(a.terms) * len(b.terms) > 4 * TERMS:
+            return None
         return self.reduce(collected((_times(m, n), c * d) for m, c in a.terms for n, d in b.terms))
 
-    def product(self, factors: Sequence[Poly]) -> Poly:
-        result = number(1)
+    def product(self, factors: Sequence[Poly]) -> Poly | None:
+        result: Poly | None = number(1)
         for f in factors:
             result = self.mul(result, f)
         return result
 
-    def reduce(self, a: Poly) -> Poly:
+    def reduce(self, a: Poly | None) -> Poly | None:
         """The powers of roots reduced to 0 and 1. Roots in a root's square are older, so that this ends."""
-        while any(e > 1 and v in self.squares for m, _ in a.terms for v, e in m):
+        while a is not None and any(e > 1 and v in self.squares for m, _ in a.terms for v, e in m):
             a = collected(x for m, c in a.terms for x in self._lower(m, c))
         return a
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, InternalError, NeptuneError
 from neptune.ir.contraction import grouped
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, Var, cast, loads, variables
@@ -74,6 +74,14 @@ def reference(program: Program) -> Graph:
     axes = Axes(definitions, writers, {b.name: b for b in program.inputs})
     axes.read_all(b.name for b in program.outputs)
     return _Reference(program, axes, axes.names(s.name for s in program.scalars), by_name).graph()
+
+
+def graph_or_why(program: Program) -> Graph | NeptuneError | InternalError:
+    """The graph of a program, or why it has none."""
+    try:
+        return reference(program)
+    except (NeptuneError, InternalError) as error:
+        return error
 
 
 @dataclass

@@ -38,10 +38,6 @@ SAME = frozenset({"add", "sub", "max", "min"})
 POWERS = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2)}
 
 
-class _Mixed(Exception):
-    """A value that is no power of e^(-m) times what it would be."""
-
-
 @dataclass(frozen=True)
 class _Found:
     """The arguments of exponentials with what is folded over them, and why there is no repair, if there is none."""
@@ -102,29 +98,29 @@ def _degrees(made: Definitions) -> _Found:
     folded: dict[Expr, frozenset[str]] = {}
     outputs = {b.name for b in made.program.outputs}
     known = range_in(made)
-    try:
-        for stage in made.stages:
-            action = stage.action
-            (value,) = action.values
-            for x in walk(value):
-                if isinstance(x, Op) and x.name == "exp" and known(x).hi > LARGE:
-                    folded.setdefault(x.args[0], frozenset())
-            degree = _degree(value, of, folded)
-            if isinstance(action, Update):
-                away = frozenset(variables(value)) - {v for i in action.index for v in variables(i)}
-                for argument in degree:
-                    folded[argument] = folded[argument] | (away & variables(argument))
-            elif outputs.intersection(action.buffers) and any(folded[a] for a in degree):
-                wrong = f"`{action.buffer}` would change with the maximum: it has an exponential that nothing divides"
-                return _Found(folded, wrong)
-            of[action.buffers[0]] = degree
-    except _Mixed as mixed:
-        return _Found(folded, str(mixed))
+    for stage in made.stages:
+        action = stage.action
+        (value,) = action.values
+        for x in walk(value):
+            if isinstance(x, Op) and x.name == "exp" and known(x).hi > LARGE:
+                folded.setdefault(x.args[0], frozenset())
+        degree = _degree(value, of, folded)
+        if isinstance(degree, str):
+            return _Found(folded, degree)
+        if isinstance(action, Update):
+            away = frozenset(variables(value)) - {v for i in action.index for v in variables(i)}
+            for argument in degree:
+                folded[argument] = folded[argument] | (away & variables(argument))
+        elif outputs.intersection(action.buffers) and any(folded[a] for a in degree):
+            wrong = f"`{action.buffer}` would change with the maximum: it has an exponential that nothing divides"
+            return _Found(folded, wrong)
+        of[action.buffers[0]] = degree
     return _Found({a: axes for a, axes in folded.items() if axes})
 
 
-def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[str]]) -> Degree:
-    """The degree of an expression; _Mixed where it has none."""
+def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[str]]) -> Degree | str:
+    """The degree of an expression, or what of it is no power of e^(-m) times what it would be."""
+    wrong: list[str] = []
 
     def visit(x: Expr) -> Degree:
         match x:
@@ -133,14 +129,14 @@ def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[st
             case Cast(arg, _):
                 return visit(arg)
             case Op("exp", (arg,), _):
-                _free(x, visit(arg))
+                _free(x, visit(arg), wrong)
                 return {arg: Fraction(1)} if arg in found else {}
             case Op("mul" | "div", (a, b), _):
                 return _added(visit(a), visit(b), 1 if x.name == "mul" else -1)
             case Op(name, args, _) if name in SAME or name in KEEPS:
                 degrees = [visit(a) for a in args]
                 if any(d != degrees[0] for d in degrees):
-                    raise _Mixed(f"{print_expr(x)} adds what depends on the maximum in different ways")
+                    wrong.append(f"{print_expr(x)} adds what depends on the maximum in different ways")
                 return degrees[0]
             case Op(name, (arg,), _) if name in POWERS:
                 return {a: n * POWERS[name] for a, n in visit(arg).items()}
@@ -148,22 +144,24 @@ def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[st
                 return {a: n * Fraction(by) for a, n in visit(arg).items() if by}
             case Op(_, args, _):
                 for a in args:
-                    _free(x, visit(a))
+                    _free(x, visit(a), wrong)
                 return {}
             case Select(pred, a, b):
-                _free(x, visit(pred))
-                if visit(a) != visit(b):
-                    raise _Mixed(f"{print_expr(x)} chooses between what depends on the maximum in different ways")
-                return visit(a)
+                _free(x, visit(pred), wrong)
+                chosen = visit(a)
+                if chosen != visit(b):
+                    wrong.append(f"{print_expr(x)} chooses between what depends on the maximum in different ways")
+                return chosen
             case _:
                 return {}
 
-    return visit(e)
+    degree = visit(e)
+    return wrong[0] if wrong else degree
 
 
-def _free(x: Expr, degree: Degree) -> None:
+def _free(x: Expr, degree: Degree, wrong: list[str]) -> None:
     if degree:
-        raise _Mixed(f"{print_expr(x)} would be another function of the maximum than a power of its exponential")
+        wrong.append(f"{print_expr(x)} would be another function of the maximum than a power of its exponential")
 
 
 def _added(a: Degree, b: Degree, sign: int) -> Degree:

@@ -12,16 +12,16 @@ for each tile of that axis: a map where it is read, a fold by `replicate`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from neptune.errors import NeptuneError, ScheduleError
+from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.contraction import Contraction, contraction
 from neptune.ir.expr import Const, Expr, Load, Var, loads, walk
 from neptune.ir.names import fresh_name
 from neptune.ir.program import for_loops, paths
 from neptune.mirage.operands import NARROW
+from neptune.schedule.checked import attempt
 from neptune.schedule.definition import Definition
 from neptune.schedule.roles import reaches
 from neptune.schedule.stagewise import tile_stage
@@ -92,11 +92,9 @@ def scheduled(sch: Schedule, places: Sequence[Place]) -> None:
     for loop, part in made:
         # A result that more than this must be computed for stays with the kernel that combines the parts.
         if part is not None and not again:
-            with suppress(NeptuneError):
-                sch.write_directly(part)
+            attempt(sch.write_directly, part)
         if loop is not None:
-            with suppress(NeptuneError):
-                sch.partition(loop)
+            attempt(sch.partition, loop)
 
 
 def _left(sch: Schedule, stages: Sequence[str]) -> tuple[str, ...]:
@@ -324,8 +322,7 @@ def _cover(sch: Schedule, place: Place, end: Loop, prefix: str) -> None:
                 short = _named(prefix, f.var)
                 # Axes p and p_1 have tiles of their own.
                 name = names.setdefault(f.hi, fresh_name(taken | {*names.values()}, short))
-                with suppress(ScheduleError):
-                    sch.cover(Loop(stage.name, f.var), name, least)
+                attempt(sch.cover, Loop(stage.name, f.var), name, least)
 
 
 def _param(sch: Schedule, prefix: str, axis: str, tiles: tuple[int, ...]) -> Var:

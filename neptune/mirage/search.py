@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from neptune.mirage.assemble import checked, kernel, library, narrow
 from neptune.mirage.assemble import key as key_of
-from neptune.mirage.enumerate import Counts, OutOfTime, Solution
+from neptune.mirage.enumerate import Counts, Solution
 from neptune.mirage.ir import Graph, Kernel, Type
 from neptune.mirage.operators import PRUNES, Known, Problem
 from neptune.mirage.problems import Bounds, Plan, Source
@@ -224,9 +224,8 @@ class Search(Iterator[Found]):
         depth = size - len(problem.loads)
         if depth < 1:
             return
-        try:
-            paths = self._workers.here.enumerator(known.number, problem).prefixes(depth, 2)
-        except OutOfTime:
+        paths, whole = self._workers.here.enumerator(known.number, problem).prefixes(depth, 2)
+        if not whole:
             self._whole = False
             return
         shares = [Share(problem, known.number, depth, path) for path in paths]

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from neptune.errors import ExpressionError
 from neptune.ir.names import fresh_name
 from neptune.mirage.ir import GRID, SPLIT, Graph, Kernel, Load, Node, Save, Type
 from neptune.mirage.ops import OPS
-from neptune.mirage.types import NOTHING, Typed, graph_types, kernel_types
+from neptune.mirage.types import NOTHING, Typed, fault, graph_types, kernel_types
 
 SUMS = ("acc", "acc_sum")
 """Accumulators whose parts are added up."""
@@ -32,12 +31,9 @@ def splits(graph: Graph) -> Iterator[Graph]:
         if pair is None:
             continue
         made = graph.with_steps(*graph.steps[:k], *pair, *graph.steps[k + 1 :])
-        try:
-            graph_types(made)
-        except ExpressionError:
-            # A sum of products with the tile of another loop, say.
-            continue
-        yield made
+        # Some are not valid: a sum of products with the tile of another loop, say.
+        if fault(made) is None:
+            yield made
 
 
 def split(kernel: Kernel, tensors: Mapping[str, Type]) -> tuple[Kernel, Kernel] | None:

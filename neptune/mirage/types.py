@@ -228,6 +228,15 @@ def graph_types(graph: Graph) -> dict[str, Type]:
     return found
 
 
+def fault(graph: Graph) -> ExpressionError | None:
+    """What is wrong with a graph; None of a valid one."""
+    try:
+        graph_types(graph)
+    except ExpressionError as error:
+        return error
+    return None
+
+
 def _check_axes(graph: Graph) -> None:
     """Raise ExpressionError for an axis that has no size."""
     named = [(f"input `{t.name}`", t.axes) for t in graph.inputs]

@@ -18,14 +18,14 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
 
 import numpy as np
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError, NeptuneError
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment
+from neptune.errors import ExpressionError, InternalError, NeptuneError
+from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, every
 from neptune.ir.program import Program
 from neptune.mirage.align import Misfit, aligned, ordered, orders
 from neptune.mirage.bound import check
@@ -35,11 +35,11 @@ from neptune.mirage.forms import Undecided
 from neptune.mirage.gate import gate
 from neptune.mirage.indexed import lacks, prove_equal
 from neptune.mirage.ir import Graph
-from neptune.mirage.lower import lowered
-from neptune.mirage.reference import reference
-from neptune.mirage.types import graph_types
+from neptune.mirage.lower import lowered_or_why
+from neptune.mirage.reference import graph_or_why, reference
+from neptune.mirage.types import fault
 from neptune.mirage.witness import Witness, draw_inputs, drawn, linked, witness
-from neptune.verify.exact import ExactReport, check_exact
+from neptune.verify.exact import ExactReport, exact_report
 
 ACCEPTED, REJECTED, UNDECIDED = "accepted", "rejected", "undecided"
 LENGTHS = (((5, 4, 7, 6, 8), 2), ((7, 5, 4, 8, 6), 3), ((3, 8, 5, 4, 6), 1))
@@ -183,13 +183,10 @@ class Verifier:
 
     def verdict(self, graph: Graph) -> Verdict:
         """What all tiers say of a graph."""
-        try:
-            graph_types(graph)
-            fitted = aligned(graph, self.expression)
-            found = [(o, ordered(fitted, self.expression, o)) for o in orders(fitted, self.expression)]
-        except (ExpressionError, Misfit) as error:
-            text = error.text if isinstance(error, ExpressionError) else str(error)
-            why = f"{error.asked}: {error.wrong}" if isinstance(error, ExpressionError) else text
+        found = self._fitted(graph)
+        if isinstance(found, ExpressionError | Misfit):
+            text = found.text if isinstance(found, ExpressionError) else found.why
+            why = f"{found.asked}: {found.wrong}" if isinstance(found, ExpressionError) else text
             return Verdict(False, False, (Tier("graph", REJECTED, text),), graph, why=why)
         (order, mine), *others = found
         first = self._first(mine)
@@ -197,6 +194,14 @@ class Verifier:
             (order, mine), *others = others
             first = self._first(mine)
         return replace(self._decided(mine, first), order=order)
+
+    def _fitted(self, graph: Graph) -> list[tuple[tuple[int, ...], Graph]] | ExpressionError | Misfit:
+        """A graph in the expression's words by the orders of its outputs, or why it is no graph of the expression."""
+        fitted = fault(graph) or aligned(graph, self.expression)
+        if isinstance(fitted, ExpressionError | Misfit):
+            return fitted
+        found = orders(fitted, self.expression)
+        return found if isinstance(found, Misfit) else [(o, ordered(fitted, self.expression, o)) for o in found]
 
     def _decided(self, graph: Graph, first: Tier) -> Verdict:
         tiers = [first]
@@ -247,10 +252,9 @@ class Verifier:
 
     def _floats(self, graph: Graph) -> tuple[Tier, Counterexample | None]:
         start = time.perf_counter()
-        try:
-            found = counterexample(graph, self.expression, self.seed)
-        except (EvaluationError, OutsideFragment) as error:
-            return Tier("float64", UNDECIDED, str(error), seconds=time.perf_counter() - start), None
+        found = counterexample(graph, self.expression, self.seed)
+        if isinstance(found, Unevaluated):
+            return Tier("float64", UNDECIDED, str(found), seconds=time.perf_counter() - start), None
         count = INSTANCES * (len(LENGTHS) + 2)
         text = f"agrees on {count} instances" if found is None else "differs"
         said = ACCEPTED if found is None else REJECTED
@@ -283,37 +287,41 @@ class Verifier:
     def _gate(self, graph: Graph) -> Tier:
         """The gate of what a graph is lowered to, with its casts and its repairs; else of the graph."""
         made, how = self._lowered(graph)
-        try:
-            found = gate(made, self.expression, seed=self.seed, safe=self.safe, casts=made is not graph)
-        except (EvaluationError, OutsideFragment) as error:
-            return Tier("gate", UNDECIDED, str(error))
+        found = gate(made, self.expression, seed=self.seed, safe=self.safe, casts=made is not graph)
+        if isinstance(found, Unevaluated):
+            return Tier("gate", UNDECIDED, str(found))
         return Tier("gate", ACCEPTED if found.passed else REJECTED, f"{found}{how}", seeds=(self.seed,))
 
     def _lowered(self, graph: Graph) -> tuple[Graph, str]:
         """The graph of what a graph is lowered to, or the graph, and which it is."""
         if self.program is None:
             return graph, ""
-        try:
-            made = aligned(reference(lowered(graph, self.program, self.safe).definitions), self.expression)
-        except (NeptuneError, Misfit) as error:
-            return graph, f"; it is not lowered: {str(error).splitlines()[0]}"
+        low = lowered_or_why(graph, self.program, self.safe)
+        back = low if isinstance(low, NeptuneError) else graph_or_why(low.definitions)
+        if isinstance(back, InternalError):
+            raise back
+        made = aligned(back, self.expression) if isinstance(back, Graph) else Misfit(str(back))
+        if isinstance(made, Misfit):
+            return graph, f"; it is not lowered: {made.why.splitlines()[0]}"
         return made, ", as it is lowered"
 
 
-def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexample | None:
+def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexample | Unevaluated | None:
     """An element in which two graphs differ in float64, on a few small instances; None if none was found.
 
-    Inputs, sizes and outputs correspond by name. Raises EvaluationError or OutsideFragment where float64 has no value.
+    Inputs, sizes and outputs correspond by name. Unevaluated where one of them has no value in float64.
     """
     others = drawn(expression, _of_graphs(graph, expression, seed))
     for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *others):
         inputs, scalars = _inputs(expression, at, np.random.default_rng((seed, 0xF64)))
         with np.errstate(all="ignore"):
-            want = Evaluator(Defined(INSTANCES), at, inputs, scalars).outputs(expression)
-            got = Evaluator(Defined(INSTANCES), at, inputs, scalars).outputs(graph)
+            both = every(Evaluator(Defined(INSTANCES), at, inputs, scalars).evaluated(g) for g in (expression, graph))
+        if isinstance(both, Unevaluated):
+            return both
+        want, got = both
         for name in want:
             if want[name].shape != got[name].shape:
-                raise EvaluationError(f"output `{name}` has other axes")
+                return EvaluationError(f"output `{name}` has other axes")
             if (index := _difference(want[name], got[name])) is not None:
                 expected, other = float(want[name][index]), float(got[name][index])
                 return Counterexample(name, index[1:], expected, other, at.lengths, seed)
@@ -352,10 +360,9 @@ def _proof(graph: Graph, expression: Graph) -> Tier:
 
 
 def _domain(graph: Graph, expression: Graph) -> Tier:
-    try:
-        needs = lacks(graph, expression)
-    except Undecided as error:
-        return Tier("domain", UNDECIDED, f"where it has a value is not decided: {error}")
+    needs = lacks(graph, expression)
+    if isinstance(needs, Undecided):
+        return Tier("domain", UNDECIDED, f"where it has a value is not decided: {needs}")
     if needs:
         return Tier("domain", REJECTED, f"it has no value where {needs[0]}, and the expression may have one there")
     return Tier("domain", ACCEPTED, "it has a value wherever the expression has one")
@@ -367,22 +374,22 @@ def _of_definitions(graph: Graph, program: Program, seed: int, safe: bool) -> Ti
     Rewritten products and sums are not what they were at infinities: x·(w + v) is no number where x·w + x·v is -inf.
     The gate asks for a finite result where the true one is.
     """
-    try:
-        made = lowered(graph, program, safe).definitions
-        report = check_exact(program, made, draws=EXACT_DRAWS, seed=seed)
-        if report.verdict == REJECTED:
-            finite = check_exact(
-                program, made, draws=EXACT_DRAWS, seed=seed, finite=frozenset(b.name for b in program.inputs)
-            )
-            tier = _of_report(finite)
-            return tier if finite.verdict == REJECTED else replace(tier, text=f"of finite inputs, {tier.text}")
-        return _of_report(report)
-    except (NeptuneError, EvaluationError) as error:
-        return Tier("exact", UNDECIDED, f"its definitions: {str(error).splitlines()[0]}")
+    made = lowered_or_why(graph, program, safe)
+    if isinstance(made, NeptuneError):
+        return _of_report(made)
+    check = partial(exact_report, program, made.definitions, draws=EXACT_DRAWS, seed=seed)
+    report = check()
+    if isinstance(report, ExactReport) and report.verdict == REJECTED:
+        report = check(finite=frozenset(b.name for b in program.inputs))
+        if isinstance(report, ExactReport) and report.verdict != REJECTED:
+            return replace(_of_report(report), text=f"of finite inputs, {report}")
+    return _of_report(report)
 
 
-def _of_report(report: ExactReport) -> Tier:
-    return Tier("exact", report.verdict, str(report), report.draws, report.seeds)
+def _of_report(report: ExactReport | EvaluationError | NeptuneError) -> Tier:
+    if isinstance(report, ExactReport):
+        return Tier("exact", report.verdict, str(report), report.draws, report.seeds)
+    return Tier("exact", UNDECIDED, f"its definitions: {str(report).splitlines()[0]}")
 
 
 def _timed(name: str, run: Callable[[], Tier]) -> Tier:

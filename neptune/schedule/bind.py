@@ -149,15 +149,23 @@ def _without_strides(p: Poly, stride: Poly, names: frozenset[str]) -> Poly:
     return p
 
 
-def check_independent(loop: For, request: str, program: Program | None = None) -> None:
-    """Raise a ScheduleError unless the iterations of `loop` touch separate elements."""
+@dataclass(frozen=True)
+class Dependence:
+    """Why iterations of a loop do not touch separate elements, with the stage and what to try."""
+
+    wrong: str
+    where: str | None = None
+    hint: str | None = None
+
+
+def dependence(loop: For, program: Program | None = None) -> Dependence | None:
+    """What ties the iterations of `loop` together; None where they touch separate elements."""
     below = list(paths(loop.body))
     private = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
     for path, stage in below:
         reduced = any(f is loop for f in reduction_loops(stage, (loop, *for_loops(path))))
         if reduced and not set(writes(stage.action)) <= private:
-            raise ScheduleError(
-                request,
+            return Dependence(
                 f"stage `{stage.name}` reduces over `{loop.var}`: its iterations are not independent",
                 where=print_stage(stage),
                 hint="bind a loop over rows, or split_k to reduce in parallel",
@@ -168,12 +176,17 @@ def check_independent(loop: For, request: str, program: Program | None = None) -
             continue
         odd = next((a for a in accesses if not any(loop.var in variables(i) for i in a.index)), None)
         if odd is not None:
-            raise ScheduleError(
-                request,
-                f"every iteration of `{loop.var}` touches the same elements of `{buffer}`",
-                where=print_stage(odd.stage),
-            )
-        raise ScheduleError(request, f"an iteration of `{loop.var}` reads elements of `{buffer}` that others write")
+            wrong = f"every iteration of `{loop.var}` touches the same elements of `{buffer}`"
+            return Dependence(wrong, where=print_stage(odd.stage))
+        return Dependence(f"an iteration of `{loop.var}` reads elements of `{buffer}` that others write")
+    return None
+
+
+def check_independent(loop: For, request: str, program: Program | None = None) -> None:
+    """Raise a ScheduleError unless the iterations of `loop` touch separate elements."""
+    found = dependence(loop, program)
+    if found is not None:
+        raise ScheduleError(request, found.wrong, where=found.where, hint=found.hint)
 
 
 def _count(loop: For) -> Expr | None:
@@ -182,12 +195,8 @@ def _count(loop: For) -> Expr | None:
 
 
 def is_independent(loop: For, program: Program | None = None) -> bool:
-    """Return True if `check_independent` accepts the loop."""
-    try:
-        check_independent(loop, "", program)
-    except ScheduleError:
-        return False
-    return True
+    """Return True if nothing ties the iterations of the loop together."""
+    return dependence(loop, program) is None
 
 
 def shared_by_programs(state: State, name: str) -> str | None:

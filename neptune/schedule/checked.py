@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from neptune.boundary import public
-from neptune.errors import ScheduleError
+from neptune.errors import NeptuneError, ScheduleError
+from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
 
+Given = ParamSpec("Given")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -75,6 +77,20 @@ def primitive(method: Method) -> Method:
     call = checked(method)
     call.primitive = True  # type: ignore[attr-defined]
     return call
+
+
+def attempt(call: Callable[Given, object], *args: Given.args, **options: Given.kwargs) -> NeptuneError | None:
+    """Call a primitive where it is legal: None once it is performed, or its refusal, behind which all is as it was.
+
+    What there is no fuel for goes on to whoever gave the fuel.
+    """
+    try:
+        call(*args, **options)
+    except OutOfFuel:
+        raise
+    except NeptuneError as refusal:
+        return refusal
+    return None
 
 
 def is_primitive(method: object) -> bool:

@@ -18,19 +18,25 @@ from neptune.schedule.definition import Definition, MapDef
 from neptune.schedule.state import State, reads
 
 
-def inliner(name: str, definition: Definition) -> dict[str, Store]:
-    """Check that a definition can be inlined (a map over plain, distinct axes) and return it by buffer."""
+def inlined_stores(definition: Definition) -> dict[str, Store] | str:
+    """A definition that can be inlined (a map over plain, distinct axes) by buffer, or why it cannot be."""
     if not isinstance(definition, MapDef):
-        raise ScheduleError(
-            f"inline(`{name}`)", "a reduction cannot be inlined: its value is complete only after its loops"
-        )
+        return "a reduction cannot be inlined: its value is complete only after its loops"
     action = definition.action
     names = [i.name for i in action.index if isinstance(i, Var)]
     if len(names) != len(action.index) or len(set(names)) != len(names):
-        raise ScheduleError(f"inline(`{name}`)", "its index is not a plain list of its axes")
+        return "its index is not a plain list of its axes"
     if set(variables(action.value)) & set(definition.extents) - set(names):
-        raise ScheduleError(f"inline(`{name}`)", "its value depends on an axis that its index does not have")
+        return "its value depends on an axis that its index does not have"
     return {action.buffer: action}
+
+
+def inliner(name: str, definition: Definition) -> dict[str, Store]:
+    """`inlined_stores`, for a stage that is to be inlined: ScheduleError where it cannot be."""
+    stores = inlined_stores(definition)
+    if isinstance(stores, str):
+        raise ScheduleError(f"inline(`{name}`)", stores)
+    return stores
 
 
 def inline_loads(e: Expr, stores: dict[str, Store]) -> Expr:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
@@ -11,6 +10,7 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var, variables
 from neptune.ir.integers import constant_length
 from neptune.schedule.alignment import Axes, StageAxis
+from neptune.schedule.checked import attempt
 from neptune.schedule.pack import group_matrices, group_sizes, reads_each, row_shared, whole_groups
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
@@ -260,11 +260,8 @@ def pack_heads(sch: ScheduleBase, template: str) -> bool:
     # Where queries are the axis before, they are rows as well.
     beside = [a for a in d.names if a not in (head, parts.fused_axis, *d.reduced, *d.choosing)]
     row = next((a for a in reversed(beside) if _sharing(sch, parts, head, a) is not None), None)
-    try:
-        sch.pack(sch.loop_of(parts.first, head), None if row is None else sch.loop_of(parts.first, row))
-    except ScheduleError:
-        return False
-    return True
+    packed = [head] if row is None else [head, row]
+    return attempt(lambda: sch.pack(*(sch.loop_of(parts.first, a) for a in packed))) is None
 
 
 def pack_rows(sch: ScheduleBase, template: str, always: bool = False) -> bool:
@@ -353,8 +350,7 @@ def rows_inlined(sch: ScheduleBase, template: str, whole: Chain, alone: StageAxi
     """The chain without maps per row between its reductions, a mean or a scale: each part has one of its own."""
     between = [s for s in whole.epilogue if reaches(sch, [s]).intersection(whole.all_reductions)]
     for stage in between:
-        with suppress(ScheduleError):
-            sch.inline(stage)
+        attempt(sch.inline, stage)
     return chain(sch, template, over=alone) if between else whole
 
 
@@ -364,21 +360,13 @@ def before_the_chain(sch: ScheduleBase, parts: Chain, tile: Loop, sizes: Var) ->
     ends: list[Loop] = []
     for stage in parts.apart:
         axis = parts.axes.of(stage, (parts.first, parts.fused_axis))
-        if axis is None or any(_fused(sch, stage, end) for end in ends):
+        if axis is None or any(attempt(sch.fuse_at, stage, end) is None for end in ends):
             continue
         outer, _ = sch.split(sch.loop_of(stage, axis), sizes)
         spread(sch, stage, outer)
         ends.append(outer)
     for stage in reversed(parts.per_row):
         sch.compute_at(stage, tile)
-
-
-def _fused(sch: ScheduleBase, stage: str, loop: Loop) -> bool:
-    try:
-        sch.fuse_at(stage, loop)
-    except ScheduleError:
-        return False
-    return True
 
 
 def behind_the_chain(sch: ScheduleBase, parts: Chain, tile: Loop) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from itertools import takewhile
 
-from neptune.errors import NeptuneError
 from neptune.ir.contraction import NoProduct, contraction, matrix_product
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Const, variables, walk
 from neptune.ir.integers import constant_length
+from neptune.schedule.checked import attempt
 from neptune.schedule.definition import Definition, MapDef
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
@@ -36,8 +36,7 @@ def inline_maps(sch: ScheduleBase) -> None:
         count = sum(x.buffer == d.action.buffer for r in readers for x in r.reads())
         small = count * sum(1 for _ in walk(d.action.value)) <= LARGEST_INLINE
         if small and all(_reads_once(r, d.action.buffer) for r in readers):
-            with suppress(NeptuneError):
-                sch.inline(stage)
+            attempt(sch.inline, stage)
 
 
 def _reads_once(d: Definition, buffer: str) -> bool:
@@ -59,11 +58,7 @@ def follow(sch: ScheduleBase, stage: str, grid: list[Loop]) -> bool:
     around = [f for f in sch.loops(last) if f in grid]
     if last not in sch.reductions or not around or spatial != len(sch.definition(stage).axes):
         return False
-    try:
-        sch.fuse_at(stage, around[-1])
-    except NeptuneError:
-        return False
-    return True
+    return attempt(sch.fuse_at, stage, around[-1]) is None
 
 
 # --- tiles --------------------------------------------------------------------------------------
@@ -94,15 +89,10 @@ def tile_stage(sch: ScheduleBase, stage: str, tiles: Mapping[str, Sequence[int]]
             steps.append(a)
             inner.append(b)
     # What a loop's range or an index forbids stays as it is: a serial loop.
-    with suppress(NeptuneError):
-        sch.reorder(*outer, *ragged, *around, *inner)
-    bound: list[Loop] = []
-    with suppress(NeptuneError):
-        letters = ["grid.y", *["grid.z"] * len(outer)][: max(0, len(outer) - 1)]
-        for loop, letter in zip(outer, [*reversed(letters), "grid.x"], strict=False):
-            sch.bind(loop, letter)
-            bound.append(loop)
-    return bound, around
+    attempt(sch.reorder, *outer, *ragged, *around, *inner)
+    letters = [*reversed(["grid.y", *["grid.z"] * len(outer)][: max(0, len(outer) - 1)]), "grid.x"]
+    bound = takewhile(lambda x: attempt(sch.bind, *x) is None, zip(outer, letters, strict=False))
+    return [loop for loop, _ in bound], around
 
 
 def _tile_sizes(d: Definition) -> dict[str, str]:

@@ -41,6 +41,11 @@ from neptune.tile.ir import (
 
 def verify_tiles(program: TileProgram) -> None:
     """Raise InternalError with every way in which `program` is not well-formed."""
+    report(f"tile program {program.name}", mistakes(program))
+
+
+def mistakes(program: TileProgram) -> list[str]:
+    """Every way in which `program` is not well-formed."""
     findings: list[str] = []
     names = [k.name for k in program.kernels]
     findings += [f"kernel {n} is declared twice" for n in sorted(set(names)) if names.count(n) > 1]
@@ -48,7 +53,7 @@ def verify_tiles(program: TileProgram) -> None:
     for kernel in program.kernels:
         findings += [f"kernel {kernel.name}: {text}" for text in _check_kernel(program, kernel, written)]
     findings += [f"output {b.name} is never written" for b in program.outputs if b.name not in written]
-    report(f"tile program {program.name}", findings)
+    return findings
 
 
 # --- dims --------------------------------------------------------------------------------------

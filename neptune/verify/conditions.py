@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array
+from neptune.ir.evaluate.domains import Array, EvaluationError
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.memory import Mask, Memory
 from neptune.ir.expr import Expr, Load, Op
@@ -33,6 +33,13 @@ class Ample(Evaluator):
 
     def run(self, e: Expr, env: Mapping[str, Any], mask: Mask = None) -> Any:
         return AMPLE if isinstance(e, Load) and e.buffer in self.lengths else super().run(e, env, mask)
+
+    def known(self, exprs: Sequence[Expr], env: Mapping[str, Any], mask: Mask) -> list[Any] | None:
+        """The values of expressions; None where one of them is not known without data."""
+        try:
+            return [self.run(e, env, mask) for e in exprs]
+        except EvaluationError:
+            return None
 
 
 class Conditions:

@@ -160,9 +160,11 @@ def _deciding(body: Stmt) -> frozenset[str]:
 
 
 class _LoopCases(Loops, Conditions):
-    """The cases of a Program: its statements run without their stores."""
+    """The cases of a Program: its statements run without their stores. What depends on data is passed over."""
 
-    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+    evaluator: Ample
+
+    def __init__(self, memory: Memory, evaluator: Ample) -> None:
         Loops.__init__(self, memory, evaluator)
         Conditions.__init__(self)
         self._conditions: dict[int, list[list[Expr]]] = {}
@@ -182,14 +184,18 @@ class _LoopCases(Loops, Conditions):
             self._together((s,), at)
         elif isinstance(s, If):
             self._decisions(id(s), [conjuncts(s.pred)], at)
-        try:
-            super().run(s, at)
-        except EvaluationError:
-            return
+        super().run(s, at)
+
+    def _under(self, pred: Expr | None, at: Lanes) -> Lanes | None:
+        known = [True] if pred is None else self.evaluator.known((pred,), at.env, at.mask)
+        return None if known is None else self._where(known[0], at)
 
     def _loop(self, loop: For, at: Lanes) -> None:
         """All iterations at once: nothing is stored, so nothing depends on their order."""
-        lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (loop.lo, loop.hi))
+        known = self.evaluator.known((loop.lo, loop.hi), at.env, at.mask)
+        if known is None:
+            return
+        lo, hi = known
         if loop.var not in self._used:  # one iteration stands for all
             runs = both(at.mask, np.asarray(np.less(lo, hi)))
             assert runs is not None
@@ -226,18 +232,21 @@ class _LoopCases(Loops, Conditions):
             self.placed((id(stmts[0]), k), np.minimum(t, 1), _places(at), at.mask)
 
     def _times(self, s: Stmt, at: Lanes) -> Any:
-        try:
-            if isinstance(s, For) and variables(s.lo) | variables(s.hi):
-                lo, hi = (self.evaluator.run(e, at.env, at.mask) for e in (s.lo, s.hi))
-                for k, (a, b) in enumerate(self._divisions(s)):
-                    top, bottom = (self.evaluator.run(e, at.env, at.mask) for e in (a, b))
-                    self.remainders((id(s), k), top, bottom, at.mask)
-                return np.clip(np.subtract(hi, lo), 0, MANY)
-            if isinstance(s, If):
-                return np.asarray(self.evaluator.run(s.pred, at.env, at.mask)).astype(int)
-        except EvaluationError:
+        if isinstance(s, If):
+            holds = self.evaluator.known((s.pred,), at.env, at.mask)
+            return None if holds is None else np.asarray(holds[0]).astype(int)
+        if not isinstance(s, For) or not variables(s.lo) | variables(s.hi):
             return None
-        return None
+        bounds = self.evaluator.known((s.lo, s.hi), at.env, at.mask)
+        if bounds is None:
+            return None
+        for k, division in enumerate(self._divisions(s)):
+            parts = self.evaluator.known(division, at.env, at.mask)
+            if parts is None:
+                return None
+            top, bottom = parts
+            self.remainders((id(s), k), top, bottom, at.mask)
+        return np.clip(np.subtract(bounds[1], bounds[0]), 0, MANY)
 
     def _divisions(self, s: For) -> list[tuple[Expr, Expr]]:
         if id(s) not in self._bounds:
@@ -252,20 +261,20 @@ class _LoopCases(Loops, Conditions):
 
     def _decisions(self, key: Hashable, conditions: list[list[Expr]], at: Lanes) -> None:
         for n, parts in enumerate(conditions):
-            if parts:
-                try:
-                    seen = [self._part(c, at) for c in parts]
-                except EvaluationError:
-                    continue
+            seen = [p for c in parts if (p := self._part(c, at)) is not None]
+            if seen and len(seen) == len(parts):
                 self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask, _places(at))
 
-    def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any]:
+    def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any] | None:
         """Return the truth of a condition, and how far the sides of a comparison are apart."""
         if isinstance(c, Op) and OPS[c.name].kind == "compare" and not is_float(c.args[0].dtype):
-            a, b = (self.evaluator.run(x, at.env, at.mask) for x in c.args)
-            distance = np.subtract(a, b, dtype=np.int64)
+            sides = self.evaluator.known(c.args, at.env, at.mask)
+            if sides is None:
+                return None
+            distance = np.subtract(*sides, dtype=np.int64)
             return COMPARED[c.name](distance, 0), distance
-        return self.evaluator.run(c, at.env, at.mask), None
+        known = self.evaluator.known((c,), at.env, at.mask)
+        return None if known is None else (known[0], None)
 
 
 def _places(at: Lanes) -> dict[str, Any]:

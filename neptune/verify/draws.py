@@ -17,14 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, TooLarge, Value
+from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, TooLarge, Unevaluated, Value
 from neptune.ir.evaluate.memory import STATEMENT, Work
 from neptune.ir.evaluate.program import Runnable
 from neptune.ir.expr import Expr, walk
 from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import TileProgram, stmt_exprs, walk_stmts
 from neptune.verify.coverage import Cases
-from neptune.verify.evaluate import evaluate, runnable
+from neptune.verify.evaluate import evaluated, runnable
 from neptune.verify.instances import (
     AnyProgram,
     MakeInputs,
@@ -201,23 +201,22 @@ class Shared:
         return self.groups.setdefault((make_model, *sorted(sizes.items())), [])
 
 
-def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried]]:
+def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried] | Unevaluated]:
     """All draws, each as what was tried at its sizes: plain inputs first.
 
-    Raises OutsideFragment where the model has no value for a result, TooLarge where no instance is small enough, and
-    EvaluationError where the original makes no sense on any.
+    They end with OutsideFragment where the model has no value for a result, TooLarge where no instance is small enough,
+    and EvaluationError where the original makes no sense on any.
     """
     pool = Pool(check)
     for k in range(check.effort.draws + check.effort.retries):
         further = k >= check.effort.draws
         if further and not pool.unseen():
             break
-        try:
-            first = _first(check, make_model, check.seed * 1009 + k, pool)
-        except TooLarge:
-            if further and check.work.left < 0:
-                return  # what was asked for is done
-            raise
+        first = _first(check, make_model, check.seed * 1009 + k, pool)
+        if isinstance(first, Unevaluated):
+            if not (isinstance(first, TooLarge) and further and check.work.left < 0):
+                yield first
+            return  # what was asked for is done, or cannot be
         pool.use(first[0].sizes)
         styles = ("plain",) * 3 if further else (STYLES[k % 2], "plain", STYLES[1 - k % 2])
         yield [first, *_again(check, make_model, first, styles, further)]
@@ -234,11 +233,14 @@ class Pool:
         if check.shared is not None and self.given:
             self._sizes[0] = [*check.shared.sizes, *check.shared.spare]
 
-    def take(self, rng: np.random.Generator, ease: int) -> Sizes:
+    def take(self, rng: np.random.Generator, ease: int) -> Sizes | TooLarge:
         """The sizes with the most cases that earlier instances had not, or had more rarely, for their work. Of what few
         of the sizes at hand have, each counts more."""
         sizes = self._sizes.setdefault(ease, [])
-        sizes += self._fresh(rng, ease, bool(sizes))
+        fresh = self._fresh(rng, ease, bool(sizes))
+        if isinstance(fresh, TooLarge):
+            return fresh
+        sizes += fresh
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
         common = Counter(case for found in cases for case in found)
         values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
@@ -252,7 +254,7 @@ class Pool:
         sizes[:] = [x for x in sizes if x != best]
         return best
 
-    def _fresh(self, rng: np.random.Generator, ease: int, more: bool) -> list[Sizes]:
+    def _fresh(self, rng: np.random.Generator, ease: int, more: bool) -> list[Sizes] | TooLarge:
         """Newly drawn sizes."""
         check, effort = self.check, self.check.effort
         tiles = any(isinstance(p, TileProgram) for p in (check.original, check.transformed))
@@ -275,11 +277,11 @@ class Pool:
                 None if more else k,
             )
             if volume(check.original, found) > effort.budget:
-                raise TooLarge("its constant dimensions are too large to be evaluated exactly")
+                return TooLarge("its constant dimensions are too large to be evaluated exactly")
             # What one kernel computes at these sizes is never looked at where that is too much to be evaluated.
             drawn += [found] * (found not in drawn and check.padded(found) <= effort.budget)
         if not (drawn or more):
-            raise TooLarge("its tiles are too large to be evaluated exactly")
+            return TooLarge("its tiles are too large to be evaluated exactly")
         return drawn
 
     def use(self, sizes: Sizes) -> None:
@@ -295,14 +297,15 @@ class Pool:
         return any(found - self.seen.keys() for found in self.check.explored(self._sizes.get(0, [])))
 
 
-def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried:
-    problem = TooLarge("no instance was small enough")
+def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried | Unevaluated:
+    """What was tried on plain inputs, at sizes that are eased until they are small enough."""
+    found: Tried | Unevaluated = TooLarge("no instance was small enough")
     for ease in range(check.effort.retries):
-        try:
-            return _tried(check, _instance(check, make_model, seed, ease, pool))
-        except TooLarge as error:
-            problem = error
-    raise problem
+        instance = _instance(check, make_model, seed, ease, pool)
+        found = _tried(check, instance) if isinstance(instance, Instance) else instance
+        if not isinstance(found, TooLarge):
+            break
+    return found
 
 
 def _again(
@@ -317,9 +320,8 @@ def _again(
         found = _repeated(check, make_model, begun, repeat, style)
         if found is None or not found.compared:
             continue
-        try:
-            tried = _tried(check, found)
-        except OutsideFragment:  # the model has no value here: plain inputs have been compared
+        tried = _tried(check, found)
+        if isinstance(tried, OutsideFragment):  # the model has no value here: plain inputs have been compared
             continue
         compared += found.compared
         yield tried
@@ -337,55 +339,54 @@ def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int,
     return found
 
 
-def _tried(check: Check, found: Instance) -> Tried:
-    try:
-        return found, evaluate(check.runnable[1], found.inputs, found.full, found.model, check.allowed(found.model))
-    except EvaluationError as error:
-        return found, error
+def _tried(check: Check, found: Instance) -> Tried | OutsideFragment:
+    """The transformed program on an instance; OutsideFragment where the model has no value for its results."""
+    got = evaluated(check.runnable[1], found.inputs, found.full, found.model, check.allowed(found.model))
+    return got if isinstance(got, OutsideFragment) else (found, got)
 
 
 def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
     """Sizes of an earlier draw in another model, with inputs of a style, as far as the original makes sense there."""
     for found in _on(check, model, sizes, seed, style, 0):
-        try:
-            yield _tried(check, found)
-        except OutsideFragment:
-            continue
-        return
+        tried = _tried(check, found)
+        if not isinstance(tried, OutsideFragment):
+            yield tried
+            return
 
 
-def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance:
+def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance | Unevaluated:
     """Sizes and plain inputs on which the original makes sense; both are drawn until they are found."""
-    problem: Exception = EvaluationError("no instance was drawn")
+    found: Instance | Unevaluated = EvaluationError("no instance was drawn")
     for attempt in range(check.effort.attempts):
         sizes = pool.take(np.random.default_rng((seed, attempt)), ease)
+        if isinstance(sizes, TooLarge):
+            return sizes
         known = [] if check.shared is None else check.shared.group(make_model, sizes)
-        try:
-            if not known:
-                known.append(_evaluated(check, make_model(seed), sizes, seed, "plain", attempt))
-            return known[0]
-        except TooLarge:
-            raise
-        except (EvaluationError, OutsideFragment) as error:
-            problem = error
-    raise problem
+        found = known[0] if known else _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
+        if isinstance(found, Instance) and not known:
+            known.append(found)
+        if isinstance(found, Instance | TooLarge):
+            break
+    return found
 
 
 def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Iterator[Instance]:
     """Instances with inputs of a style, as far as the original makes sense on them."""
     for retry in range(check.effort.retries // 2):
-        try:
-            yield _evaluated(check, model, sizes, seed + retry, style, attempt)
-        except (EvaluationError, OutsideFragment):
-            continue
+        found = _evaluated(check, model, sizes, seed + retry, style, attempt)
+        if isinstance(found, Instance):
+            yield found
 
 
-def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance:
+def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance | Unevaluated:
+    """Inputs of a style with the original's outputs, or why it has none."""
     rng = np.random.default_rng((seed, attempt, 1))
     inputs, full = draw_inputs(
         check.original, sizes, model, rng, attempt, check.make, style, check.finite, check.compared
     )
-    expected = evaluate(check.runnable[0], inputs, full, model, check.allowed(model))
+    expected = evaluated(check.runnable[0], inputs, full, model, check.allowed(model))
+    if isinstance(expected, Unevaluated):
+        return expected
     values = [(b.dtype, expected[b.name]) for b in check.original.outputs]
     compared = sum(int(model.known(v).sum()) if is_float(dtype) else int(np.size(v)) for dtype, v in values)
     return Instance(seed, model, sizes, inputs, full, expected, attempt, compared)

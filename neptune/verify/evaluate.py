@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from neptune.ir.evaluate.domains import Domain, Value
+from neptune.ir.evaluate.domains import Domain, EvaluationError, OutsideFragment, Results, Unevaluated
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.memory import Memory, Work
 from neptune.ir.evaluate.program import Runnable
@@ -36,7 +36,21 @@ def evaluate(
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
     budget: Work | None = None,
-) -> dict[str, Value]:
+) -> Results:
     """The outputs by name: `neptune.ir.evaluate.program.evaluate`, for tiles as well."""
     ready = program if isinstance(program, Runnable) else runnable(program)
     return evaluate_runnable(ready, inputs, sizes, domain, budget)
+
+
+def evaluated(
+    program: Program | TileProgram | Runnable,
+    inputs: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    domain: Domain | None = None,
+    budget: Work | None = None,
+) -> Results | Unevaluated:
+    """The outputs as `evaluate` gives them, or why there are none: a statement deep in the program finds that out."""
+    try:
+        return evaluate(program, inputs, sizes, domain, budget)
+    except (EvaluationError, OutsideFragment) as error:
+        return error.with_traceback(None)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Value
+from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Unevaluated, Value, every
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import OPS, Const, Expr, Op, walk
 from neptune.ir.program import Program, Update, updates
@@ -27,7 +28,7 @@ from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
-from neptune.verify.evaluate import evaluate
+from neptune.verify.evaluate import evaluated
 from neptune.verify.field import OF_TWO, OPAQUE, FieldPair, P
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
 from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
@@ -149,13 +150,18 @@ def _first_difference(
     return None
 
 
-def _run(check: Check, make_model: MakeModel) -> ExactReport:
-    """All draws in one model; OutsideFragment where it has no value for a result."""
+def _try(check: Check, make_model: MakeModel) -> ExactReport | EvaluationError:
+    """All draws in one model: undecided where it has no value for a result, EvaluationError where the original makes no
+    sense on any instance."""
     seeds: list[int] = []
     tried: list[Sizes] = []
     compared = 0
     counterexample: Counterexample | None = None
     for found in draws(check, make_model):
+        if isinstance(found, EvaluationError):
+            return found
+        if isinstance(found, OutsideFragment):
+            return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(found),))
         seeds.append(found[0][0].seed)
         tried.append(found[0][0].sizes)
         compared += sum(instance.compared for instance, _ in found)
@@ -176,30 +182,21 @@ def _difference(check: Check, instance: Instance, got: Mapping[str, Value] | Eva
     return None if different is None else Counterexample(instance.sizes, instance.seed, *different)
 
 
-def _try(check: Check, make_model: MakeModel) -> ExactReport:
-    """`_run`, undecided where the model has no value for a result."""
-    try:
-        return _run(check, make_model)
-    except OutsideFragment as error:
-        bound = "no draw"
-        return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, bound, (str(error),))
-
-
 def _bound(check: Check, report: ExactReport) -> str:
     """A false-accept bound for rational functions; else the report's own words."""
     worst = 0
-    try:
-        for seed, sizes in zip(report.seeds, report.sizes, strict=True):
-            rng = np.random.default_rng(seed)
-            inputs, full = draw_inputs(check.original, sizes, FieldPair(seed), rng, 0, check.make)
-            shapes = {b.name: inputs[b.name] for b in check.original.inputs}
-            arrays = {n: v.p if hasattr(v, "p") else v for n, v in shapes.items()}
-            numbers = {n: v.p if hasattr(v, "p") else v for n, v in full.items()}
-            old, new = (evaluate(p, arrays, numbers, Degrees()) for p in (check.original, check.transformed))
-            pairs = zip(check.original.outputs, check.transformed.outputs, strict=True)
-            worst = max([worst, *(agreement(old[a.name], new[b.name]) for a, b in pairs if is_float(a.dtype))])
-    except (OutsideFragment, EvaluationError):
-        return report.bound
+    for seed, sizes in zip(report.seeds, report.sizes, strict=True):
+        rng = np.random.default_rng(seed)
+        inputs, full = draw_inputs(check.original, sizes, FieldPair(seed), rng, 0, check.make)
+        shapes = {b.name: inputs[b.name] for b in check.original.inputs}
+        arrays = {n: v.p if hasattr(v, "p") else v for n, v in shapes.items()}
+        numbers = {n: v.p if hasattr(v, "p") else v for n, v in full.items()}
+        both = every(evaluated(p, arrays, numbers, Degrees()) for p in check.runnable)
+        if isinstance(both, Unevaluated):
+            return report.bound
+        old, new = both
+        pairs = zip(check.original.outputs, check.transformed.outputs, strict=True)
+        worst = max([worst, *(agreement(old[a.name], new[b.name]) for a, b in pairs if is_float(a.dtype))])
     if worst >= P:
         return report.bound
     return (
@@ -250,22 +247,29 @@ def _in_range(check: Check, report: ExactReport) -> ExactReport:
     return report
 
 
-def _decide(check: Check) -> ExactReport:
+def _decide(check: Check) -> ExactReport | EvaluationError:
     report = _exactly(check)
-    if report.verdict == "rejected" and (report.model == OrderedRationals.name or _guessed(check)):
-        report = _by_value(check, report)
+    if isinstance(report, ExactReport) and report.verdict == "rejected":
+        guessed = report.model == OrderedRationals.name or _guessed(check)
+        report = _by_value(check, report) if guessed else report
+    if isinstance(report, EvaluationError):
+        return report
     if report.accepted and (depends_on_order(check.original) or depends_on_order(check.transformed)):
         report = _in_range(check, report)
     if report.verdict == "undecided" and not (jumps(check.original) or jumps(check.transformed)):
         # Both exact models are without a value: an exponential of an exponential, say.
         floats = _try(check, _floats)
+        if isinstance(floats, EvaluationError):
+            return floats
         report = replace(floats, notes=(*report.notes, *floats.notes))
     return _at_all_magnitudes(check, report) if report.accepted and check.magnitudes else report
 
 
-def _by_value(check: Check, report: ExactReport) -> ExactReport:
+def _by_value(check: Check, report: ExactReport) -> ExactReport | EvaluationError:
     """A rejection, where float64 confirms it: the model has made up the values of functions or of constants."""
     floats = _try(check, ByValue)
+    if isinstance(floats, EvaluationError):
+        return floats
     if not floats.accepted:
         return report
     return replace(floats, notes=(*report.notes, f"{report.model}: {report.counterexample}, with values made up"))
@@ -278,19 +282,18 @@ def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
         return report
     sizes = max(report.sizes, key=lambda x: volume(original, x))
     elements = ELEMENTS if check.effort.budget < CONFIRM else CONFIRM
-    try:
-        scaled = compare_magnitudes(
-            original,
-            made,
-            sizes,
-            check.seed,
-            make=check.make,
-            ranges=check.ranges,
-            finite=check.finite,
-            elements=elements,
-        )
-    except (EvaluationError, OutsideFragment) as error:
-        return replace(report, notes=(*report.notes, f"{MAGNITUDES}: {error}"))
+    scaled = compare_magnitudes(
+        original,
+        made,
+        sizes,
+        check.seed,
+        make=check.make,
+        ranges=check.ranges,
+        finite=check.finite,
+        elements=elements,
+    )
+    if isinstance(scaled, Unevaluated):
+        return replace(report, notes=(*report.notes, f"{MAGNITUDES}: {scaled}"))
     if scaled.difference is None:
         note = f"{MAGNITUDES}: {scaled.compared} elements of {scaled.instances} instances agree"
         return replace(report, notes=(*report.notes, note))
@@ -299,14 +302,16 @@ def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
     return replace(report, model=MAGNITUDES, verdict="rejected", counterexample=counterexample, bound="no bound")
 
 
-def _exactly(check: Check) -> ExactReport:
+def _exactly(check: Check) -> ExactReport | EvaluationError:
     field = _try(check, FieldPair)
-    if depends_on_order(check.original) or depends_on_order(check.transformed):
-        if field.accepted:
-            return field
-        ordered = _try(check, OrderedRationals)
+    orders = depends_on_order(check.original) or depends_on_order(check.transformed)
+    if isinstance(field, EvaluationError) or (orders and field.accepted):
+        return field
+    ordered = _try(check, OrderedRationals if orders else _exact_rationals)
+    if isinstance(ordered, EvaluationError):
+        return ordered
+    if orders:
         return replace(ordered, notes=(f"field pair: {field.verdict}", *field.notes, *ordered.notes))
-    ordered = _try(check, _exact_rationals)
     if field.verdict == "rejected" and ordered.verdict != "rejected" and _guessed(check):
         # They are arbitrary functions in the field; log and pow are what they are in the rationals.
         return replace(ordered, notes=("field pair: rejected", *field.notes, *ordered.notes))
@@ -318,7 +323,15 @@ def _exactly(check: Check) -> ExactReport:
     return replace(ordered if field.accepted else field, notes=(*field.notes, note))
 
 
-def check_exact(
+def check_exact(original: Program, transformed: AnyProgram, **options: Any) -> ExactReport:
+    """`exact_report` with its options; EvaluationError is raised where the original itself cannot be run."""
+    report = exact_report(original, transformed, **options)
+    if isinstance(report, EvaluationError):
+        raise report
+    return report
+
+
+def exact_report(
     original: Program,
     transformed: AnyProgram,
     *,
@@ -330,15 +343,15 @@ def check_exact(
     ranges: Sequence[RangePredicate] = (),
     magnitudes: bool = False,
     shared: list[Shared] | None = None,
-) -> ExactReport:
+) -> ExactReport | EvaluationError:
     """Compare all outputs of two programs, by position, on `draws` small random instances, exactly.
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
     names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. With `magnitudes` two
     Programs are also compared as rounded to their dtypes, at all magnitudes that `ranges` allow. A mismatch is
-    reported, not raised; EvaluationError is raised only where the original itself cannot be run. Large constants are
-    made small where that is safe; a rejection is confirmed on the programs as they are. What checks of further
-    programs against the same original can use is kept in `shared`.
+    reported; an EvaluationError is the answer only where the original itself cannot be run. Large constants are made
+    small where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs
+    against the same original can use is kept in `shared`.
     """
     forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
     forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
@@ -355,12 +368,9 @@ def check_exact(
     )
     accused: ExactReport | None = None
     for more, form in enumerate(forms, 1 - len(forms)):
-        try:
-            common = None if accused or shared is None else _common(shared, form[0])
-            report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
-        except EvaluationError:
-            if more == 0 and accused is None:
-                raise
+        common = None if accused or shared is None else _common(shared, form[0])
+        report = _decide(replace(check, original=form[0], transformed=form[1], shared=common))
+        if isinstance(report, EvaluationError):
             continue
         if report.accepted:
             return replace(report, notes=(*report.notes, "large constants were made small")) if more else report

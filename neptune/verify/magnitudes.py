@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.evaluate.domains import Array, EvaluationError, Value
+from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, every
 from neptune.ir.evaluate.floats import Float64, Rounded, Stochastic, round_to
 from neptune.ir.evaluate.parallel import statement_exprs
-from neptune.ir.evaluate.program import Runnable, evaluate
+from neptune.ir.evaluate.program import Runnable
 from neptune.ir.expr import Cast
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.ops import Range
@@ -34,6 +34,7 @@ from neptune.ir.program import Buffer, Program
 from neptune.ir.program import walk as walk_stmt
 from neptune.ir.ranges import RangePredicate
 from neptune.verify.batched import COUNT, batched
+from neptune.verify.evaluate import evaluated
 from neptune.verify.instances import MakeInputs, Sizes, draw_inputs, number, volume
 from neptune.verify.ranged import Ranged, jumps
 
@@ -125,10 +126,10 @@ def compare_magnitudes(
     ranges: Sequence[RangePredicate] = (),
     finite: frozenset[str] = frozenset(),
     elements: int = ELEMENTS,
-) -> Scaled:
+) -> Scaled | Unevaluated:
     """Compare two Programs at some sizes on inputs of all magnitudes that satisfy `ranges`.
 
-    Raises EvaluationError where the original cannot be run at these sizes, or OutsideFragment.
+    Unevaluated where the original cannot be run at these sizes, or the fused one has no value there.
     """
     everything = (*original.outputs, *original.temporaries)
     before = Runnable(batched(original, everything))
@@ -137,16 +138,18 @@ def compare_magnitudes(
         if not inputs.count:
             return Scaled(0, 0)
         inside = _inside(original, inputs, ranges)
-        try:
-            exact, near, far = (_run(before, inputs, d) for d in (Float64(), InAnyOrder(), Stochastic(seed)))
+        rounded = every(_run(before, inputs, d) for d in (Float64(), InAnyOrder(), Stochastic(seed)))
+        # Integers may be no places of what is read there.
+        if not isinstance(rounded, EvaluationError):
             break
-        except EvaluationError:
-            # Integers that are no places of what is read there.
-            if attempt == ATTEMPTS - 1:
-                raise
+    if isinstance(rounded, Unevaluated):
+        return rounded
+    exact, near, far = rounded
     inside &= _stays(everything, exact, near)
     inside &= _satisfied(ranges, {**inputs.values, **near}, inputs.sizes, inputs.count)
     fused = _run(Runnable(batched(transformed, transformed.outputs)), inputs, Rounded())
+    if isinstance(fused, Unevaluated):
+        return fused
     cancelled = _cancelled(ranges, {**inputs.values, **near}, inputs.sizes, inputs.count)
     loose = jumps(original) or jumps(transformed)
     compared, first = 0, None
@@ -168,11 +171,11 @@ def compare_magnitudes(
 # --- comparing -----------------------------------------------------------------------------------
 
 
-def _run(program: Runnable, inputs: Inputs, domain: Float64) -> dict[str, Array]:
+def _run(program: Runnable, inputs: Inputs, domain: Float64) -> Results | Unevaluated:
     arrays = {**inputs.fixed, **{n: v for n, v in inputs.values.items() if n not in inputs.sizes}}
     # A scalar has a value for each instance, whose loop is the last axis of every array.
     scalars = {n: inputs.values.get(n, v) for n, v in inputs.sizes.items()}
-    return evaluate(program, arrays, {**scalars, COUNT: inputs.count}, domain)
+    return evaluated(program, arrays, {**scalars, COUNT: inputs.count}, domain)
 
 
 def _wrong(

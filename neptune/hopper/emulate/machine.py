@@ -218,10 +218,16 @@ class Running:
             role.waits[0].guards.append(to)
         self.in_flight.append(CopyIn(line(), role.name, source, tuple(int(i) for i in coord), told, to))
         if self.order == "eager":
-            self._land_one()
+            self._land()
 
-    def _land_one(self) -> bool:
-        """One copy lands, any of those in flight."""
+    def _land(self) -> None:
+        """One copy lands while a role has its turn."""
+        landed = self._land_one()
+        if isinstance(landed, ProtocolError):
+            raise landed
+
+    def _land_one(self) -> bool | ProtocolError:
+        """One copy lands, any of those in flight; ProtocolError where it brings more than its barrier expects."""
         if not self.in_flight:
             return False
         copy = self.in_flight.pop(self.scheduler.random.randrange(len(self.in_flight)))
@@ -230,7 +236,7 @@ class Running:
         # Bytes may land before they are expected, as long as an arrival is missing that can expect them.
         if copy.barrier.bytes < 0 and not copy.barrier.pending:
             more = f"{-copy.barrier.bytes} bytes more are copied than {copy.barrier.name} expects"
-            raise ProtocolError(f"{copy.role}, line {copy.line}: {more}")
+            return ProtocolError(f"{copy.role}, line {copy.line}: {more}")
         self._changed(copy.barrier)
         return True
 
@@ -304,7 +310,7 @@ class Running:
 
     def _point(self) -> None:
         if self.order == "random" and self.scheduler.random.random() < 0.3:
-            self._land_one()
+            self._land()
         self.scheduler.point()
 
     def over(self, role: Role) -> None:

@@ -41,9 +41,10 @@ class Role:
 
 
 class Scheduler:
-    """`progress` makes something happen that no role does (a copy lands), and says whether it did."""
+    """`progress` makes something happen that no role does (a copy lands), and says whether it did, or what it did
+    wrong."""
 
-    def __init__(self, seed: int, progress: Callable[[], bool]) -> None:
+    def __init__(self, seed: int, progress: Callable[[], bool | ProtocolError]) -> None:
         self.random = random.Random(seed)
         self.progress = progress
         self.roles: list[Role] = []
@@ -85,27 +86,32 @@ class Scheduler:
         role.ready = None
 
     def _give(self, role: Role) -> None:
-        if self._pick() is role:
+        following = self._pick()
+        if isinstance(following, ProtocolError):
+            raise following
+        if following is role:
             return
         self._hand_on()
         role.turn.acquire()
         if self.error is not None:
             raise _Stop
 
-    def _pick(self) -> Role | None:
+    def _pick(self) -> Role | ProtocolError | None:
         while True:
             able = [r for r in self.roles if not r.done and (r.ready is None or r.ready())]
             if able:
                 return max(able, key=lambda r: r.priority)
-            if not self.progress():
-                return None
+            made = self.progress()
+            if made is not True:
+                return made or None
 
     def _hand_on(self) -> None:
         """The turn goes to the next role; with none left the launch is over."""
-        try:
-            self.role = self._pick()
-        except ProtocolError as error:
-            self.error, self.role = error, None
+        following = self._pick()
+        if isinstance(following, ProtocolError):
+            self.error, self.role = following, None
+        else:
+            self.role = following
         if self.role is not None:
             self.role.turn.release()
             return

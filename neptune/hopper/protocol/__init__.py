@@ -10,7 +10,7 @@
 
 from neptune.hopper.protocol.actions import Action, Finding, Trace
 from neptune.hopper.protocol.causal import causal
-from neptune.hopper.protocol.explore import Explored, TooLarge, explore
+from neptune.hopper.protocol.explore import Explored, explore
 from neptune.hopper.protocol.trace import trace, traces
 
-__all__ = ["Action", "Explored", "Finding", "TooLarge", "Trace", "causal", "explore", "trace", "traces"]
+__all__ = ["Action", "Explored", "Finding", "Trace", "causal", "explore", "trace", "traces"]

@@ -22,23 +22,29 @@ from neptune.hopper.protocol.local import in_flight
 _ENDS = ("finish", "sent", "fence", "sync")
 
 
-class TooLarge(Exception):
-    """More states than were allowed."""
-
-
 @dataclass(frozen=True)
 class Explored:
+    """What came of a visit: how many states it saw, and the first that is wrong. Not `whole`: there are more states
+    than were allowed, and nothing is known."""
+
     states: int
     finding: Finding | None
+    whole: bool = True
 
 
-State = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], int, tuple[int, ...]]
+Barriers = tuple[tuple[int, int, int], ...]
+State = tuple[tuple[int, ...], Barriers, int, tuple[int, ...]]
 """Positions; of each barrier complete phases, missing arrivals and bytes; copies in flight (bits); contents."""
 
 
-class _Wrong(Exception):
-    def __init__(self, kind: str, role: int, at: int, text: str) -> None:
-        self.kind, self.role, self.at, self.text = kind, role, at, text
+@dataclass(frozen=True)
+class _Wrong:
+    """What a role does wrong in a step."""
+
+    kind: str
+    role: int
+    at: int
+    text: str
 
 
 class _Explorer:
@@ -61,18 +67,18 @@ class _Explorer:
         while level:
             following = []
             for state in level:
-                try:
-                    found = list(self.next(state))
-                    if not found:
-                        self.stuck(state)
-                except _Wrong as wrong:
+                found = list(self.next(state))
+                wrong = next((new for _, new in found if isinstance(new, _Wrong)), None)
+                if not found:
+                    wrong = self.stuck(state)
+                if wrong is not None:
                     return Explored(len(self.parent), self.finding(wrong, state))
                 for said, new in found:
-                    if new not in self.parent:
+                    if not isinstance(new, _Wrong) and new not in self.parent:
                         self.parent[new] = (state, said)
                         following.append(new)
             if len(self.parent) > most:
-                raise TooLarge(f"more than {most} states")
+                return Explored(len(self.parent), None, whole=False)
             level = following
         return Explored(len(self.parent), None)
 
@@ -85,7 +91,8 @@ class _Explorer:
         line = self.roles[wrong.role][wrong.at].line
         return Finding(wrong.kind, self.trace.names[wrong.role], line, wrong.text, tuple(reversed(steps)))
 
-    def stuck(self, state: State) -> None:
+    def stuck(self, state: State) -> _Wrong | None:
+        """What is wrong where no role has a step: some are not at their end, or a barrier is not."""
         pos, bars, _, _ = state
         waiting = [r for r, p in enumerate(pos) if p < len(self.roles[r])]
         if waiting:
@@ -93,15 +100,15 @@ class _Explorer:
                 f"{self.trace.describe(r, pos[r])}: {bars[self.roles[r][pos[r]].barrier][0]} phases complete"
                 for r in waiting
             )
-            raise _Wrong("deadlock", waiting[0], pos[waiting[0]], said)
+            return _Wrong("deadlock", waiting[0], pos[waiting[0]], said)
         late = [i for i, (_, _, tx) in enumerate(bars) if tx]
         if late:
             name = self.trace.barriers[late[0]][0]
-            raise _Wrong(
-                "bytes", 0, len(self.roles[0]) - 1, f"at the end {name} still expects {bars[late[0]][2]} bytes"
-            )
+            text = f"at the end {name} still expects {bars[late[0]][2]} bytes"
+            return _Wrong("bytes", 0, len(self.roles[0]) - 1, text)
+        return None
 
-    def next(self, state: State) -> Iterator[tuple[str, State]]:
+    def next(self, state: State) -> Iterator[tuple[str, State | _Wrong]]:
         pos, _, mask, _ = state
         for role, at in enumerate(pos):
             if at < len(self.roles[role]):
@@ -112,16 +119,17 @@ class _Explorer:
             if mask >> i & 1:
                 yield "lands: " + self.trace.describe(role, at), self.land(state, i)
 
-    def land(self, state: State, i: int) -> State:
+    def land(self, state: State, i: int) -> State | _Wrong:
         pos, bars, mask, content = state
         role, at = self.copies[i]
         a = self.roles[role][at]
         held = list(content)
         for cell in a.cells:
             held[cell] = i
-        return pos, self._changed(bars, a.barrier, 0, -a.bytes, role, at), mask & ~(1 << i), tuple(held)
+        changed = self._changed(bars, a.barrier, 0, -a.bytes, role, at)
+        return changed if isinstance(changed, _Wrong) else (pos, changed, mask & ~(1 << i), tuple(held))
 
-    def step(self, state: State, role: int, at: int) -> State | None:
+    def step(self, state: State, role: int, at: int) -> State | _Wrong | None:
         pos, bars, mask, content = state
         end = self.after[role][at]
         for i in range(at, end):
@@ -130,9 +138,14 @@ class _Explorer:
                 if (bars[a.barrier][0] - 1) & 1 != a.number:
                     return None
             elif a.kind == "arrive":
-                bars = self._changed(bars, a.barrier, a.number, a.bytes, role, i)
+                changed = self._changed(bars, a.barrier, a.number, a.bytes, role, i)
+                if isinstance(changed, _Wrong):
+                    return changed
+                bars = changed
             elif a.cells:
-                self._access(pos, mask, content, role, i, a)
+                wrong = self._access(pos, mask, content, role, i, a)
+                if wrong is not None:
+                    return wrong
                 if a.kind == "copy":
                     mask |= 1 << self.number[role, i]
                 elif a.kind == "store":
@@ -143,42 +156,44 @@ class _Explorer:
             pos = (*pos[:role], i + 1, *pos[role + 1 :])
         return pos, bars, mask, content
 
-    def _changed(
-        self, bars: tuple[tuple[int, int, int], ...], b: int, count: int, bytes: int, role: int, at: int
-    ) -> tuple[tuple[int, int, int], ...]:
+    def _changed(self, bars: Barriers, b: int, count: int, bytes: int, role: int, at: int) -> Barriers | _Wrong:
         done, pending, tx = bars[b]
         name, full = self.trace.barriers[b]
         if count > pending:
-            raise _Wrong("arrivals", role, at, f"{count} arrivals on {name}, which awaits {pending}")
+            return _Wrong("arrivals", role, at, f"{count} arrivals on {name}, which awaits {pending}")
         pending, tx = pending - count, tx + bytes
         if not pending and tx < 0:
-            raise _Wrong("bytes", role, at, f"{-tx} bytes more are copied than {name} expects")
+            return _Wrong("bytes", role, at, f"{-tx} bytes more are copied than {name} expects")
         if not pending and not tx:
             done, pending = done + 1, full
         return (*bars[:b], (done, pending, tx), *bars[b + 1 :])
 
-    def _access(self, pos: tuple[int, ...], mask: int, content: tuple[int, ...], role: int, at: int, a: Action) -> None:
+    def _access(
+        self, pos: tuple[int, ...], mask: int, content: tuple[int, ...], role: int, at: int, a: Action
+    ) -> _Wrong | None:
         for cell in a.cells:
             slot = self.trace.cells[cell]
             for i, where in enumerate(self.copies):
                 if mask >> i & 1 and cell in self.roles[where[0]][where[1]].cells:
                     kind = "two writes" if a.kind in ("copy", "store") else "read before arrival"
-                    raise _Wrong(kind, role, at, f"{slot} while in flight: {self.trace.describe(*where)}")
+                    return _Wrong(kind, role, at, f"{slot} while in flight: {self.trace.describe(*where)}")
             if a.kind in ("copy", "store"):
                 for r, p in enumerate(pos):
                     for reader in self.flying[r][p]:
                         if cell in self.roles[r][reader].cells:
                             text = f"writes {slot} while this reads it: {self.trace.describe(r, reader)}"
-                            raise _Wrong("buffer in use", role, at, text)
-            else:
-                self._content(cell, content[cell], role, at)
+                            return _Wrong("buffer in use", role, at, text)
+            elif (wrong := self._content(cell, content[cell], role, at)) is not None:
+                return wrong
+        return None
 
-    def _content(self, cell: int, held: int, role: int, at: int) -> None:
+    def _content(self, cell: int, held: int, role: int, at: int) -> _Wrong | None:
         slot = self.trace.cells[cell]
         if held < 0:
-            raise _Wrong("uninitialised", role, at, f"reads {slot}, which nothing has written")
+            return _Wrong("uninitialised", role, at, f"reads {slot}, which nothing has written")
         if self.seen.setdefault((role, at, cell), held) != held:
-            raise _Wrong("wrong turn", role, at, f"reads {slot}, which holds one turn or another")
+            return _Wrong("wrong turn", role, at, f"reads {slot}, which holds one turn or another")
+        return None
 
 
 def _steps(role: list[Action]) -> list[int]:
@@ -205,5 +220,5 @@ def _expects(role: list[Action], at: int) -> bool:
 
 
 def explore(trace: Trace, most: int = 1_000_000) -> Explored:
-    """Visits all states; stops at the first that is wrong, by a shortest run. Raises TooLarge beyond `most` states."""
+    """Visits all states, at most `most`; stops at the first that is wrong, by a shortest run."""
     return _Explorer(trace).run(most)

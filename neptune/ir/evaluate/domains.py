@@ -21,7 +21,7 @@ A bound on the probability of a false accept is proved for the fragment of + - *
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -44,6 +44,22 @@ class OutsideFragment(Exception):
 
 class TooLarge(OutsideFragment):
     """An instance takes more work than a check may."""
+
+
+Unevaluated: TypeAlias = EvaluationError | OutsideFragment
+"""Why an evaluation has no results, where that is an answer and no error: what `evaluated` gives in their place."""
+Results: TypeAlias = dict[str, Value]
+"""The outputs of an evaluation, by name."""
+
+
+def every(found: Iterable[Results | Unevaluated]) -> list[Results] | Unevaluated:
+    """The results of several evaluations, or why the first that has none has none."""
+    made: list[Results] = []
+    for results in found:
+        if isinstance(results, Unevaluated):
+            return results
+        made.append(results)
+    return made
 
 
 class Domain(Protocol):

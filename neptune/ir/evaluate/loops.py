@@ -119,7 +119,10 @@ class Loops:
         """The lanes where `pred` holds as well; None where there are none."""
         if pred is None:
             return at
-        holds = self.evaluator.run(pred, at.env, at.mask)
+        return self._where(self.evaluator.run(pred, at.env, at.mask), at)
+
+    def _where(self, holds: Any, at: Lanes) -> Lanes | None:
+        """The lanes where a condition holds that was evaluated; None where there are none."""
         mask = both(at.mask, holds)
         if mask is None:
             return at

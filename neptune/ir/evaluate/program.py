@@ -20,7 +20,7 @@ import numpy as np
 
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import Domain, EvaluationError, Value
+from neptune.ir.evaluate.domains import Domain, EvaluationError, Results, Value
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.loops import Lanes, Loops
@@ -79,7 +79,7 @@ def evaluate(
     sizes: Mapping[str, Any],
     domain: Domain | None = None,
     budget: Work | None = None,
-) -> dict[str, Value]:
+) -> Results:
     """The outputs by name, as arrays of the domain (float64 by default).
 
     `sizes` gives every scalar argument, symbolic size and tunable. Reads and writes out of bounds, and

@@ -75,8 +75,8 @@ def hoist_what_keeps_a_sum_in_range():
 
 @case(FusionError)
 def hoist_without_a_proof(monkeypatch: pytest.MonkeyPatch):
-    def unproved(query: Query, symbols: Symbols, repair: Repair) -> tuple[ObligationRecord, ...]:
-        raise Unproved(ObligationRecord("split", "g = (c)*(r)", "SymPy: the difference does not simplify to 0"))
+    def unproved(query: Query, symbols: Symbols, repair: Repair) -> Unproved:
+        return Unproved(ObligationRecord("split", "g = (c)*(r)", "SymPy: the difference does not simplify to 0"))
 
     monkeypatch.setattr(hoist_factor, "prove", unproved)
     Schedule(sums(lambda x, r: x * r)).hoist_factor("y")

@@ -309,8 +309,8 @@ def test_the_first_form_is_seen_before_it_is_checked() -> None:
 
     found = derived(tiles, "", {}, differs, begin=begin)
     assert seen == [found.text.text, "checked"]
-    with pytest.raises(Refusal, match="another function"):
-        derived(tiles, "", {}, lambda _: "it differs", begin=begin)
+    refused = derived(tiles, "", {}, lambda _: "it differs", begin=begin)
+    assert isinstance(refused, Refusal) and "another function" in str(refused)
 
 
 def _held(form: Derived) -> tuple[int | str, ...]:

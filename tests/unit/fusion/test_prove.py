@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from neptune.fusion.prove import Unproved, assume, cancels, prove_identity, sign
-from neptune.fusion.roles import Predecessor, Roles
+from neptune.fusion.roles import ObligationRecord, Predecessor, Roles
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
 
 ROW, COL = Var("i"), Var("j")
@@ -72,16 +72,14 @@ def test_assume_decides_choices() -> None:
 def test_identities() -> None:
     g, f = op("exp", C - R), op("exp", R - R1)
     record = prove_identity("update", "…", g * f, op("exp", C - R1), ())
-    assert record.how.startswith("SymPy")
-    with pytest.raises(Unproved):
-        prove_identity("update", "…", g * f, op("exp", C + R1), ())
+    assert isinstance(record, ObligationRecord) and record.how.startswith("SymPy")
+    assert isinstance(prove_identity("update", "…", g * f, op("exp", C + R1), ()), Unproved)
 
 
 def test_a_root_of_a_product_needs_signs() -> None:
     left, right = op("sqrt", C * R), op("sqrt", C) * op("sqrt", R)
-    with pytest.raises(Unproved):
-        prove_identity("split", "…", left, right, ())
-    assert prove_identity("split", "…", left, right, (("r", "+"),))
+    assert isinstance(prove_identity("split", "…", left, right, ()), Unproved)
+    assert isinstance(prove_identity("split", "…", left, right, (("r", "+"),)), ObligationRecord)
 
 
 def test_importing_the_solver_does_not_import_sympy() -> None:

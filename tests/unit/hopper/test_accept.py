@@ -289,8 +289,8 @@ def test_a_form_is_compiled_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert accept.judged(OF, SPLIT) == found and len(asked) == 1, "it is known by then"
     wrong = replace(OF, text="refused")
     accept.begun(wrong, SPLIT)
-    with pytest.raises(TargetError, match="refused"):
-        accept.judged(wrong, SPLIT)
+    refused = accept.judged(wrong, SPLIT)
+    assert isinstance(refused, TargetError) and "refused" in str(refused)
     # Another split of registers is another question.
     other = replace(OF, text="other")
     accept.begun(other, (232, 40))

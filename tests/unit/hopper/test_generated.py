@@ -71,8 +71,8 @@ def test_a_kernel_whose_actions_are_not_known_has_no_such_form(monkeypatch: pyte
     assert form_of(tiles, {tiles.kernels[-1].name: levers}).protocol.ok
     unread = Report(0, 0, 0.0, (Finding("not read", "text", 0, "depends on a tile"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: unread)
-    with pytest.raises(Refusal, match="not known before they run: depends on a tile"):
-        form_of(tiles, {tiles.kernels[-1].name: levers})
+    refused = form_of(tiles, {tiles.kernels[-1].name: levers})
+    assert isinstance(refused, Refusal) and "not known before they run: depends on a tile" in str(refused)
     wrong = Report(1, 1, 0.0, (Finding("deadlock", "producer", 7, "waits"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: wrong)
     with pytest.raises(InternalError, match=r"do not keep in step(.|\n)*deadlock: producer, line 7: waits"):

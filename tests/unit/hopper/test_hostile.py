@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from neptune.driver.pipeline import as_program
 from neptune.frontend.builder import Tensor, compute, placeholder, reduce_axis, sum, var
 from neptune.hopper.derive import derived
@@ -29,6 +27,6 @@ def test_a_result_that_is_stored_in_columns_stays_on_tiles() -> None:
     """Gluon has no transposition in registers that keeps a layout."""
     p = product()
     turned = compute((N, M), lambda j, i: p[i, j].astype("float16"), "o")
-    with pytest.raises(Refusal, match="is turned in registers") as refused:
-        derived(tiles(turned), "", {}, lambda _: None)
-    assert refused.value.kernel == "o_kernel" and refused.value.legal
+    refused = derived(tiles(turned), "", {}, lambda _: None)
+    assert isinstance(refused, Refusal) and "is turned in registers" in str(refused)
+    assert refused.kernel == "o_kernel" and refused.legal

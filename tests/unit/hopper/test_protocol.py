@@ -11,7 +11,7 @@ from bench.gluon_launch import Launch, text
 from bench.protocol import SMALL
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.emulate import Descriptor, Tensor
-from neptune.hopper.protocol import TooLarge, causal, explore, trace
+from neptune.hopper.protocol import causal, explore, trace
 
 TWO, THREE = Form(2, 64, 2, True), Form(3, 64, 3, False)
 
@@ -35,8 +35,8 @@ def test_all_interleavings_are_in_step(launch: Launch) -> None:
 
 
 def test_states_are_bounded() -> None:
-    with pytest.raises(TooLarge, match="more than 100 states"):
-        explore(trace(text(), "attention_kernel", 1, SMALL[1].args()), most=100)
+    found = explore(trace(text(), "attention_kernel", 1, SMALL[1].args()), most=100)
+    assert not found.whole and found.states > 100
 
 
 BROKEN = {

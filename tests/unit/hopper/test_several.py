@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -152,14 +153,16 @@ def test_what_breaks_alone_stays_on_tiles() -> None:
 
 def test_a_kernel_is_named_once() -> None:
     """Queries that are turned where they are read, five tiles of 64 rows and 128 columns, leave no room for a form."""
-    with pytest.raises(Refusal, match=r"no product of matrices; attention_o_kernel: no tile sizes") as refused:
-        derived(tiles_of("rope_attention", "flash_attention")[1], "", {}, lambda _: None)
-    assert str(refused.value).count("attention_o_kernel") == 1
+    refused = derived(tiles_of("rope_attention", "flash_attention")[1], "", {}, lambda _: None)
+    assert isinstance(refused, Refusal)
+    assert "no product of matrices; attention_o_kernel: no tile sizes" in str(refused)
+    assert str(refused).count("attention_o_kernel") == 1
 
 
 def test_where_none_has_the_form_each_says_why() -> None:
-    with pytest.raises(Refusal, match=r"none of its 2 kernels has it: .*r_kernel: it has no pr.*y_kernel: .*float32"):
-        derived(tiles("rms_linear"), "", {}, lambda _: None)
+    refused = derived(tiles("rms_linear"), "", {}, lambda _: None)
+    assert isinstance(refused, Refusal)
+    assert re.search(r"none of its 2 kernels has it: .*r_kernel: it has no pr.*y_kernel: .*float32", str(refused))
 
 
 def test_walks_are_checked_with_tiles_of_their_own() -> None:
@@ -190,6 +193,6 @@ def test_a_wrong_walk_is_refused_with_its_kernel() -> None:
         report = exact(OPERATORS["lora_linear"](), made, draws=2)
         return None if report.verdict == "accepted" else "it does not write y"
 
-    with pytest.raises(Refusal, match="another order of its tiles is another function") as caught:
-        with_walk(program, wrong, differs)
-    assert caught.value.where == "lora_linear_y_kernel"
+    refused = with_walk(program, wrong, differs)
+    assert isinstance(refused, Refusal) and "another order of its tiles is another function" in str(refused)
+    assert refused.where == "lora_linear_y_kernel"

@@ -2,13 +2,12 @@
 
 from itertools import islice
 
-from neptune.errors import ExpressionError
-from neptune.ir.evaluate.domains import EvaluationError
-from neptune.mirage.align import Misfit, aligned
+from neptune.mirage.align import aligned
 from neptune.mirage.indexed import prove_equal
+from neptune.mirage.ir import Graph
 from neptune.mirage.mutants import KINDS, mutants
-from neptune.mirage.types import graph_types
-from neptune.mirage.verdict import Verifier, counterexample
+from neptune.mirage.types import fault
+from neptune.mirage.verdict import Counterexample, Verifier, counterexample
 from tests.unit.mirage import verified
 from tests.unit.mirage.graphs import rms_norm_linear
 
@@ -43,14 +42,12 @@ def _check(expression: object, graph: object, count: int | None) -> None:
     verifier = Verifier(expression)  # type: ignore[arg-type]
     tried = 0
     for m in islice(mutants(graph), count):  # type: ignore[arg-type]
-        try:
-            graph_types(m.graph)
-            fitted = aligned(m.graph, verifier.expression)
-            differs = counterexample(fitted, verifier.expression, seed=7) is not None
-        except (ExpressionError, Misfit, EvaluationError):
+        fitted = fault(m.graph) or aligned(m.graph, verifier.expression)
+        found = counterexample(fitted, verifier.expression, seed=7) if isinstance(fitted, Graph) else fitted
+        if found is not None and not isinstance(found, Counterexample):
             assert not verifier.verdict(m.graph).equal, m.change
             continue
-        if differs:
+        if found is not None:
             assert not verifier.candidates.accept(fitted), m.change
             assert not prove_equal(fitted, verifier.expression).proved, m.change
             tried += 1

@@ -12,7 +12,7 @@ DEPTH = 7
 
 
 def shares() -> list[Share]:
-    paths = Searcher().enumerator(0, PROBLEM).prefixes(DEPTH, 2)
+    paths, _ = Searcher().enumerator(0, PROBLEM).prefixes(DEPTH, 2)
     return [Share(PROBLEM, 0, DEPTH, path) for path in paths]
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Cast, Const, Op, Select, rewrite
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import Assign, Iota, LoadTile, Local, Rearrange, Scalar, StoreTile, TExpr, TileProgram, map_stmt
-from neptune.verify.exact import check_exact
+from neptune.verify.exact import check_exact, exact_report
 from neptune.verify.shrink import shrink
 from tests.examples.tile_examples import attention, lit, map_, softmax
 from tests.work import calls
@@ -254,3 +255,11 @@ def test_a_rejection_by_shrinking_alone_is_not_one() -> None:
     assert "96" not in str(shrink(parse_program(whole), parse_program(pieces))[1])
     report = check(whole, pieces)
     assert report.accepted and not any("made small" in note for note in report.notes)
+
+
+def test_an_original_that_cannot_be_run_is_an_answer_and_for_who_checks_an_error() -> None:
+    program = parse_program("program p\n" + HEAD.replace("xsum", "y") + "    y: y[i] = inp[i, n]\n")
+    found = exact_report(program, program)
+    assert isinstance(found, EvaluationError) and "read of inp out of bounds" in str(found)
+    with pytest.raises(EvaluationError, match="read of inp out of bounds"):
+        check_exact(program, program)
