@@ -11,11 +11,15 @@ what the mask_mod says, of a full block everything.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
+from neptune.boundary import frames_of_package
+from neptune.errors import NeptunePerformanceWarning
 from neptune.functional.tensors import refuse, shape_of
 from neptune.runtime.custom_op import UNTYPED
 
@@ -43,6 +47,8 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
             f"block_mask is for {lengths[0]} queries and {lengths[1]} keys, q has {q.shape[-2]} and k {k.shape[-2]}",
             hint="mask_mod=block_mask.mask_mod, which serves all lengths",
         )
+    if q.device.type != "cpu" and not torch.compiler.is_compiling():
+        _say_slow(name)
     columns = -(-k.shape[-2] // of_columns)
     table = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, columns) * PARTIAL
     full = block_mask.full_kv_num_blocks is not None
@@ -58,7 +64,7 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
 
     def seen(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         row = (b if of_b else 0, h if of_h else 0, q_idx // of_rows)
-        kind = table[*row, kv_idx // of_columns]
+        kind = table[(*row, kv_idx // of_columns)]
         shown: Tensor = rule(b, h, q_idx, kv_idx)
         listed = (kind >= FULL) | ((kind == PARTIAL) & shown) if full else (kind == PARTIAL) & shown
         return (kv_idx >= first[row]) & (kv_idx < last[row]) & listed
@@ -66,8 +72,16 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
     return seen
 
 
+@cache
+def _say_slow(name: str) -> None:
+    """Warn once that a table is looked up for each score."""
+    said = f"neptune.functional.{name}: the blocks of block_mask are looked up for each score"
+    hint = "mask_mod=block_mask.mask_mod is several times faster, where the blocks say no more than it"
+    warnings.warn(NeptunePerformanceWarning(f"{said}; {hint}"), stacklevel=frames_of_package() + 1)
+
+
 def _ends(table: Tensor, of_columns: int) -> tuple[Tensor, Tensor]:
-    """The first key of each row of blocks, and one behind the last, [b, h, rows] of int32; none where none is listed."""
+    """The first key of each row of blocks, and one behind the last, [b, h, rows] of int32; none where nothing is."""
     columns = table.shape[-1]
     at = UNTYPED.arange(columns, dtype=torch.int32, device=table.device)
     first = torch.where(table != 0, at, columns).amin(-1) if columns else table.new_zeros(table.shape[:-1])

@@ -126,7 +126,8 @@ class Counts:
         self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
         self.late = bool(walked.late)
         self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
-        self.columns = [_columns(s.body, self.rows) for s in loops]
+        axes = {n for d in self.products.values() for n in (*d.dims, *d.a.dims)} - {self.rows}
+        self.columns = [_columns(s.body, axes) for s in loops]
         self.producer = producer_registers(walked)
 
     def size(self, tiles: Mapping[str, int]) -> dict[str, int]:
@@ -175,10 +176,10 @@ def _read(body: Block, staged: set[str]) -> set[LoadTile]:
     return {n for e in found for n in walk(e) if isinstance(n, LoadTile) and "1" not in n.dims and len(n.dims) == 2}
 
 
-def _columns(body: Block, rows: str) -> list[tuple[str, ...]]:
-    """What a loop reads of columns, one number for each, by pointers: the dims of each tile."""
+def _columns(body: Block, axes: set[str]) -> list[tuple[str, ...]]:
+    """What a loop reads of columns of products, one number for each, by pointers: the dims of each tile."""
     found = [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
-    return [e.dims for e in found if len(e.dims) == 1 and e.dims[0] != rows]
+    return [e.dims for e in found if len(e.dims) == 1 and e.dims[0] in axes]
 
 
 def producer_registers(walked: Walked) -> int:

@@ -35,39 +35,37 @@ class Extreme:
 class DataBounds:
     """The extremes that the bounds of one loop ask for, each once; read as `name[]`.
 
-    `names`: of rows, outside of the loop; `keys`: of what an iteration of a scan (`neptune.schedule.scan`) reads.
+    `names`: of rows, outside of the loop.
     """
 
     program: Program
     outer: tuple[For, ...]
     loop: For
     names: dict[Extreme, str] = field(default_factory=dict)
-    keys: dict[Extreme, str] = field(default_factory=dict)
 
-    def within(self, inner: Sequence[For], when: Expr | None, *, scanning: bool = False) -> OverData:
-        """Answers for a stage under the loops `inner`, guarded by `when`."""
+    def within(self, inner: Sequence[For], when: Expr | None, *, key: str = "") -> OverData:
+        """Answers for a stage under the loops `inner`, guarded by `when`; where keys are scanned, for each `key`."""
         inputs = {b.name for b in self.program.inputs}
-        moving = {self.loop.var, *(f.var for f in inner)}
+        moving = {self.loop.var, key, *(f.var for f in inner)}
 
         def over_data(load: Load, name: str, largest: bool) -> Expr | None:
             over = next(f for f in inner if f.var == name)
             own = (variables(load) | variables(over.lo) | variables(over.hi)) & moving
-            table = self.names if own == {name} else self.keys if scanning and own == {name, self.loop.var} else None
-            if table is None or any(x.buffer not in inputs for x in loads(load)):
+            if own != {name} or any(x.buffer not in inputs for x in loads(load)):
                 return None
             guards = [c for c in conjuncts(when) if variables(c) & moving <= own and not loads(c)]
             guards += self.unproved(load, inner, guards)
             # The body of the loop does not matter.
-            key = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
-            if key not in table:
-                table[key] = self.fresh(f"{load.buffer}_{key.reducer}")
-            return Load(table[key], (), load.dtype)
+            asked = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
+            if asked not in self.names:
+                self.names[asked] = self.fresh(f"{load.buffer}_{asked.reducer}")
+            return Load(self.names[asked], (), load.dtype)
 
         return over_data
 
     def fresh(self, wish: str) -> str:
         """A name that nothing has, as buffer, stage or, with `_init`, as the stage that starts it."""
-        names = names_in_use(self.program) | {*self.names.values(), *self.keys.values()}
+        names = names_in_use(self.program) | {*self.names.values()}
         return fresh_name(names | {n.removesuffix("_init") for n in names}, wish)
 
     def unproved(self, load: Load, inner: Sequence[For], guards: Sequence[Expr]) -> list[Expr]:
@@ -85,24 +83,16 @@ class DataBounds:
 
     def known(self, e: Expr) -> bool:
         """True for a bound that reads inputs and these extremes only, nothing that the kernel itself computes."""
-        readable = {b.name for b in self.program.inputs} | {*self.names.values(), *self.keys.values()}
+        readable = {b.name for b in self.program.inputs} | {*self.names.values()}
         return all(x.buffer in readable for x in loads(e))
 
     def of_rows(self, body: Stmt, used: Sequence[Expr]) -> Stmt:
         """`body`, in which the expressions `used` stand, behind the stages that compute what these read of rows."""
-        return _behind(self.names, body, used)
-
-    def of_keys(self, body: Stmt, used: Sequence[Expr]) -> Stmt:
-        """The same for what they read of the keys of one iteration."""
-        return _behind(self.keys, body, used)
-
-
-def _behind(table: Mapping[Extreme, str], body: Stmt, used: Sequence[Expr]) -> Stmt:
-    read = {x.buffer for e in used for x in loads(e)}
-    needed = [(x, name) for x, name in table.items() if name in read]
-    return kept_in(
-        {name: x.load.dtype for x, name in needed}, seq(*(s for x, name in needed for s in _stages(x, name)), body)
-    )
+        read = {x.buffer for e in used for x in loads(e)}
+        needed = [(x, name) for x, name in self.names.items() if name in read]
+        return kept_in(
+            {name: x.load.dtype for x, name in needed}, seq(*(s for x, name in needed for s in _stages(x, name)), body)
+        )
 
 
 def kept_in(scalars: Mapping[str, str], body: Stmt) -> Stmt:

@@ -20,6 +20,7 @@ See docs/design.md, "Masks are predicates with a proof of absorption".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
@@ -37,6 +38,7 @@ from neptune.ir.expr import (
     binary,
     ceildiv,
     conjuncts,
+    loads,
     logical_and,
     maximum,
     minimum,
@@ -67,7 +69,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.schedule.data_bounds import DataBounds, kept_in
-from neptune.schedule.scan import bounded, possible, scan
+from neptune.schedule.scan import Keys, Scanned, bounded, guards, possible, scan
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 from neptune.schedule.visited import Range, ranges, usable
@@ -185,11 +187,11 @@ def _finite(state: State) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Found:
-    """The bounds of a loop: predicates solved for it, and a condition on data by which it can be scanned."""
+    """The bounds of a loop: predicates solved for it, and what its keys are scanned for, of the predicates `left`."""
 
     solved: tuple[Solved, ...]
-    condition: Expr
-    scanned: tuple[Expr, ...] = ()
+    scanned: Scanned | None = None
+    left: tuple[Expr, ...] = ()
 
 
 def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[str], data: DataBounds) -> _Found:
@@ -199,27 +201,57 @@ def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[s
     skipped = {p for p in masks if unchanged(body, carried, conjunct_false(p), {}, _finite(state))}
     tails = {c for s in body for c in conjuncts(s.when) if loop.var in variables(c)} - skipped
     solutions: dict[Expr, list[Solved | None]] = {}
-    conditions: dict[Expr, list[Expr]] = {}
+    scans: dict[Expr, list[Scanned | None]] = {}
     for path, stage in paths(loop.body):
         inner = for_loops(path)
         scope = scope_of(state.program, (*outer, loop, *inner))
-        guards = affine_guards(stage.when, loop.var)
-        extremes, scanning = (
-            Extremes(scope, guards, data.within(inner, stage.when, scanning=scanning)) for scanning in (False, True)
-        )
+        extremes = Extremes(scope, affine_guards(stage.when, loop.var), data.within(inner, stage.when))
         names = [f.var for f in reversed(inner)]
         # Every stage that has a predicate must see the same tiles.
         for pred in dict.fromkeys([*conjuncts(stage.when), *_selected(stage)]):
             if pred in tails or pred in skipped:
                 solutions.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
             if pred in skipped:
-                conditions.setdefault(pred, []).append(possible(pred, names, scanning))
+                scans.setdefault(pred, []).append(_scanned(pred, stage, loop, (outer, inner), data))
     agreed = [first for (first, *others) in solutions.values() if first is not None and all(s == first for s in others)]
     agreed = usable([s for s in agreed if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
     solved = {s.pred for s in agreed}
-    left = {p: c for p, (c, *others) in conditions.items() if p not in solved and all(c == o for o in others)}
-    left = {p: c for p, c in left.items() if c != TRUE and data.known(c)}
-    return _Found(tuple(agreed), logical_and(*left.values()), tuple(left))
+    left = {p: c for p, (c, *others) in scans.items() if p not in solved and all(c == o for o in others)}
+    each = {p: c for p, c in left.items() if c is not None and data.known(c.condition)}
+    return _Found(tuple(agreed), _at_once(list(each.values())), tuple(each))
+
+
+def _scanned(
+    pred: Expr, stage: Stage, loop: For, around: tuple[tuple[For, ...], tuple[For, ...]], data: DataBounds
+) -> Scanned | None:
+    """What single keys can be scanned for, without which a predicate of a stage is true for none of its rows."""
+    outer, inner = around
+    for tile in inner:
+        keys, rows = Keys(loop, tile), tuple(f for f in inner if f is not tile)
+        by_key = keys.of(pred) if tile.lo == ZERO else None
+        if by_key is None or keys.name not in variables(by_key):
+            continue
+        when = [w for c in conjuncts(stage.when) if (w := keys.of(c)) is not None]
+        scope = scope_of(data.program, (*outer, keys.every, *rows))
+        over_data = data.within(rows, logical_and(*when) if when else None, key=keys.name)
+        names = [f.var for f in reversed(rows)]
+        extremes = Extremes(scope, affine_guards(logical_and(*when), keys.name), over_data)
+        condition = possible(by_key, names, extremes)
+        if condition == TRUE or keys.name not in variables(condition):
+            continue
+        own = guards(stage.when, keys, names)
+        inside = [s for x in loads(condition) if x.index for s in data.unproved(x, (keys.every,), own)]
+        return Scanned(keys, condition, (*own, *inside))
+    return None
+
+
+def _at_once(each: Sequence[Scanned]) -> Scanned | None:
+    """One scan for several predicates of the same keys."""
+    alike = [s for s in each if s.keys == each[0].keys]
+    if not alike:
+        return None
+    when = tuple(dict.fromkeys(w for s in alike for w in s.when))
+    return Scanned(alike[0].keys, logical_and(*(s.condition for s in alike)), when)
 
 
 def _selected(stage: Stage) -> list[Expr]:
@@ -243,7 +275,7 @@ def partition(state: State, ref: Loop) -> State:
     carried = _carried(state, loop)
     data = DataBounds(state.program, outer, loop)
     bounds = _found(state, loop, outer, carried, data)
-    if not bounds.solved and not bounds.scanned:
+    if not bounds.solved and bounds.scanned is None:
         raise ScheduleError(
             request,
             f"no predicate under `{loop.var}` bounds it",
@@ -298,10 +330,11 @@ def _cut(
     dropped = frozenset(s.pred for s in solved)
     ends: tuple[str, ...] = ()
     before: list[Stmt] = []
-    if bounds.scanned:
+    if bounds.scanned is not None:
         ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
-        before.append(scan(loop, visited[0].lo, visited[-1].hi, bounds.condition, ends, data))
-        visited = ranges(usable([*solved, bounded(ends)]), loop)
+        spread = (data.fresh(f"{loop.var}_firsts"), data.fresh(f"{loop.var}_lasts"))
+        before.append(scan(bounds.scanned, visited[0].lo, visited[-1].hi, ends, spread))
+        visited = ranges(usable([*solved, bounded(ends, bounds.scanned.keys)]), loop)
     pieces: list[Stmt] = []
     verdict: list[str] = []
     for r in visited:
@@ -326,8 +359,9 @@ def _cut(
     used = [e for p in pieces for e in ((p.lo, p.hi) if isinstance(p, For) else (p.pred,) if isinstance(p, If) else ())]
     texts = tuple(f"{print_expr(s.pred)}: {'mask, skipped where false' if s.skips else 'tail'}" for s in solved)
     summary = f"{len(pieces)} pieces: {', '.join(verdict) or 'all masked'}"
-    texts += tuple(f"{print_expr(p)}: mask, scanned for the first and the last tile" for p in bounds.scanned)
+    texts += tuple(f"{print_expr(p)}: mask, scanned for the first and the last key" for p in bounds.left)
     note = Decision("partition", loop.var, summary, "predicates solved for the loop", texts)
-    body = data.of_rows(seq(*before, *pieces), [*used, bounds.condition])
+    scanned = () if bounds.scanned is None else (bounds.scanned.condition,)
+    body = data.of_rows(seq(*before, *pieces), [*used, *scanned])
     body = kept_in(dict.fromkeys(ends, "int32"), body)
     return state.with_body(replace_node(state.program.body, loop, body)).note(note)

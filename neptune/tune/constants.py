@@ -43,6 +43,7 @@ class Constants:
     spilled_once: float = 3.0
     kept: float = 0.3
     gone: float = 0.8
+    seen: float = 0.25
 
 
 FITTED = Constants()

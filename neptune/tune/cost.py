@@ -23,10 +23,10 @@ from math import inf, prod
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, FLOAT8
-from neptune.ir.expr import Expr, variables
+from neptune.ir.expr import Expr, Op, loads, variables
 from neptune.ir.integers import known_size
 from neptune.runtime.artifact import launch_name
-from neptune.tile.ir import Branch, Loop, TileProgram
+from neptune.tile.ir import Assign, Branch, Loop, TileProgram, walk_stmts
 from neptune.tune import beyond, column_loads
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
@@ -59,8 +59,16 @@ class Model:
     def number(self, e: Expr) -> Number:
         """The function that computes a bound or a condition of this program."""
         if e not in self._numbers:
-            self._numbers[e] = Numbers().of(e)
+            self._numbers[e] = Numbers(self._least).of(e)
         return self._numbers[e]
+
+    @cached_property
+    def _least(self) -> frozenset[str]:
+        """The scalars that are the least of what tensors hold, such as where the first range of a tile begins."""
+        every = (s for k in self.program.kernels for s in walk_stmts(k.body) if isinstance(s, Assign))
+        return frozenset(
+            s.name for s in every if isinstance(s.value, Op) and s.value.name == "min" and not s.value.dims
+        )
 
     def needs(self, work: KernelWork, known: Values, machine: Machine) -> Resources:
         """The resources of one kernel: they follow from its parameters, not from sizes."""
@@ -198,7 +206,9 @@ class KernelAt:
                 total = total * np.not_equal(self.model.number(block.pred)(inside), 0)
             else:
                 lo, hi = self.model.number(block.lo)(inside), self.model.number(block.hi)(inside)
-                count = np.maximum(0.0, hi - lo)
+                # A mask of data is there for what it hides: documents, sequences in one batch.
+                share = self.constants.seen if loads(block.lo) else 1.0
+                count = np.maximum(0.0, (hi - lo) * share)
                 total = total * count
                 inside[block.var] = lo + count // 2
         return total

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from neptune.ir.expr import Cast, Expr, Select, Var
+from neptune.ir.expr import Cast, Expr, Load, Select, Var
 from neptune.ir.integers import Integers
 from neptune.ir.ops import INTEGER
 
 UNKNOWN = float(1 << 30)
-"""What an element of a tensor is taken to be in bounds, which other bounds then limit."""
+"""What an element of a tensor is taken to be in bounds, which other bounds then limit; the least of several is 0."""
 Array: TypeAlias = Any
 """Floats of NumPy, or one for all points."""
 Number = Callable[[Mapping[str, Array]], Array]
@@ -44,7 +44,7 @@ def _lifted(fn: Callable[..., Array]) -> Callable[..., Number]:
 
 
 class Numbers(Integers[Number]):
-    """Sizes as functions of names, made once; elements of tensors are UNKNOWN.
+    """Sizes as functions of names, made once; elements of tensors are UNKNOWN, but 0 for those `least` of several.
 
     >>> Numbers().of(Op("floordiv", (Var("n"), Const(2, "int32")), "int32"))({"n": np.array([7.0, 8.0])})
     array([3., 4.])
@@ -54,8 +54,15 @@ class Numbers(Integers[Number]):
         name: _lifted(_operator(name, fn)) for name, fn in INTEGER.items()
     }
 
+    def __init__(self, least: Set[str] = frozenset()) -> None:
+        self.least = least
+
     def number(self, value: int | float) -> Number:
         return lambda known: np.float64(value)
+
+    def load(self, e: Load) -> Number:
+        value = 0.0 if e.buffer in self.least else UNKNOWN
+        return lambda known: value
 
     def var(self, e: Var) -> Number:
         return lambda known: known[e.name]

@@ -203,6 +203,19 @@ def test_torch_checks_the_operators() -> None:
     torch.library.opcheck(torch.ops.neptune.attention_with_lse, (q, k, v, True))
 
 
+def test_keys_outside_of_the_blocks_of_a_row_are_not_visited() -> None:
+    """What lies in tiles before a row's first block, and behind its last one, is never read: it may be NaN."""
+    q, k, v = (torch.randn(1, 1, 512, 16) for _ in range(3))
+    blocks = create_block_mask(lambda b, h, i, j: i // 128 == j // 128, None, None, 512, 512, device="cpu")
+    wanted = attention(q, k, v, block_mask=blocks)
+    for t in (k, v):
+        t[:, :, 256:] = float("nan")
+    found = attention(q, k, v, block_mask=blocks)
+    torch.testing.assert_close(found[:, :, :256], wanted[:, :, :256], rtol=0, atol=0)
+    *_, kernel = kernels.compiled().values()
+    assert "first_in" in kernel.ir("fused") and "mask, skipped where false" in kernel.explain()
+
+
 def test_a_block_mask_is_its_mask() -> None:
     q, k, v = tensors(40, 40)
     blocks = create_block_mask(sliding(8), 2, HEADS, 40, 40, device="cpu")

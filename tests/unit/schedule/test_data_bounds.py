@@ -95,9 +95,12 @@ def test_sizes_of_64_bits() -> None:
 def test_scan() -> None:
     doc, keys = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
     program, made = cut(lambda i, j: eq(doc[i], keys[j]))
-    scan, *pieces = [s for s in walk(made.body) if isinstance(s, For) and s.var == "j0"]
+    (scan,) = [s for s in walk(made.body) if isinstance(s, For) and s.var == "j0_step"]
+    pieces = [s for s in walk(made.body) if isinstance(s, For) and s.var == "j0"]
     assert {x.buffer for p in pieces for e in (p.lo, p.hi) for x in loads(e)} == {"j0_first", "j0_last"}
-    assert {s.name for s in stages(scan)} >= {"keys_min", "keys_max", "j0_first", "j0_last"}
+    # Keys are compared one by one: there are no extremes of theirs.
+    assert {s.name for s in stages(scan)} == {"j0_firsts", "j0_lasts"}
+    assert {x.buffer for s in stages(scan) for v in s.action.values for x in loads(v)} >= {"keys", "doc_min", "doc_max"}
     anything = {"doc": lambda rng, m, n: rng.integers(0, 3, m), "keys": lambda rng, m, n: rng.integers(0, 3, n)}
     values_agree(program, made, anything)
     nothing = {"doc": lambda rng, m, n: np.full(m, 2**31 - 1), "keys": lambda rng, m, n: np.full(n, -(2**31))}
@@ -109,7 +112,6 @@ def test_scan() -> None:
     [
         lambda i, j, flag: eq(flag[i, j], 1),
         lambda i, j, flag: flag[j, i] <= j,
-        lambda i, j, flag: flag[i, i] * j < 3,
         lambda i, j, flag: eq(i % 2, j % 2),
     ],
 )
@@ -121,6 +123,29 @@ def test_what_no_extreme_bounds_is_checked_everywhere(mask: Callable[..., Expr])
     assert not any(loads(e) for s in walk(made.body) if isinstance(s, For) for e in (s.lo, s.hi))
     inputs = {"flag": lambda rng, m, n: rng.integers(-1, 4, (m + n, m + n))}
     values_agree(program, made, inputs if any(b.name == "flag" for b in program.inputs) else {})
+
+
+def test_a_scan_by_what_rows_say_of_each_key() -> None:
+    """Neither side is a number of the key alone: 0 · j < 3 is true of every key, 2 · j < 3 of two."""
+    flag = placeholder((M,), "int32", "flag")
+    program, made = cut(lambda i, j: flag[i] * j < 3)
+    assert any(isinstance(s, For) and s.var == "j0_step" for s in walk(made.body))
+    values_agree(program, made, {"flag": lambda rng, m, n: rng.integers(-1, 4, m)})
+    values_agree(program, made, {"flag": lambda rng, m, n: np.full(m, 2**31 - 1)})
+
+
+@pytest.mark.parametrize("keys", [1, 7, 300, 1000])
+def test_a_scan_of_many_keys_in_steps(keys: int) -> None:
+    """The first and the last key are found wherever they lie in a step, and none behind the end."""
+    doc, own = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
+    program, made = cut(lambda i, j: eq(doc[i], own[j]))
+    rng = np.random.default_rng(keys)
+    for at in {0, keys // 2, keys - 1}:
+        numbers = np.full(keys, 5, np.int32)
+        numbers[at] = 3
+        given = {"x": rng.standard_normal((3, keys)).astype(np.float32), "doc": np.array([3, 4, 5], np.int32)}
+        found, expected = (evaluate(p, {**given, "keys": numbers}, {"m": 3, "n": keys})["y"] for p in (made, program))
+        assert np.array_equal(found, expected)
 
 
 def test_a_bound_that_the_kernel_computes_itself_is_left_alone() -> None:
