@@ -120,7 +120,7 @@ class Split:
 
 @dataclass(frozen=True)
 class ObligationRecord:
-    """One proved statement, e.g. ("update", "h(g(r, c), r, r') = g(r', c)", "SymPy: the difference is 0")."""
+    """One proved statement, e.g. ("update", "h(g(r, c), r, r') = g(r', c)", "both sides are one sum of products")."""
 
     name: str
     statement: str

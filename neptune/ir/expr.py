@@ -82,6 +82,10 @@ class Var(_Plain):
     name: str
     dtype: str = "int32"
 
+    def __hash__(self) -> int:
+        # Asked for more often than that of anything else; names tell variables apart.
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Load(_Plain):

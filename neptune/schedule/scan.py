@@ -117,7 +117,9 @@ def _comparison(pred: Expr, rows: Sequence[str], extremes: Extremes) -> Expr:
     parts = as_nonnegative(pred)
     one = parts[0] if parts is not None and len(parts) == 1 else None
     most = None if one is None else extremes.of(one, rows, largest=True)
-    if most is None or not any(loads(a) for atoms, _ in most.terms for a in atoms):
+    data = [] if most is None else [atoms for atoms, _ in most.terms if any(loads(a) for a in atoms)]
+    # A product of data and an index may leave its dtype, which is not known to be a multiple then.
+    if most is None or not data or any(len(atoms) > 1 for atoms in data):
         return TRUE
     found = holds(most, extremes.scope)
     return TRUE if found is None else found

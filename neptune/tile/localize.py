@@ -13,11 +13,12 @@ it drops out.  What other kernels or the caller need is written back behind the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
+from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
 from neptune.ir.expr import Const, Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
@@ -80,6 +81,17 @@ def localize(program: Program, *, strict: bool = True) -> Program:
 
     Where that is not possible for a kernel: ScheduleError, or, without `strict`, its buffers stay global.
     """
+    try:
+        return _localized(program, strict=True)
+    except ScheduleError:
+        if strict:
+            raise
+        return _localized(program, strict=False)
+
+
+@lru_cache(maxsize=16)
+def _localized(program: Program, *, strict: bool) -> Program:
+    """`localize`, once of what is lowered and then placed."""
     nests: list[Stmt] = []
     uses = Accesses()
     for k, nest in enumerate(kernels_of(program.body)):
@@ -249,7 +261,7 @@ def _shrink(
 ) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
     buffer = group[0]
-    found = [a for b in group for a in uses.of(s, b.name)]
+    found = list(_distinct(a for b in group for a in uses.of(s, b.name)))
     # What does not move inside the allocation is its place in the buffer: the same for every access.
     names = frozenset(f.var for a in found for f in a.loops)
     common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
@@ -268,7 +280,7 @@ def _shrink(
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
 
-    body = _rename_accesses(s, renamed, relative)
+    body = _rename_accesses(uses, s, renamed, relative)
     back = [_write_back(program, uses.of(s, b.name), b, renamed[b.name], relative) for b in group if b.name in wanted]
     body = seq(body, *back)
     for b in reversed(group):
@@ -276,10 +288,20 @@ def _shrink(
     return body
 
 
+def _distinct(found: Iterable[Access]) -> Iterable[Access]:
+    """The first access of those at one index in the same loops, by what they are loops of."""
+    first: dict[tuple[object, ...], Access] = {}
+    for a in found:
+        first.setdefault((a.index, *map(id, a.loops)), a)
+    return first.values()
+
+
 def _extent(program: Program, outer: tuple[For, ...], uses: list[Access], parts: list[Poly], dim: int) -> Expr:
     sizes: list[Expr] = []
+    scopes: dict[tuple[int, ...], Scope] = {}
     for a, p in zip(uses, parts, strict=True):
-        scope = scope_of(program, (*outer, *a.loops))
+        at = tuple(map(id, a.loops))
+        scope = scopes[at] = scopes.get(at) or scope_of(program, (*outer, *a.loops))
         high = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=True)
         low = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=False)
         if high is None or low is None or not nonnegative(low, scope):
@@ -304,10 +326,13 @@ def _extent(program: Program, outer: tuple[For, ...], uses: list[Access], parts:
     return simplify(distinct[0])
 
 
-def _rename_accesses(s: Stmt, names: Mapping[str, str], relative: object) -> Stmt:
+def _rename_accesses(uses: Accesses, s: Stmt, names: Mapping[str, str], relative: object) -> Stmt:
     assert callable(relative)
 
     def fix(e: Expr) -> Expr:
+        if not any(buffer in names for buffer, _ in uses.loads(e)):
+            return e
+
         def fn(x: Expr) -> Expr | None:
             if isinstance(x, Load) and x.buffer in names:
                 return Load(names[x.buffer], tuple(fix(i) for i in relative(x.index)), x.dtype)

@@ -6,9 +6,11 @@ operands of products that no matrix unit takes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
+from typing import TypeAlias
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import children, walk
@@ -52,6 +54,21 @@ class _Tile:
     dtype: str
 
 
+@dataclass(frozen=True)
+class _Summed:
+    """A product of float32, which is summed element by element: its operands have been put into shared memory, and of
+    each result of a thread a row and a column come back, half of them before the first is used up."""
+
+    dims: tuple[str, ...]
+    depth: str
+
+
+Held: TypeAlias = tuple[_Tile | _Summed, ...]
+"""What is held beside locals, each counted in halves: of a 64-bit address for every 16 bytes of a tile."""
+Points: TypeAlias = set[tuple[frozenset[str], Held]]
+"""The points of a kernel, of which many are alike: the locals that are alive, and what is held beside them."""
+
+
 class Estimate:
     """The estimate of one kernel: what its form says, for any values of its tunables."""
 
@@ -63,27 +80,65 @@ class Estimate:
         self.shared = loaded - elsewhere
         self.locals = {s.name: _Tile(s.value.dims, s.value.dtype) for s in assigned if s.name not in self.shared}
         self.dims = {e.dims for s in assigned for e in walk(s.value)}
+        points = self._points(kernel.body, frozenset())[1]
+        # Which is the highest follows from the values.
+        self.points = [self._counted(names, beside) for names, beside in points]
+        self.held = {t for p in self.points for t in p}
 
     def registers(self, values: Mapping[str, int]) -> float:
         """`registers` of the kernel."""
-        return _AtValues(self, values).most(self.kernel.body, frozenset())[1]
+        at = _AtValues(self, values)
+        sizes = {t: at.summed(t) if isinstance(t, _Summed) else at.size(t) for t in self.held}
+        return max(sum(n * sizes[t] for t, n in p.items()) for p in self.points) / 2
+
+    def _points(self, body: Block, behind: frozenset[str]) -> tuple[frozenset[str], Points]:
+        """Return the locals a block reads that are assigned before it, and its points; `behind` is read after it."""
+        live, points = behind, Points({(behind, ())})
+        for s in reversed(body):
+            if isinstance(s, Loop | Branch):
+                inside, within = self._points(s.body, live)
+                while isinstance(s, Loop) and not inside <= live:
+                    # What an iteration reads first comes from the one before.
+                    live |= inside
+                    inside, within = self._points(s.body, live)
+                live = live | inside | bound_reads(s)
+                addresses = self._addresses(s.body) if isinstance(s, Loop) else ()
+                points |= {(names, (*held, *addresses)) for names, held in within}
+            else:
+                before = live - ({s.name} if isinstance(s, Assign) else set()) | frozenset(reads(s))
+                after = live | ({s.name} if isinstance(s, Assign) else set())
+                for e in stmt_exprs(s):
+                    points |= {(before, held) for held in _beside(e)} | {(after, held) for held in _one_by_one(e)}
+                live = before
+        return live, points
+
+    def _counted(self, names: frozenset[str], beside: Held) -> Counter[_Tile | _Summed]:
+        return Counter([*beside, *(self.locals[n] for n in (*names, *names) if n in self.locals)])
+
+    def _addresses(self, body: Block) -> Held:
+        """The addresses of all that a loop loads to registers."""
+        tiles = {s.value for s in walk_stmts(body) if isinstance(s, Assign) and s.name not in self.shared}
+        return tuple(_Tile(e.dims, e.dtype) for e in tiles if isinstance(e, LoadTile) and len(e.dims) > 1)
 
 
 class _AtValues:
-    """The estimate of one kernel with some values of its tunables."""
+    """The sizes of the tiles of one kernel with some values of its tunables."""
 
     def __init__(self, of: Estimate, values: Mapping[str, int]) -> None:
         self.extents = {name: known_size(e, values) for name, e in of.kernel.axes}
         self.threads = THREADS * values["num_warps"]
-        self.shared = of.shared
         self.rows = self._rows(of.dims)
-        self.sizes = {name: self.size(t) for name, t in of.locals.items()}
 
-    def size(self, t: _Tile | TExpr) -> float:
+    def size(self, t: _Tile) -> float:
         """The registers of a thread that hold a value."""
         axes = [d for d in t.dims if self.extents.get(d, 1) > 1]
         held = min(BESIDE, self.rows.get(axes[0], 1)) if len(axes) == 1 else 1
         return held * prod(self.extents[d] for d in axes) * DTYPES[t.dtype].bits / 32 / self.threads if axes else 0.0
+
+    def summed(self, t: _Summed) -> float:
+        """The registers of a thread that hold operands."""
+        rows, cols, depth = (self.extents.get(d, 1) for d in (*t.dims, t.depth))
+        return sqrt(max(1.0, rows * cols / self.threads)) * depth
 
     def _rows(self, tiles: Iterable[tuple[str, ...]]) -> dict[str, int]:
         """For each axis how many elements of a tile share one of its elements: so many copies of a vector there are."""
@@ -93,56 +148,25 @@ class _AtValues:
             rows |= {d: max(rows.get(d, 1), whole // max(1, self.extents.get(d, 1))) for d in dims}
         return rows
 
-    def most(self, body: Block, behind: frozenset[str]) -> tuple[frozenset[str], float]:
-        """Return the locals a block reads that are assigned before it, and the most registers at any of its points;
-        `behind` is read after the block."""
-        live, most = behind, self._held(behind)
-        for s in reversed(body):
-            if isinstance(s, Loop | Branch):
-                inside, registers = self.most(s.body, live)
-                while isinstance(s, Loop) and not inside <= live:
-                    # What an iteration reads first comes from the one before.
-                    live |= inside
-                    inside, registers = self.most(s.body, live)
-                live = live | inside | bound_reads(s)
-                most = max(most, registers + (self._addresses(s.body) if isinstance(s, Loop) else 0.0))
-            else:
-                before = live - ({s.name} if isinstance(s, Assign) else set()) | frozenset(reads(s))
-                after = live | ({s.name} if isinstance(s, Assign) else set())
-                for e in stmt_exprs(s):
-                    most = max(most, self._held(before) + self._beside(e), self._held(after) + self._one_by_one(e))
-                live = before
-        return live, most
 
-    def _held(self, names: frozenset[str]) -> float:
-        return sum(self.sizes[n] for n in names if n in self.sizes)
+def _beside(e: TExpr) -> Iterator[Held]:
+    """What each part of an expression needs beside the locals that it reads: what is folded or multiplied, where it is
+    no local itself."""
+    yield ()
+    for n in walk(e):
+        parts = (n.arg,) if isinstance(n, Reduce) else (n.a, n.b) if isinstance(n, Dot) else ()
+        made = [_Tile(x.dims, x.dtype) for x in parts if not isinstance(_plain(x), Local)]
+        if made:
+            yield (*made, *made)
 
-    def _addresses(self, body: Block) -> float:
-        """A 64-bit address for every 16 bytes that a loop loads to registers."""
-        tiles = [s.value for s in walk_stmts(body) if isinstance(s, Assign) and s.name not in self.shared]
-        return sum(self.size(e) / 2 for e in {x for x in tiles if isinstance(x, LoadTile)} if len(e.dims) > 1)
 
-    def _beside(self, e: TExpr) -> float:
-        """The most that evaluating an expression needs beside the locals that it reads."""
-        own = max(map(self._beside, children(e)), default=0.0)
-        if isinstance(e, Reduce):
-            return max(own, self._temporary(e.arg))
-        if isinstance(e, Dot):
-            return max(own, self._temporary(e.a) + self._temporary(e.b))
-        return own
-
-    def _temporary(self, e: TExpr) -> float:
-        return 0.0 if isinstance(_plain(e), Local) else self.size(e)
-
-    def _one_by_one(self, e: TExpr) -> float:
-        """Operands of a product of float32, which is summed element by element: they have been put into shared memory,
-        and of each result of a thread a row and a column come back, half of them before the first is used up."""
-        registers = 0.0
-        for n in walk(e):
-            if isinstance(n, Dot) and n.a.dtype == "float32":
-                rows, cols, depth = (self.extents.get(d, 1) for d in (*n.dims, n.a.dims[1]))
-                registers = max(registers, sqrt(max(1.0, rows * cols / self.threads)) * depth)
-        return registers
+def _one_by_one(e: TExpr) -> Iterator[Held]:
+    """What each product of float32 needs, none of which a matrix unit takes."""
+    yield ()
+    for n in walk(e):
+        if isinstance(n, Dot) and n.a.dtype == "float32":
+            of = _Summed(n.dims, n.a.dims[1])
+            yield of, of
 
 
 def _plain(e: TExpr) -> TExpr:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from neptune.ir.expr import Var
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileKernel, TileProgram
-from neptune.tile.registers import dots, registers
+from neptune.tile.registers import Estimate, dots, registers
 
 WARPS, MATRIX_WARPS, MOST_WARPS = 4, 8, 16
 """Warps of a program; with products on the matrix unit, which wants two warp groups on Hopper, and two rows of warps
@@ -50,7 +50,8 @@ def _defaults(program: TileProgram, fixed: tuple[tuple[str, int], ...]) -> dict[
     candidates = {t.name: t.candidates for t in program.tunables if t.covers is None and t.name not in given}
     covers = _covering(program)
     for kernel in program.kernels:
-        while registers(kernel, {**covers, **values}) > BUDGET:
+        estimate = Estimate(kernel)
+        while estimate.registers({**covers, **values}) > BUDGET:
             smaller = _shortened(kernel, candidates, values)
             more = {} if "num_warps" in given or values["num_warps"] >= MOST_WARPS else _more_warps(values)
             if not (smaller or more):

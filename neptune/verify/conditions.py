@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError
+from neptune.ir.evaluate.domains import Array, EvaluationError, some
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.memory import Mask, Memory
 from neptune.ir.expr import Expr, Load, Op
@@ -53,7 +53,7 @@ class Conditions:
         """Record a case at the sizes where some lane has it."""
         lanes = np.asarray(where)
         here = lanes.reshape(-1, lanes.shape[-1]).any(0) if lanes.ndim else lanes
-        if here.any():
+        if some(here):
             self.found[case] = self.found.get(case, np.zeros(self.sizes, bool)) | here
 
     def parts(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import fsum, prod
 from typing import Any, TypeAlias
 
@@ -242,7 +243,7 @@ class Pool:
             return fresh
         sizes += fresh
         cases, work = self.check.explored(sizes), [self.check.work_at(x) for x in sizes]
-        common = Counter(case for found in cases for case in found)
+        common = Counter(chain.from_iterable(cases))
         values = {case: RARE ** self.seen[case] / n**0.5 for case, n in common.items()}
         # The order of a set's elements must not decide: fsum rounds once.
         weights = [fsum(map(values.__getitem__, found)) for found in cases]

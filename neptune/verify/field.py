@@ -38,6 +38,7 @@ from neptune.ir.evaluate.domains import (
     OutsideFragment,
     Value,
     flagged_output,
+    some,
 )
 from neptune.ir.ops import LIBM
 
@@ -185,18 +186,18 @@ class FieldPair(Elementwise):
         if name in ("gt", "ge"):
             name, a, b = {"gt": "lt", "ge": "le"}[name], b, a
         worst = np.maximum(a.tag, b.tag)
-        if (worst == OUTSIDE).any():
+        if some(worst == OUTSIDE):
             raise OutsideFragment("a comparison needs an exponential of an exponential")
         same = (a.tag == b.tag) & (a.p == b.p)
         less = _known(a, b, self._less(a, b)) & ~same
         result = {"lt": less, "le": less | same, "eq": same, "ne": ~same}[name]
         result = np.where(worst == NAN, name == "ne", result)
-        if (worst == UNDEFINED).any():  # whatever such a lane decides must not matter
+        if some(worst == UNDEFINED):  # whatever such a lane decides must not matter
             result = np.where(worst == UNDEFINED, self._rng.random(np.shape(worst)) < 0.5, result)
         return np.asarray(result)
 
     def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
-        if reducer != "sum" or v.tag.any():
+        if reducer != "sum" or some(v.tag):
             return super().fold(reducer, v, axis, dtype)
         zero = v.p == 0
         positive, negative = ((zero | (v.sign == s)).all(axis) for s in (1, -1))
@@ -209,7 +210,7 @@ class FieldPair(Elementwise):
             (UNDEFINED, EvaluationError, "depends on uninitialised memory"),
             (OUTSIDE, OutsideFragment, "is outside the fragment of the field pair"),
         ):
-            if (bad := v.tag == tag).any():
+            if some(bad := v.tag == tag):
                 raise error(flagged_output(name, bad, what))
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
@@ -239,7 +240,7 @@ class FieldPair(Elementwise):
         both = np.where(a.sign == b.sign, a.sign, 0)
         sign = np.where(a.p == 0, b.sign, np.where(b.p == 0, a.sign, both))
         result = Pair((a.p + b.p) % P, q, np.zeros(q.shape, np.int8), sign)
-        if not (a.tag.any() or b.tag.any()):
+        if not (some(a.tag) or some(b.tag)):
             return result
         infinite = [np.abs(v.tag) == INF for v in (a, b)]
         # Adding zero leaves an extreme the extreme that it is.
@@ -251,7 +252,7 @@ class FieldPair(Elementwise):
     def _mul(self, a: Pair, b: Pair) -> Pair:
         q = np.where((a.q < 0) | (b.q < 0), -1, a.q * b.q % Q)
         result = Pair(a.p * b.p % P, q, np.zeros(q.shape, np.int8), a.sign * b.sign)
-        if not (a.tag.any() or b.tag.any()):
+        if not (some(a.tag) or some(b.tag)):
             return result
         infinite = [np.abs(v.tag) == INF for v in (a, b)]
         zero = [(v.p == 0) & (np.abs(v.tag) < INF) for v in (a, b)]
@@ -268,8 +269,8 @@ class FieldPair(Elementwise):
         tag = np.where((a.p == 0) & (a.tag == 0), NAN, np.where(a.tag >= NAN, a.tag, 0))
         result = Pair(p, q, tag.astype(np.int8), a.sign)
         infinite = np.abs(a.tag) == INF
-        result = _where(infinite, self.const(0.0, ""), result) if infinite.any() else result
-        return _where(tag != 0, _special(result.tag), result) if tag.any() else result
+        result = _where(infinite, self.const(0.0, ""), result) if some(infinite) else result
+        return _where(tag != 0, _special(result.tag), result) if some(tag) else result
 
     def _pow(self, a: Pair, b: Pair) -> Pair:
         """Small natural exponents multiply; any other power is opaque."""
@@ -277,7 +278,7 @@ class FieldPair(Elementwise):
         product = self.const(1.0, "")
         for n in range(9):
             exact = (b.p == n) & (b.tag == 0)
-            if exact.any():
+            if some(exact):
                 result = _where(exact, product, result)
             product = self._mul(product, a)
         return result
@@ -298,10 +299,10 @@ class FieldPair(Elementwise):
         p = self._low[b & 0x7FFF] * self._high[b >> 15] % P
         tag = np.where((a.q < 0) & (a.tag < INF), OUTSIDE, np.where(a.tag >= INF, a.tag, 0)).astype(np.int8)
         result = Pair(p, np.full(p.shape, -1), np.zeros_like(tag), np.ones_like(tag))
-        if tag.any():
+        if some(tag):
             result = _where(tag != 0, _special(tag), result)
         bottom = a.tag == -INF
-        return _where(bottom, self.const(0.0, ""), result) if bottom.any() else result
+        return _where(bottom, self.const(0.0, ""), result) if some(bottom) else result
 
     def _opaque(self, name: str, a: Pair, sign: int = 0) -> Pair:
         key = self._key ^ hash_name(name)
@@ -310,13 +311,13 @@ class FieldPair(Elementwise):
         q = (mix(code, key ^ 0x5A5A) % np.uint64(Q)).astype(np.int64)
         tag = np.where(a.tag >= NAN, a.tag, 0).astype(np.int8)
         result = Pair(p, q, tag, np.full(p.shape, sign, np.int8))
-        return _where(tag != 0, _special(tag), result) if tag.any() else result
+        return _where(tag != 0, _special(tag), result) if some(tag) else result
 
     def _keyed(self, name: str) -> Callable[[Pair], Pair]:
         return lambda x: self._opaque(name, x)
 
     def _at(self, special: Array, value: float, result: Pair) -> Pair:
-        return _where(special, self.const(value, ""), result) if special.any() else result
+        return _where(special, self.const(value, ""), result) if some(special) else result
 
     def _log(self, a: Pair) -> Pair:
         result = self._at(a.tag == INF, np.inf, self._opaque("log", a))
@@ -338,7 +339,7 @@ class FieldPair(Elementwise):
         return np.asarray((a.tag < b.tag) | ((a.tag == b.tag) & (mix(a.p, key) < mix(b.p, key))))
 
     def _pick(self, a: Pair, b: Pair, take_b: Array) -> Pair:
-        if (a.tag >= NAN).any() or (b.tag >= NAN).any():
+        if some(a.tag >= NAN) or some(b.tag >= NAN):
             take_b = np.where(np.maximum(a.tag, b.tag) >= NAN, b.tag > a.tag, take_b)
         return _where(take_b, b, a)
 
@@ -380,7 +381,7 @@ def _normal(result: Pair, tag: Array, a: Pair, b: Pair) -> Pair:
     tag = np.where(worst >= NAN, worst, tag).astype(np.int8)
     tagged = result._replace(tag=tag)
     special = (np.abs(tag) == INF) | (tag >= NAN)
-    return _where(special, _special(tag), tagged) if special.any() else tagged
+    return _where(special, _special(tag), tagged) if some(special) else tagged
 
 
 def _known(a: Pair, b: Pair, less: Array) -> Array:

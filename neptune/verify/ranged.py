@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.evaluate.domains import Array, Value
+from neptune.ir.evaluate.domains import Array, Value, some
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import Cast, Op, walk
@@ -68,7 +68,7 @@ class Ranged(_Checked):
         if dtype == "float64":
             return x  # its lowest number, from which maxima start, is finite
         size = np.abs(x)
-        if np.any((size > HIGHEST) | (size < TINIEST)):
+        if some((size > HIGHEST) | (size < TINIEST)):
             x = np.where(size > HIGHEST, np.copysign(np.inf, x), np.where(size < TINIEST, 0.0, x))
         return x
 

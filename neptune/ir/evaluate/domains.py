@@ -162,6 +162,11 @@ def tree_fold(
     return tuple(squeeze(v, axis, domain) for v in values)
 
 
+def some(x: Any) -> bool:
+    """True where any element of an array is not 0: of few elements, as checks have, `any` takes four times as long."""
+    return bool(np.count_nonzero(x))
+
+
 def squeeze(v: Value, axis: int, domain: Domain) -> Value:
     """Drop an axis of length one."""
     if isinstance(v, np.ndarray):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
+from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, some, tree_fold
 from neptune.ir.evaluate.expressions import Evaluator, apply_cast, both, choose
 from neptune.ir.evaluate.memory import Mask, Memory, joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
@@ -126,16 +126,18 @@ class Loops:
         mask = both(at.mask, holds)
         if mask is None:
             return at
-        if not mask.any():
+        if not some(mask):
             return None
         return at.masked(None if mask.ndim == 0 else mask)
 
     def _loop(self, loop: For, at: Lanes) -> None:
         lo = self.evaluator.run(loop.lo, at.env, at.mask)
         hi = self.evaluator.run(loop.hi, at.env, at.mask)
-        # Where a lane's own range is empty, its bounds say nothing.
-        mask = both(at.mask, np.less(lo, hi))
-        start, stop = _extreme(lo, mask, np.min), _extreme(hi, mask, np.max)
+        start, stop = lo, hi
+        if not (isinstance(lo, int) and isinstance(hi, int)):
+            # Where a lane's own range is empty, its bounds say nothing.
+            mask = both(at.mask, np.less(lo, hi))
+            start, stop = _extreme(lo, mask, np.min), _extreme(hi, mask, np.max)
         if stop <= start:
             return
         kind = self._kinds.get(id(loop))
@@ -150,11 +152,11 @@ class Loops:
     def _iterate(self, loop: For, at: Lanes, lo: Any, hi: Any) -> None:
         """The body, in the lanes whose own bounds contain the loop variable."""
         v, mask = at.env[loop.var], at.mask
-        if np.ndim(lo):
+        if getattr(lo, "ndim", 0):
             mask = both(mask, v >= lo)
-        if np.ndim(hi):
+        if getattr(hi, "ndim", 0):
             mask = both(mask, v < hi)
-        if mask is None or mask.any():
+        if mask is None or some(mask):
             self.run(loop.body, at if mask is at.mask else at.masked(mask))
 
     def _stage(self, stage: Stage, at: Lanes) -> None:

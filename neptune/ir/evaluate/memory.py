@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import Array, Domain, EvaluationError, TooLarge, Value
+from neptune.ir.evaluate.domains import Array, Domain, EvaluationError, TooLarge, Value, some
 
 Index: TypeAlias = "int | Array"
 Mask: TypeAlias = "Array | None"
@@ -73,7 +73,7 @@ def _shape_of(index: Sequence[Index]) -> tuple[int, ...]:
 
 
 def _any(x: Any) -> bool:
-    return bool(x.any() if isinstance(x, np.ndarray) else x)
+    return some(x) if isinstance(x, np.ndarray) else bool(x)
 
 
 def _inside(i: Index, n: int) -> bool:
@@ -126,7 +126,8 @@ class Memory:
             raise EvaluationError(f"{word} of {name} with {len(index)} indices; it has rank {len(cell.shape)}")
         safe: list[Index] = []
         for axis, (i, n) in enumerate(zip(index, cell.shape, strict=True)):
-            if not _inside(i, n):
+            # The lanes under which a buffer is private are places in it, of which it has one for each.
+            if axis >= len(cell.lanes) and not _inside(i, n):
                 bad = (i < 0) | (i >= n)
                 if mask is None or _any(bad & mask):
                     lanes = bad if mask is None else bad & mask

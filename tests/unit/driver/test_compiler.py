@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from dataclasses import replace
 
@@ -46,6 +47,27 @@ def _settings(monkeypatch):
 
 def compiled(**options):
     return neptune.compile(rows_program(), rows_fused, **{"target": "llvm", **options})
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_callers_objects_are_left_out_of_collections_for_a_compilation_alone(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
+    gc.freeze() if own else gc.unfreeze()
+    before, seen = gc.get_freeze_count(), []
+
+    def template(sch):
+        seen.append(gc.get_freeze_count())
+        # A compilation inside of another one does not end what that one has begun.
+        neptune.compile(softmax(), "softmax_row", target="llvm", name="inside")
+        seen.append(gc.get_freeze_count())
+        rows_fused(sch)
+
+    try:
+        neptune.compile(rows_program(), template, target="llvm")
+        assert seen[0] > 0 and seen[1] > 0
+        assert (gc.get_freeze_count() > 0) == (before > 0) == own
+    finally:
+        gc.unfreeze()
 
 
 # --- expressions ---------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_the_proof_is_recorded() -> None:
     assert (d.kind, d.subject, d.verdict) == ("hoist_factor", "y", "hoisted")
     text = "\n".join(d.details)
     assert "g = c1*r*c2" in text and "r = rsqrt(ss[i] / cast(f32, k) + 1e-06)" in text and "%" not in text
-    for name in ("split: g = (c1*c2)*(r)  [SymPy", "commute: φ*x + φ*y", "range: no sum of these leaves float32"):
+    for name in ("split: g = (c1*c2)*(r)  [both sides", "commute: φ*x + φ*y", "range: no sum of these leaves float32"):
         assert f"proved {name}" in text
 
 
