@@ -49,11 +49,8 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
         )
     if q.device.type != "cpu" and not torch.compiler.is_compiling():
         _say_slow(name)
-    columns = -(-k.shape[-2] // of_columns)
-    table = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, columns) * PARTIAL
     full = block_mask.full_kv_num_blocks is not None
-    if full:
-        table = table + _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns) * FULL
+    table = _table(block_mask, -(-k.shape[-2] // of_columns))
     lead = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1)
     fits = all(n in (1, w) for n, w in zip(table.shape[:2], lead, strict=True)) and q.dim() <= 4
     if not fits or table.shape[2] * of_rows < q.shape[-2]:
@@ -70,6 +67,14 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
         return (kv_idx >= first[row]) & (kv_idx < last[row]) & listed
 
     return seen
+
+
+def _table(block_mask: Any, columns: int) -> Tensor:
+    """[b, h, rows, columns] of int8, what the lists of a BlockMask say of each block."""
+    table = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, columns) * PARTIAL
+    if block_mask.full_kv_num_blocks is None:
+        return table
+    return table + _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns) * FULL
 
 
 @cache

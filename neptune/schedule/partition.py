@@ -20,7 +20,6 @@ See docs/design.md, "Masks are predicates with a proof of absorption".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
@@ -30,7 +29,6 @@ from neptune.ir.absorb import NEG_INF, conjunct_false, unchanged
 from neptune.ir.affine import Scope, always, scope_of
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
-    TRUE,
     Const,
     Expr,
     Op,
@@ -38,7 +36,6 @@ from neptune.ir.expr import (
     binary,
     ceildiv,
     conjuncts,
-    loads,
     logical_and,
     maximum,
     minimum,
@@ -69,7 +66,7 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.schedule.data_bounds import DataBounds, kept_in
-from neptune.schedule.scan import Keys, Scanned, bounded, guards, possible, scan
+from neptune.schedule.scan import Scanned, at_once, bounded, scan, scanned
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 from neptune.schedule.visited import Range, ranges, usable
@@ -212,46 +209,13 @@ def _found(state: State, loop: For, outer: tuple[For, ...], carried: frozenset[s
             if pred in tails or pred in skipped:
                 solutions.setdefault(pred, []).append(solve(pred, loop, names, extremes, pred in skipped))
             if pred in skipped:
-                scans.setdefault(pred, []).append(_scanned(pred, stage, loop, (outer, inner), data))
+                scans.setdefault(pred, []).append(scanned(pred, stage.when, inner, data))
     agreed = [first for (first, *others) in solutions.values() if first is not None and all(s == first for s in others)]
     agreed = usable([s for s in agreed if all(data.known(e) for a in s.alternatives for b in a.bounds for e in b.ends)])
     solved = {s.pred for s in agreed}
     left = {p: c for p, (c, *others) in scans.items() if p not in solved and all(c == o for o in others)}
     each = {p: c for p, c in left.items() if c is not None and data.known(c.condition)}
-    return _Found(tuple(agreed), _at_once(list(each.values())), tuple(each))
-
-
-def _scanned(
-    pred: Expr, stage: Stage, loop: For, around: tuple[tuple[For, ...], tuple[For, ...]], data: DataBounds
-) -> Scanned | None:
-    """What single keys can be scanned for, without which a predicate of a stage is true for none of its rows."""
-    outer, inner = around
-    for tile in inner:
-        keys, rows = Keys(loop, tile), tuple(f for f in inner if f is not tile)
-        by_key = keys.of(pred) if tile.lo == ZERO else None
-        if by_key is None or keys.name not in variables(by_key):
-            continue
-        when = [w for c in conjuncts(stage.when) if (w := keys.of(c)) is not None]
-        scope = scope_of(data.program, (*outer, keys.every, *rows))
-        over_data = data.within(rows, logical_and(*when) if when else None, key=keys.name)
-        names = [f.var for f in reversed(rows)]
-        extremes = Extremes(scope, affine_guards(logical_and(*when), keys.name), over_data)
-        condition = possible(by_key, names, extremes)
-        if condition == TRUE or keys.name not in variables(condition):
-            continue
-        own = guards(stage.when, keys, names)
-        inside = [s for x in loads(condition) if x.index for s in data.unproved(x, (keys.every,), own)]
-        return Scanned(keys, condition, (*own, *inside))
-    return None
-
-
-def _at_once(each: Sequence[Scanned]) -> Scanned | None:
-    """One scan for several predicates of the same keys."""
-    alike = [s for s in each if s.keys == each[0].keys]
-    if not alike:
-        return None
-    when = tuple(dict.fromkeys(w for s in alike for w in s.when))
-    return Scanned(alike[0].keys, logical_and(*(s.condition for s in alike)), when)
+    return _Found(tuple(agreed), at_once(list(each.values())), tuple(each))
 
 
 def _selected(stage: Stage) -> list[Expr]:

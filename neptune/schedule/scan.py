@@ -20,10 +20,10 @@ Sound for any contents; exact for rows and keys that are sorted. Nothing is said
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neptune.ir.affine import as_nonnegative, linear, poly, to_expr
+from neptune.ir.affine import as_nonnegative, linear, poly, scope_of, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
     TRUE,
@@ -40,6 +40,7 @@ from neptune.ir.expr import (
     logical_and,
     logical_or,
     maximum,
+    op,
     rewrite,
     select,
     substitute,
@@ -48,7 +49,8 @@ from neptune.ir.expr import (
 from neptune.ir.extremes import Extremes
 from neptune.ir.normal import disjuncts
 from neptune.ir.program import ZERO, Alloc, Buffer, For, Made, Stage, Stmt, Store, Update, seq
-from neptune.schedule.solve_bounds import Alternative, Bound, Solved, holds
+from neptune.schedule.data_bounds import DataBounds
+from neptune.schedule.solve_bounds import Alternative, Bound, Solved, affine_guards, holds, room
 
 SPAN = 256
 """Keys of one step: a few for each thread of a warp."""
@@ -118,11 +120,42 @@ def _comparison(pred: Expr, rows: Sequence[str], extremes: Extremes) -> Expr:
     one = parts[0] if parts is not None and len(parts) == 1 else None
     most = None if one is None else extremes.of(one, rows, largest=True)
     data = [] if most is None else [atoms for atoms, _ in most.terms if any(loads(a) for a in atoms)]
-    # A product of data and an index may leave its dtype, which is not known to be a multiple then.
-    if most is None or not data or any(len(atoms) > 1 for atoms in data):
+    if most is None or not data:
         return TRUE
-    found = holds(most, extremes.scope)
-    return TRUE if found is None else found
+    found, fits = holds(most, extremes.scope), room(pred, rows, extremes)
+    if found is None or fits is None:
+        return TRUE
+    # Where arithmetic on data wraps around, nothing follows from how large they are.
+    return found if fits == TRUE else logical_or(found, op("not", fits))
+
+
+def scanned(pred: Expr, when: Expr | None, inner: Sequence[For], data: DataBounds) -> Scanned | None:
+    """What single keys can be scanned for, without which a predicate is true for none of its rows; `inner` are the
+    loops in that of tiles around a stage, which runs `when` this holds."""
+    for tile in inner:
+        keys, rows = Keys(data.loop, tile), tuple(f for f in inner if f is not tile)
+        by_key = keys.of(pred) if tile.lo == ZERO else None
+        if by_key is None or keys.name not in variables(by_key):
+            continue
+        held = logical_and(*(w for c in conjuncts(when) if (w := keys.of(c)) is not None))
+        scope, names = scope_of(data.program, (*data.outer, keys.every, *rows)), [f.var for f in reversed(rows)]
+        extremes = Extremes(scope, affine_guards(held, keys.name), data.within(rows, held, key=keys.name))
+        condition = possible(by_key, names, extremes)
+        if condition == TRUE or keys.name not in variables(condition):
+            continue
+        own = [c for c in conjuncts(held) if keys.name in variables(c) and not variables(c) & {*names}]
+        inside = [s for x in loads(condition) if x.index for s in data.unproved(x, (keys.every,), own)]
+        return Scanned(keys, condition, (*own, *inside))
+    return None
+
+
+def at_once(each: Sequence[Scanned]) -> Scanned | None:
+    """One scan for several predicates of the same keys."""
+    alike = [s for s in each if s.keys == each[0].keys]
+    if not alike:
+        return None
+    when = tuple(dict.fromkeys(w for s in alike for w in s.when))
+    return Scanned(alike[0].keys, logical_and(*(s.condition for s in alike)), when)
 
 
 def bounded(names: Sequence[str], keys: Keys) -> Solved:
@@ -166,9 +199,3 @@ def scan(of: Scanned, lo: Expr, hi: Expr, names: Sequence[str], spread: Sequence
     for name in spread:
         body = Alloc(Buffer(name, (span,), "int32", "tile"), body)
     return body
-
-
-def guards(when: Expr | None, keys: Keys, rows: Iterable[str]) -> list[Expr]:
-    """What of a stage's guard is said of keys alone."""
-    by_key = (keys.of(c) for c in conjuncts(when))
-    return [c for c in by_key if c is not None and keys.name in variables(c) and not variables(c) & {*rows}]

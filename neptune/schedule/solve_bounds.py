@@ -139,18 +139,18 @@ def _with_room(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) 
     """One comparison solved for the loop as far as its arithmetic on data leaves its dtype for no data; for other data
     the comparison, which wraps around, decides about every iteration."""
     found = _bound(pred, loop, inner, extremes)
-    if found is None or (room := _room(pred, inner, extremes)) == TRUE:
+    if found is None or (fits := room(pred, inner, extremes)) == TRUE:
         return found
-    if room is None:
+    if fits is None:
         return None
     first, last = cast(ZERO, found.somewhere.dtype), cast(loop.hi, found.somewhere.dtype)
     all_of_them, none = (last, first) if found.upper else (first, last)
     return Bound(
-        found.upper, select(room, found.somewhere, all_of_them), select(room, found.everywhere, none), found.fact
+        found.upper, select(fits, found.somewhere, all_of_them), select(fits, found.everywhere, none), found.fact
     )
 
 
-def _room(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr | None:
+def room(pred: Expr, inner: Sequence[str], extremes: Extremes) -> Expr | None:
     """For which data no arithmetic of a comparison leaves its dtype, while `inner` run; None where for none to speak
     of, or where that is not known."""
     scope = extremes.scope

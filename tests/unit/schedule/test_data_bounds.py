@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import or_
 
 import numpy as np
@@ -126,12 +126,32 @@ def test_what_no_extreme_bounds_is_checked_everywhere(mask: Callable[..., Expr])
     values_agree(program, made, inputs if any(b.name == "flag" for b in program.inputs) else {})
 
 
-def test_a_product_of_data_and_a_key_bounds_nothing() -> None:
-    """2**31 - 1 times a key wraps around: that it grows with the key is not so."""
-    flag = placeholder((M,), "int32", "flag")
-    program, made = cut(lambda i, j: flag[i] * j < 3)
-    values_agree(program, made, {"flag": lambda rng, m, n: rng.integers(-1, 4, m)})
-    values_agree(program, made, {"flag": lambda rng, m, n: np.full(m, 2**31 - 1)})
+EDGES = (2**31 - 1, 2**31 - 4, -(2**31), -(2**31) + 4, 0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda i, j, doc, keys: eq(doc[i] + 5, keys[j]),
+        lambda i, j, doc, keys: eq(doc[i], keys[j] - 5),
+        lambda i, j, doc, keys: doc[i] + j <= keys[j],
+        lambda i, j, doc, keys: doc[i] * 2 > keys[j],
+        lambda i, j, doc, keys: doc[i] * j < 3,
+        lambda i, j, doc, keys: keys[j] * j < doc[i],
+    ],
+)
+def test_a_scan_of_numbers_that_wrap_around(mask: Callable[..., Expr]) -> None:
+    """2**31 - 1 and 5 more is a small number: that it is larger than the rows' is not so."""
+    doc, keys = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
+    program, made = cut(lambda i, j: mask(i, j, doc, keys))
+    read = {b.name for b in program.inputs}
+    for one, other in product(EDGES, repeat=2):
+        of = {"doc": lambda rng, m, n, x=one: np.full(m, x, np.int32)}
+        of |= {"keys": lambda rng, m, n, x=other: np.full(n, x, np.int32)}
+        values_agree(program, made, {n: make for n, make in of.items() if n in read})
+    some = {n: lambda rng, m, k: rng.choice(EDGES, m).astype(np.int32) for n in ("doc",)}
+    some |= {"keys": lambda rng, m, k: rng.choice(EDGES, k).astype(np.int32)}
+    values_agree(program, made, {n: make for n, make in some.items() if n in read})
 
 
 @pytest.mark.parametrize("keys", [1, 7, 300, 1000])
