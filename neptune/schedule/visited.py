@@ -16,7 +16,7 @@ from functools import reduce
 from itertools import product
 from math import prod
 
-from neptune.ir.expr import TRUE, Const, Expr, Op, maximum, minimum
+from neptune.ir.expr import TRUE, Const, Expr, Op, loads, maximum, minimum
 from neptune.ir.program import ZERO, For
 from neptune.schedule.solve_bounds import MOST, Bound, Solved
 
@@ -111,7 +111,9 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
 def _start(s: _Set, loop: For) -> Expr:
     # Every lower bound is at least 0, where most loops start.
     starts = _somewhere(s, upper=False)
-    return reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
+    start = reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
+    # Where data says that it starts behind the end it runs nothing, and no index there need fit its dtype.
+    return minimum(start, loop.hi) if loads(start) else start
 
 
 def _somewhere(s: _Set, *, upper: bool) -> list[Expr]:
