@@ -45,6 +45,7 @@ class Evaluated:
     """A Program called like a kernel."""
 
     program: Program
+    target: str = "llvm"
 
     @property
     def inputs(self) -> Sequence[Any]:
@@ -81,7 +82,7 @@ def by_evaluator() -> Iterator[None]:
     """Within it regions are evaluated in place of compiled, and what is left runs op by op."""
     with (
         patch.object(rest, "inductor_here", lambda device: "left out"),
-        patch.object(choose, "_compiled", lambda program, target: Evaluated(program)),
+        patch.object(choose, "_compiled", lambda program, target, sizes: Evaluated(program)),
         patch.object(choose, "predicted", lambda *_: None),
         patch.object(expressions, "apply_op", _in_widths),
     ):

@@ -297,7 +297,9 @@ def _cut(
     if bounds.scanned is not None:
         ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
         spread = (data.fresh(f"{loop.var}_firsts"), data.fresh(f"{loop.var}_lasts"))
-        before.append(scan(bounds.scanned, visited[0].lo, visited[-1].hi, ends, spread))
+        # The last range need not end last: a prefix may reach further than a window.
+        lo, hi = reduce(minimum, [r.lo for r in visited]), reduce(maximum, [r.hi for r in visited])
+        before.append(scan(bounds.scanned, lo, hi, ends, spread))
         visited = ranges(usable([*solved, bounded(ends, bounds.scanned.keys)]), loop)
     pieces: list[Stmt] = []
     verdict: list[str] = []

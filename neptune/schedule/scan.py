@@ -52,7 +52,7 @@ from neptune.ir.program import ZERO, Alloc, Buffer, For, Made, Stage, Stmt, Stor
 from neptune.schedule.data_bounds import DataBounds
 from neptune.schedule.solve_bounds import Alternative, Bound, Solved, affine_guards, holds, room
 
-SPAN = 256
+SPAN = 128
 """Keys of one step: a few for each thread of a warp."""
 
 
