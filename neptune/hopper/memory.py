@@ -47,8 +47,9 @@ CAPTURED = 512
 """Bytes for what roles are started with: parameters, and where their tiles are (320 to 344 in compiled attention)."""
 ROWS, THREADS, LANES = 64, 128, 4
 """Of a consumer; a row of a product's result lies in so many threads."""
-HOLDING = 40
-"""Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills)."""
+HOLDING, SCANNING = 40, 48
+"""Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills), and of one that scans those
+of keys (with 40 it spills)."""
 BASE, PER_SUM, PER_SCORE, ERROR = 23.7, 1.05, 1.01, 4.1
 """Registers of a consumer's thread: alone, for each element of an accumulator and of another result that it holds; and
 by how much the sum was off at most."""
@@ -183,12 +184,15 @@ def _columns(body: Block, axes: set[str]) -> list[tuple[str, ...]]:
 
 
 def producer_registers(walked: Walked) -> int:
-    """Registers of the producer's threads: more where it holds rows of integers."""
-    holds = any(
-        isinstance(s, Assign) and s.value.dims and s.name not in dict(walked.staged)
-        for s in walk_stmts(walked.producer)
-    )
-    return HOLDING if holds else Levers.producer
+    """Registers of the producer's threads: more where it holds rows of integers, or steps of keys in a loop."""
+    staged, loops = dict(walked.staged), [s for s in walk_stmts(walked.producer) if isinstance(s, Loop)]
+
+    def holds(body: Block) -> bool:
+        return any(isinstance(s, Assign) and s.value.dims and s.name not in staged for s in walk_stmts(body))
+
+    if any(holds(s.body) for s in loops):
+        return SCANNING
+    return HOLDING if holds(walked.producer) else Levers.producer
 
 
 def _is_slow(e: TExpr) -> bool:

@@ -252,9 +252,13 @@ def _floor_div(numerator: Poly, divisor: Poly, scope: Scope) -> Expr | None:
 
 def holds(p: Poly, scope: Scope) -> Expr | None:
     """p ≥ 0 whatever its atoms hold; a comparison of two of them where it is no more than that. None: as `exact`."""
-    compares = sorted(c for _, c in p.terms) == [-1, 1] and all(len(m) == 1 for m, _ in p.terms)
-    value = None if compares else exact(p, scope)
-    return at_least_zero(p) if compares else None if value is None else binary("ge", value, 0)
+    sides = {c: m[0] for m, c in p.terms if len(m) == 1}
+    number_of = sum(c for m, c in p.terms if not m)
+    if sides.keys() == {1, -1} and number_of in (0, -1) and len(p.terms) == 2 + (number_of != 0):
+        # a - b - 1 >= 0 is b < a, whatever has room for a - b.
+        return binary("lt" if number_of else "le", sides[-1], sides[1])
+    value = exact(p, scope)
+    return None if value is None else binary("ge", value, 0)
 
 
 def exact(p: Poly, scope: Scope) -> Expr | None:
@@ -270,15 +274,17 @@ def exact(p: Poly, scope: Scope) -> Expr | None:
     if alone or (not wild and fits(to_expr(p), usual(scope)) and to_expr(p).dtype == "int32"):
         return to_expr(p)
     far = {a for a in wild if a.dtype == "int64"}
-    # Where two numbers of int64 are added there is no clamping them: they are taken to leave room for each other.
-    tame = {a: maximum(minimum(a, FAR), -FAR) for a in far} if len(far) == 1 else {}
+    if len(far) > 1:
+        # There is no clamping two numbers of int64 that are added.
+        return None
+    tame = {a: maximum(minimum(a, FAR), -FAR) for a in far}
     terms = Poly(tuple((tuple(tame.get(a, a) for a in m), c) for m, c in p.terms))
     known = usual(scope, LARGEST, LONGEST)
     others = Poly(tuple((m, c) for m, c in p.terms if far.isdisjoint(m)))
     # At ±FAR, a number must decide the sign of the sum as it would beyond.
     cut = tame and max(map(abs, interval(to_expr(others, "int64"), known))) >= FAR
     result = widened(to_expr(terms, "int64"), known)
-    return None if cut or (len(far) < 2 and not _has_room(result, known)) else result
+    return None if cut or not _has_room(result, known) else result
 
 
 def _has_room(e: Expr, known: Known) -> bool:

@@ -154,7 +154,7 @@ def test_roles_are_in_step(name: str) -> None:
 
 
 COMPILED = [
-    ("document and causal", 64, 40),
+    ("document and causal", 64, 48),
     pytest.param("segments", 128, 40, marks=pytest.mark.slow),
 ]
 
@@ -202,4 +202,4 @@ def test_a_producer_holds_rows_of_integers() -> None:
     kernel = derived(tiles_of(cases()["document"].mask), TWO)
     held = {s.name: s.value.dims for s in walk_async(kernel.producer) if isinstance(s, Assign) and s.value.dims}
     assert held.pop("q_doc_all") == ("i1_all",) and set(held.values()) == {("j0_lane",)}
-    assert kernel.levers.registers == (232, 40)
+    assert kernel.levers.registers == (224, 48)
