@@ -48,8 +48,8 @@ CAPTURED = 512
 ROWS, THREADS, LANES = 64, 128, 4
 """Of a consumer; a row of a product's result lies in so many threads."""
 HOLDING, SCANNING = 40, 48
-"""Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills), and of one that scans those
-of keys (with 40 it spills)."""
+"""Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills), and of one that scans
+those of keys (with 40 it spills)."""
 BASE, PER_SUM, PER_SCORE, ERROR = 23.7, 1.05, 1.01, 4.1
 """Registers of a consumer's thread: alone, for each element of an accumulator and of another result that it holds; and
 by how much the sum was off at most."""
