@@ -297,8 +297,8 @@ def _cut(
     if bounds.scanned is not None:
         ends = (data.fresh(f"{loop.var}_first"), data.fresh(f"{loop.var}_last"))
         spread = (data.fresh(f"{loop.var}_firsts"), data.fresh(f"{loop.var}_lasts"))
-        # The last range need not end last: a prefix may reach further than a window.
-        lo, hi = reduce(minimum, [r.lo for r in visited]), reduce(maximum, [r.hi for r in visited])
+        # Of several ranges the last need not end last, as a prefix may reach further than a window: scan all keys.
+        lo, hi = (visited[0].lo, visited[0].hi) if len(visited) == 1 else (loop.lo, loop.hi)
         before.append(scan(bounds.scanned, lo, hi, ends, spread))
         visited = ranges(usable([*solved, bounded(ends, bounds.scanned.keys)]), loop)
     pieces: list[Stmt] = []

@@ -69,7 +69,9 @@ def ranges(solved: Sequence[Solved], loop: For) -> list[Range]:
     ]
     if len(sets) == 1 or any(not s.skipping for s in sets):
         everything = any(not s.skipping for s in sets)
-        return [_hull(sets, loop, everything)]
+        whole = _hull(sets, loop, everything)
+        # Where data says that it starts behind the end it runs nothing, and no index there need fit its dtype.
+        return [replace(whole, lo=minimum(whole.lo, loop.hi)) if loads(whole.lo) else whole]
     first = [s for s in sets if not s.side(upper=False, skipping=True)]
     last = [s for s in sets if s not in first and not s.side(upper=True, skipping=True)]
     middle = [s for s in sets if s not in first and s not in last]
@@ -111,9 +113,7 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
 def _start(s: _Set, loop: For) -> Expr:
     # Every lower bound is at least 0, where most loops start.
     starts = _somewhere(s, upper=False)
-    start = reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
-    # Where data says that it starts behind the end it runs nothing, and no index there need fit its dtype.
-    return minimum(start, loop.hi) if loads(start) else start
+    return reduce(maximum, starts if starts and loop.lo == ZERO else [loop.lo, *starts])
 
 
 def _somewhere(s: _Set, *, upper: bool) -> list[Expr]:

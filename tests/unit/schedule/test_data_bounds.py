@@ -14,7 +14,7 @@ import torch
 import neptune
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, select, sum, var
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import Expr, eq, loads, logical_and
+from neptune.ir.expr import Expr, eq, loads, logical_and, logical_or, op
 from neptune.ir.printer import print_stage
 from neptune.ir.program import For, Program, stages, walk
 from neptune.ir.verify import verify
@@ -166,6 +166,46 @@ def test_a_scan_of_many_keys_in_steps(keys: int) -> None:
         given = {"x": rng.standard_normal((3, keys)).astype(np.float32), "doc": np.array([3, 4, 5], np.int32)}
         found, expected = (evaluate(p, {**given, "keys": numbers}, {"m": 3, "n": keys})["y"] for p in (made, program))
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("start", [2**40, 2**31 - 1, 2**62, -(2**62), 0])
+def test_a_scan_begins_nowhere_behind_the_end(start: int) -> None:
+    """Where a range begins is no number of int32; times the length of a tile it is none of int64, either."""
+    begin = placeholder((M,), "int64", "begin")
+    doc, keys = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
+    program, made = cut(lambda i, j: logical_and(begin[i] < j, eq(doc[i], keys[j])))
+    same = {n: lambda rng, m, k: np.zeros(m, np.int32) for n in ("doc",)}
+    same |= {"keys": lambda rng, m, k: np.zeros(k, np.int32), "begin": lambda rng, m, k: np.full(m, start, np.int64)}
+    values_agree(program, made, same)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda i, j, prefix: logical_or(j < prefix[0], logical_and(j <= i, i - j < 3)),
+        lambda i, j, prefix: logical_or(prefix[0] <= j, logical_and(j <= i, i - j < 3)),
+        lambda i, j, prefix: logical_or(j < 4, prefix[0] <= j),
+    ],
+)
+@pytest.mark.parametrize("prefix", [0, 3, 8, 1000])
+def test_a_scan_of_several_ranges_reaches_as_far_as_any(mask: Callable[..., Expr], prefix: int) -> None:
+    """A prefix reaches further than a window, or what is behind a number begins before it."""
+    doc, keys = placeholder((M,), "int32", "doc"), placeholder((N,), "int32", "keys")
+    ends = placeholder((1,), "int32", "prefix")
+    program, made = cut(lambda i, j: logical_and(eq(doc[i], keys[j]), mask(i, j, ends)))
+    of = {"doc": lambda rng, m, n: rng.integers(0, 2, m), "keys": lambda rng, m, n: rng.integers(0, 2, n)}
+    values_agree(program, made, {**of, "prefix": lambda rng, m, n: np.full(1, prefix, np.int32)})
+
+
+@pytest.mark.parametrize("word", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_numbers_of_64_bits_are_compared_without_a_difference(word: str) -> None:
+    """2**63 - 1 less -(2**63) is no number of int64."""
+    doc, keys = placeholder((M,), "int64", "doc"), placeholder((N,), "int64", "keys")
+    program, made = cut(lambda i, j: op(word, doc[i], keys[j]))
+    edges = (-(2**63), 2**63 - 1, -1, 0)
+    for one, other in product(edges, repeat=2):
+        of = {"doc": lambda rng, m, n, x=one: np.full(m, x), "keys": lambda rng, m, n, x=other: np.full(n, x)}
+        values_agree(program, made, of)
 
 
 def test_a_bound_that_the_kernel_computes_itself_is_left_alone() -> None:
