@@ -41,8 +41,8 @@ from neptune.ir.program import Program
 from neptune.records.record import Record, parse
 from neptune.records.store import SHIPPED, Key, Store, key_of, replace
 from neptune.records.structure import structure_of
-from neptune.runtime.family import pick
 from neptune.tune.choose import Wishes, candidates
+from neptune.tune.chooser import Chooser
 from neptune.tune.machine import machine_of
 from neptune.tune.samples import Sample
 
@@ -133,7 +133,7 @@ class Case:
         """What a kernel for all sizes takes here."""
         family = next(candidates(cheaper(self.program)[0], None, Wishes(samples=tuple(samples)))).family
         assert family is not None
-        choice = family.choices[pick(family.tree, self.sizes)]
+        choice = family.choices[int(Chooser(family.choices, family.rows, self.program).times(self.sizes).argmin())]
         us = self.times.get(choice)
         return Taken(self.setup, str(choice), None if us is None else min(self.times.values()) / us)
 

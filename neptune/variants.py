@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune.errors import ShapeError
 from neptune.runtime.artifact import AT, PINNED, Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import SHARED, Members, pick, sizes_of
+from neptune.runtime.family import SHARED, Members, sizes_of
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
     from neptune.kernel import Kernel
     from neptune.shown import Stage
+    from neptune.tune.chooser import Chooser
 
 MakeVariant: TypeAlias = "Callable[[int], Kernel]"
 """The kernel of a variant, by its number."""
@@ -27,8 +29,9 @@ Accept: TypeAlias = "Callable[[Kernel], None]"
 class Variant:
     """One schedule of a kernel, for the sizes that `when` says ("" for all).
 
-    `name` tells it from the others, `template` and `params` say what it is. The rest is as of a Kernel; what is not
-    compiled yet is compiled then.
+    `name` tells it from the others, `template` and `params` say what it is, and `why`, of the one that `kernel.chosen`
+    gives, what is predicted at its sizes, and what comes next. The rest is as of a Kernel; what is not compiled yet is
+    compiled then.
     """
 
     name: str
@@ -36,10 +39,12 @@ class Variant:
     params: Mapping[str, int]
     when: str
     make: Callable[[], Kernel] = field(repr=False, compare=False)
+    why: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         params = ", ".join(f"{n}={v}" for n, v in self.params.items())
-        return f"<Variant {self.name}: {params}{f'; where {self.when}' if self.when else ''}>"
+        where = f"where {self.when}" if self.when else ""
+        return f"<Variant {self.name}: {'; '.join(filter(None, (params, self.why or where)))}>"
 
     @property
     def kernel(self) -> Kernel:
@@ -82,6 +87,27 @@ class KernelFamily:
         alone = Executable(own.executable.artifact.alone(), own.executable.loops)
         self._kernels: dict[int, Kernel] = {self.own: type(own)(alone, own._make_build)}
         self.members: Members[Executable] = Members(described, alone, lambda k: self.kernel(k).executable)
+        self._executable = own.executable
+        if own.executable.artifact.counts:
+            self.members.decide = lambda sizes: self.chooser.number(sizes)
+
+    @cached_property
+    def chooser(self) -> Chooser:
+        """What tells the variants apart by the model, on the target of the kernel."""
+        from neptune.driver.device import machine_for
+        from neptune.tune.chooser import Chooser
+
+        of = self._executable
+        return Chooser.read(of.artifact.counts, self.described["variants"], of.loops, machine_for(of.target))
+
+    @property
+    def deciding(self) -> frozenset[str]:
+        """The sizes that variants follow from."""
+        return frozenset(self.chooser.names) if self._executable.artifact.counts else sizes_of(self.members.tree)
+
+    def why(self, sizes: Mapping[str, int]) -> str:
+        """What the model predicts at these sizes; "" for a kernel that has none."""
+        return self.chooser.why(sizes) if self._executable.artifact.counts else ""
 
     def kernel(self, k: int) -> Kernel:
         """Variant k, for all sizes. Another one of the same template differs in values alone: nothing is proved anew.
@@ -131,8 +157,8 @@ def variants_of(kernel: Kernel) -> tuple[Variant, ...]:
     )
 
 
-def number_of(kernel: Kernel, sizes: Mapping[str, Any]) -> int:
-    """The number of the variant that these sizes take."""
+def chosen(kernel: Kernel, sizes: Mapping[str, Any]) -> Variant:
+    """The variant that these sizes take, with what is predicted there."""
     asked = f"kernel.chosen({', '.join(f'{n}={v!r}' for n, v in sizes.items())}) of `{kernel.name}`"
     known = [s.name for s in kernel.executable.loops.scalars]
     for name, value in sizes.items():
@@ -140,12 +166,12 @@ def number_of(kernel: Kernel, sizes: Mapping[str, Any]) -> int:
             raise ShapeError(asked, f"it has no size `{name}`", legal=known)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ShapeError(asked, f"{name}={value!r} is no size", legal=("an integer of at least 0",))
-    if kernel._family is None:
-        return 0
-    tree = kernel._family.members.tree
-    if missing := sorted(sizes_of(tree) - sizes.keys()):
+    family = kernel._family
+    if family is None:
+        return variants_of(kernel)[0]
+    if missing := sorted(family.deciding - sizes.keys()):
         raise ShapeError(asked, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
-    return pick(tree, sizes)
+    return replace(variants_of(kernel)[family.members.number_of(sizes)], why=family.why(sizes))
 
 
 def others_of(kernel: Kernel) -> dict[int, Artifact]:

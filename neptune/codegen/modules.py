@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from neptune.codegen.compile import parameters_of
 from neptune.codegen.triton import kernel_texts, module_text
 from neptune.codegen.triton_kernel import KernelText
-from neptune.ir.program import Program, Seq
 from neptune.ir.spans import Span
 from neptune.runtime.addressing import LOADS, Addressing
 from neptune.tile.ir import TileProgram
@@ -32,16 +31,6 @@ def all_modules(
 ) -> dict[str, Addressing]:
     """Every form of a TileProgram's module; `wider` is what modules with int64 offsets are of."""
     return {loads: addressing(tiles, wider, defaults, header, loads) for loads in LOADS}
-
-
-def parameters(tiles: TileProgram) -> Program:
-    """The parameters of a TileProgram as a Program without a body."""
-    return Program(tiles.name, tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables, Seq(()))
-
-
-def declarations(tiles: TileProgram) -> str:
-    """`parameters` as text."""
-    return str(parameters(tiles))
 
 
 def descriptor_alignment(program: TileProgram) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from neptune import logs
-from neptune.codegen.modules import all_modules, declarations
+from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
 from neptune.driver.explain import explanation
@@ -24,6 +24,8 @@ from neptune.runtime.launch import Target
 from neptune.runtime.parts import Parts
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
+from neptune.tile.printer import declarations
+from neptune.tune.chooser import counts_of
 from neptune.tune.defaults import defaults
 from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
@@ -130,7 +132,16 @@ class Build:
             modules=all_modules(self.tiles, tiles, defaults(self.tiles), self.header),
             parts=self.parts,
             form=None if form is None else replace(form, parts=self._allowed(form.parts)),
+            counts=self._counts(),
         ).pinning(self.pinned)
+
+    def _counts(self) -> str:
+        """What tells variants apart at a call's own sizes."""
+        family = self.family
+        if family is None or len(family.choices) < 2:
+            return ""
+        decides = family.points[0].keys() if self.deciding is None else self.deciding
+        return counts_of(family, {n: v for n, v in family.points[0].items() if n not in decides})
 
 
 def built(made: Lowered, trail: Sequence[Snapshot]) -> Build:

@@ -18,7 +18,7 @@ from neptune.ir.program import Buffer
 from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, pick, tree_json
+from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, tree_json
 from neptune.tune.defaults import least_tiles
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, 
         "own": own,
         "at": dict(f.points[0]),
         "tree": tree_json(f.tree),
-        "lost": {"mean": round(f.lost[0], 4), "most": round(f.lost[1], 4), "points": len(f.points)},
+        "lost": {**_shares(f.lost), "points": len(f.points)},
+        "saved": _shares(f.by_tree),
         "variants": [
             {
                 **_first_taken(f, k),
@@ -134,10 +135,15 @@ def _first_taken(f: Family, k: int) -> dict[str, Any]:
     return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
 
 
+def _shares(lost: tuple[float, float]) -> dict[str, float]:
+    """What is lost, on average and at most."""
+    return {"mean": round(lost[0], 4), "most": round(lost[1], 4)}
+
+
 def _measured(f: Family, k: int) -> list[dict[str, Any]]:
-    """What records say of a variant at sizes that take it; of one choice of sizes, what is believed most."""
+    """What records say of a variant at sizes where it is the fastest; of one choice of sizes, what is believed most."""
     choice = f.choices[k]
-    found = (s for s in f.samples if choice in s.us and pick(f.tree, s.sizes) == k)
+    found = (s for s in f.samples if choice in s.us and s.us[choice] <= min(s.us.get(c, math.inf) for c in f.choices))
     best = {tuple(s.sizes.items()): s for s in sorted(found, key=lambda s: s.weight)}
     return [{AT: dict(s.sizes), "us": round(s.us[choice], 2), "weight": s.weight} for s in best.values()]
 
@@ -248,10 +254,15 @@ def _family_lines(f: dict[str, Any] | None) -> Iterator[str]:
         # Variants that were saved before they named it have the first.
         form = f"; {v.get('form', next(iter(FORMS)))} form, {_pairs(v['levers'])}" if "levers" in v else ""
         yield f"  {name}: {_pairs(v['params'])}{form}"
-        yield f"    where {v['when']}" + (f"; {v['us']:.1f} µs{_at(v[AT])}" if "us" in v else "")
+        where, predicted = f"where {v['when']}", f"{v['us']:.1f} µs{_at(v[AT])}" if "us" in v else ""
+        yield f"    {'; '.join(filter(None, (where if v['when'] else '', predicted)))}"
         for m in v.get("measured", ())[:SHOWN]:
             yield f"    measured: {m['us']:.1f} µs{_at(m[AT])}, weight {m['weight']:g}"
-    yield f"  by predicted times at {lost['points']} choices of sizes: {lost['mean']:.1%} above the best on average"
+    yield "  each class of sizes takes what is predicted to be the fastest there (kernel.chosen): by predicted times"
+    yield f"  at {lost['points']} choices of sizes {lost['mean']:.1%} above the best of all candidates, on average"
+    if "saved" in f:
+        saved = f"{f['saved']['mean']:.1%} on average, {f['saved']['most']:.0%} at most"
+        yield f"  once saved, it goes by the comparisons behind 'where', without the model: {saved} above that"
 
 
 def _record_lines(r: dict[str, Any] | None) -> Iterator[str]:

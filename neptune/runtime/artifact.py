@@ -28,6 +28,8 @@ VERSION = 1
 STAGES = ("loops", "scheduled", "fused", "tile")
 WIDER = "wider"
 """The program that modules with int64 offsets run, where it is not "fused"."""
+COUNTS = "counts.json"
+"""The file of `Artifact.counts`."""
 OFFSETS = ("int32", "int64")
 WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
 """Entries of an explanation: what makes the kernel slow, what is predicted, and the sizes that it speaks of."""
@@ -44,7 +46,9 @@ class Artifact:
     `explanation` is what explain(json=True) says, `programs` the text of every stage that ir() shows,
     `declarations` the parameters of the tile program as a Program without a body, `modules` the Triton
     modules and what they ask of tensors, by "pointer" and "descriptor", `parts` how each launch chooses
-    the numbers that it does choose. `form` is another form of the kernel beside tiles, where it has one.
+    the numbers that it does choose. `form` is another form of the kernel beside tiles, where it has one. `counts` are
+    what the cost model needs to tell its variants apart (`neptune.tune.chooser`), "" for a saved kernel, which needs no
+    model.
     """
 
     explanation: Json
@@ -53,6 +57,7 @@ class Artifact:
     modules: Mapping[str, Addressing]
     parts: tuple[Parts, ...] = ()
     form: FormData | None = None
+    counts: str = ""
 
     @property
     def name(self) -> str:
@@ -135,7 +140,11 @@ class Artifact:
 
     def alone(self) -> Artifact:
         """The same kernel for all sizes."""
-        return replace(self, explanation={k: v for k, v in self.explanation.items() if k != FAMILY})
+        return replace(self, explanation={k: v for k, v in self.explanation.items() if k != FAMILY}, counts="")
+
+    def without_model(self) -> Artifact:
+        """The same kernel as it is saved: sizes tell its variants apart by a tree."""
+        return replace(self, counts="")
 
     def for_target(self, target: str) -> Artifact:
         """The same kernel for another target: all of them run the same programs."""
@@ -183,6 +192,8 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
     if (form := artifact.form) is not None:
         source = f"kernel_{form.name}.py"
         more, files[source] = {form.name: {"source": source, **form.as_json()}}, form.text
+    if artifact.counts:
+        files[COUNTS] = artifact.counts
     manifest: Json = {
         "format": FORMAT,
         "version": VERSION,
@@ -314,7 +325,8 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     # A form that is not known here is left out: tiles run everywhere.
     of = next((name for name in FORMS if name in manifest), None)
     form = None if of is None else FORMS[of].read(manifest[of], files[manifest[of]["source"]], declarations)
-    made = Artifact(manifest["kernel"], programs, declarations, modules, _parts(manifest, declarations), form)
+    parts, counts = _parts(manifest, declarations), files.get(COUNTS, "")
+    made = Artifact(manifest["kernel"], programs, declarations, modules, parts, form, counts)
     if made.family is not None:
         check_family(made.family)
     # Whatever a kernel reads off it later is there.

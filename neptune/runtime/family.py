@@ -1,4 +1,5 @@
-"""Which of a kernel's variants a launch takes: a tree of comparisons of sizes, evaluated without a model.
+"""Which of a kernel's variants a launch takes. Where the model is at hand, as for a compiled kernel, it decides
+(`neptune.tune.chooser`); for a saved one, a tree of comparisons of sizes does, evaluated without a model.
 
     Cut(("s_q",), 16, 1, Cut(("batch", "heads"), 64, 2, 0))
     s_q <= 16: variant 1;  else batch·heads <= 64: variant 2;  else variant 0
@@ -128,8 +129,10 @@ class Members(Generic[M]):
     """The variants of a kernel, each made when it is first used. `own` is there already.
 
     Where one cannot be made, as when a check rejects it, its sizes take `own`, which serves all of them; where it is
-    refused at its first launch, another.
+    refused at its first launch, another. `decide` gives the number for some sizes; where it has none, the tree does.
     """
+
+    decide: Callable[[Mapping[str, int | float]], int | None] = staticmethod(lambda sizes: None)
 
     def __init__(self, family: Mapping[str, Any], own: M, make: Callable[[int], M]) -> None:
         self.tree, self.own = read_tree(family["tree"]), int(family["own"])
@@ -146,7 +149,8 @@ class Members(Generic[M]):
 
     def number_of(self, sizes: Mapping[str, int | float], asked: Collection[str] = ()) -> int:
         """The number of that variant."""
-        k = pick(self.tree, sizes)
+        decided = self.decide(sizes)
+        k = pick(self.tree, sizes) if decided is None else decided
         if asked and not self.numbers[k].issuperset(asked):
             k = next((j for j, names in enumerate(self.numbers) if names.issuperset(asked)), k)
         return k

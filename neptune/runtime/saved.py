@@ -71,8 +71,8 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
 
 
 def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
-    """A kernel with its other variants as JSON and texts."""
-    own, others = pack(artifact, versions()), {k: pack(a, versions()) for k, a in variants.items()}
+    """A kernel with its other variants as JSON and texts; sizes tell these apart by its tree, without a model."""
+    own, others = pack(artifact.without_model(), versions()), {k: pack(a, versions()) for k, a in variants.items()}
     return with_variants(own, others) if others else own
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Cast, Op, Select
 from neptune.ir.printer import print_expr
+from neptune.ir.program import Program, Seq
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -90,3 +91,9 @@ def print_tile_program(program: TileProgram) -> str:
         lines += [f"kernel {kernel.name}  grid({print_grid(kernel.grid)})  axes({axes})"]
         lines += [line for s in kernel.body for line in print_tstmt(s, 1)]
     return "\n".join(lines) + "\n"
+
+
+def declarations(tiles: TileProgram) -> str:
+    """The parameters of a TileProgram, which its own text does not have, as the text of a Program without a body."""
+    declared = (tiles.inputs, tiles.outputs, tiles.temporaries, tiles.scalars, tiles.tunables)
+    return str(Program(tiles.name, *declared, Seq(())))

@@ -19,7 +19,6 @@ from neptune.choice import Choice
 from neptune.errors import FusionError, NeptuneError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
-from neptune.runtime.family import pick
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting, Template
@@ -246,7 +245,7 @@ def _best(
         family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
         if family is None:
             return None
-        return family, pick(family.tree, at[0]), _why(family, at[0], machine)
+        return family, 0, _why(family, at[0], machine)
     except NeptuneError:
         raise
     except Exception as error:
@@ -325,7 +324,7 @@ def _structure(one: Scheduled) -> tuple[bool, int, int]:
 
 def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
     """The prediction, and those of other templates."""
-    best = family.choices[pick(family.tree, sizes)].template
+    best = family.choices[0].template
     others = sorted((us, n) for n, us in family.others.items() if n != best and isfinite(us))
     at = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
     text = f"predicted {family.us():.1f} µs{_of_form(family, best)} on {machine.name}{at}"

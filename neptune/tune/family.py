@@ -1,7 +1,8 @@
 """The few choices of template and parameters that serve all sizes, and which sizes take which.
 
 Candidates are what is best by the cost model at a few sizes far apart, for each template. Of them those are kept that
-lose least over all points (`neptune.tune.points`), at most MOST, and a tree of comparisons of sizes tells them apart
+lose least over all points (`neptune.tune.points`), at most MOST. At a call's own sizes the model tells them apart
+(`neptune.tune.chooser`); for a saved kernel, which has none, a tree of comparisons of sizes does
 (`neptune.runtime.family`), cut where that makes the predicted times shortest.
 
     choose({"flash_attention": …, "flash_decoding": …}, points, machine)
@@ -39,8 +40,11 @@ OUTER, INNER = 12, 36
 of what it is anywhere."""
 SAMPLE = 384
 """Points at which candidates are compared; what is kept of them is told apart at all points."""
+SAVED = 0.0001
+"""What one more choice must save, as a share of the time, on average over all points: few more keep what the model can
+tell at a call's own sizes (`neptune.tune.chooser`) within half a percent of the best, where GAIN lost one."""
 GAIN = 0.0005
-"""What one more choice must save, as a share of the time, on average over all points; and each cut, over its own."""
+"""What each cut must save over its own points."""
 DEEPEST = 10
 """Comparisons on the way to a choice."""
 HOPELESS = 1.3
@@ -61,11 +65,12 @@ MISSED = 1.005
 
 @dataclass(frozen=True)
 class Family:
-    """Choices and the tree that tells them apart. `times` has the prediction of each choice (rows) at each point;
-    `others` are the best of each template at the first point, in microseconds; `lost` is what is lost against the best
-    candidate of each point, as a share of its time, on average and at most. `samples` are the measurements that
-    predictions were corrected by. With `counted`, times are those of the faster form. `numbers` are those that launches
-    of a template choose, by its name."""
+    """Choices, the first of which is the fastest at the first point. `times` has the prediction of each (rows) at each
+    point; `others` are the best of each template at the first one, in microseconds; `lost` is what the fastest of the
+    choices loses against the best candidate of each point, as a share of its time, on average and at most, and
+    `by_tree` what those lose beside it that the `tree` takes. Predictions were corrected by what is `known`. With
+    `counted`, times are those of the faster form. `numbers` are those that launches of a template choose, by its name,
+    and `rows` the models of templates that choices are of."""
 
     choices: tuple[Choice, ...]
     tree: Tree
@@ -73,17 +78,25 @@ class Family:
     times: Array
     others: Mapping[str, float]
     lost: tuple[float, float]
-    samples: tuple[Sample, ...] = ()
+    by_tree: tuple[float, float]
     counted: Counted | None = None
+    known: Measured = field(default_factory=Measured)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
     numbers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The measurements that predictions were corrected by."""
+        return self.known.samples
+
     def first(self, choice: int) -> int:
-        """The first point that takes a choice."""
-        return next(k for k, sizes in enumerate(self.points) if pick(self.tree, sizes) == choice)
+        """The first point at which a choice is the fastest; else that at which it loses least."""
+        relative = self.times[choice] / self.times.min(axis=0)
+        return int((relative <= 1).argmax() if (relative <= 1).any() else np.nan_to_num(relative, nan=np.inf).argmin())
 
     def us(self, k: int = 0) -> float:
         """The predicted time of what is taken at point k."""
-        return float(self.times[pick(self.tree, self.points[k]), k])
+        return float(self.times[:, k].min())
 
 
 def choose(
@@ -132,19 +145,23 @@ def choose(
         return None
     candidates = [Choice(n, c) for n, rows in close.items() for c in rows.choices]
     kept = _kept(_logs(times[:, runs]))
-    kept += _won(there, kept)
+    won = _won(there, kept)
+    kept = [*kept[: MOST - len(won)], *won]
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
     whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
     tree = _cut(_logs(whole), _features(at, deciding), DEEPEST)
     whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
-    tree, used = _renumbered(_grafted(tree, whole, at, first_marked))
-    kept = [kept[k] for k in used]
+    fastest = whole.argmin(axis=0).tolist()
+    tree, used = _renumbered(_grafted(tree, whole, at, first_marked), fastest)
+    kept, whole = [kept[k] for k in used], whole[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
-    lost = _lost(times, kept, tree, few)
+    lost = _lost(times[kept].min(axis=0), times.min(axis=0))
+    by_tree = _lost(np.array([whole[pick(tree, p), k] for k, p in enumerate(at)]), whole.min(axis=0))
     numbers = {n: rows.numbers for n, rows in close.items()}
     taken = tuple(candidates[k] for k in kept)
-    return Family(taken, tree, at, whole[used], others, lost, known.samples, with_form, numbers)
+    models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
+    return Family(taken, tree, at, whole, others, lost, by_tree, with_form, known, models, numbers)
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
@@ -207,8 +224,10 @@ def of_winners(
     logs = np.repeat(np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER), FEWEST, axis=1)
     twice = [p for p in points for _ in range(FEWEST)]
     tree, used = _renumbered(_cut(logs, _features(twice), DEEPEST))
-    lost = _lost(times, used, tree, points)
-    return Family(tuple(choices[k] for k in used), tree, tuple(points), times[used], {}, lost, numbers=numbers)
+    own = times[used]
+    by_tree = _lost(np.array([own[pick(tree, p), k] for k, p in enumerate(points)]), times.min(axis=0))
+    taken = tuple(choices[k] for k in used)
+    return Family(taken, tree, tuple(points), own, {}, by_tree, (0.0, 0.0), numbers=numbers)
 
 
 def _promising(own: Array, best: Array) -> bool:
@@ -216,11 +235,10 @@ def _promising(own: Array, best: Array) -> bool:
     return bool(((own <= best) | ((own <= HOPELESS * best) & (best > SHORT))).any())
 
 
-def _lost(times: Array, kept: list[int], tree: Tree, points: Sequence[Sizes]) -> tuple[float, float]:
-    """How much longer than the best of all candidates what is taken takes, on average (of logarithms) and at most."""
-    runs = [k for k in range(len(points)) if np.isfinite(times[:, k]).any()]
-    taken = np.array([times[kept[pick(tree, points[k])], k] for k in runs])
-    ratio = np.maximum(taken, 1e-3) / np.maximum(times[:, runs].min(axis=0), 1e-3)
+def _lost(taken: Array, best: Array) -> tuple[float, float]:
+    """How much longer what is taken takes than the best where anything runs, on average (of logarithms) and at most."""
+    runs = np.isfinite(best)
+    ratio = np.maximum(taken[runs], 1e-3) / np.maximum(best[runs], 1e-3)
     return float(np.exp(np.log(ratio).mean()) - 1), float(ratio.max() - 1)
 
 
@@ -256,7 +274,7 @@ def _kept(logs: Array) -> list[int]:
         now = logs[kept].min(axis=0)
         saved = (now - np.minimum(now, logs)).mean(axis=1)
         best = int(saved.argmax())
-        if not saved[best] > GAIN:
+        if not saved[best] > SAVED:
             break
         kept.append(best)
     return kept
@@ -309,9 +327,10 @@ def _between(low: int, high: int) -> int:
     return min(powers, key=lambda p: abs(log2(p / middle)), default=low)
 
 
-def _renumbered(tree: Tree) -> tuple[Tree, list[int]]:
-    """The tree with its choices numbered as they are met, and their old numbers."""
-    used: list[int] = []
+def _renumbered(tree: Tree, first: Sequence[int] = ()) -> tuple[Tree, list[int]]:
+    """The tree with its choices numbered anew, those that come `first` before others as they are met, and their old
+    numbers."""
+    used: list[int] = list(dict.fromkeys(first))
 
     def again(t: Tree) -> Tree:
         if isinstance(t, Cut):

@@ -198,7 +198,7 @@ def test_variants_that_come_to_the_same_are_tried_once(room):
 def test_another_variant_follows_what_cannot_be_made_smaller(room):
     kernel = neptune.compile(softmax(), target="interpret")
     bad = kernel.chosen(rows=8, cols=300)
-    tried = room(lambda params: params.keys() != bad.params.keys() or max(params.values()) > max(bad.params.values()))
+    tried = room(lambda params: params.keys() != bad.params.keys())
     if all(v.params.keys() == bad.params.keys() for v in kernel.variants):
         pytest.skip("all variants have the same parameters")
     right(kernel)

@@ -1,0 +1,147 @@
+"""Which of a kernel's variants the sizes of a call take: what the cost model predicts to be the fastest there.
+
+It is asked once for each class of sizes (`neptune.tune.points.class_of`), at the class's upper end, so that a choice
+follows from the class, the machine and the records alone, whoever called first. What that needs is what a compilation
+leaves in the cache: the tile programs of the templates that variants are of, as text.
+
+    counts_of(family, {})                →  the text that is kept
+    Chooser.read(text, variants, program, machine).number({"batch": 4, "s_q": 1, "s_kv": 5000})   →  3
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from neptune import logs
+from neptune.choice import Choice
+from neptune.ir.parser import parse_program
+from neptune.ir.program import Program
+from neptune.tile.parser import parse_tiles
+from neptune.tile.printer import declarations
+from neptune.tune.family import Family
+from neptune.tune.gains import Gain
+from neptune.tune.machine import Machine
+from neptune.tune.measured import Measured
+from neptune.tune.numbers import Array
+from neptune.tune.points import Sizes, class_of, class_sizes, sizes_of
+from neptune.tune.rows import Rows
+from neptune.tune.samples import Sample
+
+MOST = 4096
+"""Classes of sizes that are remembered."""
+LOG = logging.getLogger("neptune.compiler")
+
+
+def counts_of(family: Family, fixed: Mapping[str, int]) -> str:
+    """What a Chooser of these choices needs, as JSON; sizes that are `fixed` decide nothing."""
+    known = family.known
+    off = [known.off.get(c) for c in family.choices]
+    return json.dumps(
+        {
+            "fixed": dict(fixed),
+            "templates": {
+                name: {
+                    "declarations": declarations(rows.program),
+                    "tiles": str(rows.program),
+                    "gain": [[dict(s) for s in rows.gains.sizes], list(rows.gains.relative)],
+                }
+                for name, rows in family.rows.items()
+            },
+            "samples": {
+                "of": [[dict(s.sizes), s.weight] for s in known.samples],
+                "first": np.asarray(known.first).tolist(),
+                # As much as is known of each choice; JSON has no NaN.
+                "off": [None if row is None else [x if np.isfinite(x) else None for x in row.tolist()] for row in off],
+            },
+        }
+    )
+
+
+@dataclass
+class Chooser:
+    """The choices of a kernel's variants, with the model of each template."""
+
+    choices: Sequence[Choice]
+    rows: Mapping[str, Rows]
+    program: Program
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    _numbers: dict[tuple[int, ...], int | None] = field(default_factory=dict)
+
+    @staticmethod
+    def read(text: str, variants: Sequence[Mapping[str, Any]], program: Program, machine: Machine) -> Chooser:
+        """The Chooser of what `counts_of` has written, for the variants of an Artifact's family."""
+        counts = json.loads(text)
+        choices = [Choice(v["template"], dict(v["params"])) for v in variants]
+        known = _measured(counts["samples"], choices, program)
+        rows = {}
+        for name, of in counts["templates"].items():
+            tiles = parse_tiles(of["tiles"], parse_program(of["declarations"]))
+            sizes, relative = of["gain"]
+            gain = Gain(tuple(sizes), tuple(relative))
+            rows[name] = Rows(tiles, (), machine, {}, name, known, gains=gain)
+        return Chooser(choices, rows, program, counts["fixed"])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sizes that it is asked with."""
+        return tuple(n for n in sizes_of(self.program) if n not in self.fixed)
+
+    @property
+    def classes(self) -> int:
+        """How many classes of sizes were asked for."""
+        return len(self._numbers)
+
+    def number(self, sizes: Mapping[str, int | float]) -> int | None:
+        """The number of the variant for these sizes; None where nothing is predicted to run."""
+        key = tuple(class_of(int(sizes[n])) for n in self.names)
+        if key not in self._numbers:
+            if len(self._numbers) >= MOST:
+                self._numbers.clear()
+            self._numbers[key] = self._decided(sizes)
+        return self._numbers[key]
+
+    def _decided(self, sizes: Mapping[str, int | float]) -> int | None:
+        try:
+            times = self.times(sizes)
+        except Exception as error:
+            logs.defect(LOG, f"the cost model on the variants of `{self.program.name}`", error)
+            return None
+        return int(times.argmin()) if np.isfinite(times).any() else None
+
+    def times(self, sizes: Mapping[str, int | float]) -> Array:
+        """Microseconds of every choice at the end of the class of some sizes, infinite where it does not run."""
+        at: Sizes = {**class_sizes(self.program, {**sizes, **self.fixed}), **self.fixed}
+        found = np.full(len(self.choices), np.inf)
+        for name, rows in self.rows.items():
+            own = [k for k, c in enumerate(self.choices) if c.template == name]
+            found[own] = rows.predicted([self.choices[k].params for k in own], [at])[:, 0]
+        return found
+
+    def why(self, sizes: Mapping[str, int | float]) -> str:
+        """The prediction for what is taken at these sizes, and the next best, for people."""
+        times = self.times(sizes)
+        order = [k for k in times.argsort(kind="stable").tolist() if np.isfinite(times[k])]
+        if not order:
+            return "nothing is predicted to run"
+        machine = self.rows[self.choices[order[0]].template].machine.name
+        next_best = "".join(f"; next: {self.choices[k]}, {times[k]:.1f} µs" for k in order[1:2])
+        return f"predicted {times[order[0]]:.1f} µs on {machine}{next_best}"
+
+
+def _measured(samples: Mapping[str, Any], choices: Sequence[Choice], program: Program) -> Measured:
+    """What corrects the predictions of these choices: what was measured at some sizes is believed of their class."""
+    if not samples["of"]:
+        return Measured()
+    off = {
+        c: np.array([np.nan if x is None else x for x in row])
+        for c, row in zip(choices, samples["off"], strict=True)
+        if row is not None
+    }
+    known = tuple(Sample(class_sizes(program, s), {}, weight) for s, weight in samples["of"])
+    return Measured(known, off, np.array(samples["first"]))
