@@ -13,8 +13,8 @@ whichever run they were measured in. Shown are, beside the model alone:
 
 Figures are means over several partitions and draws. No GPU is needed, but scikit-learn is.
 
-`--search` replays the tuner's rounds on the results of `bench.choice`, at each size of an operator with what was
-measured at its other sizes: by a search of the model's there, which is what a user has, or all that `bench.choice`
+`--search` replays the tuner's rounds on what a search measured, at each size of an operator with what was
+measured at its other sizes: by a search of the model's there, which is what a user has, or all that it
 measured. Shown: how many candidates are measured until one is within 3 % and 1 % of the best, and until it ends.
 """
 
@@ -183,7 +183,7 @@ def searches(m: Measured) -> dict[str, list[Replay]]:
         for n, here in each.items():
             others = own[m.sizes[own] != n]
             left = np.array([k for other, r in alone.items() if other != n for k in r.order], int)
-            for what, of in (("what searches leave", left), ("all of bench.choice", others)):
+            for what, of in (("what searches leave", left), ("all that was measured", others)):
                 taught = learned({name: m.samples(of)}) if len(of) else Correction()
                 if taught.families:
                     found[f"{what}: the model"].append(alone[n])

@@ -30,10 +30,11 @@ from typing import Any
 
 import numpy as np
 
+import neptune
 from bench.mirage_programs import BENCHMARKS
 from bench.setups import OTHERWISE, setups
-from bench.speed_general import best_of_rows, by_tiles
 from neptune.driver.pipeline import as_program
+from neptune.frontend import builder as nt
 from neptune.mirage.builder import GraphBuilder
 from neptune.mirage.lower import lowered as graph_lowered
 from neptune.mirage.reference import reference
@@ -144,17 +145,36 @@ def _general() -> Iterator[Point]:
             yield Point(r["name"], family, model, values, sizes, us)
 
 
+def best_of_rows(k: int) -> Any:
+    """argmax (k = 0) or the k largest of each row."""
+    m, n = nt.var("m"), nt.var("n")
+    x, j = nt.placeholder((m, n), "float32", "x"), nt.reduce_axis((0, n), "j")
+    if k == 0:
+        return list(nt.compute((m,), lambda i: nt.argmax(x[i, j], axis=j), "best"))
+    parts = nt.compute((m,), lambda i: nt.top_k(x[i, j], k, axis=j), "best")
+    return [nt.stack(parts[:k], "values"), nt.stack(parts[k:], "indices")]
+
+
+def by_tiles(sch: neptune.Schedule) -> None:
+    """Tiles of rows, a loop over tiles of columns."""
+    i, j = sch.loops("best")
+    i0, *_ = sch.tile([i, j], [sch.param("BLOCK_M", [4]), sch.param("BLOCK_N", [1024])])
+    sch.bind(i0, "grid.x")
+    for stage in sch.stages:
+        if stage != "best":
+            sch.fuse_at(stage, i0)
+
+
 FAMILIES = {
     "prefill": "prefill", "decode": "decode", "matmul": "products", "softmax": "rows", "rms_norm": "chains",
     "gated": "chains",
 }  # fmt: skip
-"""Of the setups of `bench.choice`, by how their names begin."""
+"""Of setups, by how their names begin."""
 
 
 def _choice() -> Iterator[Point]:
-    """The candidates of `bench.choice`, chosen by this model: many close ones, over many sizes."""
+    """Candidates that this model chose: many close ones, over many sizes."""
     programs = {s.name: s.program for s in setups()}
-    # Not the last run, whose few candidates are the fastest of the search: no sample of what is chosen from.
     runs = ("-first", "-second", "-families", "-products", "-linear", "-third", "-fourth", "-search")
     for run, r in ((name, row) for name in runs for row in _read(f"choice{name}")["us"]):
         name, sizes = r["setup"], r["sizes"]

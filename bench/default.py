@@ -4,6 +4,7 @@
     python -m bench.default --only decode --seconds 300
     python -m bench.default --cold 4 --only prefill           # every 4th row's first call, with an empty cache
     python -m bench.default --dry-run                         # the rows; no GPU is needed
+    python -m bench.default_tables                            # what the pages say of them
 
 Each row has a process of its own. Its columns (`bench.default_rows`) are captured as CUDA graphs and timed in
 interleaved rounds with a cold L2 cache; every sample is kept. Preparing compiles kernels side by side; what forms took
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -36,9 +38,9 @@ ROUNDS, SAMPLES = 7, 9
 ENDLESS = 240
 """Seconds that a row's process may take."""
 CACHES = {"NEPTUNE_CACHE_DIR": "neptune", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-OURS = ("functional", "compile")
+OURS, COMPILE = "functional", "compile"
 LOST = 0.97
-"""Of the best other's rate: below this a row is a loss."""
+"""Of the fastest other's speed: below this a row is a loss."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,7 +86,8 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
             if time.monotonic() > end:
                 print(f"{len(todo) - k} rows are not measured: the time is over")
                 break
-            done[name] = _child(Path(folder, str(k)) if options.cold else Path(folder), name, first=bool(options.cold))
+            own = Path(folder, str(k)) if options.cold else Path(folder)
+            done[name] = _child(own, name, first=bool(options.cold)) | {"date": date.today().isoformat()}
             print(line(done[name]), flush=True)
             if file is not None:
                 file.write_text(
@@ -168,24 +171,36 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """By group, geometric means of our calls over the best of the others, and every loss."""
+    """By group, geometric means of our calls over the fastest of the others, and every loss."""
     for group in dict.fromkeys(r["name"].split(": ")[0] for r in rows):
-        for mine in OURS:
+        for mine in (OURS, COMPILE):
             ratios = dict(beside(mine, [r for r in rows if r["name"].startswith(f"{group}: ")]))
             if not ratios:
                 continue
             mean = exp(sum(map(log, ratios.values())) / len(ratios))
-            yield f"{group}, {mine}: {mean:.2f} of the best other, least {min(ratios.values()):.2f}; {len(ratios)} rows"
+            least = min(ratios.values())
+            yield f"{group}, {mine}: {mean:.2f} of the fastest other, least {least:.2f}; {len(ratios)} rows"
             yield from (f"  loss: {n} {r:.2f}" for n, r in ratios.items() if r < LOST)
 
 
 def beside(mine: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """Rows with the rate of one of our columns over that of the best other's."""
+    """Rows with the speed of one of our columns over that of the fastest of the others."""
     for row in rows:
-        rate = rates(row)
-        others = [v for n, v in rate.items() if n not in OURS]
-        if mine in rate and others:
-            yield row["name"], rate[mine] / max(others)
+        if found := speeds(mine, row):
+            yield row["name"], min(found.values())
+
+
+def speeds(mine: str, row: Mapping[str, Any]) -> dict[str, float]:
+    """By column of the others, the speed of one of ours over its: the median of the ratios of rounds, since a clock
+    that moves is much the same for all columns of a round."""
+    of = {name: rounds(us) for name, us in row["us"].items() if us}
+    others = of.keys() - {OURS, COMPILE} if mine in of else ()
+    return {n: median(b / a for a, b in zip(of[mine], of[n], strict=True)) for n in of if n in others}
+
+
+def rounds(us: Sequence[float]) -> list[float]:
+    """The median of each round of a column."""
+    return [median(us[k : k + SAMPLES]) for k in range(0, len(us), SAMPLES)]
 
 
 if __name__ == "__main__":

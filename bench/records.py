@@ -1,4 +1,4 @@
-"""Records that ship, made of results of `bench.choice`; what a choice by them is worth; how long the store takes.
+"""Records that ship, made of what a search measured; what a choice by them is worth; how long the store takes.
 
     python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12] \
         --tuned bench/results/h200-tuned.jsonl
@@ -139,7 +139,7 @@ class Case:
 
 
 def cases(results: Mapping[str, Any]) -> list[Case]:
-    """The rows of `bench.choice`'s results whose setups there still are."""
+    """The rows of a search whose setups there still are."""
     programs = {s.name: s for s in setups()}
     found = []
     for row in results["us"]:
@@ -231,8 +231,8 @@ def _ms(act: Callable[[], object], repeats: int = REPEATS) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.records", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ship", type=Path, metavar="FILE", help="results of bench.choice to make records of")
-    parser.add_argument("--judge", type=Path, metavar="FILE", help="results of bench.choice to judge a choice by")
+    parser.add_argument("--ship", type=Path, metavar="FILE", help="results of a search to make records of")
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="results of a search to judge a choice by")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what --judge found")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="records of bench.tune_operators that ship as well")
     parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")

@@ -21,9 +21,10 @@ from typing import Any
 import neptune
 from bench import record
 from bench.cases import environment
-from bench.choice import Tried, among
 from bench.cost import RESULTS
+from bench.records import read
 from bench.setups import Setup, setups
+from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import lowered
@@ -35,31 +36,32 @@ SPILLED = 1024
 """Bytes of each thread from which a kernel is slow by its spills."""
 
 
-def drawn(count: int) -> Iterator[tuple[Setup, Tried]]:
+def drawn(count: int) -> Iterator[tuple[Setup, Choice]]:
     """Candidates of a search, so many in all, of all operators alike."""
     rows = json.loads((RESULTS / "h200-choice-search.json").read_text())["us"]
     by_name = {s.name: s for s in setups()}
     draw = random.Random(0)
     for k in range(count):
         row = rows[k % len(rows)]
-        yield by_name[row["setup"]], draw.choice(among(row, len(row["candidates"])))
+        ran = sorted((c for c in row["candidates"] if isinstance(c["us"], float)), key=lambda c: float(c["us"]))
+        yield by_name[row["setup"]], draw.choice([Choice(*read(c["variant"])) for c in ran])
 
 
-def compared(setup: Setup, tried: Tried, target: str) -> list[dict[str, Any]]:
+def compared(setup: Setup, tried: Choice, target: str) -> list[dict[str, Any]]:
     """A row for each kernel of a candidate."""
     program = setup.program()
     machine = machine_for(parse_target(target))
     tiles = lowered(tried.template, program, strict=False).tiles
     found = predictions(model_of(tiles), Points.at([tried.params], setup.sizes), machine).at(0)
     shapes = dict(setup.sizes)
-    kernel = neptune.compile(program, tried.template, target=target, params=dict(tried.params), shapes=shapes)
+    kernel = neptune.compile(program, tried.template, target=target, params=tried.params, shapes=shapes)
     rows = []
     for said, made in zip(found.kernels, kernel.resources(target), strict=True):
         most = most_registers(tried.params["num_warps"], machine)
         rows.append(
             {
                 "setup": setup.name,
-                "variant": tried.name,
+                "variant": str(tried),
                 "kernel": made.name,
                 "registers": [round(said.needs.registers, 1), made.registers],
                 "shared": [said.needs.shared, made.shared_bytes],

@@ -20,7 +20,7 @@ from typing import Any
 import neptune
 from bench import record
 from bench.cases import environment
-from bench.choice import variant as shown
+from neptune.choice import Choice
 from neptune.kernel import Kernel
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
@@ -41,7 +41,7 @@ def asked(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "sizes": dict(sizes),
         "variant": variant.name,
-        "values": shown(variant),
+        "values": str(Choice(variant.template, variant.params)),
         "us": times[0],
         "again": median(times),
     }

@@ -4,8 +4,8 @@
     →  trials by corrected predictions, "by the model, corrected by 412 measurements"
 
 Lessons are measurements of the same program by the same versions, at whatever sizes. With what searches leave behind at
-an operator's other sizes, one at the size left out was within 3 % of the best after 1.6 candidates on average instead
-of 2.4, within 1 % after 3.3 instead of 4.1 (24 sizes; `python -m bench.correct --search`). What a default kernel takes
+an operator's other sizes, one at the size left out was within 3 % of the best after 1.8 candidates on average instead
+of 8.8, within 1 % after 2.5 instead of 9.5 (20 sizes; `python -m bench.correct --search`). What a default kernel takes
 does not follow from it: there records themselves do better (`neptune.tune.measured`).
 """
 

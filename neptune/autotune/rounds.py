@@ -28,7 +28,7 @@ PRIOR = 4
 """Of these, what records of other versions or sizes put first."""
 MARGIN = 1.25
 """By how much the model may put the best too far back: on 363 measured kernels that no constant was fitted to, its
-first choice was 24 % slower than the best at worst (docs/performance.md)."""
+first choice was 24 % slower than the best at worst."""
 PARENTS = 3
 """The fastest, whose neighbours are tried."""
 FINAL, CLOSE = 6, 1.06

