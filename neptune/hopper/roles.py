@@ -23,14 +23,13 @@ from neptune.hopper.live import with_live
 from neptune.hopper.memory import misfit, producer_registers
 from neptune.hopper.products import separated, unused
 from neptune.hopper.refusal import Refusal
-from neptune.hopper.sent import sent
 from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, ceildiv
 from neptune.ir.integers import known_size
-from neptune.tile.boxes import box_of, inside
+from neptune.tile.boxes import box_of, inside, sent
 from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram, walk_stmts
 from neptune.tile.passes.util import Block, names_in
 

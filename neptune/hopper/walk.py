@@ -28,10 +28,10 @@ from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, mas
 from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import Block, in_block, put, var, with_values
-from neptune.hopper.sent import sent
 from neptune.hopper.staged import Staging, stage
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
+from neptune.tile.boxes import sent
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, TStmt, walk_stmts
 from neptune.tile.passes.util import assigns, confined, names_in
 

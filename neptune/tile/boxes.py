@@ -19,7 +19,7 @@ from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Op, Var
 from neptune.ir.program import Buffer
 from neptune.tile.index import Term, linear
-from neptune.tile.ir import Iota, Rearrange, Scalar, TExpr, TileProgram
+from neptune.tile.ir import Iota, Rearrange, Scalar, StoreTile, TExpr, TileProgram, TStmt, walk_stmts
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -108,3 +108,18 @@ def inside(ctx: Shapes, buffer: str, index: tuple[TExpr, ...], mask: TExpr | Non
 
 def _unordered(terms: tuple[Term, ...]) -> frozenset[tuple[bool, tuple[Expr, ...], str]]:
     return frozenset((t.negative, t.factors, t.tile.axis if isinstance(t.tile, Iota) else str(t.tile)) for t in terms)
+
+
+def sent(body: tuple[TStmt, ...], numbers: Shapes) -> list[StoreTile]:
+    """The stores of a body that may leave as boxes, under a mask that says no more than "inside of the tensor". What is
+    stored twice, in one dimension, or under another mask keeps its pointers. `numbers` has the extents of axes."""
+    stores = [s for s in walk_stmts(body) if isinstance(s, StoreTile)]
+    once = [s for s in stores if [x.buffer for x in stores].count(s.buffer) == 1]
+    return [s for s in once if _is_box(s, numbers)]
+
+
+def _is_box(s: StoreTile, numbers: Shapes) -> bool:
+    box = box_of(numbers, s.buffer, s.index, s.dims, temporaries=True)
+    if box is None or len(s.dims) != 2 or not inside(numbers, s.buffer, s.index, s.mask):
+        return False
+    return s.value.dims == s.dims and tuple(a for a in box.axes if a is not None) == s.dims
