@@ -6,10 +6,10 @@
     python -m bench.default --dry-run                         # the rows; no GPU is needed
     python -m bench.default_tables                            # what the pages say of them
 
-Each row has a process of its own. Its columns (`bench.default_rows`) are captured as CUDA graphs and timed in
-interleaved rounds with a cold L2 cache; every sample is kept. Preparing compiles kernels side by side; what forms took
-there is thrown away, as others ran meanwhile, and is found anew where a row is measured. "first" is the first call;
-times are of later ones, by the kernel that has taken over.
+Each row has a process of its own. Its columns (`bench.default_rows`) are captured as CUDA graphs (but for a BlockMask,
+which is looked up there) and timed in interleaved rounds with a cold L2 cache; every sample is kept. Preparing compiles
+kernels side by side; what forms took there is thrown away, as others ran meanwhile, and is found anew where a row is
+measured. "first" is the first call; times are of later ones, by the kernel that has taken over.
 Rows that the file has are not measured anew. Losses are printed.
 """
 
@@ -134,7 +134,7 @@ def measured(name: str, only_first: bool) -> dict[str, Any]:
                 found["first"][column] = round(time.perf_counter() - begin, 3)
                 if not only_first:
                     _settled(call)
-                graphs[column] = call if only_first else gpu.graph(call)
+                graphs[column] = gpu.graph(call) if row.captured and not only_first else call
             except Exception as error:
                 found["failed"][column] = f"{type(error).__name__}: {str(error)[:200]}"
         names = list(graphs)

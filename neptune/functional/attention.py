@@ -66,9 +66,10 @@ def attention(
 
     A mod is traced once for its code and the dtypes of what it holds; new lengths compile nothing, another Python
     number does. Conditions on indices are sets to the compiler, and tiles outside of them are skipped. `block_mask`:
-    a `BlockMask` of FlexAttention, whose blocks are read as a table; `mask_mod=block_mask.mask_mod` alone is faster
-    where they say no more than it. `attn_mask`, in place of mods: a tensor that broadcasts to [batch, heads, s_q,
-    s_kv], bool (which keys are seen) or float (added to the scores).
+    a `BlockMask` of FlexAttention; where its blocks say no more than its mask_mod, as those of `create_block_mask` do,
+    that is the mask, which is evaluated once to see it, and else blocks are looked up for each score. `attn_mask`, in
+    place of mods: a tensor that broadcasts to [batch, heads, s_q, s_kv], bool (which keys are seen) or float (added to
+    the scores).
 
     Raises ShapeError for tensors that do not fit or require gradients, ExpressionError for a mod that branches on
     values or does what is no expression, with the line of it.

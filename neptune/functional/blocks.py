@@ -3,10 +3,10 @@
     kv_indices of row 0: 2 0 | full_kv_indices of row 0: 1        table of row 0: partial full partial -
                                                                   keys of row 0: from 0 to 3 · 128
 
-Each call makes the table anew from the lists, [b, h, rows, columns] of int8, with the first and the last key of each
-row of blocks, and a kernel reads them as it reads any captured tensor: its loops run from the one to the other. What
-is in the lists is all that is seen: of a partial block
-what the mask_mod says, of a full block everything.
+What is in the lists is all that is seen: of a partial block what the mask_mod says, of a full block everything. Where
+that is what the mask_mod says alone (`neptune.functional.implied`), it is the mask. Elsewhere each call makes a table
+anew from the lists, [b, h, rows, columns] of int8, with the first and the last key of each row of blocks, and a kernel
+reads them as it reads any captured tensor: its loops run from the one to the other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import torch
 
 from neptune.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
+from neptune.functional.implied import FULL, PARTIAL, Blocks, why_not_implied
+from neptune.functional.mods import INDICES
 from neptune.functional.tensors import refuse, shape_of
 from neptune.runtime.custom_op import UNTYPED
 
 Tensor = torch.Tensor
-PARTIAL, FULL = 1, 2
 WHOLE = 1 << 30
 """The block size by which FlexAttention says that there are no blocks."""
 
@@ -47,15 +48,29 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
             f"block_mask is for {lengths[0]} queries and {lengths[1]} keys, q has {q.shape[-2]} and k {k.shape[-2]}",
             hint="mask_mod=block_mask.mask_mod, which serves all lengths",
         )
-    if q.device.type != "cpu" and not torch.compiler.is_compiling():
-        _say_slow(name)
-    full = block_mask.full_kv_num_blocks is not None
-    table = _table(block_mask, -(-k.shape[-2] // of_columns))
     lead = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1)
-    fits = all(n in (1, w) for n, w in zip(table.shape[:2], lead, strict=True)) and q.dim() <= 4
-    if not fits or table.shape[2] * of_rows < q.shape[-2]:
-        wrong = f"block_mask has blocks {shape_of(table)} of {of_rows} queries, q is {shape_of(q)}"
-        refuse(name, wrong, legal=["a row for each block of queries; batches and heads as of q, or 1"])
+    lengths = dict(zip(INDICES, (*lead, q.shape[-2], k.shape[-2]), strict=True))
+
+    def made() -> Blocks:
+        table = _table(block_mask, -(-k.shape[-2] // of_columns))
+        fits = all(n in (1, w) for n, w in zip(table.shape[:2], lead, strict=True)) and q.dim() <= 4
+        if not fits or table.shape[2] * of_rows < q.shape[-2]:
+            wrong = f"block_mask has blocks {shape_of(table)} of {of_rows} queries, q is {shape_of(q)}"
+            refuse(name, wrong, legal=["a row for each block of queries; batches and heads as of q, or 1"])
+        return Blocks(table, of_rows, of_columns, lengths)
+
+    why = why_not_implied(block_mask, q, k, made)
+    if not why:
+        implied: Callable[..., Tensor] = rule
+        return implied
+    if q.device.type != "cpu" and not torch.compiler.is_compiling():
+        _say_slow(name, why)
+    return _looked_up(rule, made(), full=block_mask.full_kv_num_blocks is not None)
+
+
+def _looked_up(rule: Any, blocks: Blocks, full: bool) -> Callable[..., Tensor]:
+    """The mask that looks up its block for each score."""
+    table, of_rows, of_columns = blocks.table, blocks.of_rows, blocks.of_columns
     of_b, of_h = table.shape[0] > 1, table.shape[1] > 1
     first, last = _ends(table, of_columns)
 
@@ -78,9 +93,9 @@ def _table(block_mask: Any, columns: int) -> Tensor:
 
 
 @cache
-def _say_slow(name: str) -> None:
+def _say_slow(name: str, why: str) -> None:
     """Warn once that a table is looked up for each score."""
-    said = f"neptune.functional.{name}: the blocks of block_mask are looked up for each score"
+    said = f"neptune.functional.{name}: the blocks of block_mask are looked up for each score, since {why}"
     hint = "mask_mod=block_mask.mask_mod is several times faster, where the blocks say no more than it"
     warnings.warn(NeptunePerformanceWarning(f"{said}; {hint}"), stacklevel=frames_of_package() + 1)
 

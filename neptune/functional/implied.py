@@ -1,0 +1,142 @@
+"""Whether the blocks of a BlockMask say no more than its mask_mod, as those that `create_block_mask` makes do.
+
+    blocks of a row: full partial -      the mask_mod there: true on all; anything; false on all     → implied
+
+Then the mask_mod alone is the mask: its conditions bound a kernel's loops, and nothing is looked up for each score.
+That is seen by evaluating it at all positions, once for as long as neither the lists nor what it reads are others:
+torch counts the changes of a tensor. What cannot be told so is not implied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+
+from neptune.functional.captured import captured
+from neptune.functional.flex import mods_of
+from neptune.functional.mods import INDICES
+from neptune.functional.softmax_attention import of_scores
+from neptune.ir.expr import Const, Expr, Var, loads, variables
+from neptune.locks import Lock
+from neptune.runtime.launch import capturing
+from neptune.runtime.transforms import is_recorded
+
+Tensor = torch.Tensor
+PARTIAL, FULL = 1, 2
+CHUNK = 1 << 22
+"""Positions that are evaluated at a time: some 100 MB of indices."""
+MOST = {"cpu": 1 << 26, "cuda": 1 << 32}
+"""Positions that are looked at: some tenths of a second."""
+COUNTED = (Tensor, torch.nn.Parameter)
+"""Tensors whose changes torch counts."""
+LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A BlockMask for some queries and keys: its `table` [b, h, rows, columns] says what each block is, of `of_rows`
+    queries and `of_columns` keys; `lengths` are those of the batch, heads, queries and keys."""
+
+    table: Tensor
+    of_rows: int
+    of_columns: int
+    lengths: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The reason why a mask_mod is not all that is seen, "" where it is; of tensors by identity, address and count of
+    changes, and of everything else that is read."""
+
+    why: str
+    tensors: tuple[tuple[Callable[[], Tensor | None], int, int], ...]
+    others: tuple[Any, ...]
+
+    def is_of(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> bool:
+        """Whether these are the tensors, as they were."""
+        same = len(tensors) == len(self.tensors) and others == self.others
+        return same and all(
+            of() is t and at == t.data_ptr() and changes == t._version
+            for t, (of, at, changes) in zip(tensors, self.tensors, strict=True)
+        )
+
+
+_KNOWN: WeakKeyDictionary[Any, Verdict] = WeakKeyDictionary()
+_LOCK = Lock()
+
+
+def why_not_implied(block_mask: Any, q: Tensor, k: Tensor, table: Callable[[], Blocks]) -> str:
+    """The reason why its mask_mod is not all that a BlockMask says, for these q and k; "" where it is."""
+    if torch.compiler.is_compiling() or is_recorded():
+        return "it is traced by torch, which knows no values"
+    if q.device.type == "cuda" and capturing():
+        return "a CUDA graph is captured"
+    behind = captured(block_mask.mask_mod)
+    if opaque := next((c for c in behind if c.kind == "opaque"), None):
+        return f"its mask_mod reads `{opaque.name}`, of which nothing is known"
+    lists = [t for t in (getattr(block_mask, name, None) for name in LISTS) if t is not None]
+    tensors = [*lists, *(c.value for c in behind if c.kind == "tensor")]
+    if any(type(t) not in COUNTED or t.is_inference() for t in tensors):
+        return "changes of the tensors that it reads are not counted"
+    lengths = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], k.shape[-2])
+    others = (q.device, lengths, *((c.path, c.key) for c in behind))
+    with _LOCK:
+        known = _KNOWN.get(block_mask)
+    if known is None or not known.is_of(tensors, others):
+        # Before it is evaluated: what is changed meanwhile is looked at again.
+        of = tuple((ref(t), t.data_ptr(), t._version) for t in tensors)
+        known = Verdict(_why_not(block_mask.mask_mod, q, table()), of, others)
+        with _LOCK:
+            _KNOWN[block_mask] = known
+    return known.why
+
+
+def _why_not(rule: Any, q: Tensor, blocks: Blocks) -> str:
+    mods, read = mods_of(None, rule, of_scores(q))
+    assert mods.mask is not None
+    e = mods.mask.expression(*(Var(n) for n in INDICES))
+    shapes = {p.name: t.shape for p, t in zip(mods.mask.placeholders, read, strict=True)}
+    # An index beyond a tensor would end a CUDA context: so that what is evaluated must be known to lie inside.
+    if not all(
+        _inside(x, n, blocks.lengths) for of in loads(e) for x, n in zip(of.index, shapes[of.buffer], strict=True)
+    ):
+        return "its mask_mod reads a tensor at other indices than b, h, q_idx and kv_idx, or not all of these"
+    of = [n for n in INDICES if n in variables(e) or blocks.table.shape[INDICES.index(n)] > 1 or n in INDICES[2:]]
+    count = prod(blocks.lengths[n] for n in of)
+    if count > MOST.get(blocks.table.device.type, 0):
+        return f"there are {count} positions to look at"
+    return "" if _holds(rule, of, blocks) else "its blocks show other keys than its mask_mod"
+
+
+def _inside(index: Expr, length: int, lengths: Mapping[str, int]) -> bool:
+    """True for an index that is one of a mod's, or a number, and less than a dimension's length."""
+    if isinstance(index, Const):
+        return 0 <= index.value < length
+    return isinstance(index, Var) and lengths.get(index.name, length + 1) <= length
+
+
+def _holds(rule: Any, of: Sequence[str], blocks: Blocks) -> bool:
+    """Whether the rule is true on full blocks and false where there is none, at all positions of the indices `of`."""
+    device, lengths = blocks.table.device, blocks.lengths
+    at = {n: torch.arange(lengths[n] if n in of else 1, device=device) for n in INDICES}
+    keys, rows = at["kv_idx"], max(1, CHUNK // max(1, len(at["b"]) * len(at["h"]) * lengths["kv_idx"]))
+    evaluated = _over_all(rule)
+    wrong = torch.zeros((), dtype=torch.bool, device=device)
+    for queries in torch.split(at["q_idx"], rows):
+        seen = evaluated(at["b"], at["h"], queries, keys)
+        kind = blocks.table[:, :, queries // blocks.of_rows][..., keys // blocks.of_columns]
+        wrong |= (((kind >= FULL) & ~seen) | ((kind == 0) & seen)).any()
+    return not bool(wrong)
+
+
+def _over_all(rule: Any) -> Callable[..., Tensor]:
+    """The rule on vectors of indices: [b, h, q_idx, kv_idx] of bool."""
+    over = rule
+    for k in reversed(range(len(INDICES))):
+        over = torch.vmap(over, in_dims=tuple(0 if j == k else None for j in range(len(INDICES))))
+    return over  # type: ignore[no-any-return]
