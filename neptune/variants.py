@@ -94,11 +94,13 @@ class KernelFamily:
     @cached_property
     def chooser(self) -> Chooser:
         """What tells the variants apart by the model, on the target of the kernel."""
+        from neptune.driver.counted import in_form
         from neptune.driver.device import machine_for
         from neptune.tune.chooser import Chooser
 
-        of = self._executable
-        return Chooser.read(of.artifact.counts, self.described["variants"], of.loops, machine_for(of.target))
+        artifact, machine = self._executable.artifact, machine_for(self._executable.target)
+        form = in_form(artifact, machine)
+        return Chooser.read(artifact.counts, self.described, self._executable.loops, machine, form)
 
     @property
     def deciding(self) -> frozenset[str]:

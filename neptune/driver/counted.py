@@ -6,17 +6,20 @@ later, by a check, by what it compiles to or by its verdict, the choice is made 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.known import Formed
 from neptune.forms import FORMS, Form, Source, Wanted
+from neptune.ir.parser import parse_program
+from neptune.runtime.artifact import Artifact
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
+from neptune.tile.parser import parse_tiles
 from neptune.tune.choose import Scheduled, Wishes
 from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
@@ -85,6 +88,29 @@ def shared(build: Build) -> frozenset[int]:
     asked = Wanted(made.levers, made.tiles, machine=machine_for(build.target))
     times = FORMS[made.data.name]().time(Source(build.tiles, shapes=build.shapes), asked, at)
     return frozenset(k for k, time in zip(others, times, strict=True) if time.close)
+
+
+def in_form(artifact: Artifact, machine: Machine) -> Callable[[Mapping[str, int], float], float] | None:
+    """Microseconds of a kernel in its other form at some sizes, where it takes so many on tiles: as predicted, and as
+    far off as the prediction was where both were timed. None where it has no form, or that does not run."""
+    of = artifact.form
+    if of is None or of.name not in FORMS or of.faults or artifact.target not in FORMS[of.name]().targets:
+        return None
+    form, tiles = FORMS[of.name](), parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+    own = form.tile_names(tiles)
+    levers = {n: v for n, v in of.levers.items() if n in form.levers}
+    wanted = Wanted(levers, {n: int(v) for n, v in of.levers.items() if n in own}, machine=machine)
+    source, params = Source(tiles, shapes=artifact.shapes), artifact.params
+
+    def predicted(sizes: Mapping[str, int], us: float) -> float:
+        return form.time(source, wanted, [Asked(dict(sizes), params, us)])[0].us
+
+    if of.timed is None:
+        return predicted
+    at, ratio = of.timed
+    us = float(predictions(model_of(tiles), Points.at([params], at), machine).us[0])
+    off = ratio * us / predicted(at, us)
+    return (lambda sizes, us: off * predicted(sizes, us)) if isfinite(off) and off > 0 else predicted
 
 
 def decided(program: str, chosen: Scheduled) -> tuple[Decision, ...]:

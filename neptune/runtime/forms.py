@@ -50,6 +50,10 @@ class FormData(Protocol):
         """The verdict on what was compiled, as plain data: None where there is none yet."""
 
     @property
+    def timed(self) -> tuple[Mapping[str, int], float] | None:
+        """Sizes at which it was timed beside tiles, and its time relative to theirs; None where it was not."""
+
+    @property
     def forced(self) -> bool:
         """True where it runs though tiles are faster."""
 

@@ -59,7 +59,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
         # Nobody else's to write, whatever the umask says: what is loaded is executed.
         fresh.mkdir(0o755)
         try:
-            _fill(fresh, packed(artifact, variants or {}))
+            _fill(fresh, packed(artifact.without_model(), variants or {}))
             _put(fresh, target)
             _sync(target.parent)
         finally:
@@ -71,8 +71,8 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
 
 
 def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
-    """A kernel with its other variants as JSON and texts; sizes tell these apart by its tree, without a model."""
-    own, others = pack(artifact.without_model(), versions()), {k: pack(a, versions()) for k, a in variants.items()}
+    """A kernel with its other variants as JSON and texts."""
+    own, others = pack(artifact, versions()), {k: pack(a, versions()) for k, a in variants.items()}
     return with_variants(own, others) if others else own
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.tile.parser import parse_tiles
 from neptune.tile.printer import declarations
-from neptune.tune.family import Family
-from neptune.tune.gains import Gain
+from neptune.tune.family import Family, fastest
+from neptune.tune.gains import NONE, Gain
 from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
@@ -33,6 +33,8 @@ from neptune.tune.points import Sizes, class_of, class_sizes, sizes_of
 from neptune.tune.rows import Rows
 from neptune.tune.samples import Sample
 
+InForm: TypeAlias = Callable[[Sizes, float], float]
+"""Microseconds of a kernel in another form at some sizes, where it takes so many on tiles."""
 MOST = 4096
 """Classes of sizes that are remembered."""
 LOG = logging.getLogger("neptune.compiler")
@@ -65,17 +67,24 @@ def counts_of(family: Family, fixed: Mapping[str, int]) -> str:
 
 @dataclass
 class Chooser:
-    """The choices of a kernel's variants, with the model of each template."""
+    """The choices of a kernel's variants, with the model of each template; the kernel's `own`, which may have another
+    `form` than tiles."""
 
     choices: Sequence[Choice]
     rows: Mapping[str, Rows]
     program: Program
     fixed: Mapping[str, int] = field(default_factory=dict)
+    own: int = 0
+    form: InForm | None = None
     _numbers: dict[tuple[int, ...], int | None] = field(default_factory=dict)
 
     @staticmethod
-    def read(text: str, variants: Sequence[Mapping[str, Any]], program: Program, machine: Machine) -> Chooser:
-        """The Chooser of what `counts_of` has written, for the variants of an Artifact's family."""
+    def read(
+        text: str, described: Mapping[str, Any], program: Program, machine: Machine, form: InForm | None = None
+    ) -> Chooser:
+        """The Chooser of what `counts_of` has written, for an Artifact's family as it is `described`. Where the kernel
+        has its own `form`, that says what it gains, and for its template no estimate between other sizes does."""
+        variants, own = described["variants"], int(described["own"])
         counts = json.loads(text)
         choices = [Choice(v["template"], dict(v["params"])) for v in variants]
         known = _measured(counts["samples"], choices, program)
@@ -83,9 +92,10 @@ class Chooser:
         for name, of in counts["templates"].items():
             tiles = parse_tiles(of["tiles"], parse_program(of["declarations"]))
             sizes, relative = of["gain"]
-            gain = Gain(tuple(sizes), tuple(relative))
+            has_own = form is not None and name == choices[own].template
+            gain = NONE if has_own else Gain(tuple(sizes), tuple(relative))
             rows[name] = Rows(tiles, (), machine, {}, name, known, gains=gain)
-        return Chooser(choices, rows, program, counts["fixed"])
+        return Chooser(choices, rows, program, counts["fixed"], own, form)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,7 +122,7 @@ class Chooser:
         except Exception as error:
             logs.defect(LOG, f"the cost model on the variants of `{self.program.name}`", error)
             return None
-        return int(times.argmin()) if np.isfinite(times).any() else None
+        return int(fastest(times)) if np.isfinite(times).any() else None
 
     def times(self, sizes: Mapping[str, int | float]) -> Array:
         """Microseconds of every choice at the end of the class of some sizes, infinite where it does not run."""
@@ -121,17 +131,19 @@ class Chooser:
         for name, rows in self.rows.items():
             own = [k for k, c in enumerate(self.choices) if c.template == name]
             found[own] = rows.predicted([self.choices[k].params for k in own], [at])[:, 0]
+        if self.form is not None and np.isfinite(found[self.own]):
+            found[self.own] = min(found[self.own], self.form(at, float(found[self.own])))
         return found
 
     def why(self, sizes: Mapping[str, int | float]) -> str:
         """The prediction for what is taken at these sizes, and the next best, for people."""
         times = self.times(sizes)
-        order = [k for k in times.argsort(kind="stable").tolist() if np.isfinite(times[k])]
-        if not order:
+        if not np.isfinite(times).any():
             return "nothing is predicted to run"
-        machine = self.rows[self.choices[order[0]].template].machine.name
-        next_best = "".join(f"; next: {self.choices[k]}, {times[k]:.1f} µs" for k in order[1:2])
-        return f"predicted {times[order[0]]:.1f} µs on {machine}{next_best}"
+        taken, machine = int(fastest(times)), next(iter(self.rows.values())).machine.name
+        others = [k for k in times.argsort(kind="stable").tolist() if np.isfinite(times[k]) and k != taken]
+        next_best = "".join(f"; next: {self.choices[k]}, {times[k]:.1f} µs" for k in others[:1])
+        return f"predicted {times[taken]:.1f} µs on {machine}{next_best}"
 
 
 def _measured(samples: Mapping[str, Any], choices: Sequence[Choice], program: Program) -> Measured:

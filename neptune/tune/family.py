@@ -15,7 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import log2, prod
+from math import log, log2, prod
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes
-from neptune.tune.rank import LAUNCH
+from neptune.tune.rank import CLOSE, LAUNCH
 from neptune.tune.rows import Rows, counted
 from neptune.tune.samples import Sample
 
@@ -90,13 +90,20 @@ class Family:
         return self.known.samples
 
     def first(self, choice: int) -> int:
-        """The first point at which a choice is the fastest; else that at which it loses least."""
+        """The first point that takes a choice; else that at which it loses least."""
+        takes = fastest(self.times) == choice
         relative = self.times[choice] / self.times.min(axis=0)
-        return int((relative <= 1).argmax() if (relative <= 1).any() else np.nan_to_num(relative, nan=np.inf).argmin())
+        return int(takes.argmax() if takes.any() else np.nan_to_num(relative, nan=np.inf).argmin())
 
     def us(self, k: int = 0) -> float:
         """The predicted time of what is taken at point k."""
-        return float(self.times[:, k].min())
+        return float(self.times[fastest(self.times)[k], k])
+
+
+def fastest(times: Array) -> Array:
+    """Of choices (rows) the number of what each point takes: the first of those that differ so little from the fastest
+    that predictions tell nothing."""
+    return np.asarray((times <= CLOSE * times.min(axis=0)).argmax(axis=0))
 
 
 def choose(
@@ -146,14 +153,17 @@ def choose(
     candidates = [Choice(n, c) for n, rows in close.items() for c in rows.choices]
     kept = _kept(_logs(times[:, runs]))
     won = _won(there, kept)
-    kept = [*kept[: MOST - len(won)], *won]
+    preference = [p for rows in close.values() for p in rows.preference()]
+    kept = _preferred(times, kept[: MOST - 1 - len(won)], preference)
+    own = candidates.index(_best_at_first(close))
+    # In the order in which one is taken where predictions tell nothing: the kernel's own, then as ranks are.
+    kept = [own, *sorted({*kept, *won} - {own}, key=lambda k: (preference[k], k))]
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
     whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
     tree = _cut(_logs(whole), _features(at, deciding), DEEPEST)
     whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
-    fastest = whole.argmin(axis=0).tolist()
-    tree, used = _renumbered(_grafted(tree, whole, at, first_marked), fastest)
+    tree, used = _renumbered(_grafted(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
     kept, whole = [kept[k] for k in used], whole[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     lost = _lost(times[kept].min(axis=0), times.min(axis=0))
@@ -162,6 +172,14 @@ def choose(
     taken = tuple(candidates[k] for k in kept)
     models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
     return Family(taken, tree, at, whole, others, lost, by_tree, with_form, known, models, numbers)
+
+
+def _best_at_first(close: Mapping[str, Rows]) -> Choice:
+    """The choice for the first point: what ranks first of the template that is the fastest there."""
+    name = min(close, key=lambda n: float(close[n].times[:, 0].min()))
+    times = close[name].times[:, 0]
+    first = int((times <= CLOSE * times.min()).argmax())
+    return Choice(name, close[name].choices[first])
 
 
 def _sampled(points: Sequence[Sizes]) -> list[Sizes]:
@@ -265,6 +283,20 @@ def _spread(at: Array, count: int) -> list[int]:
         far = np.abs(at[:, None] - at[chosen][None]).sum(axis=2).min(axis=1)
         chosen.append(int(far.argmax()))
     return chosen
+
+
+def _preferred(times: Array, kept: Sequence[int], preference: Sequence[tuple[float, ...]]) -> list[int]:
+    """Of the candidates that are kept, each or what is preferred to it and as fast over the points at which it is the
+    fastest, as far as predictions tell: by CLOSE on average, and twice that at most."""
+    taken = np.array(kept)[times[kept].argmin(axis=0)]
+    found = []
+    for k in kept:
+        at = times[:, (taken == k) & np.isfinite(times[kept].min(axis=0))]
+        slower = np.log(at / at[k])
+        on_average = slower.sum(axis=1) <= log(CLOSE) * at.shape[1]
+        alike = np.flatnonzero(on_average & (slower.max(axis=1, initial=0.0) <= 2 * log(CLOSE))).tolist()
+        found.append(min(alike, key=lambda j: (preference[j], j)) if at.shape[1] else k)
+    return list(dict.fromkeys(found))
 
 
 def _kept(logs: Array) -> list[int]:

@@ -124,12 +124,17 @@ def _ordered(
         us, params = times[k], asked[k]
         if us > CLOSE * best:
             return True, us
-        registers = max(t.needs[t.which[k]].registers for t in found.kernels) * params["num_warps"]
-        # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
-        tiles = prod(v for n, v in params.items() if n not in LAUNCH)
-        return False, registers, abs(params["num_stages"] - PIPELINE), -tiles, us
+        return False, *preferred(found, k, params), us
 
     return tuple(Ranked(asked[k], found.at(k)) for k in sorted(fitting, key=order)[:most])
+
+
+def preferred(found: Predictions, k: int, params: Mapping[str, int]) -> tuple[float, ...]:
+    """What decides between choices that are predicted to be as fast, the least first: prediction number k is of one."""
+    registers = max(t.needs[t.which[k]].registers for t in found.kernels) * params["num_warps"]
+    # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
+    tiles = prod(v for n, v in params.items() if n not in LAUNCH)
+    return registers, abs(params["num_stages"] - PIPELINE), -tiles
 
 
 def worth_trying(

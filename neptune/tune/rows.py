@@ -17,7 +17,7 @@ from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
 from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
-from neptune.tune.rank import Ranked, model_of, predictions, ranked, ranked_at
+from neptune.tune.rank import Ranked, model_of, predictions, preferred, ranked, ranked_at
 
 
 @dataclass
@@ -80,6 +80,11 @@ class Rows:
         """What is best on tiles at point k."""
         params = self.choices[int(self.times[:, k].argmin())]
         return Asked(self.points[k], params, float(self.plain([params], [self.points[k]])[0, 0]))
+
+    def preference(self) -> list[tuple[float, ...]]:
+        """For each choice what decides where predictions tell nothing (`neptune.tune.rank.preferred`)."""
+        found = predictions(model_of(self.program), Points.product(self.choices, self.points[:1]), self.machine)
+        return [preferred(found, k, params) for k, params in enumerate(self.choices)]
 
     def plain(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
         """As the model alone predicts them."""

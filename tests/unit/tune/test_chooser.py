@@ -41,8 +41,8 @@ def family(name: str) -> tuple[Program, Family]:
 
 
 def of(program: Program, found: Family, fixed: dict[str, int] | None = None) -> Chooser:
-    variants = [c.plain() for c in found.choices]
-    return Chooser.read(counts_of(found, fixed or {}), json.loads(json.dumps(variants)), program, DEFAULT)
+    described = {"own": 0, "variants": [c.plain() for c in found.choices]}
+    return Chooser.read(counts_of(found, fixed or {}), json.loads(json.dumps(described)), program, DEFAULT)
 
 
 def drawn(program: Program, count: int) -> list[dict[str, int]]:
