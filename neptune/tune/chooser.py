@@ -82,8 +82,8 @@ class Chooser:
     def read(
         text: str, described: Mapping[str, Any], program: Program, machine: Machine, form: InForm | None = None
     ) -> Chooser:
-        """The Chooser of what `counts_of` has written, for an Artifact's family as it is `described`. Where the kernel
-        has its own `form`, that says what it gains, and for its template no estimate between other sizes does."""
+        """The Chooser of what `counts_of` has written, for an Artifact's family as it is `described`. What the kernel's
+        template gains its own `form` says, where it has one: no estimate between other sizes does."""
         variants, own = described["variants"], int(described["own"])
         counts = json.loads(text)
         choices = [Choice(v["template"], dict(v["params"])) for v in variants]
@@ -92,8 +92,7 @@ class Chooser:
         for name, of in counts["templates"].items():
             tiles = parse_tiles(of["tiles"], parse_program(of["declarations"]))
             sizes, relative = of["gain"]
-            has_own = form is not None and name == choices[own].template
-            gain = NONE if has_own else Gain(tuple(sizes), tuple(relative))
+            gain = NONE if name == choices[own].template else Gain(tuple(sizes), tuple(relative))
             rows[name] = Rows(tiles, (), machine, {}, name, known, gains=gain)
         return Chooser(choices, rows, program, counts["fixed"], own, form)
 

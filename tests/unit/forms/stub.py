@@ -40,6 +40,10 @@ class StubData:
     def faults(self) -> tuple[str, ...] | None:
         return None if self.record is None else tuple(self.record["faults"])
 
+    @property
+    def timed(self) -> tuple[Mapping[str, int], float] | None:
+        return None if self.record is None else self.record.get("timed")
+
     def runs(self) -> bool:
         return self.faults == ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from neptune.autotune.space import trials
 from neptune.autotune.tuner import task_of
 from neptune.autotune.winners import together
 from neptune.choice import Choice
+from neptune.driver.counted import in_form
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.imports import imported
@@ -123,6 +125,30 @@ def test_templates_are_chosen_by_its_time(stub: Stub) -> None:
     kernel = compiled("auto", template=None, shapes=SHAPES, records=False)
     assert len(plain.build.tiles.kernels) > 1 and plain.build.template != kernel.build.template == "matmul"
     assert any(d.verdict == DECIDES for d in kernel.build.decisions) and "in the stub form (" in kernel.explain()
+
+
+def test_variants_are_told_apart_by_its_time_at_a_calls_sizes(stub: Stub) -> None:
+    """The kernel's own variant is as fast as its form, as far off as predictions were where both were timed."""
+    stub.factor = 0.01
+    made, at = compiled("auto", template=None, records=False), {"m": 96, "n": 192, "k": 448}
+    of, family = made.executable.artifact.form, made._family
+    assert of is not None and family is not None and len(made.variants) > 1
+    own, machine, times = family.own, machine_for(parse_target("interpret")), family.chooser.times(at)
+    on_tiles = times[own] / stub.factor
+    assert made.chosen(**at) == made.variants[own] and f"{times[own]:.1f} µs" in made.chosen(**at).why
+    for record, us in (
+        ({"faults": []}, 0.01),
+        ({"faults": [], "timed": (SMALL, 0.5)}, 0.5),
+        ({"faults": ["it is slower"]}, None),
+    ):
+        form = in_form(replace(made.executable.artifact, form=replace(of, record=record)), machine)
+        assert (form is None) == (us is None)
+        assert form is None or form(at, on_tiles) == pytest.approx(us * on_tiles)
+    assert in_form(made.executable.artifact.for_target("cuda:80"), machine) is None
+    # Refused, it counts for nothing, nor does what it was estimated to gain.
+    stub.verdict = ("its results differ",)
+    refused = made.keeping(replace(made.executable.artifact, form=replace(of, record={"faults": ["x"]})))
+    assert refused._family is not None and refused._family.chooser.times(at)[own] >= 0.9 * on_tiles
 
 
 def test_a_template_that_was_chosen_in_vain_is_chosen_again(stub: Stub) -> None:
