@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import exp, log
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 from bench.default import COMPILE, LOST, OURS, ROUNDS, SAMPLES, beside, rates, rounds, speeds
 from bench.default_rows import ROWS
 
 ROOT = Path(__file__).parents[1]
-FILES = tuple(ROOT / "bench" / "results" / f"h100-default{part}.json" for part in ("", "-rows"))
+FILES = tuple(ROOT / "bench" / "results" / f"{of}.json" for of in ("h100-default", "h100-default-rows", "h200-default"))
 PAGES = tuple(ROOT / page for page in ("README.md", "docs/index.md", "docs/performance.md"))
 MARKED = re.compile(r"(<!-- made (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS.values()))
@@ -59,6 +60,16 @@ def of_group(rows: Rows, group: str) -> Rows:
 def mean(of: Mapping[str, float]) -> float:
     """The geometric mean."""
     return exp(sum(map(log, of.values())) / len(of))
+
+
+def gpu(row: Row) -> str:
+    """The GPU of a row, without its maker's name."""
+    return str(row["environment"]["gpu"]).removeprefix("NVIDIA ")
+
+
+def usual(rows: Rows) -> str:
+    """The GPU of most rows."""
+    return mode(map(gpu, rows.values()))
 
 
 def drift(row: Row) -> float:
@@ -101,7 +112,8 @@ def group(name: str, rows: Rows) -> str:
         rate, found = rates(row), speeds(OURS, row)
         cells = [shown(rate.get(OURS)), *(marked(found.get(c)) for c in others)]
         cells += [shown(rate.get(COMPILE)), marked(best.get(full))] if compiled else []
-        lines.append([full.partition(": ")[2], *cells])
+        where = "" if gpu(row) == usual(rows) else f" ({gpu(row)})"
+        lines.append([full.partition(": ")[2] + where, *cells])
     return table(lines)
 
 
@@ -152,10 +164,12 @@ def said(rows: Rows) -> str:
     """One sentence for pages that have no table."""
     of = {name: ratios(rows, name, OURS) for name in GROUPS}
     each = ", ".join(f"{name} {mean(r):.2f} ({min(r.values()):.2f})" for name, r in of.items() if r)
-    gpu = " and ".join(dict.fromkeys(r["environment"]["gpu"] for r in rows.values()))
+    rows_elsewhere = sum(gpu(r) != usual(rows) for r in rows.values())
+    elsewhere = f", {rows_elsewhere} rows on another GPU" if rows_elsewhere else ""
     return fill(
         "Plain calls of `neptune.functional` beside the fastest of cuDNN, FlashAttention-2, FlexAttention, eager torch "
-        f"and torch.compile on an {gpu}, their speed over the other's, geometric mean (least): {each}."
+        f"and torch.compile on an NVIDIA {usual(rows)}{elsewhere}, their speed over the other's, geometric mean "
+        f"(least): {each}."
     )
 
 
