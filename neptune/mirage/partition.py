@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import loads, variables
 from neptune.ir.program import Program, Seq, Stmt, seq, stages
@@ -73,8 +74,8 @@ class Partition:
         """What all parts are predicted to take."""
         return sum(p.us for p in self.parts)
 
-    def lowered(self, safe: bool = True) -> Lowered:
-        """All parts as one template of the program."""
+    def lowered(self, safe: bool = True) -> Lowered | NeptuneError:
+        """All parts as one template of the program, or why they have none."""
         named = [(p.program, p.graph and prefixed(p.graph, f"p{k}_")) for k, p in enumerate(self.parts)]
         return joined(self.program, named, safe)
 
