@@ -123,11 +123,10 @@ class Writer:
 
     def value(self, e: Expr) -> str:
         """The value of an expression that reads a tensor."""
-        match e:
-            case Load():
-                return self.read(e)
-            case Cast(arg, dtype):
-                return self._cast(self.value(arg), arg.dtype, dtype)
+        if isinstance(e, Load):
+            return self.read(e)
+        if isinstance(e, Cast):
+            return self._cast(self.value(e.arg), e.arg.dtype, e.dtype)
         assert isinstance(e, Op), e
         return self._op(e.name, [self.value(a) if loads(a) else a for a in e.args], e.dtype)
 

@@ -162,11 +162,10 @@ class _Reference:
                 source = self.axes.sources[use, load.buffer, load.index]
                 return self.tensors[source].name if source in self.tensors else self.values[source]
 
-            d = self.axes.definitions[use.stage]
-            wrong = unsupported(_summand(d), frozenset(d.names))
-            if wrong is not None:
-                return _refused(self.program, self.stages[use.stage], wrong)
-            self.values[use] = self._stage(use, read)
+            made = self._stage(use, read)
+            if isinstance(made, ExpressionError):
+                return made
+            self.values[use] = made
         return None
 
     def _unrounded(self, value: str, dtype: str) -> str:
@@ -175,17 +174,27 @@ class _Reference:
         read = any(value in n.operands for n in self.nodes.made.values())
         return value if last is None or last.dtype != dtype or read else last.operands[0]
 
-    def _stage(self, use: Use, read: Callable[[Load], str]) -> str:
+    def _stage(self, use: Use, read: Callable[[Load], str]) -> str | ExpressionError:
         d = self.axes.definitions[use.stage]
-        writer, value = Writer(self.nodes, read), _summand(d)
-        folded = writer.value(value)
+        writer = Writer(self.nodes, read)
+        (value,) = d.action.values
         if not isinstance(d, ReductionDef):
+            return self._written(use, writer, value)
+        if d.action.reducer == "sum":
+            two = grouped(value, (a.name for a in d.spatial))
+            value = value if two is None else two
+        folded = self._written(use, writer, value)
+        if isinstance(folded, ExpressionError):
             return folded
         labels = {self._label(use, a): d.extents[a] for a in d.reduced}
         for axis in _products_first(self.nodes, folded, list(labels)):
             folded = self._folded(d.action.reducer, folded, axis, cast(labels[axis], value.dtype), writer)
         narrow = DTYPES[value.dtype].bits == 16 and d.action.reducer == "sum"
         return writer.rounded(folded, value.dtype) if narrow else folded
+
+    def _written(self, use: Use, writer: Writer, value: Expr) -> str | ExpressionError:
+        wrong = unsupported(value, frozenset(self.axes.definitions[use.stage].names))
+        return writer.value(value) if wrong is None else _refused(self.program, self.stages[use.stage], wrong)
 
     def _folded(self, kind: str, value: str, axis: str, size: Expr, writer: Writer) -> str:
         if axis not in self.nodes.axes[value]:
@@ -194,17 +203,6 @@ class _Reference:
         if kind == "sum" and product is not None and _both_have(self.nodes, product, axis):
             return self.nodes.add("matmul", *product.operands, axis=axis)
         return self.nodes.add(FOLDS[kind], value, axis=axis)
-
-
-def _summand(d: Definition) -> Expr:
-    """What a stage computes, or folds: a sum of products as one of two factors."""
-    (value,) = d.action.values
-    two = (
-        grouped(value, (a.name for a in d.spatial))
-        if isinstance(d, ReductionDef) and d.action.reducer == "sum"
-        else None
-    )
-    return value if two is None else two
 
 
 def _products_first(nodes: Nodes, value: str, axes: list[str]) -> list[str]:
