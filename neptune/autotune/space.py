@@ -7,7 +7,6 @@ trials(forms, {"batch": 1, "s_kv": 8192}, machine)[0]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isfinite
@@ -25,7 +24,7 @@ from neptune.kernel import Kernel
 from neptune.runtime.modules import covers
 from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered
+from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered, lowered_or_why
 from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.params import space_of
@@ -92,9 +91,9 @@ def forms_of(
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
-        with suppress(NeptuneError):
-            tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).tiles
-            found.append(Form(name, tiles, cache(partial(compiled, name)), makes(name)))
+        one = lowered_or_why(name, definitions, strict=name != AUTOMATIC[-1])
+        if not isinstance(one, NeptuneError):
+            found.append(Form(name, one.tiles, cache(partial(compiled, name)), makes(name)))
     return tuple(found)
 
 
