@@ -33,20 +33,20 @@ from neptune.tune.rank import model_of, predictions, worth_trying
 
 TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
-Make: TypeAlias = "Callable[[Choice], Kernel]"
-"""The kernel of a choice in another form than tiles."""
+Make: TypeAlias = "Callable[[Choice], Kernel | NeptuneError]"
+"""The kernel of a choice in another form than tiles, or why it has none."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
-    `with_params` are the candidates. `others` make one in another form, by its name, where such candidates are asked
-    for."""
+    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for, if no
+    check rejects it) whose `with_params` are the candidates. `others` make one in another form, by its name, where such
+    candidates are asked for."""
 
     template: str
     tiles: TileProgram
-    kernel: Callable[[], Kernel]
+    kernel: Callable[[], Kernel | NeptuneError]
     others: Mapping[str, Make] = field(default_factory=dict)
 
 
@@ -72,8 +72,8 @@ class Trial:
 def forms_of(
     loops: Program,
     template: AnyTemplate,
-    compiled: Callable[[AnyTemplate], Kernel],
-    others: Mapping[str, Callable[[AnyTemplate, Choice], Kernel]] = NONE,
+    compiled: Callable[[AnyTemplate], Kernel | NeptuneError],
+    others: Mapping[str, Callable[[AnyTemplate, Choice], Kernel | NeptuneError]] = NONE,
 ) -> tuple[Form, ...]:
     """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
     `others` compile candidates in other forms, by name, where such ones are asked for.
