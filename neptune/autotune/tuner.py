@@ -36,7 +36,7 @@ from neptune.driver.fingerprint import fingerprint
 from neptune.driver.forms import checked_form, in_two
 from neptune.driver.imports import imported
 from neptune.driver.pipeline import kernel_or_why, target_for
-from neptune.errors import NeptuneError, NeptunePerformanceWarning, ScheduleError, ShapeError
+from neptune.errors import NeptuneError, NeptunePerformanceWarning, ScheduleError, ShapeError, unless_refused
 from neptune.forms import AUTO, TRITON
 from neptune.forms import forms_of as other_forms
 from neptune.ir.parser import parse_program
@@ -211,7 +211,9 @@ def task_of(
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
-        return there(compiled(template, every, dict(sizes), form=AUTO if also else TRITON)).chosen(**dict(sizes))
+        return unless_refused(compiled(template, every, dict(sizes), form=AUTO if also else TRITON)).chosen(
+            **dict(sizes)
+        )
 
     def chosen(sizes: Sizes) -> Choice:
         return choice_of_variant(default(tuple(sizes.items())), given)
@@ -222,7 +224,7 @@ def task_of(
         where,
         forms,
         chosen,
-        lambda: there(compiled(TEMPLATE)),
+        lambda: unless_refused(compiled(TEMPLATE)),
         machine_for(where),
         given,
         _recorded(forms, template),
@@ -230,13 +232,6 @@ def task_of(
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
         settled=settled,
     )
-
-
-def there(made: Kernel | NeptuneError) -> Kernel:
-    """The kernel of what cannot do without one; raises why there is none."""
-    if isinstance(made, NeptuneError):
-        raise made
-    return made
 
 
 def choice_of_variant(variant: Variant, given: Mapping[str, int]) -> Choice:
@@ -282,7 +277,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         reference,
         forms=(form,),
         chosen=lambda _: Choice(own.template, own.params),
-        reference=lambda: there(reference.forms[0].kernel()),
+        reference=lambda: unless_refused(reference.forms[0].kernel()),
         names=names,
         own=args,
         numbers=numbers_of((form,)) - artifact.params.keys() if free else frozenset(),
@@ -316,7 +311,7 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
         for k, sizes in enumerate(points):
             clock = Clock(whole.left / (len(points) - k))
             found.append(_tuned_at(task, sizes, clock, asked, progress))
-    return Tuning(together(lambda choice: there(task.kernel(choice)), found, task.numbers), tuple(found))
+    return Tuning(together(lambda choice: unless_refused(task.kernel(choice)), found, task.numbers), tuple(found))
 
 
 def others_of(task: Task, on_tiles: Sequence[Trial], sizes: Sizes) -> list[Trial]:

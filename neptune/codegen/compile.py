@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
-from neptune.errors import InternalError, TargetError
+from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.runtime.addressing import KernelParameters, extent_of
 from neptune.runtime.worker import Json, Worker
 from neptune.tile.ir import TileProgram
@@ -118,10 +118,8 @@ def compile_kernels(
     for kernel in kernels:
         start = time.perf_counter()
         request |= asdict(with_values(kernel, values))
-        came = answered(request, f"compile kernel {kernel.function} for {target} with {values | options}")
-        if isinstance(came, TargetError):
-            raise came
-        answer, asm = came
+        asked = f"compile kernel {kernel.function} for {target} with {values | options}"
+        answer, asm = unless_refused(answered(request, asked))
         made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
         results.append(made)
         ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"

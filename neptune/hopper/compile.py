@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from neptune.codegen.compile import WORKER, answered, parse_target, with_values
-from neptune.errors import InternalError, TargetError
+from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.hopper import versions
 from neptune.hopper.sass import Lint, lint
 from neptune.runtime.addressing import KernelParameters
@@ -74,10 +74,7 @@ def compile_gluon(
     The type of a descriptor is that of its box ("tensordesc<fp16[64, 128]>"). Raises TargetError where the compiler
     refuses, and where Triton has no Gluon.
     """
-    made = gluon_or_why(source, kernel, values, worker)
-    if isinstance(made, TargetError):
-        raise made
-    return made
+    return unless_refused(gluon_or_why(source, kernel, values, worker))
 
 
 def gluon_or_why(

@@ -37,7 +37,7 @@ def unsupported(e: Expr, loops: frozenset[str]) -> str | None:
     """What no graph has of the expression of a stage with these loops."""
     if not loads(e):
         return _varying(e, loops) or "a value that is made of no tensor: a number is no tensor"
-    return _unsupported(e, loops)
+    return _beyond(e, loops)
 
 
 def _varying(e: Expr, loops: frozenset[str]) -> str | None:
@@ -45,7 +45,7 @@ def _varying(e: Expr, loops: frozenset[str]) -> str | None:
     return f"arithmetic on the index of axis `{varied[0]}`: values are made of tensors alone" if varied else None
 
 
-def _unsupported(e: Expr, loops: frozenset[str]) -> str | None:
+def _beyond(e: Expr, loops: frozenset[str]) -> str | None:
     if not loads(e):
         return _varying(e, loops)
     match e:
@@ -54,9 +54,9 @@ def _unsupported(e: Expr, loops: frozenset[str]) -> str | None:
         case Cast(arg, dtype):
             wrong = None if arg.dtype in FLOATS and dtype in FLOATS else f"`cast` of {arg.dtype} to {dtype}"
             wrong = wrong and f"{wrong}: a graph has floats of 16 bits and more"
-            return _unsupported(arg, loops) or wrong
+            return _beyond(arg, loops) or wrong
         case Op(name, args, dtype):
-            inner = next((w for a in args if (w := _unsupported(a, loops)) is not None), None)
+            inner = next((w for a in args if (w := _beyond(a, loops)) is not None), None)
             if inner is None and dtype not in FLOATS:
                 return f"`{name}` of {dtype}: a graph computes with floats of 16 bits and more"
             if inner is None and not loads(args[0]) and name not in NUMBER_FIRST:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from neptune.errors import FusionError, NeptuneError
+from neptune.errors import FusionError, NeptuneError, unless_refused
 from neptune.ir.expr import Expr, Load, Var, binary, cast, loads, op, variables
 from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
@@ -92,10 +92,7 @@ def definitions(graph: Graph, program: Program) -> Definitions:
 
     Raises FusionError, naming node and axis, where the graph folds an axis in a way that is no sum of the whole.
     """
-    made = definitions_or_why(graph, program)
-    if isinstance(made, NeptuneError):
-        raise made
-    return made
+    return unless_refused(definitions_or_why(graph, program))
 
 
 def definitions_or_why(graph: Graph, program: Program) -> Definitions | NeptuneError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.boundary import public
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
 from neptune.mirage.definitions import Definitions, definitions_or_why
@@ -39,10 +39,7 @@ def lowered(
     `orders`: the axes of tensors between kernels in the order in which they are stored, where that is another one.
     Raises FusionError, naming node and axis, where a tile's part of a fold is used as the whole.
     """
-    made = lowered_or_why(graph, program, safe, orders)
-    if isinstance(made, NeptuneError):
-        raise made
-    return made
+    return unless_refused(lowered_or_why(graph, program, safe, orders))
 
 
 def lowered_or_why(

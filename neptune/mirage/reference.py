@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.contraction import grouped
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, Var, cast, loads, variables
@@ -56,10 +56,7 @@ def reference(program: Program) -> Graph:
     Raises ExpressionError, naming the stage, the operator and the axis, for masks, arithmetic on indices, sizes that
     depend on data, integers, tensors of more than four dimensions and floats of less than 16 bits.
     """
-    made = graph_or_why(program)
-    if isinstance(made, ExpressionError):
-        raise made
-    return made
+    return unless_refused(graph_or_why(program))
 
 
 def graph_or_why(program: Program) -> Graph | ExpressionError:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.ops import OPS as OPERATORS
 from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, WHOLE, Graph, Kernel, Node, Parts, Type
 from neptune.mirage.ops import FLOATS, OPS
 
-T = TypeVar("T")
 NOTHING: Parts = frozenset()
 FUNCTIONS = {name: row for name, row in OPERATORS.items() if row.kind in ("arith", "math")}
 """The functions of numbers, which an opaque node may have."""
@@ -131,14 +129,7 @@ def _node_type(node: Node, operands: Sequence[Type]) -> Type | ExpressionError:
 
 def kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed]:
     """The types of all values of a kernel by name; `tensors` are those in device memory."""
-    return valid(_kernel_types(kernel, tensors))
-
-
-def valid(answer: T | ExpressionError) -> T:
-    """The answer, if it is one; raises what is wrong."""
-    if isinstance(answer, ExpressionError):
-        raise answer
-    return answer
+    return unless_refused(_kernel_types(kernel, tensors))
 
 
 def _kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed] | ExpressionError:
@@ -227,7 +218,7 @@ def saved(t: Type) -> Type:
 @public
 def graph_types(graph: Graph) -> dict[str, Type]:
     """The types of all values at kernel level by name. Everything in the graph is checked."""
-    return valid(_graph_types(graph))
+    return unless_refused(_graph_types(graph))
 
 
 def fault(graph: Graph) -> ExpressionError | None:

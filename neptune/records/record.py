@@ -197,8 +197,8 @@ def parse(line: bytes) -> Said | Unknown | None:
         if said.keys() != {"record", "structure", "device", "kind", *RESTS[made]}:
             return None
         del said["record"]
-        return made(**said)
-    except (RecordError, ValueError, TypeError, KeyError, RecursionError):
+        return made(**said) if fault(said) is None else None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
