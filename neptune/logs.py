@@ -15,7 +15,7 @@ import logging
 import sys
 
 from neptune import config
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, unless_refused
 
 TOPICS = {
     "compiler": "the passes with their times, and why a template was taken and others were not",
@@ -45,7 +45,7 @@ def configure(text: str) -> None:
     """
     if not text:
         return
-    levels = parse(text)
+    levels = unless_refused(parse(text))
     logger = logging.getLogger("neptune")
     if not any(isinstance(h, _ToStderr) for h in logger.handlers):
         handler = _ToStderr()
@@ -65,31 +65,22 @@ def defect(logger: logging.Logger, what: str, error: Exception) -> None:
     logger.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 
-def parse(text: str) -> dict[str, int]:
-    """The level of each topic; later words win.
+def parse(text: str) -> dict[str, int] | NeptuneError:
+    """The level of each topic; later words win. Why not, of a topic that does not exist.
 
     >>> {t: n for t, n in parse("+all,-tile,codegen").items() if t in ("fusion", "tile", "codegen")}
     {'fusion': 10, 'tile': 30, 'codegen': 20}
     """
-    wrong = fault(text)
-    if wrong is not None:
-        raise wrong
     levels = dict.fromkeys(TOPICS, logging.WARNING)
-    for sign, name in _words(text):
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        sign = word[0] if word[0] in "+-" else ""
+        name = word.removeprefix(sign)
+        if name not in levels and name != ALL:
+            return NeptuneError(
+                f"NEPTUNE_LOGS={text}",
+                f"there is no topic {name!r} to log",
+                legal=(*TOPICS, ALL),
+                hint="a + in front shows more, a - silences",
+            )
         levels.update(dict.fromkeys(TOPICS if name == ALL else (name,), LEVELS[sign]))
     return levels
-
-
-def fault(text: str) -> NeptuneError | None:
-    """The first topic that does not exist."""
-    name = next((n for _, n in _words(text) if n not in TOPICS and n != ALL), None)
-    if name is None:
-        return None
-    hint = "a + in front shows more, a - silences"
-    return NeptuneError(f"NEPTUNE_LOGS={text}", f"there is no topic {name!r} to log", legal=(*TOPICS, ALL), hint=hint)
-
-
-def _words(text: str) -> list[tuple[str, str]]:
-    """Each word's sign, or "", and its topic."""
-    words = filter(None, (w.strip() for w in text.split(",")))
-    return [(w[0], w[1:]) if w[0] in "+-" else ("", w) for w in words]

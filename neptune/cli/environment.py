@@ -126,12 +126,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _settings() -> Finding:
     """The NEPTUNE_ variables that are set, and whether they mean something."""
     from neptune import config, logs
+    from neptune.errors import NeptuneError
 
     variables = {n: v for n, v in sorted(os.environ.items()) if n.startswith("NEPTUNE_")}
     shown = ", ".join(f"{n}={v}" for n, v in variables.items()) or "none are set"
     unknown = [n for n in variables if n not in config.VARIABLES]
-    wrong = config.fault() or logs.fault(config.read().logs)
-    if wrong is not None:
+    wrong = config.fault() or logs.parse(config.read().logs)
+    if isinstance(wrong, NeptuneError):
         return Finding("settings", wrong.text.replace("\n", ";"), False, f"unset {wrong.asked.split('=')[0]}", True)
     if unknown:
         return Finding(

@@ -61,48 +61,30 @@ def _anchor(path: tuple[Stmt, ...], stage: Stage) -> For | None:
     return next(iter(reduction_loops(stage, for_loops(inside))), None)
 
 
-class _Before:
-    """Where the init of `stage` belongs: the loop that it goes before (`anchor`), what lies between that and the stage
-    (`inside`), and the loops of that which are repeated around the init (`outer`)."""
+def init_nest(path: tuple[Stmt, ...], stage: Stage, taken: Set[str], before: For | None = None) -> Stmt | str:
+    """The init of `stage`, which belongs before its outermost reduction loop, or right before the stage; or before
+    `before`, a loop around that one. Why not, where it has no place there. `taken`: names of other stages."""
+    action = stage.action
+    anchor = before or _anchor(path, stage)
+    inside = path[next(k for k, s in enumerate(path) if s is anchor) :] if anchor is not None else ()
+    reduced = reduction_loops(stage, for_loops(inside))
+    outer = [s for s in for_loops(inside) if s not in reduced]
+    gone = frozenset(f.var for f in reduced)
+    # What the loop itself allocates or computes is not there yet either.
+    late = frozenset(s.buffer.name for s in walk(anchor) if isinstance(s, Alloc)) if anchor is not None else frozenset()
+    if anchor is not None:
+        late |= {b for s in stages(anchor) for b in writes(s.action)}
 
-    def __init__(self, path: tuple[Stmt, ...], stage: Stage, before: For | None = None) -> None:
-        self.stage, self.anchor = stage, before or _anchor(path, stage)
-        at = len(path) if self.anchor is None else next(k for k, s in enumerate(path) if s is self.anchor)
-        self.inside = path[at:]
-        reduced = reduction_loops(stage, for_loops(self.inside))
-        self.outer = [s for s in for_loops(self.inside) if s not in reduced]
-        self.gone = frozenset(f.var for f in reduced)
-        # What the loop itself allocates or computes is not there yet either.
-        within = [] if self.anchor is None else list(walk(self.anchor))
-        self.late = {s.buffer.name for s in within if isinstance(s, Alloc)}
-        self.late |= {b for s in within if isinstance(s, Stage) for b in writes(s.action)}
+    def known(e: Expr) -> bool:
+        return not variables(e) & gone and not any(x.buffer in late for x in loads(e))
 
-    def knows(self, e: Expr) -> bool:
-        return not variables(e) & self.gone and not any(x.buffer in self.late for x in loads(e))
-
-    def wrong(self) -> str | None:
-        """Why it cannot go there."""
-        loop = next((f for f in self.outer if not self.knows(f.lo) or not self.knows(f.hi)), None)
-        if loop is None:
-            return None
-        before = f"loop {self.anchor.var if self.anchor else ''!r}: the bounds of loop {loop.var!r}"
-        return f"the init of stage {self.stage.name!r} cannot go before {before} depend on what happens inside it"
-
-
-def init_nest(
-    path: tuple[Stmt, ...], stage: Stage, taken: Set[str], before: For | None = None
-) -> tuple[For | None, Stmt]:
-    """The loop before which the init of `stage` belongs (None: right before the stage), and the init.
-
-    That is its outermost reduction loop, or `before`, a loop around that one. `taken`: names of other stages.
-    """
-    action, place = stage.action, _Before(path, stage, before)
-    wrong = place.wrong()
-    if wrong is not None:
-        raise InternalError(wrong)
+    for loop in outer:
+        if not known(loop.lo) or not known(loop.hi):
+            where = f"before loop {anchor.var if anchor else ''!r}: the bounds of loop {loop.var!r}"
+            return f"the init of stage {stage.name!r} cannot go {where} depend on what happens inside it"
     # A guard that only restricts what is spatial restricts the init too; the others do not concern it.
-    guards = conjuncts(stage.when) + [c for s in place.inside if isinstance(s, If) for c in conjuncts(s.pred)]
-    guards = [c for c in guards if place.knows(c)]
+    guards = conjuncts(stage.when) + [c for s in inside if isinstance(s, If) for c in conjuncts(s.pred)]
+    guards = [c for c in guards if known(c)]
     when = logical_and(*guards) if guards else None
     nest: Stmt = seq(
         *(
@@ -110,10 +92,10 @@ def init_nest(
             for name, buffer, value in zip(_names(stage, taken), action.buffers, starts(action), strict=True)
         )
     )
-    for loop in reversed(place.outer):
+    for loop in reversed(outer):
         # Its facts hold inside the reduction loop; before it, where that loop may be empty, they need not.
         nest = replace(loop, body=nest, facts=())
-    return place.anchor, nest
+    return nest
 
 
 def _names(stage: Stage, taken: Set[str]) -> list[str]:
@@ -124,8 +106,8 @@ def _names(stage: Stage, taken: Set[str]) -> list[str]:
 
 def misplaced(program: Program) -> str | None:
     """Why an init of a program has no place; None where `decompose` makes all of them explicit."""
-    inits = (_Before(path, s) for path, s in paths(program.body) if s.action.init is not None)
-    return next((wrong for place in inits if (wrong := place.wrong()) is not None), None)
+    inits = (init_nest(path, s, frozenset()) for path, s in paths(program.body) if s.action.init is not None)
+    return next((nest for nest in inits if isinstance(nest, str)), None)
 
 
 def decompose(program: Program) -> Program:
@@ -154,7 +136,10 @@ def _placed(s: Stmt, path: tuple[Stmt, ...], taken: Set[str]) -> Stmt:
             if stage.action.init is not None:
                 anchor = _anchor(around, stage)
                 if (s is stage and anchor is None) or (len(around) > len(path) and around[len(path)] is anchor):
-                    inits.append(init_nest(around, stage, taken)[1])
+                    nest = init_nest(around, stage, taken)
+                    if isinstance(nest, str):
+                        raise InternalError(nest)
+                    inits.append(nest)
     if isinstance(s, Stage):
         inner: Stmt = replace(s, action=replace(s.action, init=None)) if isinstance(s.action, Update) else s
     else:

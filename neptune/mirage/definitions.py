@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from neptune.errors import FusionError, NeptuneError, unless_refused
+from neptune.errors import FusionError, NeptuneError
 from neptune.ir.expr import Expr, Load, Var, binary, cast, loads, op, variables
 from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
@@ -87,16 +87,9 @@ class Value:
         return frozenset((*self.open, *self.summand))
 
 
-def definitions(graph: Graph, program: Program) -> Definitions:
-    """The algebra of `graph` over the inputs and outputs of the user's `program`.
-
-    Raises FusionError, naming node and axis, where the graph folds an axis in a way that is no sum of the whole.
-    """
-    return unless_refused(definitions_or_why(graph, program))
-
-
-def definitions_or_why(graph: Graph, program: Program) -> Definitions | NeptuneError:
-    """The `definitions` of a graph, or why it has none."""
+def definitions(graph: Graph, program: Program) -> Definitions | NeptuneError:
+    """The algebra of `graph` over the inputs and outputs of the user's `program`; a FusionError, naming node and axis,
+    where the graph folds an axis in a way that is no sum of the whole."""
     return fault(graph) or _Writer(graph, program).written()
 
 

@@ -9,7 +9,7 @@ from neptune.boundary import public
 from neptune.errors import NeptuneError, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
-from neptune.mirage.definitions import Definitions, definitions_or_why
+from neptune.mirage.definitions import Definitions, definitions
 from neptune.mirage.ir import Graph, Kernel
 from neptune.mirage.relaid import relaid
 from neptune.mirage.rewriting import ordered
@@ -46,7 +46,7 @@ def lowered_or_why(
     graph: Graph, program: Program, safe: bool = True, orders: Mapping[str, tuple[str, ...]] | None = None
 ) -> Lowered | NeptuneError:
     """What `lowered` gives, or why it refuses the graph."""
-    made = definitions_or_why(graph, program)
+    made = definitions(graph, program)
     if isinstance(made, NeptuneError):
         return made
     made = make_safe(made) if safe else unsafe(made)
@@ -78,7 +78,7 @@ def joined(
             temporaries |= {b.name: b for b in part.temporaries}
             places.append(Place(f"p{number}", (), None, tuple(s.name for s in stages(part.body)), ()))
             continue
-        made = definitions_or_why(graph, part)
+        made = definitions(graph, part)
         if isinstance(made, NeptuneError):
             return made
         made = rounded(make_safe(made) if safe else unsafe(made), part)

@@ -6,7 +6,7 @@ ExpressionError that names the node, the operator and the axis where a graph is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune.boundary import public
@@ -69,8 +69,12 @@ def agree(a: Parts, b: Parts) -> bool:
     return a == b or (a < b and TILE not in a) or (b < a and TILE not in b)
 
 
-def _field_fault(node: Node) -> ExpressionError | None:
-    """What a node lacks of what its operator has beside operands, or has that that has not."""
+def _unfit(node: Node, found: Collection[str]) -> ExpressionError | None:
+    """A value that is not `found` before a node, what it lacks of what its operator has beside operands, or has that
+    that has not."""
+    unknown = next((o for o in node.operands if o not in found), None)
+    if unknown is not None:
+        return _bad(node, f"there is no value `{unknown}` before it", list(found))
     row = OPS.get(node.op)
     if row is None:
         return _bad(node, f"there is no operator `{node.op}`", list(OPS))
@@ -155,10 +159,7 @@ def _kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Type
 
 def kernel_node(node: Node, kernel: Kernel, found: Mapping[str, Typed]) -> Typed | ExpressionError:
     """The type of a node of a kernel from those of the values before it, or what is wrong with it."""
-    unknown = next((o for o in node.operands if o not in found), None)
-    if unknown is not None:
-        return _bad(node, f"there is no value `{unknown}` before it", list(found))
-    wrong = _field_fault(node)
+    wrong = _unfit(node, found)
     if wrong is not None:
         return wrong
     if node.name in found:
@@ -276,10 +277,7 @@ def _axes_fault(graph: Graph) -> ExpressionError | None:
 
 def library_node(node: Node, found: Mapping[str, Type]) -> Type | ExpressionError:
     """The type of a node on whole tensors from those of the values before it, or what is wrong with it."""
-    unknown = next((o for o in node.operands if o not in found), None)
-    if unknown is not None:
-        return _bad(node, f"there is no value `{unknown}` before it", list(found))
-    wrong = _field_fault(node)
+    wrong = _unfit(node, found)
     if wrong is not None:
         return wrong
     if OPS[node.op].kind == "accumulate":
