@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from neptune.errors import NeptuneError, TargetError
+from neptune.errors import NeptuneError
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.mirage.ir import Graph
@@ -59,7 +59,7 @@ class Stopwatch:
                 continue
             try:
                 took.append((self.graph(way.candidate.graph, kernel), way, kernel))
-            except (TargetError, RuntimeError) as error:
+            except (NeptuneError, RuntimeError) as error:
                 wrong.append(error)
         return sorted(took, key=lambda t: t[0]), wrong
 

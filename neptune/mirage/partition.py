@@ -32,7 +32,7 @@ from neptune.mirage.renamed import of_other, prefixed
 from neptune.records.structure import structure_of
 from neptune.schedule.stagewise import tile_stage
 from neptune.templates.stagewise import TILES
-from neptune.tile.pipeline import lowering
+from neptune.tune.choose import lowered_or_why
 from neptune.tune.constants import FITTED
 from neptune.tune.machine import Machine
 from neptune.tune.rank import ranked
@@ -235,10 +235,13 @@ class _Partitioner:
 
     def _plain(self, program: Program) -> float:
         """What the stages take in kernels of their own."""
-        sch = Schedule(program)
-        for stage in list(sch.stages):
-            tile_stage(sch, stage, TILES)
-        found = ranked(lowering(sch.program).tiles, self.sizes, self.machine)
+
+        def alone(sch: Schedule) -> None:
+            for stage in list(sch.stages):
+                tile_stage(sch, stage, TILES)
+
+        by = lowered_or_why(alone, program, strict=False)
+        found = () if isinstance(by, NeptuneError) else ranked(by.tiles, self.sizes, self.machine)
         # Where the model says nothing, a kernel costs a launch.
         return found[0].prediction.us - FITTED.first + FITTED.further if found else FITTED.further
 
